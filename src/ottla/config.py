@@ -1,0 +1,188 @@
+"""Settings as typed dataclasses under Kafka's dotted names: name, default, check and doc in one line. Pure.
+
+A component declares its own small config; `parse` fills it from text and refuses what it does not know.
+
+>>> @dataclass(frozen=True, kw_only=True)
+... class GroupConfig:
+...     session_timeout_ms: int = setting("group.consumer.session.timeout.ms", 45_000, "…", at_least=1)
+>>> parse(GroupConfig, {"group.consumer.session.timeout.ms": "50000"}).session_timeout_ms
+50000
+"""
+
+import difflib
+import functools
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from ottla.errors import ConfigError
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of one setting. CLI help, DescribeConfigs and the docs are printed from it."""
+
+    name: str
+    default: Any
+    doc: str
+    kind: str
+    """One of Kafka's types: boolean, string, int, short, long, double, list, password."""
+    attribute: str
+    check: Callable[[Any], bool] | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    choices: tuple[str, ...] = ()
+    server_name: str = ""
+    """For a topic setting: the broker setting that gives its default (`log.retention.ms` for `retention.ms`)."""
+    read_only: bool = True
+    """For a broker setting: whether it needs a restart to change."""
+
+    def parse(self, text: str) -> Any:
+        """The value behind `text`, or a ConfigError that names the setting and what it accepts."""
+        try:
+            value = _PARSERS[self.kind](text.strip())
+        except ValueError:
+            raise ConfigError(f"Invalid value {text} for configuration {self.name}: {_EXPECTED[self.kind]}") from None
+        self.validate(value, text)
+        return value
+
+    def validate(self, value: Any, text: str | None = None) -> None:
+        shown = self.format(value) if text is None else text
+        if value is None:
+            return
+        if self.at_least is not None and value < self.at_least:
+            raise ConfigError(f"Invalid value {shown} for configuration {self.name}: Value must be at least {self.at_least}")
+        if self.at_most is not None and value > self.at_most:
+            raise ConfigError(f"Invalid value {shown} for configuration {self.name}: Value must be no more than {self.at_most}")
+        if self.choices:
+            for item in value if self.kind == "list" else (value,):
+                if item not in self.choices:
+                    raise ConfigError(
+                        f"Invalid value {item} for configuration {self.name}: "
+                        f"String must be one of: {', '.join(self.choices)}"
+                    )
+        if self.check is not None and not self.check(value):
+            raise ConfigError(f"Invalid value {shown} for configuration {self.name}", self.doc)
+
+    def format(self, value: Any) -> str | None:
+        """The text Kafka shows for a value: `true`, `1,2`, `604800000`; None stays None."""
+        if value is None:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+
+def setting(name: str, default: Any, doc: str, **rules: Any) -> Any:
+    """Declares one field of a config dataclass; `rules` are the remaining fields of Setting."""
+    return field(default=default, metadata={"setting": (name, doc, rules)})
+
+
+@functools.cache
+def settings_of(config_class: type) -> dict[str, Setting]:
+    """Every setting of a config dataclass by its dotted name, in the order of declaration."""
+    hints = typing.get_type_hints(config_class)
+    found = {}
+    for declared in fields(config_class):
+        if "setting" in declared.metadata:
+            name, doc, rules = declared.metadata["setting"]
+            kind = rules.get("kind") or _kind_of(hints[declared.name])
+            rest = {k: v for k, v in rules.items() if k != "kind"}
+            found[name] = Setting(name, declared.default, doc, kind, declared.name, **rest)
+    return found
+
+
+def parse(config_class: type[C], values: Mapping[str, str]) -> C:
+    """Builds `config_class` from text values under dotted names. Unknown names are an error."""
+    known = settings_of(config_class)
+    chosen = {}
+    for name, text in values.items():
+        if name not in known:
+            raise unknown_setting(name, known)
+        chosen[known[name].attribute] = known[name].parse(text)
+    return config_class(**chosen)
+
+
+def unknown_setting(name: str, known: Iterable[str]) -> ConfigError:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return ConfigError(f"Unknown setting {name}", f"Did you mean {close[0]}?" if close else "")
+
+
+def describe(config: Any) -> dict[str, str | None]:
+    """Every setting of `config` as the text Kafka would show."""
+    return {name: s.format(getattr(config, s.attribute)) for name, s in settings_of(type(config)).items()}
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """Reads Java's .properties form: `name=value` or `name: value`, `#` and `!` comments, `\\` continues a line.
+
+    >>> read_properties("# ports\\nlisteners = PLAINTEXT://:9092\\nlog.dirs=/tmp/a,\\\\\\n  /tmp/b")
+    {'listeners': 'PLAINTEXT://:9092', 'log.dirs': '/tmp/a,/tmp/b'}
+    """
+    found: dict[str, str] = {}
+    pending = ""
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = pending + raw.lstrip()
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            pending = line[:-1]
+            continue
+        cut = min((i for i in (line.find("="), line.find(":")) if i >= 0), default=-1)
+        if cut < 0:
+            raise ConfigError(f"line {number}: {raw.strip()!r} has no '='", "Write one name=value to a line.")
+        found[line[:cut].strip()] = line[cut + 1 :].strip()
+    return found
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError(text)
+    return lowered == "true"
+
+
+def _integer(bits: int) -> Callable[[str], int]:
+    def parse_integer(text: str) -> int:
+        value = int(text)
+        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+            raise ValueError(text)
+        return value
+
+    return parse_integer
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",")) if text else ()
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "boolean": _boolean,
+    "string": str,
+    "int": _integer(32),
+    "short": _integer(16),
+    "long": _integer(64),
+    "double": float,
+    "list": _list,
+    "password": str,
+}
+_EXPECTED = {
+    "boolean": "Expected value to be either true or false",
+    "int": "Not a number of type INT",
+    "short": "Not a number of type SHORT",
+    "long": "Not a number of type LONG",
+    "double": "Not a number of type DOUBLE",
+}
+
+
+def _kind_of(hint: Any) -> str:
+    if typing.get_origin(hint) is tuple:
+        return "list"
+    options = [h for h in typing.get_args(hint) or (hint,) if h is not type(None)]
+    return {bool: "boolean", int: "int", float: "double", str: "string"}[options[0]]

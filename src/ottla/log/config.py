@@ -1,0 +1,104 @@
+"""The settings of one topic, under Kafka's names with Kafka's defaults. Pure."""
+
+from dataclasses import dataclass
+
+from ottla.config import setting
+from ottla.types import INT64_MAX
+
+COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicConfig:
+    """How one topic's logs behave. Each default comes from the broker setting named `server_name`."""
+
+    cleanup_policy: tuple[str, ...] = setting(
+        "cleanup.policy", ("delete",),
+        "delete removes old segments, compact keeps the last record of each key; both may be given.",
+        choices=("delete", "compact"), server_name="log.cleanup.policy")
+    compression_type: str = setting(
+        "compression.type", "producer",
+        "How the broker stores batches; producer keeps them as they came.",
+        choices=COMPRESSION_TYPES, server_name="compression.type")
+    compression_gzip_level: int = setting(
+        "compression.gzip.level", -1, "Level when the broker compresses with gzip (-1 is the codec's default).",
+        check=lambda v: v == -1 or 1 <= v <= 9, server_name="compression.gzip.level")
+    compression_lz4_level: int = setting(
+        "compression.lz4.level", 9, "Level when the broker compresses with lz4.",
+        at_least=1, at_most=17, server_name="compression.lz4.level")
+    compression_zstd_level: int = setting(
+        "compression.zstd.level", 3, "Level when the broker compresses with zstd.",
+        at_least=-131072, at_most=22, server_name="compression.zstd.level")
+    delete_retention_ms: int = setting(
+        "delete.retention.ms", 86_400_000, "How long a tombstone stays readable after compaction reached it.",
+        kind="long", at_least=0, server_name="log.cleaner.delete.retention.ms")
+    file_delete_delay_ms: int = setting(
+        "file.delete.delay.ms", 60_000, "How long a deleted segment's files stay on disk.",
+        kind="long", at_least=0, server_name="log.segment.delete.delay.ms")
+    flush_messages: int = setting(
+        "flush.messages", INT64_MAX, "Sync the log to disk after this many records.",
+        kind="long", at_least=1, server_name="log.flush.interval.messages")
+    flush_ms: int = setting(
+        "flush.ms", INT64_MAX, "Sync the log to disk at the latest after this long.",
+        kind="long", at_least=0, server_name="log.flush.interval.ms")
+    index_interval_bytes: int = setting(
+        "index.interval.bytes", 4096, "Bytes of records between two entries of the offset index.",
+        at_least=0, server_name="log.index.interval.bytes")
+    max_compaction_lag_ms: int = setting(
+        "max.compaction.lag.ms", INT64_MAX, "The longest a record may wait for compaction.",
+        kind="long", at_least=1, server_name="log.cleaner.max.compaction.lag.ms")
+    max_message_bytes: int = setting(
+        "max.message.bytes", 1_048_588, "The largest record batch accepted, as stored.",
+        at_least=0, server_name="message.max.bytes")
+    message_timestamp_after_max_ms: int = setting(
+        "message.timestamp.after.max.ms", 3_600_000, "How far a record's timestamp may lie in the future.",
+        kind="long", at_least=0, server_name="log.message.timestamp.after.max.ms")
+    message_timestamp_before_max_ms: int = setting(
+        "message.timestamp.before.max.ms", INT64_MAX, "How far a record's timestamp may lie in the past.",
+        kind="long", at_least=0, server_name="log.message.timestamp.before.max.ms")
+    message_timestamp_type: str = setting(
+        "message.timestamp.type", "CreateTime", "Whose clock stamps a record: the producer's or the broker's.",
+        choices=("CreateTime", "LogAppendTime"), server_name="log.message.timestamp.type")
+    min_cleanable_dirty_ratio: float = setting(
+        "min.cleanable.dirty.ratio", 0.5, "Compact once this share of the log is not yet compacted.",
+        at_least=0, at_most=1, server_name="log.cleaner.min.cleanable.ratio")
+    min_compaction_lag_ms: int = setting(
+        "min.compaction.lag.ms", 0, "The shortest a record stays before compaction may take it.",
+        kind="long", at_least=0, server_name="log.cleaner.min.compaction.lag.ms")
+    min_insync_replicas: int = setting(
+        "min.insync.replicas", 1, "acks=all needs at least this many replicas in sync.",
+        at_least=1, server_name="min.insync.replicas")
+    preallocate: bool = setting(
+        "preallocate", False, "Accepted for compatibility; segments grow as they are written.",
+        server_name="log.preallocate")
+    retention_bytes: int = setting(
+        "retention.bytes", -1, "Delete old segments while a partition is larger than this (-1: no limit).",
+        kind="long", server_name="log.retention.bytes")
+    retention_ms: int = setting(
+        "retention.ms", 604_800_000, "Delete segments whose newest record is older than this (-1: never).",
+        kind="long", at_least=-1, server_name="log.retention.ms")
+    segment_bytes: int = setting(
+        "segment.bytes", 1_073_741_824, "Start a new segment file at this size.",
+        at_least=1024 * 1024, server_name="log.segment.bytes")
+    segment_index_bytes: int = setting(
+        "segment.index.bytes", 10_485_760, "The largest an index file may grow; a full index starts a new segment.",
+        at_least=4, server_name="log.index.size.max.bytes")
+    segment_jitter_ms: int = setting(
+        "segment.jitter.ms", 0, "Random part taken off segment.ms, so that partitions do not roll together.",
+        kind="long", at_least=0, server_name="log.roll.jitter.ms")
+    segment_ms: int = setting(
+        "segment.ms", 604_800_000, "Start a new segment at the latest after this long.",
+        kind="long", at_least=1, server_name="log.roll.ms")
+    unclean_leader_election_enable: bool = setting(
+        "unclean.leader.election.enable", False, "Whether a replica that is not in sync may lead when no other can.",
+        server_name="unclean.leader.election.enable")
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+

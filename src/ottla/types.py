@@ -1,0 +1,82 @@
+"""Small values that every layer names: topic-partitions and ids. Pure."""
+
+import base64
+import binascii
+from typing import NamedTuple
+
+ZERO_UUID = bytes(16)
+"""The all-zero id, which the protocol reads as "none"."""
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic.
+
+    >>> str(TopicPartition("orders", 3))
+    'orders-3'
+    """
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Endpoint(NamedTuple):
+    """Where a broker listens, as clients are told."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def uuid_to_text(value: bytes) -> str:
+    """Kafka's text form of an id: URL-safe base64 without padding, 22 characters.
+
+    >>> uuid_to_text(bytes(range(16)))
+    'AAECAwQFBgcICQoLDA0ODw'
+    """
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+def uuid_from_text(text: str) -> bytes:
+    """The 16 bytes behind Kafka's text form of an id."""
+    try:
+        value = base64.urlsafe_b64decode(text + "==")
+    except (binascii.Error, ValueError):
+        value = b""
+    if len(value) != 16:
+        raise ValueError(f"not a Kafka id: {text!r} (22 characters of URL-safe base64 expected)")
+    return value
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode as a signed 32-bit number: `31 * h + c` over UTF-16 code units.
+
+    >>> java_hash("polygenelubricants")
+    -2147483648
+    """
+    data = text.encode("utf-16-be", "surrogatepass")
+    h = 0
+    for i in range(0, len(data), 2):
+        h = (31 * h + (data[i] << 8 | data[i + 1])) & 0xFFFFFFFF
+    return h - 2**32 if h >= 2**31 else h
+
+
+def partition_for(key: str, partition_count: int) -> int:
+    """The partition of a coordinator topic that owns `key` (a group id or a transactional id).
+
+    The one value without a positive twin, -2**31, counts as 0, as in Kafka.
+
+    >>> partition_for("consumerGroupId", 50)
+    20
+    """
+    h = java_hash(key)
+    return (0 if h == -(2**31) else abs(h)) % partition_count
