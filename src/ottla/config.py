@@ -54,9 +54,13 @@ class Setting:
         if value is None:
             return
         if self.at_least is not None and value < self.at_least:
-            raise ConfigError(f"Invalid value {shown} for configuration {self.name}: Value must be at least {self.at_least}")
+            raise ConfigError(
+                f"Invalid value {shown} for configuration {self.name}: Value must be at least {self.at_least}"
+            )
         if self.at_most is not None and value > self.at_most:
-            raise ConfigError(f"Invalid value {shown} for configuration {self.name}: Value must be no more than {self.at_most}")
+            raise ConfigError(
+                f"Invalid value {shown} for configuration {self.name}: Value must be no more than {self.at_most}"
+            )
         if self.choices:
             for item in value if self.kind == "list" else (value,):
                 if item not in self.choices:

@@ -8,6 +8,7 @@ from ottla.types import INT64_MAX
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 
+# fmt: off
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicConfig:
     """How one topic's logs behave. Each default comes from the broker setting named `server_name`."""
@@ -100,5 +101,3 @@ class TopicConfig:
     @property
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
-
-

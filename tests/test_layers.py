@@ -1,0 +1,86 @@
+"""The style as a test: imports point left, pure modules stay pure, only the clock reads the time."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "ottla"
+BASE = ["types", "errors", "config", "clock", "protocol", "assignors", "net"]
+BROKER_CHAIN = [*BASE, "log", "metadata", "replication", "coordinator", "broker"]
+CLIENT_CHAIN = [*BASE, "client", "spark", "cli", "console"]
+# What may look further, and why.
+ALLOWED = {
+    ("cli/serve.py", "broker"): "starting a broker is this command's job",
+    ("cli/log.py", "log"): "reads segment files from disk, without a broker",
+    ("cli/demo.py", "broker"): "shows the embedded broker",
+}
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if "testing" not in path.parts)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if node.module == "ottla"}
+    return found
+
+
+def layers_used_by(path: Path) -> set[str]:
+    return {name.split(".")[1] for name in imports_of(path) if name.startswith("ottla.")}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_left(path: Path) -> None:
+    layer = layer_of(path)
+    if layer in ("__init__", "__main__"):
+        return
+    chain = CLIENT_CHAIN if layer in CLIENT_CHAIN and layer not in BASE else BROKER_CHAIN
+    assert layer in chain, f"{name_of(path)} is in no layer: add {layer} to the chain"
+    for target in layers_used_by(path):
+        if (name_of(path), target) in ALLOWED:
+            continue
+        assert target in chain and chain.index(target) <= chain.index(layer), f"{name_of(path)} reaches {target}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_every_module_says_what_lives_in_it(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring, f"{name_of(path)} has no docstring"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_pure_modules_stay_pure(path: Path) -> None:
+    docstring = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
+    if docstring.rstrip().endswith("Pure."):
+        impure = {"asyncio", "socket", "threading", "time", "select", "subprocess"} & imports_of(path)
+        assert not impure, f"{name_of(path)} calls itself pure but imports {sorted(impure)}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_only_the_clock_reads_the_time(path: Path) -> None:
+    if name_of(path) == "clock.py":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time":
+            assert node.attr not in {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter"}, (
+                f"{name_of(path)}:{node.lineno} reads the time; take a clock as an argument"
+            )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_file_outgrows_a_reader(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= 700, f"{name_of(path)} has {lines} lines: split it"
