@@ -1,0 +1,33 @@
+"""Kafka's little sister, in Python: a broker every Kafka client can talk to, and the tools around it."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+    from ottla.errors import ErrorCode, KafkaError, OttlaError
+
+__all__ = ["Broker", "ErrorCode", "KafkaError", "OttlaError", "__version__"]
+
+__version__ = "0.1.0"
+
+# Where the public names live. Each is imported when it is first asked for, so that `import ottla` stays light.
+_HOMES = {
+    "Broker": "ottla.broker.broker",
+    "ErrorCode": "ottla.errors",
+    "KafkaError": "ottla.errors",
+    "OttlaError": "ottla.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

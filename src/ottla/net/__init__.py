@@ -1,0 +1,1 @@
+"""Sockets and frames. Knows nothing of what a frame means."""
