@@ -1,0 +1,598 @@
+"""The server's promises about frames: order, one write, bounded memory, and one bad peer spoiling nothing."""
+
+import asyncio
+import logging
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+
+from ottla.net.server import Connection, Disconnect, Limits, Server
+from ottla.testing.sim_loop import SimLoop
+from ottla.testing.sim_network import SimNetwork
+
+MIB = 1024 * 1024
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+def echo(request: bytes | memoryview, connection: Connection) -> bytes:
+    return frame(bytes(request))
+
+
+@asynccontextmanager
+async def serving(handle: Any, limits: Limits | None = None) -> AsyncIterator[tuple[Server, int]]:
+    server = Server(handle, limits)
+    port = await server.listen("127.0.0.1", 0)
+    try:
+        yield server, port
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Runs a story on a loop of each kind."""
+    new_loop = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def run_story(story: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(story, 30))
+
+    return run_story
+
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+# --- frames -----------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_answered(run: Run) -> None:
+    async def story() -> None:
+        async with serving(echo) as (_, port), connected(port) as (reader, writer):
+            writer.write(frame(b"hello"))
+            assert await read_frame(reader) == b"hello"
+
+    run(story())
+
+
+def test_pipelined_requests_of_every_size_come_back_whole_and_in_order(run: Run) -> None:
+    sizes = [0, 1, 3, 200, 32 * 1024 - 5, 32 * 1024 - 4, 32 * 1024, 127_999, 128 * 1024, 300_000, 5, 2 * MIB, 7, 7]
+
+    async def story() -> None:
+        bodies = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+        async with serving(echo) as (_, port), connected(port) as (reader, writer):
+            writer.write(b"".join(map(frame, bodies)))
+            for body in bodies:
+                assert await read_frame(reader) == body
+
+    run(story())
+
+
+def test_a_request_may_arrive_byte_by_byte(run: Run) -> None:
+    async def story() -> None:
+        async with serving(echo) as (_, port), connected(port) as (reader, writer):
+            for byte in frame(b"slow") + frame(b"slower"):
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0)
+            assert [await read_frame(reader), await read_frame(reader)] == [b"slow", b"slower"]
+
+    run(story())
+
+
+def test_a_handler_may_keep_views_into_its_frame(run: Run) -> None:
+    kept: list[memoryview] = []
+
+    def keep(request: bytes | memoryview, connection: Connection) -> bytes:
+        kept.append(memoryview(request))
+        return frame(b"")
+
+    async def story() -> None:
+        bodies = [bytes([number]) * size for number, size in enumerate([10, 50_000, 10, 400_000, 20])]
+        async with serving(keep) as (_, port), connected(port) as (reader, writer):
+            for body in bodies:
+                writer.write(frame(body))
+                await read_frame(reader)
+        assert [bytes(view) for view in kept] == bodies
+
+    run(story())
+
+
+def test_what_is_answered_in_one_read_leaves_in_one_write(run: Run) -> None:
+    class Spy:
+        def __init__(self, transport: Any) -> None:
+            self.transport, self.writes = transport, 0
+
+        def write(self, data: bytes) -> None:
+            self.writes += 1
+            self.transport.write(data)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.transport, name)
+
+    async def story() -> None:
+        async with serving(echo) as (server, port), connected(port) as (reader, writer):
+            writer.write(frame(b"x"))
+            await read_frame(reader)
+            (connection,) = server.connections
+            spy = connection._transport = Spy(connection._transport)
+            writer.write(frame(b"y") * 100)
+            for _ in range(100):
+                await read_frame(reader)
+            assert spy.writes <= 2  # one, unless the kernel handed the bytes over in two pieces
+
+    run(story())
+
+
+def test_no_response_means_no_bytes(run: Run) -> None:
+    def quiet(request: bytes | memoryview, connection: Connection) -> bytes | None:
+        return None if bytes(request) == b"acks=0" else frame(bytes(request))
+
+    async def story() -> None:
+        async with serving(quiet) as (_, port), connected(port) as (reader, writer):
+            writer.write(frame(b"acks=0") * 3 + frame(b"acks=1"))
+            assert await read_frame(reader) == b"acks=1"
+
+    run(story())
+
+
+# --- order ------------------------------------------------------------------------------------------------
+
+
+class Parking:
+    """A handler that parks requests starting with `wait` until the test lets them go."""
+
+    def __init__(self) -> None:
+        self.parked: dict[bytes, asyncio.Future[bytes | None]] = {}
+        self.seen: list[bytes] = []
+
+    def __call__(self, request: bytes | memoryview, connection: Connection) -> bytes | Awaitable[bytes | None]:
+        body = bytes(request)
+        self.seen.append(body)
+        if not body.startswith(b"wait"):
+            return frame(body)
+        self.parked[body] = asyncio.get_running_loop().create_future()
+        return self.parked[body]
+
+    def release(self, body: bytes) -> None:
+        self.parked[body].set_result(frame(body))
+
+
+def test_later_responses_wait_for_an_earlier_one(run: Run) -> None:
+    async def story() -> None:
+        handle = Parking()
+        async with serving(handle) as (_, port), connected(port) as (reader, writer):
+            writer.write(frame(b"wait-1") + frame(b"a") + frame(b"wait-2") + frame(b"b"))
+            await until(lambda: len(handle.seen) == 4)  # all were begun at once, in order
+            handle.release(b"wait-2")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.readexactly(1), 0.02)
+            handle.release(b"wait-1")
+            assert [await read_frame(reader) for _ in range(4)] == [b"wait-1", b"a", b"wait-2", b"b"]
+
+    run(story())
+
+
+def test_a_late_answer_may_also_be_no_answer(run: Run) -> None:
+    async def story() -> None:
+        handle = Parking()
+        async with serving(handle) as (_, port), connected(port) as (reader, writer):
+            writer.write(frame(b"wait") + frame(b"next"))
+            await until(lambda: b"wait" in handle.parked)
+            handle.parked[b"wait"].set_result(None)
+            assert await read_frame(reader) == b"next"
+
+    run(story())
+
+
+def test_other_connections_do_not_wait_for_a_parked_one(run: Run) -> None:
+    async def story() -> None:
+        handle = Parking()
+        async with serving(handle) as (_, port), connected(port) as (_, one), connected(port) as (reader, two):
+            one.write(frame(b"wait"))
+            await until(lambda: b"wait" in handle.parked)
+            two.write(frame(b"quick"))
+            assert await read_frame(reader) == b"quick"
+
+    run(story())
+
+
+def test_a_client_that_leaves_cancels_what_it_waited_for(run: Run) -> None:
+    async def story() -> None:
+        handle = Parking()
+        begun = []
+
+        async def never_begun() -> bytes:
+            begun.append(1)
+            return b""
+
+        def with_coroutine(request: bytes | memoryview, connection: Connection) -> Any:
+            return never_begun() if bytes(request) == b"second" else handle(request, connection)
+
+        async with serving(with_coroutine) as (server, port):
+            async with connected(port) as (_, writer):
+                writer.write(frame(b"wait") + frame(b"second"))
+                await until(lambda: b"wait" in handle.parked)
+            await until(lambda: not server.connections and handle.parked[b"wait"].cancelled())
+            assert not begun
+
+    run(story())
+
+
+# --- bad peers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 1001, 2**31 - 1])
+def test_a_size_out_of_bounds_ends_the_connection_with_one_line(
+    run: Run, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R8: giant and negative lengths."""
+
+    async def story() -> None:
+        limits = Limits(max_request_bytes=1000)
+        async with serving(echo, limits) as (_, port), connected(port) as (reader, writer), connected(port) as other:
+            writer.write(frame(b"fine") + struct.pack(">i", size) + b"rubbish")
+            assert await read_frame(reader) == b"fine"
+            assert await reader.read() == b""
+            other[1].write(frame(b"still here"))
+            assert await read_frame(other[0]) == b"still here"
+
+    caplog.set_level(logging.INFO, "ottla.net")
+    run(story())
+    assert [r.message for r in caplog.records if f"claims {size} bytes" in r.message]
+    assert not [r for r in caplog.records if r.exc_info]
+
+
+def test_a_size_prefix_alone_gets_little_memory(run: Run) -> None:
+    """R8: a claim of 100 MB costs the claimant, not the server."""
+
+    async def story() -> None:
+        async with serving(echo) as (server, port), connected(port) as (_, writer):
+            writer.write(struct.pack(">i", 100_000_000) + b"x")
+            await until(lambda: server.bytes_in == 5)
+            (connection,) = server.connections
+            assert connection._frame is not None and len(connection._frame) <= 256 * 1024
+
+    run(story())
+
+
+def test_garbage_is_reported_by_the_handler_and_ends_only_that_connection(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    def picky(request: bytes | memoryview, connection: Connection) -> bytes:
+        if bytes(request) == b"garbage":
+            raise Disconnect("unknown api key 9999")
+        return frame(bytes(request))
+
+    async def story() -> None:
+        async with serving(picky) as (_, port), connected(port) as (reader, writer), connected(port) as other:
+            writer.write(frame(b"first") + frame(b"garbage") + frame(b"never looked at"))
+            assert await read_frame(reader) == b"first"
+            assert await reader.read() == b""
+            other[1].write(frame(b"ok"))
+            assert await read_frame(other[0]) == b"ok"
+
+    caplog.set_level(logging.INFO, "ottla.net")
+    run(story())
+    assert len([r for r in caplog.records if "unknown api key 9999" in r.message and not r.exc_info]) == 1
+
+
+def test_garbage_behind_a_parked_request_waits_its_turn(run: Run) -> None:
+    async def story() -> None:
+        handle = Parking()
+
+        def picky(request: bytes | memoryview, connection: Connection) -> Any:
+            if bytes(request) == b"garbage":
+                raise Disconnect("garbage")
+            return handle(request, connection)
+
+        async with serving(picky) as (_, port), connected(port) as (reader, writer):
+            writer.write(frame(b"wait") + frame(b"garbage"))
+            await until(lambda: b"wait" in handle.parked)
+            writer.write(b"more" * 100_000)
+            handle.release(b"wait")
+            assert await read_frame(reader) == b"wait"
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await read_frame(reader)
+
+    run(story())
+
+
+def test_a_failing_handler_is_logged_once_with_its_traceback(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def late() -> bytes:
+        raise ZeroDivisionError("late")
+
+    def broken(request: bytes | memoryview, connection: Connection) -> Any:
+        if bytes(request) == b"late":
+            return late()
+        raise ZeroDivisionError("at once")
+
+    async def story() -> None:
+        async with serving(broken) as (_, port):
+            for body in (b"late", b"at once"):
+                async with connected(port) as (reader, writer):
+                    writer.write(frame(body))
+                    assert await reader.read() == b""
+
+    run(story())
+    assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["late", "at once"]
+
+
+def test_a_half_frame_and_silence_end_after_the_idle_time(run: Run) -> None:
+    async def story() -> None:
+        async with serving(echo, Limits(max_idle_ms=80)) as (server, port), connected(port) as (reader, writer):
+            writer.write(frame(b"half")[:6])
+            assert await reader.read() == b""
+            await until(lambda: not server.connections)
+
+    run(story())
+
+
+def test_a_parked_request_is_not_idle(run: Run) -> None:
+    async def story() -> None:
+        handle = Parking()
+        async with serving(handle, Limits(max_idle_ms=40)) as (_, port), connected(port) as (reader, writer):
+            writer.write(frame(b"wait"))
+            await until(lambda: b"wait" in handle.parked)
+            await asyncio.sleep(0.15)
+            handle.release(b"wait")
+            assert await read_frame(reader) == b"wait"
+
+    run(story())
+
+
+def test_no_more_connections_than_allowed(run: Run) -> None:
+    async def story() -> None:
+        async with serving(echo, Limits(max_connections=1)) as (server, port), connected(port) as (reader, writer):
+            writer.write(frame(b"one"))
+            assert await read_frame(reader) == b"one"
+            async with connected(port) as (second, _):
+                assert await second.read() == b""
+            writer.write(frame(b"still"))
+            assert await read_frame(reader) == b"still"
+            assert server.refused == 1
+
+    run(story())
+
+
+# --- slow readers -----------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_does_not_read_is_not_served_further(run: Run) -> None:
+    """R8: memory stays bounded however much is asked for."""
+    handled = []
+
+    def big(request: bytes | memoryview, connection: Connection) -> bytes:
+        handled.append(1)
+        return frame(bytes(MIB))
+
+    async def story() -> None:
+        async with serving(big) as (server, port), connected(port) as (reader, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(frame(b"fetch") * 500)
+            await until(lambda: len(handled) > 1)
+            await asyncio.sleep(0.1)
+            (connection,) = server.connections
+            assert len(handled) < 40 and connection._transport.get_write_buffer_size() < 4 * MIB
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            for _ in range(500):
+                assert len(await read_frame(reader)) == MIB
+
+    run(story())
+
+
+def test_a_peer_that_never_reads_is_cut(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def big(request: bytes | memoryview, connection: Connection) -> bytes:
+        return frame(bytes(MIB))
+
+    async def story() -> None:
+        async with serving(big, Limits(max_stall_ms=100)) as (server, port), connected(port) as (_, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(frame(b"fetch") * 100)
+            await until(lambda: server.accepted == 1 and not server.connections)
+
+    caplog.set_level(logging.INFO, "ottla.net")
+    run(story())
+    assert [r for r in caplog.records if "took no byte" in r.message]
+
+
+def test_a_slow_peer_that_does_read_is_kept(run: Run) -> None:
+    def big(request: bytes | memoryview, connection: Connection) -> bytes:
+        return frame(bytes(24 * MIB))
+
+    async def story() -> None:
+        async with serving(big, Limits(max_stall_ms=150)) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=MIB)
+            writer.write(frame(b"fetch"))
+            for _ in range(24):
+                await reader.readexactly(MIB)
+                await asyncio.sleep(0.03)
+            writer.close()
+
+    run(story())
+
+
+def test_too_many_waiting_requests_stop_the_reading_not_the_answers(run: Run) -> None:
+    async def story() -> None:
+        handle = Parking()
+        limits = Limits(max_waiting_requests=4)
+        async with serving(handle, limits) as (_, port), connected(port) as (reader, writer):
+            bodies = [b"wait-%d" % number if number % 3 == 0 else b"at-once-%d" % number for number in range(50)]
+            for body in bodies:
+                writer.write(frame(body))
+            await until(lambda: len(handle.seen) >= 4)
+            await asyncio.sleep(0.02)
+            assert len(handle.seen) == 4
+            for body in bodies:
+                if body.startswith(b"wait"):
+                    await until(lambda body=body: body in handle.parked)  # type: ignore[misc]
+                    handle.release(body)
+                assert await read_frame(reader) == body
+
+    run(story())
+
+
+def test_finished_responses_behind_an_unfinished_one_are_bounded_in_bytes(run: Run) -> None:
+    async def story() -> None:
+        handle = Parking()
+        async with serving(handle, Limits(max_waiting_bytes=MIB)) as (_, port), connected(port) as (reader, writer):
+            big = bytes(300_000)
+            writer.write(frame(b"wait") + frame(big) * 20)
+            await until(lambda: len(handle.seen) >= 5)
+            await asyncio.sleep(0.05)
+            assert len(handle.seen) == 5
+            handle.release(b"wait")
+            assert await read_frame(reader) == b"wait"
+            for _ in range(20):
+                assert await read_frame(reader) == big
+
+    run(story())
+
+
+# --- the end ----------------------------------------------------------------------------------------------
+
+
+def test_closing_lets_requests_under_way_finish(run: Run) -> None:
+    async def story() -> None:
+        handle = Parking()
+        server = Server(handle)
+        port = await server.listen("127.0.0.1", 0)
+        async with connected(port) as (reader, writer), connected(port) as (idle, _):
+            writer.write(frame(b"wait"))
+            await until(lambda: b"wait" in handle.parked and len(server.connections) == 2)
+            closing = asyncio.ensure_future(server.close(grace_ms=5000))
+            assert await idle.read() == b""
+            with pytest.raises(OSError):
+                await asyncio.open_connection("127.0.0.1", port)
+            handle.release(b"wait")
+            assert await read_frame(reader) == b"wait"
+            assert await reader.read() == b""
+            await closing
+
+    run(story())
+
+
+def test_closing_does_not_wait_longer_than_it_was_told(run: Run) -> None:
+    async def story() -> None:
+        handle = Parking()
+        server = Server(handle)
+        port = await server.listen("127.0.0.1", 0)
+        async with connected(port) as (_, writer):
+            writer.write(frame(b"wait"))
+            await until(lambda: b"wait" in handle.parked)
+            await server.close(grace_ms=50)
+            assert handle.parked[b"wait"].cancelled() and not server.connections
+
+    run(story())
+
+
+def test_a_taken_port_is_an_os_error(run: Run) -> None:
+    async def story() -> None:
+        async with serving(echo) as (_, port):
+            with pytest.raises(OSError, match="in use"):
+                await Server(echo).listen("127.0.0.1", port)
+
+    run(story())
+
+
+def test_every_interface_and_a_name_with_two_addresses_get_one_port(run: Run) -> None:
+    async def story() -> None:
+        for host in ("", "localhost"):
+            server = Server(echo)
+            port = await server.listen(host, 0)
+            async with connected(port) as (reader, writer):
+                writer.write(frame(b"hi"))
+                assert await read_frame(reader) == b"hi"
+            await server.close()
+
+    run(story())
+
+
+# --- the simulated world ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_same_server_keeps_its_promises_in_the_simulated_world(seed: int) -> None:
+    """Random pieces, random delays, a mix of requests that wait and requests that do not."""
+    loop = SimLoop(seed)
+    SimNetwork(loop)
+
+    def mixed(request: bytes | memoryview, connection: Connection) -> bytes | Awaitable[bytes]:
+        body = bytes(request)
+
+        async def later() -> bytes:
+            await asyncio.sleep(loop.random.random())
+            return frame(body)
+
+        return later() if loop.random.random() < 0.4 else frame(body)
+
+    async def story() -> None:
+        server = Server(mixed, Limits(max_waiting_requests=8, max_waiting_bytes=MIB))
+        port = await server.listen("127.0.0.1", 0)
+        bodies = [b"%d:" % number + bytes(loop.random.choice([0, 100, 40_000, 200_000])) for number in range(60)]
+        received = asyncio.Queue[bytes]()
+
+        class Client(asyncio.Protocol):
+            def __init__(self) -> None:
+                self.buffer = b""
+
+            def data_received(self, data: bytes) -> None:
+                self.buffer += data
+                while len(self.buffer) >= 4 and len(self.buffer) >= 4 + struct.unpack_from(">i", self.buffer)[0]:
+                    size = struct.unpack_from(">i", self.buffer)[0]
+                    received.put_nowait(self.buffer[4 : 4 + size])
+                    self.buffer = self.buffer[4 + size :]
+
+        transport, _ = await loop.create_connection(Client, "127.0.0.1", port)
+        for body in bodies:
+            transport.write(frame(body))
+        assert [await received.get() for _ in bodies] == bodies
+        await server.close(grace_ms=100)
+
+    loop.run(story())
+
+
+def test_an_idle_connection_ends_on_time_in_the_simulated_world() -> None:
+    loop = SimLoop()
+    SimNetwork(loop)
+
+    async def story() -> None:
+        server = Server(echo, Limits(max_idle_ms=600_000))
+        port = await server.listen("127.0.0.1", 0)
+        lost = loop.create_future()
+
+        class Client(asyncio.Protocol):
+            def connection_lost(self, error: Exception | None) -> None:
+                lost.set_result(loop.time())
+
+        await loop.create_connection(Client, "127.0.0.1", port)
+        assert 600 <= await lost <= 662
+        await server.close()
+
+    loop.run(story())
