@@ -1,0 +1,160 @@
+"""The port to the file system, thin over os.*. A simulated disk is its twin, so the log runs unchanged on both."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ottla.errors import OttlaError
+
+_IOV_MAX = 1024
+"""How many buffers one writev takes (Linux and macOS agree)."""
+
+
+class Disk:
+    """Every call the log makes on files. Handles are small ints; all errors are OSError.
+
+    Calls are made from one thread, except `sync`, `sync_directory` and whatever compaction does on files of
+    its own, which any thread may make.
+    """
+
+    # --- one file -----------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        try:
+            # Not O_APPEND: with it Linux makes pwrite ignore its offset. The position is kept at the end instead.
+            os.lseek(handle, 0, os.SEEK_END)
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def append(self, handle: int, buffers: Sequence[Any]) -> int:
+        """Writes all of `buffers` at the end of the file, or nothing: a failed write is cut off again."""
+        wanted = sum(map(len, buffers))
+        if len(buffers) <= _IOV_MAX and (written := os.writev(handle, buffers)) == wanted:
+            return wanted
+        elif len(buffers) > _IOV_MAX:
+            written = 0
+        return self._append_slowly(handle, b"".join(buffers), written)
+
+    def _append_slowly(self, handle: int, data: bytes, written: int) -> int:
+        """Goes on after a short write, which a full disk answers with an error to hand on."""
+        try:
+            while written < len(data):
+                written += os.write(handle, data[written:])
+        except OSError:
+            self.truncate(handle, self.size(handle) - written)
+            raise
+        return written
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        return os.pread(handle, size, offset)
+
+    def pwrite(self, handle: int, data: Any, offset: int) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(handle, view, offset)
+            view, offset = view[written:], offset + written
+        os.lseek(handle, 0, os.SEEK_END)
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+        os.lseek(handle, size, os.SEEK_SET)
+
+    def sync(self, handle: int) -> None:
+        """Blocks until the file's bytes are on stable storage. Any thread."""
+        os.fdatasync(handle) if hasattr(os, "fdatasync") else os.fsync(handle)
+
+    # --- names --------------------------------------------------------------------------------------------
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directories(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    self.remove_tree(entry.path)
+                else:
+                    os.remove(entry.path)
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Blocks until names made or changed in `path` are on stable storage. Any thread."""
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def file_size(self, path: str) -> int:
+        handle = self.open(path)
+        try:
+            return self.size(handle)
+        finally:
+            self.close(handle)
+
+    # --- whole files --------------------------------------------------------------------------------------
+
+    def read_file(self, path: str) -> bytes:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(handle, os.fstat(handle).st_size)
+            while more := os.read(handle, 1 << 20):
+                data += more
+            return data
+        finally:
+            os.close(handle)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replaces a file in one step: after a crash there is the old content or the new, never a mixture."""
+        temporary = path + ".tmp"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view) :]
+            self.sync(handle)
+        finally:
+            os.close(handle)
+        os.replace(temporary, path)
+
+    def lock(self, path: str) -> int:
+        """Holds the lock file `path` until the handle is closed; refuses by name when another process has it."""
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
+            os.close(handle)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            who = f"process {holder}" if holder.isdigit() else "another process"
+            raise OttlaError(
+                f"{os.path.dirname(path)} is in use by {who}",
+                "Stop that broker first, or give this one another data directory.",
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        return handle
