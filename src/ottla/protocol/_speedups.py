@@ -1,0 +1,62 @@
+"""The one place that picks native versions: the compiled record kernels, or their twin in Python.
+
+`OTTLA_PURE=1` in the environment asks for the twin. So does a build that is missing, that belongs to another
+interpreter, or that is older than the source beside it (`INTERFACE` differs).
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from importlib.machinery import ExtensionFileLoader, PathFinder
+from types import ModuleType
+from typing import Any
+
+from ottla.protocol import _pure
+
+
+def _compiled_kernels() -> ModuleType | None:
+    """The kernels as an extension, or None. `_kernels.py` itself is never run: only Cython gives it speed."""
+    if os.environ.get("OTTLA_PURE", "") not in ("", "0"):
+        return None
+    name = f"{__package__}._kernels"
+    spec = PathFinder.find_spec(name, sys.modules[__package__].__path__)
+    if spec is None or not isinstance(spec.loader, ExtensionFileLoader):
+        return None
+    try:
+        kernels = importlib.import_module(name)
+    except ImportError:
+        return None
+    return kernels if getattr(kernels, "INTERFACE", None) == _pure.INTERFACE else None
+
+
+def _checksum() -> Callable[..., int]:
+    """CRC-32C as `crc32c(buffer, crc=0)`: in native code where any is installed."""
+    try:
+        from fastcrc.crc32 import iscsi
+
+        return iscsi
+    except ImportError:
+        pass
+    try:
+        from crc32c import crc32c
+
+        return crc32c
+    except ImportError:
+        return _pure.crc32c
+
+
+_kernels: Any = _compiled_kernels()
+NATIVE: bool = _kernels is not None
+if _kernels is None:
+    _kernels = _pure
+
+crc32c: Callable[..., int] = _checksum()
+unpack_header = _kernels.unpack_header
+encode_records = _kernels.encode_records
+decode_records = _kernels.decode_records
+scan_keys = _kernels.scan_keys
+inspect_records = _kernels.inspect_records
+filter_records = _kernels.filter_records
+encode_varint = _kernels.encode_varint
+decode_varint = _kernels.decode_varint

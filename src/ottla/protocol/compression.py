@@ -1,0 +1,229 @@
+"""The four codecs in the framing Kafka gives them, each bounded against bombs when it expands. Pure."""
+
+import enum
+import zlib
+
+from ottla.protocol._pure import BytesLike
+
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+"""What the Java snappy library writes before its blocks; Kafka kept it as the framing of snappy."""
+
+_XERIAL_HEADER = XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK_BYTES = 32 * 1024
+# A snappy copy turns three bytes into at most 64: a longer promise is a lie, seen before allocating for it.
+_SNAPPY_RATIO_MAX = 22
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_LEVEL_DEFAULT = 3
+_LZ4_LEVEL_DEFAULT = 9
+
+# zlib and lz4 hand out what they make in pieces; input goes in by pieces too, because each gzip member that
+# ends copies the rest of what it was given.
+_GZIP_INPUT_BYTES = 32 * 1024
+_OUTPUT_BYTES_MIN = 64 * 1024
+
+
+class Codec(enum.IntEnum):
+    """How a batch's records are compressed: the low three bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class CompressionError(ValueError):
+    """The bytes are not what the codec writes, or they expand past the bound."""
+
+
+def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
+    """`data` under `codec`. `level` is the codec's own scale; None is Kafka's default for it.
+
+    >>> decompress(Codec.ZSTD, compress(Codec.ZSTD, b"abc" * 100), max_bytes=300) == b"abc" * 100
+    True
+    """
+    if codec == Codec.NONE:
+        return bytes(data)
+    if codec == Codec.GZIP:
+        return zlib.compress(data, -1 if level is None else level, zlib.MAX_WBITS | 16)
+    if codec == Codec.SNAPPY:
+        return _compress_snappy(data)
+    if codec == Codec.LZ4:
+        import lz4.frame
+
+        # Kafka reads the default level as "the fast compressor", and only other levels as high compression.
+        # Blocks must not refer to each other and no checksum follows: the Java reader knows nothing else.
+        return lz4.frame.compress(
+            data,
+            compression_level=0 if level in (None, _LZ4_LEVEL_DEFAULT) else level,
+            block_linked=False,
+            store_size=False,
+        )
+    if codec == Codec.ZSTD:
+        import cramjam
+
+        return bytes(cramjam.zstd.compress(data, _ZSTD_LEVEL_DEFAULT if level is None else level))
+    raise CompressionError(f"unknown codec {codec}")
+
+
+def decompress(codec: int, data: BytesLike, max_bytes: int) -> bytes:
+    """What `data` expands to; CompressionError when it is malformed or would exceed `max_bytes`.
+
+    Memory follows the bound, never what the data claims: a bomb is refused as soon as it has produced one byte
+    too many.
+    """
+    if codec == Codec.NONE:
+        if memoryview(data).nbytes > max_bytes:
+            raise _too_large(max_bytes)
+        return bytes(data)
+    if codec == Codec.GZIP:
+        return _decompress_gzip(data, max_bytes)
+    if codec == Codec.SNAPPY:
+        return _decompress_snappy(data, max_bytes)
+    if codec == Codec.LZ4:
+        return _decompress_lz4(data, max_bytes)
+    if codec == Codec.ZSTD:
+        return _decompress_zstd(data, max_bytes)
+    raise CompressionError(f"unknown codec {codec}")
+
+
+def _too_large(max_bytes: int) -> CompressionError:
+    return CompressionError(f"the data expands past the bound of {max_bytes} bytes")
+
+
+def _decompress_gzip(data: BytesLike, max_bytes: int) -> bytes:
+    view = memoryview(data)
+    parts: list[bytes] = []
+    total = position = 0
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        while position < len(view):
+            if inflater.eof:  # another member follows
+                inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            piece = view[position : position + _GZIP_INPUT_BYTES]
+            part = inflater.decompress(piece, max_bytes - total + 1)
+            total += len(part)
+            if total > max_bytes:
+                raise _too_large(max_bytes)
+            parts.append(part)
+            # Output is never cut short below the bound, so what was not used belongs to the next member.
+            position += len(piece) - len(inflater.unused_data)
+    except zlib.error as error:
+        raise CompressionError(f"gzip: {error}") from None
+    if not inflater.eof:
+        raise CompressionError("gzip: the data ends early")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _compress_snappy(data: BytesLike) -> bytes:
+    import cramjam
+
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for position in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[position : position + _XERIAL_BLOCK_BYTES]))
+        parts += (len(block).to_bytes(4, "big"), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: BytesLike, max_bytes: int) -> bytes:
+    view = memoryview(data)
+    if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
+        return _snappy_block(view, max_bytes)  # librdkafka and others send one raw block
+    parts: list[bytes] = []
+    position = 0
+    remaining = max_bytes
+    while position < len(view):
+        if view[position : position + len(XERIAL_MAGIC)] == XERIAL_MAGIC:  # streams may follow each other
+            position += len(_XERIAL_HEADER)
+            if position > len(view):
+                raise CompressionError("snappy: the data ends early")
+            continue
+        start = position + 4
+        position = start + int.from_bytes(view[position:start], "big")
+        if start > len(view) or position > len(view):
+            raise CompressionError("snappy: the data ends early")
+        part = _snappy_block(view[start:position], remaining, max_bytes)
+        remaining -= len(part)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _snappy_block(block: memoryview, remaining: int, max_bytes: int | None = None) -> bytes:
+    import cramjam
+
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > remaining:
+            raise _too_large(remaining if max_bytes is None else max_bytes)
+        if size > _SNAPPY_RATIO_MAX * len(block):
+            raise CompressionError(f"snappy: {len(block)} bytes cannot hold the {size} they claim")
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise CompressionError(f"snappy: {error}") from None
+
+
+def _decompress_lz4(data: BytesLike, max_bytes: int) -> bytes:
+    import lz4.frame
+
+    view = memoryview(data)
+    step = max(_OUTPUT_BYTES_MIN, 4 * len(view))
+    context = lz4.frame.create_decompression_context()
+    parts: list[bytes] = []
+    total = position = 0
+    at_frame_end = False
+    while not at_frame_end or position < len(view):
+        try:
+            part, used, at_frame_end = lz4.frame.decompress_chunk(
+                context, view[position:], max_length=min(step, max_bytes - total + 1)
+            )
+        except RuntimeError as error:
+            raise CompressionError(f"lz4: {error}") from None
+        if not part and not used:
+            raise CompressionError("lz4: the data ends early")
+        total += len(part)
+        if total > max_bytes:
+            raise _too_large(max_bytes)
+        parts.append(part)
+        position += used
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _decompress_zstd(data: BytesLike, max_bytes: int) -> bytes:
+    import cramjam
+
+    view = memoryview(data)
+    if not len(view):
+        raise CompressionError("zstd: the data ends early")
+    size = _zstd_content_size(view)
+    if size is None:
+        size = max(_OUTPUT_BYTES_MIN, 4 * len(view))
+    elif size > max_bytes:
+        raise _too_large(max_bytes)
+    size = min(size, max_bytes)
+    while True:
+        output = bytearray(size)
+        try:
+            written = cramjam.zstd.decompress_into(view, output)
+            return bytes(memoryview(output)[:written])
+        except cramjam.DecompressionError as error:
+            # "Malformed" and "does not fit" are one error here. A frame without a size, or several frames, may
+            # need more room; malformed data fails at the same place again, before it touches the room.
+            if size >= max_bytes:
+                raise CompressionError(f"zstd: {error} (at most {max_bytes} bytes)") from None
+        size = min(4 * size + _OUTPUT_BYTES_MIN, max_bytes)
+
+
+def _zstd_content_size(view: memoryview) -> int | None:
+    """The content size the first frame declares, if it does (the Java client's streams do not)."""
+    if len(view) < 5 or view[:4] != _ZSTD_MAGIC:
+        return None
+    descriptor = view[4]
+    single_segment = descriptor >> 5 & 1
+    width = (single_segment, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    if not width or len(view) < start + width:
+        return None
+    size = int.from_bytes(view[start : start + width], "little")
+    return size + 256 if width == 2 else size

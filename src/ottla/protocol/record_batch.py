@@ -1,0 +1,520 @@
+"""Record batches of format 2 both ways: headers, checksums, records, control batches, rewriting. Pure.
+
+A broker keeps batches as bytes: it reads the header, checks the checksum, stamps the base offset and the leader
+epoch (which lie before the checksummed part) and writes. Only compaction, recompression and clients look inside.
+"""
+
+import enum
+import struct
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol import _speedups
+from ottla.protocol._pure import HEADER_SIZE, BytesLike, Headers, Row
+from ottla.protocol.compression import Codec, CompressionError, compress, decompress
+
+__all__ = [
+    "HEADER_SIZE",
+    "MAX_DECOMPRESSED_BYTES",
+    "BatchHeader",
+    "BytesLike",
+    "Codec",
+    "ControlType",
+    "CorruptBatch",
+    "Headers",
+    "Record",
+    "RecordsSummary",
+    "Row",
+    "build_batch",
+    "check_crc",
+    "control_batch",
+    "control_type",
+    "inspect_records",
+    "iter_batches",
+    "open_batch",
+    "read_end_marker",
+    "read_header",
+    "read_records",
+    "rewrite",
+    "scan_keys",
+    "stamp",
+    "stamped_prefix",
+]
+
+NO_TIMESTAMP = -1
+MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
+"""What a batch may expand to unless a caller says otherwise; producers are held to far less by their own limits."""
+
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_DELETE_HORIZON = 0x40
+
+_LENGTH_END = 12
+"""batch_length counts the bytes from here on."""
+_CRC_START, _CRC_END = 17, 21
+_INT32_MAX = 2**31 - 1
+
+_PREFIX = struct.Struct(">qii")
+_BEFORE_CRC = struct.Struct(">qiib")
+_AFTER_CRC = struct.Struct(">hiqqqhii")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_UINT32 = struct.Struct(">I")
+_CONTROL_KEY = struct.Struct(">hh")
+_END_MARKER = struct.Struct(">hi")
+
+
+class CorruptBatch(KafkaError):
+    """Bytes that are not a batch, or not the batch that was written."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, detail)
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before a batch's records."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header included."""
+        return self.batch_length + _LENGTH_END
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The last record's sequence: after 2**31 - 1 comes 0. Without a sequence, -1."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & _INT32_MAX
+
+    @property
+    def codec(self) -> Codec:
+        return Codec(self.attributes & _CODEC_MASK)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether the cleaner has set a time (in base_timestamp) after which the tombstones go."""
+        return bool(self.attributes & _DELETE_HORIZON)
+
+
+class Record(NamedTuple):
+    """One record as a reader sees it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class RecordsSummary(NamedTuple):
+    """What a broker has to know of the records a client sent, and no more."""
+
+    null_keys: list[int]
+    """Indexes of the records without a key."""
+    misplaced: int
+    """Index of the first record whose offset delta is not its index; -1 when all are in place."""
+    min_timestamp: int
+    max_timestamp: int
+
+
+class ControlType(enum.IntEnum):
+    """What a control record says. Types that are not known here read as UNKNOWN and are to be passed over."""
+
+    UNKNOWN = -1
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+# Headers and checksums
+
+
+def read_header(buffer: BytesLike, position: int = 0) -> BatchHeader:
+    """The header at `position`; the records need not be in the buffer. CorruptBatch where it cannot be one."""
+    try:
+        return _speedups.unpack_header(BatchHeader, buffer, position)
+    except ValueError as error:
+        raise CorruptBatch(str(error)) from None
+
+
+def check_crc(buffer: BytesLike, position: int, header: BatchHeader) -> None:
+    """CorruptBatch unless the whole batch is in the buffer and its bytes are those that were written."""
+    with memoryview(buffer) as view:
+        end = position + header.batch_length + _LENGTH_END
+        if end > len(view):
+            raise CorruptBatch(f"{header.batch_length + _LENGTH_END} bytes announced, {len(view) - position} left")
+        crc = _speedups.crc32c(view[position + _CRC_END : end])
+    if crc != header.crc:
+        raise CorruptBatch(f"checksum {header.crc:08x} expected, {crc:08x} found")
+
+
+def open_batch(buffer: BytesLike, position: int = 0) -> BatchHeader:
+    """`read_header` and `check_crc` in one call: what a broker does to each batch it is sent."""
+    header = read_header(buffer, position)
+    check_crc(buffer, position, header)
+    return header
+
+
+def iter_batches(buffer: BytesLike) -> Iterator[tuple[int, BatchHeader]]:
+    """The position and header of each whole batch. One cut short at the end is left out, as Fetch allows."""
+    position = 0
+    size = len(buffer)
+    while size - position >= HEADER_SIZE:
+        header = read_header(buffer, position)
+        end = position + header.batch_length + _LENGTH_END
+        if end > size:
+            return
+        yield position, header
+        position = end
+
+
+# Batches out
+
+
+def build_batch(
+    records: Iterable[Row],
+    *,
+    base_offset: int = 0,
+    codec: int = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    log_append_time: bool = False,
+    partition_leader_epoch: int = -1,
+) -> bytes:
+    """A batch of (timestamp, key, value, headers) rows, at least one; offsets count up from `base_offset`.
+
+    >>> header = read_header(build_batch([(7, b"k", b"v", ()), (9, None, b"w", [("h", b"x")])], base_offset=40))
+    >>> header.record_count, header.last_offset, header.base_timestamp, header.max_timestamp
+    (2, 41, 7, 9)
+    """
+    section, count, base_timestamp, max_timestamp = _speedups.encode_records(records)
+    if not count:
+        raise ValueError("a batch needs at least one record")
+    attributes = codec | transactional << 4 | log_append_time << 3
+    if codec:
+        section = compress(codec, section, level)
+    return _assemble(
+        section,
+        base_offset,
+        partition_leader_epoch,
+        attributes,
+        count - 1,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+
+
+def _assemble(section: BytesLike, base_offset: int, leader_epoch: int, *fields: int) -> bytes:
+    """Header and records joined; `fields` are those from the attributes on."""
+    checked = _AFTER_CRC.pack(*fields)
+    crc = _speedups.crc32c(section, _speedups.crc32c(checked))
+    length = HEADER_SIZE - _LENGTH_END + len(section)
+    return b"".join((_BEFORE_CRC.pack(base_offset, length, leader_epoch, 2), _UINT32.pack(crc), checked, section))
+
+
+def stamp(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Sets where a batch lies in the log and who led it, in place; the checksum does not cover either."""
+    _INT64.pack_into(batch, 0, base_offset)
+    _INT32.pack_into(batch, _LENGTH_END, leader_epoch)
+
+
+def stamped_prefix(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:
+    """The first 16 bytes of a stamped batch, to be written before the rest of bytes that cannot be changed."""
+    return _PREFIX.pack(base_offset, batch_length, leader_epoch)
+
+
+# Batches in
+
+
+def _records_of(buffer: BytesLike, position: int, header: BatchHeader, max_bytes: int) -> tuple[BytesLike, int, int]:
+    """The record section as (buffer, start, end), decompressed where need be."""
+    start = position + HEADER_SIZE
+    end = position + header.batch_length + _LENGTH_END
+    codec = header.attributes & _CODEC_MASK
+    # A batch emptied by the cleaner keeps its codec, but there is nothing behind the header.
+    if not codec or (start == end and not header.record_count):
+        return buffer, start, end
+    with memoryview(buffer) as view:
+        if end > len(view):
+            raise CorruptBatch(f"{header.batch_length + _LENGTH_END} bytes announced, {len(view) - position} left")
+        try:
+            section = decompress(codec, view[start:end], max_bytes)
+        except CompressionError as error:
+            raise CorruptBatch(str(error)) from None
+    return section, 0, len(section)
+
+
+def read_records(
+    buffer: BytesLike,
+    position: int = 0,
+    header: BatchHeader | None = None,
+    *,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> list[Record]:
+    """The batch's records with absolute offsets and timestamps. The checksum is not looked at: see `check_crc`."""
+    if header is None:
+        header = read_header(buffer, position)
+    section, start, end = _records_of(buffer, position, header, max_bytes)
+    try:
+        return _speedups.decode_records(
+            Record,
+            section,
+            start,
+            end,
+            header.record_count,
+            header.base_offset,
+            header.last_offset_delta,
+            header.base_timestamp,
+            header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None,
+        )
+    except ValueError as error:
+        raise CorruptBatch(str(error)) from None
+
+
+def scan_keys(
+    buffer: BytesLike,
+    position: int = 0,
+    header: BatchHeader | None = None,
+    *,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> list[tuple[int, bytes | None, bool]]:
+    """Each record's (offset delta, key, whether it is a tombstone), without making its value: for compaction."""
+    if header is None:
+        header = read_header(buffer, position)
+    section, start, end = _records_of(buffer, position, header, max_bytes)
+    try:
+        return _speedups.scan_keys(section, start, end, header.record_count)
+    except ValueError as error:
+        raise CorruptBatch(str(error)) from None
+
+
+def inspect_records(
+    buffer: BytesLike,
+    position: int = 0,
+    header: BatchHeader | None = None,
+    *,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> RecordsSummary:
+    """Checks that every length in every record is right, and sums up what validation asks about them."""
+    if header is None:
+        header = read_header(buffer, position)
+    section, start, end = _records_of(buffer, position, header, max_bytes)
+    try:
+        null_keys, misplaced, lowest, highest = _speedups.inspect_records(section, start, end, header.record_count)
+    except ValueError as error:
+        raise CorruptBatch(str(error)) from None
+    if header.attributes & _LOG_APPEND_TIME:
+        return RecordsSummary(null_keys, misplaced, header.max_timestamp, header.max_timestamp)
+    return RecordsSummary(null_keys, misplaced, header.base_timestamp + lowest, header.base_timestamp + highest)
+
+
+# Batches changed
+
+
+def rewrite(
+    batch: BytesLike,
+    *,
+    records: Sequence[Record] | None = None,
+    keep_offsets: Collection[int] | None = None,
+    codec: int | None = None,
+    level: int | None = None,
+    log_append_time_ms: int | None = None,
+    delete_horizon_ms: int | None = None,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> bytes:
+    """The batch with other records, codec or times; its place in the log and its producer stay what they were.
+
+    keep_offsets        keeps the records at these absolute offsets, byte for byte, and drops the others
+    records             replaces the records; their offsets must lie within the batch's, in order
+    codec, level        recompresses
+    log_append_time_ms  makes it every record's timestamp
+    delete_horizon_ms   notes when the tombstones in it may go
+
+    The offset range and the sequence numbers stay, whatever is dropped: the log keeps its order and the producer
+    its state even when no record is left.
+    """
+    header = read_header(batch)
+    if len(batch) != header.size_bytes:
+        raise CorruptBatch(f"{header.size_bytes} bytes announced, {len(batch)} given")
+    attributes, record_count = header.attributes, header.record_count
+    base_timestamp, max_timestamp = header.base_timestamp, header.max_timestamp
+    if delete_horizon_ms is not None:
+        attributes |= _DELETE_HORIZON
+        base_timestamp = delete_horizon_ms
+    if log_append_time_ms is not None:
+        attributes |= _LOG_APPEND_TIME
+        max_timestamp = log_append_time_ms
+    if codec is not None:
+        attributes = attributes & ~_CODEC_MASK | codec
+
+    # Deltas are relative to the base timestamp, so they move when it becomes the delete horizon.
+    timestamp_shift = header.base_timestamp - base_timestamp
+    latest = None
+    section: BytesLike = memoryview(batch)[HEADER_SIZE:]
+    recompress = True
+    if records is not None:
+        section, record_count, latest = _encode_within(header, records, base_timestamp)
+    elif keep_offsets is not None or timestamp_shift:
+        keep = None if keep_offsets is None else {offset - header.base_offset for offset in keep_offsets}
+        source, start, end = _records_of(batch, 0, header, max_bytes)
+        try:
+            section, record_count, highest = _speedups.filter_records(
+                source, start, end, record_count, keep, timestamp_shift
+            )
+        except ValueError as error:
+            raise CorruptBatch(str(error)) from None
+        latest = base_timestamp + highest
+    elif (attributes ^ header.attributes) & _CODEC_MASK:
+        source, start, end = _records_of(batch, 0, header, max_bytes)
+        section = memoryview(source)[start:end]
+    else:
+        recompress = False
+    if not record_count:
+        attributes &= ~_CODEC_MASK
+        section = b""
+    elif latest is not None and not attributes & _LOG_APPEND_TIME:
+        max_timestamp = latest
+    if recompress and attributes & _CODEC_MASK:
+        section = compress(attributes & _CODEC_MASK, section, level)
+    return _assemble(
+        section,
+        header.base_offset,
+        header.partition_leader_epoch,
+        attributes,
+        header.last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        record_count,
+    )
+
+
+def _encode_within(header: BatchHeader, records: Sequence[Record], base_timestamp: int) -> tuple[bytes, int, int]:
+    """Records encoded at their own offsets in the batch of `header`: (section, count, latest timestamp)."""
+    deltas = [record.offset - header.base_offset for record in records]
+    previous = -1
+    for delta in deltas:
+        if not previous < delta <= header.last_offset_delta:
+            raise ValueError(f"offset {header.base_offset + delta} is out of order or outside the batch")
+        previous = delta
+    section, count, _, latest = _speedups.encode_records(
+        [(record.timestamp, record.key, record.value, record.headers) for record in records],
+        deltas,
+        base_timestamp,
+    )
+    return section, count, latest
+
+
+# Control batches
+
+
+def control_batch(
+    *,
+    commit: bool,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+    partition_leader_epoch: int = -1,
+) -> bytes:
+    """The marker that ends a transaction in one partition."""
+    key = _CONTROL_KEY.pack(0, ControlType.COMMIT if commit else ControlType.ABORT)
+    row = (timestamp, key, _END_MARKER.pack(0, coordinator_epoch), ())
+    section = _speedups.encode_records([row])[0]
+    return _assemble(
+        section,
+        base_offset,
+        partition_leader_epoch,
+        _TRANSACTIONAL | _CONTROL,
+        0,
+        timestamp,
+        timestamp,
+        producer_id,
+        producer_epoch,
+        -1,
+        1,
+    )
+
+
+def control_type(record_key: bytes | None) -> ControlType:
+    """What a control record's key says; versions and types from the future are passed over, not refused."""
+    if record_key is None or len(record_key) < _CONTROL_KEY.size:
+        raise CorruptBatch("a control record's key takes four bytes")
+    version, number = _CONTROL_KEY.unpack_from(record_key)
+    if version < 0:
+        raise CorruptBatch(f"version {version} of a control record's key")
+    return ControlType(number) if 0 <= number <= ControlType.KRAFT_VOTERS else ControlType.UNKNOWN
+
+
+def read_end_marker(batch: BytesLike) -> tuple[ControlType, int]:
+    """What a transaction's end marker says: (COMMIT or ABORT, coordinator epoch).
+
+    Any other control batch gives its type and -1.
+    """
+    header = read_header(batch)
+    if not header.is_control:
+        raise CorruptBatch("not a control batch")
+    records = read_records(batch, 0, header)
+    if not records:
+        raise CorruptBatch("a control batch without a record")
+    kind = control_type(records[0].key)
+    if kind not in (ControlType.ABORT, ControlType.COMMIT):
+        return kind, -1
+    value = records[0].value
+    if value is None or len(value) < _END_MARKER.size:
+        raise CorruptBatch("an end marker's value takes six bytes")
+    version, coordinator_epoch = _END_MARKER.unpack_from(value)
+    if version < 0:
+        raise CorruptBatch(f"version {version} of an end marker")
+    return kind, coordinator_epoch
