@@ -1,0 +1,262 @@
+"""One partition's replica on this broker: who leads it, who is in sync, and up to where all of them have it. Pure."""
+
+from typing import TYPE_CHECKING
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.log.partition_log import PartitionLog
+    from ottla.metadata.image import PartitionImage
+    from ottla.replication.waiting import PartitionWaits
+
+UNKNOWN_OFFSET = -1
+NO_EPOCH = -1
+
+
+class Follower:
+    """What the leader knows of another replica, from its fetches in this leader epoch."""
+
+    __slots__ = (
+        "broker_id",
+        "caught_up_ms",
+        "last_fetch_leader_end_offset",
+        "last_fetch_ms",
+        "log_end_offset",
+        "log_start_offset",
+    )
+
+    def __init__(self, broker_id: int, caught_up_ms: int = 0) -> None:
+        self.broker_id = broker_id
+        self.log_end_offset = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.caught_up_ms = caught_up_ms
+        self.last_fetch_ms = 0
+        self.last_fetch_leader_end_offset = 0
+
+    def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now: int) -> None:
+        # A follower that asks for what was the end at its previous fetch had caught up then: under a steady
+        # stream of writes it never reaches the very end, and is in sync all the same.
+        if offset >= leader_end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, now)
+        elif offset >= self.last_fetch_leader_end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, self.last_fetch_ms)
+        self.log_end_offset = offset
+        self.log_start_offset = log_start_offset
+        self.last_fetch_leader_end_offset = leader_end_offset
+        self.last_fetch_ms = now
+
+    def is_caught_up(self, leader_end_offset: int, now: int, lag_max_ms: int) -> bool:
+        return self.log_end_offset == leader_end_offset or now - self.caught_up_ms <= lag_max_ms
+
+
+class Replica:
+    """This broker's copy of one partition: its role and, where it leads, the others' progress.
+
+    `log` is where the records are; the rules here only read offsets that they are given.
+    """
+
+    __slots__ = (
+        "broker_id",
+        "epoch_start_offset",
+        "flush_before_ack",
+        "followers",
+        "is_alone",
+        "is_leader",
+        "isr",
+        "joining",
+        "lag_max_ms",
+        "leader",
+        "leader_epoch",
+        "log",
+        "min_insync_replicas",
+        "partition_epoch",
+        "replicas",
+        "storage_failure",
+        "topic_id",
+        "topic_partition",
+        "undecided_bytes",
+        "unreplicated_bytes",
+        "waits",
+    )
+
+    log: "PartitionLog"
+    waits: "PartitionWaits | None"
+
+    def __init__(
+        self,
+        broker_id: int,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        *,
+        min_insync_replicas: int = 1,
+        flush_before_ack: bool = False,
+        lag_max_ms: int = 30_000,
+    ) -> None:
+        self.broker_id = broker_id
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.min_insync_replicas = min_insync_replicas
+        self.flush_before_ack = flush_before_ack
+        self.lag_max_ms = lag_max_ms
+        self.leader = -1
+        self.leader_epoch = NO_EPOCH
+        self.partition_epoch = NO_EPOCH
+        self.replicas: tuple[int, ...] = ()
+        self.isr: frozenset[int] = frozenset()
+        self.joining: frozenset[int] = frozenset()
+        """Proposed to the controller as in sync, not yet confirmed: they already hold the high watermark back."""
+        self.followers: dict[int, Follower] = {}
+        self.is_leader = False
+        self.is_alone = False
+        """Nobody else is to be waited for: what is appended is committed at once."""
+        self.epoch_start_offset = 0
+        self.storage_failure = ""
+        """Why nothing more may be written here; reading goes on."""
+        self.waits = None
+        self.unreplicated_bytes = 0
+        self.undecided_bytes = 0
+
+    # -- role ---------------------------------------------------------------------------------------------------------
+
+    def become(self, partition: "PartitionImage", *, log_end_offset: int, now: int) -> bool:
+        """Takes the role that the image gives this broker. True if a new leader epoch began."""
+        if partition.leader_epoch < self.leader_epoch:
+            return False
+        if partition.leader_epoch == self.leader_epoch and partition.partition_epoch < self.partition_epoch:
+            return False
+        new_epoch = partition.leader_epoch > self.leader_epoch
+        self.leader = partition.leader
+        self.leader_epoch = partition.leader_epoch
+        self.partition_epoch = partition.partition_epoch
+        self.replicas = partition.replicas
+        self.isr = frozenset(partition.isr)
+        self.joining = frozenset()
+        self.is_leader = partition.leader == self.broker_id
+        others = set(partition.replicas) - {self.broker_id} if self.is_leader else set()
+        if new_epoch:
+            # What followers said to the previous leader, or to this one in another epoch, proves nothing now.
+            self.epoch_start_offset = log_end_offset
+            self.followers = {b: Follower(b, now if b in self.isr else 0) for b in sorted(others)}
+        else:
+            known = self.followers
+            self.followers = {b: known.get(b) or Follower(b, now if b in self.isr else 0) for b in sorted(others)}
+        self._settle()
+        return new_epoch
+
+    def configure(self, *, min_insync_replicas: int) -> None:
+        self.min_insync_replicas = min_insync_replicas
+        self._settle()
+
+    def _settle(self) -> None:
+        self.is_alone = (
+            self.is_leader and not self.followers and self.broker_id in self.isr and not self.flush_before_ack
+        )
+
+    # -- checks on requests ---------------------------------------------------------------------------------------------
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """A client that knows another leader epoch than ours must refresh, or wait until we know it too."""
+        if epoch == self.leader_epoch or epoch < 0:
+            return
+        if epoch < self.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"epoch {epoch} is older than {self.leader_epoch}")
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {epoch} is newer than {self.leader_epoch}")
+
+    @property
+    def effective_min_isr(self) -> int:
+        """A minimum above the replica count would forbid every write; it then means all of them."""
+        return min(self.min_insync_replicas, len(self.replicas))
+
+    @property
+    def has_enough_in_sync(self) -> bool:
+        return len(self.isr) >= self.effective_min_isr
+
+    def is_high_watermark_current(self, high_watermark: int) -> bool:
+        """A new leader may still hold an old high watermark until its followers have fetched in its epoch."""
+        return high_watermark >= self.epoch_start_offset
+
+    # -- the high watermark -----------------------------------------------------------------------------------------------
+
+    def committed_offset(self, *, log_end_offset: int, flushed_offset: int, high_watermark: int, now: int) -> int:
+        """Up to where every replica that counts has the log. Never goes back, and stands still below the minimum."""
+        if not self.is_leader or not self.has_enough_in_sync:
+            return high_watermark
+        end = flushed_offset if self.flush_before_ack else log_end_offset
+        for follower in self.followers.values():
+            if follower.log_end_offset < end and self._counts(follower, log_end_offset, now):
+                end = follower.log_end_offset
+        return max(end, high_watermark)
+
+    def _counts(self, follower: Follower, log_end_offset: int, now: int) -> bool:
+        if follower.broker_id in self.isr or follower.broker_id in self.joining:
+            return True
+        # One that is caught up is about to join. Leaving it behind now would keep it out for ever under load.
+        return follower.log_end_offset >= 0 and follower.is_caught_up(log_end_offset, now, self.lag_max_ms)
+
+    # -- followers ------------------------------------------------------------------------------------------------------
+
+    def follower(self, broker_id: int) -> Follower:
+        found = self.followers.get(broker_id)
+        if found is None:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {broker_id} is no replica of {self.topic_partition} in leader epoch {self.leader_epoch}",
+            )
+        return found
+
+    def may_join(self, broker_id: int, high_watermark: int) -> bool:
+        """Whether a follower has all that is committed, and all that was there when this epoch began."""
+        if broker_id in self.isr or broker_id in self.joining:
+            return False
+        end = self.follower(broker_id).log_end_offset
+        return end >= high_watermark and end >= self.epoch_start_offset
+
+    def join(self, broker_id: int) -> tuple[int, ...]:
+        """Notes a follower as joining and returns the in-sync set to propose, in assignment order."""
+        self.joining |= {broker_id}
+        return self._in_order(self.isr | self.joining)
+
+    def lagging(self, log_end_offset: int, now: int) -> tuple[int, ...]:
+        """The members of the in-sync set that have not been caught up for too long."""
+        return tuple(
+            broker_id
+            for broker_id, follower in self.followers.items()
+            if broker_id in self.isr and not follower.is_caught_up(log_end_offset, now, self.lag_max_ms)
+        )
+
+    def without(self, broker_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The in-sync set to propose when these have fallen behind."""
+        return self._in_order(self.isr - set(broker_ids))
+
+    def _in_order(self, members: frozenset[int]) -> tuple[int, ...]:
+        return tuple(b for b in self.replicas if b in members)
+
+    def low_watermark(self, log_start_offset: int) -> int:
+        """Below this every replica has deleted its records; −1 for a follower that has not said so yet."""
+        starts = [f.log_start_offset for f in self.followers.values()]
+        return min([log_start_offset, *starts])
+
+    # -- how many bytes became readable -----------------------------------------------------------------------------------
+    # Waiting fetches count bytes, offsets are what moves. Both counters are exact whenever a limit reaches the one
+    # above it, which is always so while no follower lags and no transaction is open; in between they share
+    # the bytes out evenly over the offsets.
+
+    def committed_bytes(self, before: int, after: int, log_end_offset: int) -> int:
+        """How many bytes the high watermark passed on its way from `before` to `after`."""
+        gained = _share(self.unreplicated_bytes, before, after, log_end_offset)
+        self.unreplicated_bytes -= gained
+        self.undecided_bytes += gained
+        return gained
+
+    def decided_bytes(self, before: int, after: int, high_watermark: int) -> int:
+        """How many bytes the last stable offset passed on its way from `before` to `after`."""
+        gained = _share(self.undecided_bytes, before, after, high_watermark)
+        self.undecided_bytes -= gained
+        return gained
+
+
+def _share(total_bytes: int, before: int, after: int, end: int) -> int:
+    if after >= end:
+        return total_bytes
+    return -(-total_bytes * (after - before) // (end - before)) if after > before else 0

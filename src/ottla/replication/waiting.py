@@ -1,0 +1,152 @@
+"""Who waits on one partition: requests for an offset to be committed, fetches for bytes to read. Pure.
+
+Everything is kept by partition, so an append looks only at those who wait on the partition it went to.
+The owner keeps the futures and timers; here they are opaque.
+"""
+
+import enum
+import heapq
+from typing import Any
+
+from ottla.errors import ErrorCode
+
+
+class CommitWait:
+    """One request that waits until what it appended, to one partition or several, is committed."""
+
+    __slots__ = ("codes", "pending", "reply", "timer")
+
+    def __init__(self, count: int, reply: Any = None) -> None:
+        self.codes: list[ErrorCode | None] = [None] * count
+        """The outcome in each awaited partition; None while it waits."""
+        self.pending = count
+        self.reply = reply
+        self.timer: Any = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.pending == 0
+
+    def settle(self, slot: int, code: ErrorCode) -> bool:
+        """Notes the outcome of one partition. True if it was the last one awaited."""
+        if self.codes[slot] is not None:
+            return False
+        self.codes[slot] = code
+        self.pending -= 1
+        return self.pending == 0
+
+    def time_out(self) -> None:
+        """Ends the wait: what is not committed yet has taken too long."""
+        self.codes = [ErrorCode.REQUEST_TIMED_OUT if code is None else code for code in self.codes]
+        self.pending = 0
+
+
+class CommitQueue:
+    """Those waiting for one partition's high watermark, the lowest offset first."""
+
+    __slots__ = ("_abandoned", "_heap", "_sequence")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, CommitWait, int]] = []
+        self._sequence = 0
+        self._abandoned = 0
+
+    def __len__(self) -> int:
+        return len(self._heap) - self._abandoned
+
+    def add(self, next_offset: int, wait: CommitWait, slot: int) -> None:
+        """`wait` has its partition `slot` settled once the high watermark reaches `next_offset`."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (next_offset, self._sequence, wait, slot))
+
+    def reached(self, high_watermark: int, code: ErrorCode = ErrorCode.NONE) -> list[CommitWait]:
+        """The waits that end because the high watermark got this far."""
+        ended = []
+        heap = self._heap
+        while heap and heap[0][0] <= high_watermark:
+            _, _, wait, slot = heapq.heappop(heap)
+            if wait.is_over:
+                self._abandoned -= 1
+            elif wait.settle(slot, code):
+                ended.append(wait)
+        return ended
+
+    def fail(self, code: ErrorCode) -> list[CommitWait]:
+        """Everyone here gets `code`; the waits that end by it."""
+        heap, self._heap, self._abandoned = self._heap, [], 0
+        return [wait for _, _, wait, slot in sorted(heap) if not wait.is_over and wait.settle(slot, code)]
+
+    def abandon(self) -> None:
+        """One wait in this queue timed out. Its entry goes when its turn comes, or when half of the queue is such."""
+        self._abandoned += 1
+        if self._abandoned * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if not entry[2].is_over]
+            heapq.heapify(self._heap)
+            self._abandoned = 0
+
+
+class Limit(enum.IntEnum):
+    """Up to where a reader may see: consumers by isolation level, followers to the end."""
+
+    HIGH_WATERMARK = 0
+    LAST_STABLE_OFFSET = 1
+    LOG_END = 2
+
+
+class FetchWait:
+    """One fetch that waits until enough bytes came, over all the partitions it asked for."""
+
+    __slots__ = ("missing_bytes", "places", "reply", "timer")
+
+    def __init__(self, missing_bytes: int, reply: Any = None) -> None:
+        self.missing_bytes = missing_bytes
+        self.reply = reply
+        self.timer: Any = None
+        self.places: list[dict[FetchWait, None]] = []
+
+    def leave(self) -> None:
+        """Leaves every partition it waits in."""
+        for place in self.places:
+            place.pop(self, None)
+        self.places.clear()
+
+
+class PartitionWaits:
+    """Everyone who waits on one partition."""
+
+    __slots__ = ("_fetches", "commits")
+
+    def __init__(self) -> None:
+        self.commits = CommitQueue()
+        self._fetches: tuple[dict[FetchWait, None], ...] = ({}, {}, {})
+
+    def add_fetch(self, wait: FetchWait, limit: Limit) -> None:
+        place = self._fetches[limit]
+        if wait not in place:
+            place[wait] = None
+            wait.places.append(place)
+
+    @property
+    def fetch_count(self) -> int:
+        return sum(map(len, self._fetches))
+
+    def has_fetches(self, limit: Limit) -> bool:
+        return bool(self._fetches[limit])
+
+    def grow(self, limit: Limit, size_bytes: int) -> list[FetchWait]:
+        """`size_bytes` more can be read below `limit`; the fetches that now have enough, no longer waiting."""
+        satisfied = []
+        for wait in self._fetches[limit]:
+            wait.missing_bytes -= size_bytes
+            if wait.missing_bytes <= 0:
+                satisfied.append(wait)
+        for wait in satisfied:
+            wait.leave()
+        return satisfied
+
+    def end_fetches(self) -> list[FetchWait]:
+        """Something else than bytes happened (a new leader, a deleted topic): all fetches here must look again."""
+        ended = list(dict.fromkeys(wait for place in self._fetches for wait in place))
+        for wait in ended:
+            wait.leave()
+        return ended

@@ -1,0 +1,255 @@
+"""Who leads, who is in sync, and what is committed: the rules of one partition among its replicas."""
+
+import pytest
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.metadata.image import PartitionImage
+from ottla.replication.replica import Replica
+from ottla.types import TopicPartition
+
+LAG_MAX_MS = 30_000
+
+
+class Partition:
+    """A partition led by broker 0, with the words these stories need. Time stands still unless told."""
+
+    def __init__(self, *, replicas=(0, 1, 2), isr=None, min_insync=1, end=0, flush_before_ack=False, leader=0) -> None:
+        self.now = 1_000_000
+        self.end = end
+        self.flushed = end
+        self.high_watermark = end
+        self.replicas = replicas
+        self.epoch, self.partition_epoch = 5, 0
+        self.replica = Replica(
+            0,
+            TopicPartition("orders", 0),
+            bytes(range(16)),
+            min_insync_replicas=min_insync,
+            flush_before_ack=flush_before_ack,
+            lag_max_ms=LAG_MAX_MS,
+        )
+        self.image(leader=leader, isr=replicas if isr is None else isr)
+
+    def image(self, *, leader=0, isr=(0, 1, 2), epoch=None, partition_epoch=None) -> bool:
+        self.epoch = self.epoch if epoch is None else epoch
+        self.partition_epoch = self.partition_epoch + 1 if partition_epoch is None else partition_epoch
+        image = PartitionImage(0, leader, self.epoch, self.partition_epoch, tuple(self.replicas), tuple(isr))
+        return self.replica.become(image, log_end_offset=self.end, now=self.now)
+
+    def appends(self, count: int) -> None:
+        self.end += count
+        self.settles()
+
+    def fetches(self, broker_id: int, offset: int) -> None:
+        self.replica.follower(broker_id).fetched(offset, 0, self.end, self.now)
+        self.settles()
+
+    def flushes(self) -> None:
+        self.flushed = self.end
+        self.settles()
+
+    def settles(self) -> None:
+        self.high_watermark = self.replica.committed_offset(
+            log_end_offset=self.end,
+            flushed_offset=self.flushed,
+            high_watermark=self.high_watermark,
+            now=self.now,
+        )
+
+
+def test_a_single_replica_commits_what_it_appends() -> None:
+    partition = Partition(replicas=(0,))
+    assert partition.replica.is_alone
+    partition.appends(3)
+    assert partition.high_watermark == 3
+
+
+def test_the_high_watermark_is_the_slowest_in_sync_replica() -> None:
+    partition = Partition()
+    partition.appends(10)
+    assert partition.high_watermark == 0, "nobody has fetched yet"
+    partition.fetches(1, 10)
+    partition.fetches(2, 4)
+    assert partition.high_watermark == 4
+    partition.fetches(2, 10)
+    assert partition.high_watermark == 10
+
+
+def test_a_replica_that_is_out_of_sync_and_far_behind_does_not_hold_the_high_watermark() -> None:
+    partition = Partition(isr=(0, 1))
+    partition.appends(10)
+    partition.now += LAG_MAX_MS * 2
+    partition.fetches(2, 3)
+    partition.fetches(1, 10)
+    assert partition.high_watermark == 10
+
+
+def test_a_caught_up_replica_about_to_join_already_holds_the_high_watermark_back() -> None:
+    partition = Partition(isr=(0, 1))
+    partition.fetches(2, 0)
+    partition.appends(10)
+    partition.fetches(1, 10)
+    assert partition.high_watermark == 0, "broker 2 was caught up a moment ago; it would be locked out for ever"
+    partition.fetches(2, 10)
+    assert partition.high_watermark == 10
+
+
+def test_a_joining_replica_counts_before_the_controller_confirms_it() -> None:
+    partition = Partition(isr=(0, 1))
+    partition.fetches(2, 0)
+    assert partition.replica.join(2) == (0, 1, 2)
+    partition.now += LAG_MAX_MS * 2
+    partition.appends(5)
+    partition.fetches(1, 5)
+    assert partition.high_watermark == 0
+    partition.image(isr=(0, 1))
+    partition.settles()
+    assert partition.high_watermark == 5, "refused by the controller, it counts no longer"
+
+
+def test_below_the_minimum_in_sync_the_high_watermark_stands_still() -> None:
+    partition = Partition(min_insync=2, isr=(0,))
+    partition.now += LAG_MAX_MS * 2
+    partition.appends(5)
+    assert partition.high_watermark == 0
+    assert not partition.replica.has_enough_in_sync
+    partition.image(isr=(0, 1))
+    partition.fetches(1, 5)
+    assert partition.high_watermark == 5
+
+
+def test_a_minimum_above_the_replica_count_means_all_replicas() -> None:
+    partition = Partition(replicas=(0,), min_insync=3)
+    partition.appends(1)
+    assert partition.replica.has_enough_in_sync and partition.high_watermark == 1
+
+
+def test_the_high_watermark_never_goes_back_on_a_leader() -> None:
+    partition = Partition()
+    partition.appends(10)
+    partition.fetches(1, 10)
+    partition.fetches(2, 10)
+    partition.fetches(2, 6)
+    assert partition.high_watermark == 10
+
+
+def test_a_follower_decides_nothing_about_the_high_watermark() -> None:
+    partition = Partition(leader=1)
+    assert not partition.replica.is_leader
+    partition.appends(10)
+    assert partition.high_watermark == 0
+
+
+def test_with_flush_before_ack_only_what_is_on_stable_storage_counts() -> None:
+    partition = Partition(replicas=(0,), flush_before_ack=True)
+    assert not partition.replica.is_alone
+    partition.appends(4)
+    assert partition.high_watermark == 0
+    partition.flushes()
+    partition.appends(2)
+    assert partition.high_watermark == 4
+
+
+def test_a_new_epoch_forgets_what_followers_said_in_the_old_one() -> None:
+    partition = Partition()
+    partition.appends(10)
+    partition.fetches(1, 10)
+    partition.fetches(2, 10)
+    assert partition.image(epoch=6) is True
+    assert partition.replica.epoch_start_offset == 10
+    partition.appends(1)
+    assert partition.high_watermark == 10
+    partition.fetches(1, 11)
+    partition.fetches(2, 11)
+    assert partition.high_watermark == 11
+
+
+def test_a_change_of_the_in_sync_set_alone_keeps_the_progress_of_followers() -> None:
+    partition = Partition()
+    partition.appends(10)
+    partition.fetches(1, 10)
+    partition.now += LAG_MAX_MS * 2
+    assert partition.image(isr=(0, 1)) is False
+    partition.settles()
+    assert partition.high_watermark == 10
+
+
+def test_an_older_image_changes_nothing() -> None:
+    partition = Partition()
+    assert partition.image(leader=1, epoch=4) is False
+    assert partition.replica.is_leader and partition.replica.leader_epoch == 5
+    partition.epoch = 5
+    partition.image(isr=(0, 1), partition_epoch=9)
+    partition.image(isr=(0, 2), partition_epoch=8)
+    assert partition.replica.isr == {0, 1}
+
+
+def test_losing_the_lead_drops_the_followers() -> None:
+    partition = Partition()
+    assert partition.image(leader=2, epoch=6) is True
+    assert not partition.replica.is_leader and partition.replica.followers == {}
+    with pytest.raises(KafkaError) as caught:
+        partition.replica.follower(1)
+    assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, None), (-1, None)],
+)
+def test_a_client_must_know_the_epoch_we_lead_in(epoch: int, code: ErrorCode | None) -> None:
+    replica = Partition().replica
+    if code is None:
+        replica.check_leader_epoch(epoch)
+    else:
+        with pytest.raises(KafkaError) as caught:
+            replica.check_leader_epoch(epoch)
+        assert caught.value.code == code
+
+
+def test_a_follower_may_join_once_it_has_what_is_committed_and_what_the_epoch_began_with() -> None:
+    partition = Partition(isr=(0, 1), end=7)
+    partition.appends(3)
+    partition.fetches(2, 6)
+    assert not partition.replica.may_join(2, partition.high_watermark)
+    partition.fetches(2, 7)
+    assert partition.replica.may_join(2, partition.high_watermark)
+    assert not partition.replica.may_join(1, partition.high_watermark), "it is in already"
+
+
+def test_a_silent_member_lags_and_a_steady_one_does_not() -> None:
+    partition = Partition()
+    for _ in range(8):
+        # Broker 1 is always one fetch behind a stream that never stops; broker 2 says nothing.
+        partition.fetches(1, partition.end)
+        partition.now += LAG_MAX_MS // 4
+        partition.appends(100)
+    assert partition.replica.lagging(partition.end, partition.now) == (2,)
+    assert partition.replica.without((2,)) == (0, 1)
+
+
+def test_a_new_leader_does_not_trust_its_old_high_watermark() -> None:
+    partition = Partition(end=10)
+    assert partition.replica.is_high_watermark_current(10)
+    assert not partition.replica.is_high_watermark_current(8)
+
+
+def test_the_low_watermark_is_the_lowest_log_start() -> None:
+    partition = Partition(replicas=(0, 1))
+    assert partition.replica.low_watermark(5) == -1, "broker 1 has not said"
+    partition.replica.follower(1).fetched(9, 3, 9, partition.now)
+    assert partition.replica.low_watermark(5) == 3
+    assert Partition(replicas=(0,)).replica.low_watermark(5) == 5
+
+
+def test_bytes_follow_offsets_exactly_at_the_end_and_evenly_before_it() -> None:
+    replica = Partition().replica
+    replica.unreplicated_bytes = 1_000
+    assert replica.committed_bytes(0, 1, 10) == 100
+    assert replica.committed_bytes(1, 10, 10) == 900
+    assert replica.unreplicated_bytes == 0 and replica.undecided_bytes == 1_000
+    assert replica.decided_bytes(0, 0, 10) == 0
+    assert replica.decided_bytes(0, 10, 10) == 1_000
+    assert replica.undecided_bytes == 0
+    replica.unreplicated_bytes = 1
+    assert replica.committed_bytes(10, 11, 99) == 1, "progress is never rounded down to nothing"
