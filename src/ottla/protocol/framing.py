@@ -1,0 +1,158 @@
+"""Frames: a size, a header, a message. And stored blobs that start with their version or type. Pure.
+
+ApiVersions is the odd one, since it is asked before the two sides know each other: its response always has
+the oldest header, and a request in a version we do not know still has a header we can read.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+from ottla.protocol.api import API, ApiKey
+from ottla.protocol.primitives import MALFORMED, MISFIT, Buffer, ProtocolError, skip_tags
+from ottla.protocol.schema import Message, join
+
+M = TypeVar("M", bound=Message)
+
+_REQUEST_HEADER = struct.Struct(">hhih")
+_REQUEST_PREFIX = struct.Struct(">ihhih")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_SIZE_AND_CORRELATION = struct.Struct(">ii")
+_SIZE_CORRELATION_NO_TAGS = struct.Struct(">iiB")
+_FRAME_MAX = 2**31 - 1
+
+
+class RequestHeader(NamedTuple):
+    """What stands before a request's body, which starts at `body_offset` of the frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    """Empty where the client sent none."""
+    body_offset: int
+
+
+def decode_request_header(frame: Buffer) -> RequestHeader:
+    """Reads the header of a request frame (without its size)."""
+    try:
+        api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
+        api = API.get(api_key)
+        if api is None:
+            raise ProtocolError(f"unknown API key {api_key}")
+        position = 10
+        client_id = ""
+        if length > 0:
+            position += length
+            client_id = str(frame[10:position], "utf-8")
+        elif length < -1:
+            raise ProtocolError("client_id has a negative length")
+        if api_version not in api.versions:
+            # Its body cannot be read, but ApiVersions must be answered: the answer tells what we do know.
+            if api_key != ApiKey.API_VERSIONS:
+                raise ProtocolError(f"{api.name} has no version {api_version}")
+        elif api.is_flexible(api_version):
+            tags = frame[position]
+            position += 1
+            if tags:
+                position = skip_tags(frame, position, tags)
+    except MALFORMED as error:
+        raise ProtocolError(f"request header: {error}") from None
+    if position > len(frame):
+        raise ProtocolError("request header: it ends within client_id")
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+
+
+def encode_request(key: int, version: int, correlation_id: int, client_id: str | None, message: Message) -> bytes:
+    """A whole request frame, its size first."""
+    chunks: list[Buffer] = [b""]
+    message.encode_chunks(chunks, version)
+    try:
+        name = b"" if client_id is None else client_id.encode()
+        tags = b"\0" if API[key].is_flexible(version) else b""
+        size = 10 + len(name) + len(tags) + sum(map(len, chunks))
+        length = -1 if client_id is None else len(name)
+        chunks[0] = _REQUEST_PREFIX.pack(size, key, version, correlation_id, length) + name + tags
+    except MISFIT as error:
+        raise ProtocolError(f"request header: {error}") from None
+    return join(chunks)
+
+
+def encode_response(key: int, version: int, correlation_id: int, message: Message) -> bytes:
+    """A whole response frame, its size first."""
+    chunks: list[Buffer] = [b""]
+    message.encode_chunks(chunks, version)
+    if message.carries_records:
+        # Summing up the chunks' lengths is dearer than copying a small body, but not a large one.
+        size = sum(map(len, chunks))
+        chunks[0] = _response_prefix(key, version, correlation_id, size)
+        return join(chunks)
+    body = join(chunks)
+    return _response_prefix(key, version, correlation_id, len(body)) + body
+
+
+def _response_prefix(key: int, version: int, correlation_id: int, size: int) -> bytes:
+    try:
+        if API[key].is_flexible(version) and key != ApiKey.API_VERSIONS:
+            return _SIZE_CORRELATION_NO_TAGS.pack(size + 5, correlation_id, 0)
+        return _SIZE_AND_CORRELATION.pack(size + 4, correlation_id)
+    except MISFIT as error:
+        raise ProtocolError(f"response header: {error}") from None
+
+
+def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Message]:
+    """The correlation id and the message of a response frame (without its size)."""
+    api = API[key]
+    try:
+        (correlation_id,) = _INT32.unpack_from(frame)
+        position = 4
+        if api.is_flexible(version) and key != ApiKey.API_VERSIONS:
+            position = 5
+            if frame[4]:
+                position = skip_tags(frame, 5, frame[4])
+    except MALFORMED as error:
+        raise ProtocolError(f"response header: {error}") from None
+    return correlation_id, api.response.decode(frame, version, position)
+
+
+# Stored blobs: an int16, then a message. For keys of coordinator records the number is the record's type, for
+# everything else the version.
+
+
+def encode_versioned(message: Message, version: int) -> bytes:
+    """A message behind its version: values of coordinator records, and the consumer protocol."""
+    chunks: list[Buffer] = [_INT16.pack(version)]
+    message.encode_chunks(chunks, version)
+    return join(chunks)
+
+
+def decode_versioned(cls: type[M], blob: Buffer, *, accept_newer: bool = False) -> M:
+    """Reads what `encode_versioned` writes.
+
+    With `accept_newer`, a version beyond the newest known is read as that one, and the rest ignored, as the
+    consumer protocol and control records want it.
+    """
+    version = _read_int16(cls.__name__, blob)
+    if accept_newer and version > cls.versions[-1]:
+        version = cls.versions[-1]
+    return cls.decode(blob, version, 2)
+
+
+def encode_record_key(key: Message) -> bytes:
+    """The key of a coordinator's record, behind its type."""
+    chunks: list[Buffer] = [_INT16.pack(key.api_key)]
+    key.encode_chunks(chunks, 0)
+    return join(chunks)
+
+
+def decode_record_key(keys: Mapping[int, type[Message]], blob: Buffer) -> Message | None:
+    """The key of a coordinator's record, or None for a type not in `keys`: unknown records are skipped."""
+    cls = keys.get(_read_int16("record key", blob))
+    return None if cls is None else cls.decode(blob, 0, 2)
+
+
+def _read_int16(name: str, blob: Buffer) -> int:
+    if len(blob) < 2:
+        raise ProtocolError(f"{name}: {len(blob)} bytes are too few")
+    return int(_INT16.unpack_from(blob)[0])

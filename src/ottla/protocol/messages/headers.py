@@ -1,0 +1,20 @@
+"""What stands before each request and response. Pure.
+
+Header v2 of a request and v1 of a response go with flexible bodies; ApiVersions answers with v0 always.
+"""
+
+# fmt: off
+from __future__ import annotations
+
+from ottla.protocol.schema import Message, field
+
+
+class RequestHeader(Message, versions=range(1, 3), flexible_since=2):
+    request_api_key:     int        = field("int16")
+    request_api_version: int        = field("int16")
+    correlation_id:      int        = field("int32")
+    client_id:           str | None = field("string", nullable="0+", compact=False)
+
+
+class ResponseHeader(Message, versions=range(0, 2), flexible_since=1):
+    correlation_id: int = field("int32")

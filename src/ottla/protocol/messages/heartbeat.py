@@ -1,0 +1,21 @@
+"""Heartbeat (API 12): keeps a member of a classic group alive. Pure.
+
+Versions: v1 throttle time; v3 instance id; v4 is flexible.
+"""
+
+# fmt: off
+from __future__ import annotations
+
+from ottla.protocol.schema import Message, field
+
+
+class HeartbeatRequest(Message, api_key=12, versions=range(0, 5), flexible_since=4):
+    group_id:          str        = field("string")
+    generation_id:     int        = field("int32")
+    member_id:         str        = field("string")
+    group_instance_id: str | None = field("string", "3+", nullable="0+", default=None)
+
+
+class HeartbeatResponse(Message, api_key=12, versions=range(0, 5), flexible_since=4):
+    throttle_time_ms: int = field("int32", "1+", ignorable=True)
+    error_code:       int = field("int16")

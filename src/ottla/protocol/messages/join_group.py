@@ -1,0 +1,42 @@
+"""JoinGroup (API 11): enters a classic group, and waits for the others. Pure.
+
+Versions: v1 rebalance timeout; v4 the first join only hands out a member id; v5 instance id; v6 is
+flexible; v7 protocol type in the answer; v8 reason; v9 the leader may be told to skip the assignment.
+"""
+
+# fmt: off
+from __future__ import annotations
+
+from ottla.protocol.schema import Message, Struct, field
+
+
+class JoinGroupRequest(Message, api_key=11, versions=range(0, 10), flexible_since=6):
+    group_id:             str        = field("string")
+    session_timeout_ms:   int        = field("int32")
+    rebalance_timeout_ms: int        = field("int32", "1+", default=-1, ignorable=True)
+    member_id:            str        = field("string")
+    group_instance_id:    str | None = field("string", "5+", nullable="0+", default=None)
+    protocol_type:        str        = field("string")
+    protocols:            list[JoinGroupRequest.JoinGroupRequestProtocol] = field("[]JoinGroupRequestProtocol")
+    reason:               str | None = field("string", "8+", nullable="0+", default=None, ignorable=True)
+
+    class JoinGroupRequestProtocol(Struct):
+        name:     str   = field("string")
+        metadata: bytes = field("bytes")
+
+
+class JoinGroupResponse(Message, api_key=11, versions=range(0, 10), flexible_since=6):
+    throttle_time_ms: int        = field("int32", "2+", ignorable=True)
+    error_code:       int        = field("int16")
+    generation_id:    int        = field("int32", default=-1)
+    protocol_type:    str | None = field("string", "7+", nullable="0+", default=None, ignorable=True)
+    protocol_name:    str | None = field("string", nullable="7+")
+    leader:           str        = field("string")
+    skip_assignment:  bool       = field("bool", "9+")
+    member_id:        str        = field("string")
+    members:          list[JoinGroupResponse.JoinGroupResponseMember] = field("[]JoinGroupResponseMember")
+
+    class JoinGroupResponseMember(Struct):
+        member_id:         str        = field("string")
+        group_instance_id: str | None = field("string", "5+", nullable="0+", default=None, ignorable=True)
+        metadata:          bytes      = field("bytes")

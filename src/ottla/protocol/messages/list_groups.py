@@ -1,0 +1,26 @@
+"""ListGroups (API 16): lists the groups a broker coordinates. Pure.
+
+Versions: v3 is flexible; v4 filters by state; v5 filters by type.
+"""
+
+# fmt: off
+from __future__ import annotations
+
+from ottla.protocol.schema import Message, Struct, field
+
+
+class ListGroupsRequest(Message, api_key=16, versions=range(0, 6), flexible_since=3):
+    states_filter: list[str] = field("[]string", "4+")
+    types_filter:  list[str] = field("[]string", "5+")
+
+
+class ListGroupsResponse(Message, api_key=16, versions=range(0, 6), flexible_since=3):
+    throttle_time_ms: int = field("int32", "1+", ignorable=True)
+    error_code:       int = field("int16")
+    groups:           list[ListGroupsResponse.ListedGroup] = field("[]ListedGroup")
+
+    class ListedGroup(Struct):
+        group_id:      str = field("string")
+        protocol_type: str = field("string")
+        group_state:   str = field("string", "4+", ignorable=True)
+        group_type:    str = field("string", "5+", ignorable=True)

@@ -1,0 +1,31 @@
+"""SyncGroup (API 14): hands the leader's assignment in, and each member's part out. Pure.
+
+Versions: v3 instance id; v4 is flexible; v5 protocol type and name on both sides.
+"""
+
+# fmt: off
+from __future__ import annotations
+
+from ottla.protocol.schema import Message, Struct, field
+
+
+class SyncGroupRequest(Message, api_key=14, versions=range(0, 6), flexible_since=4):
+    group_id:          str        = field("string")
+    generation_id:     int        = field("int32")
+    member_id:         str        = field("string")
+    group_instance_id: str | None = field("string", "3+", nullable="0+", default=None)
+    protocol_type:     str | None = field("string", "5+", nullable="0+", default=None, ignorable=True)
+    protocol_name:     str | None = field("string", "5+", nullable="0+", default=None, ignorable=True)
+    assignments:       list[SyncGroupRequest.SyncGroupRequestAssignment] = field("[]SyncGroupRequestAssignment")
+
+    class SyncGroupRequestAssignment(Struct):
+        member_id:  str   = field("string")
+        assignment: bytes = field("bytes")
+
+
+class SyncGroupResponse(Message, api_key=14, versions=range(0, 6), flexible_since=4):
+    throttle_time_ms: int        = field("int32", "1+", ignorable=True)
+    error_code:       int        = field("int16")
+    protocol_type:    str | None = field("string", "5+", nullable="0+", default=None, ignorable=True)
+    protocol_name:    str | None = field("string", "5+", nullable="0+", default=None, ignorable=True)
+    assignment:       bytes      = field("bytes")

@@ -1,0 +1,16 @@
+"""UnregisterController (API 94): removes a controller from the cluster. Pure."""
+
+# fmt: off
+from __future__ import annotations
+
+from ottla.protocol.schema import Message, field
+
+
+class UnregisterControllerRequest(Message, api_key=94, versions=range(0, 1), flexible_since=0):
+    controller_id: int = field("int32")
+
+
+class UnregisterControllerResponse(Message, api_key=94, versions=range(0, 1), flexible_since=0):
+    throttle_time_ms: int        = field("int32")
+    error_code:       int        = field("int16")
+    error_message:    str | None = field("string", nullable="0+")
