@@ -296,13 +296,17 @@ def _watching(pid: int) -> Iterator[int]:
         os.close(descriptor)
 
 
+# Scripts write records with fixed, old timestamps; retention must not remove them in the middle of a run.
+SHARED_OVERRIDES = {"log.initial.task.delay.ms": "3600000"}
+
+
 def keep(address_file: Path, owner_pid: int) -> None:
     """The keeper: starts Kafka, writes its address, and stays until the owner is gone."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with contextlib.ExitStack() as stack:
         owner = stack.enter_context(_watching(owner_pid))
         try:
-            kafka = stack.enter_context(RealKafka())
+            kafka = stack.enter_context(RealKafka(SHARED_OVERRIDES))
         except Exception as failure:
             _publish(address_file, {"failure": str(failure)})
             return
