@@ -1,0 +1,224 @@
+"""Incremental fetches (KIP-227): what is remembered, what is left out, and who has to go when there is no room."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from ottla.broker.fetch_sessions import (
+    EPOCH_MAX,
+    EVICTION_MS,
+    PARTITIONS_MAX,
+    FetchSession,
+    FetchSessions,
+    SessionPartition,
+    next_epoch,
+)
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+
+NOW = 1_000_000
+
+
+def asks(*partitions: tuple[str, int], session_id: int = 0, epoch: int = 0, forget: Any = ()) -> FetchRequest:
+    return FetchRequest(
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[
+            FetchRequest.FetchTopic(topic=topic, partitions=[FetchRequest.FetchPartition(partition=index)])
+            for topic, index in partitions
+        ],
+        forgotten_topics_data=[FetchRequest.ForgottenTopic(topic=topic, partitions=[index]) for topic, index in forget],
+    )
+
+
+class Cache:
+    """The sessions of a broker in a world where time passes only when told."""
+
+    def __init__(self, slots: int = 1000) -> None:
+        self.now = NOW
+        ids = itertools.count(1)
+        self.sessions = FetchSessions(slots, new_id=lambda: next(ids))
+
+    def opens(self, *partitions: tuple[str, int], is_follower: bool = False) -> int:
+        asked = [SessionPartition(topic, FetchRequest.FetchPartition(partition=index)) for topic, index in partitions]
+        return self.sessions.create(asked, uses_topic_ids=False, is_follower=is_follower, now=self.now)
+
+    def resumes(self, request: FetchRequest, uses_topic_ids: bool = False) -> FetchSession | None:
+        return self.sessions.resume(request, uses_topic_ids=uses_topic_ids, now=self.now)
+
+    def refuses(self, request: FetchRequest, code: ErrorCode, uses_topic_ids: bool = False) -> None:
+        with pytest.raises(KafkaError) as caught:
+            self.resumes(request, uses_topic_ids)
+        assert caught.value.code == code
+
+
+def test_a_session_goes_on_with_the_partitions_it_was_opened_with() -> None:
+    cache = Cache()
+    session_id = cache.opens(("a", 0), ("b", 1))
+    session = cache.resumes(asks(session_id=session_id, epoch=1))
+    assert session is not None
+    assert list(session.partitions) == [("a", 0), ("b", 1)]
+
+
+def test_epochs_count_up_and_a_repeated_or_skipped_one_is_refused() -> None:
+    cache = Cache()
+    session_id = cache.opens(("a", 0))
+    cache.resumes(asks(session_id=session_id, epoch=1))
+    cache.refuses(asks(session_id=session_id, epoch=1), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    cache.refuses(asks(session_id=session_id, epoch=3), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    assert cache.resumes(asks(session_id=session_id, epoch=2)) is not None
+
+
+def test_after_the_largest_epoch_comes_one() -> None:
+    assert next_epoch(0) == 1
+    assert next_epoch(EPOCH_MAX) == 1
+    cache = Cache()
+    session_id = cache.opens(("a", 0))
+    cache.sessions._sessions[session_id].epoch = EPOCH_MAX
+    cache.resumes(asks(session_id=session_id, epoch=EPOCH_MAX))
+    assert cache.resumes(asks(session_id=session_id, epoch=1)) is not None
+
+
+def test_an_unknown_session_is_named_as_such() -> None:
+    Cache().refuses(asks(session_id=77, epoch=1), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
+
+def test_a_session_does_not_change_between_names_and_topic_ids() -> None:
+    cache = Cache()
+    session_id = cache.opens(("a", 0))
+    cache.refuses(asks(session_id=session_id, epoch=1), ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, uses_topic_ids=True)
+
+
+def test_a_request_changes_adds_and_forgets_partitions() -> None:
+    cache = Cache()
+    session_id = cache.opens(("a", 0), ("a", 1))
+    request = asks(("a", 1), ("c", 5), session_id=session_id, epoch=1, forget=[("a", 0), ("z", 9)])
+    request.topics[0].partitions[0].fetch_offset = 42
+    session = cache.resumes(request)
+    assert session is not None
+    assert list(session.partitions) == [("a", 1), ("c", 5)]
+    assert session.partitions["a", 1].asked.fetch_offset == 42
+
+
+def test_forgetting_the_last_partition_ends_the_session() -> None:
+    cache = Cache()
+    session_id = cache.opens(("a", 0))
+    assert cache.resumes(asks(session_id=session_id, epoch=1, forget=[("a", 0)])) is None
+    cache.refuses(asks(session_id=session_id, epoch=2), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
+
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_a_full_fetch_that_names_a_session_closes_it(epoch: int) -> None:
+    cache = Cache()
+    session_id = cache.opens(("a", 0))
+    assert cache.resumes(asks(("a", 0), session_id=session_id, epoch=epoch)) is None
+    assert len(cache.sessions) == 0
+
+
+def data(**values: Any) -> FetchResponse.PartitionData:
+    return FetchResponse.PartitionData(**{"high_watermark": 5, "last_stable_offset": 5, "log_start_offset": 0} | values)
+
+
+def told_once() -> SessionPartition:
+    partition = SessionPartition("a", FetchRequest.FetchPartition())
+    assert partition.told(data())
+    return partition
+
+
+def test_a_partition_about_which_nothing_is_new_is_left_out() -> None:
+    assert not told_once().told(data())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"records": b"batch"},
+        {"high_watermark": 6},
+        {"last_stable_offset": 4},
+        {"log_start_offset": 1},
+        {"preferred_read_replica": 2},
+        {"diverging_epoch": FetchResponse.EpochEndOffset(epoch=1, end_offset=3)},
+        {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_any_news_about_a_partition_is_told(change: dict[str, Any]) -> None:
+    assert told_once().told(data(**change))
+
+
+def test_the_end_of_an_error_is_told_even_if_all_else_is_as_before() -> None:
+    partition = told_once()
+    failed = data(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    assert partition.told(failed)
+    assert partition.told(failed), "an error is repeated as long as it lasts"
+    assert partition.told(data())
+    assert not partition.told(data())
+
+
+def test_a_partition_that_was_served_goes_behind_the_others() -> None:
+    cache = Cache()
+    session = cache.resumes(asks(session_id=cache.opens(("a", 0), ("b", 0), ("c", 0)), epoch=1))
+    assert session is not None
+    session.serve_last(session.partitions["a", 0])
+    assert list(session.partitions) == [("b", 0), ("c", 0), ("a", 0)]
+
+
+def test_serving_a_partition_that_was_forgotten_meanwhile_does_not_bring_it_back() -> None:
+    cache = Cache()
+    session = cache.resumes(asks(session_id=cache.opens(("a", 0), ("b", 0)), epoch=1))
+    assert session is not None
+    gone = session.partitions.pop(("a", 0))
+    session.serve_last(gone)
+    assert list(session.partitions) == [("b", 0)]
+
+
+def test_a_full_cache_declines_a_newcomer_while_everybody_is_busy() -> None:
+    cache = Cache(slots=2)
+    assert cache.opens(("a", 0)) and cache.opens(("b", 0))
+    assert cache.opens(("c", 0), ("d", 0), ("e", 0)) == 0
+    assert len(cache.sessions) == 2 and cache.sessions.evictions == 0
+
+
+def test_a_session_unused_for_two_minutes_makes_room() -> None:
+    cache = Cache(slots=2)
+    stale, busy = cache.opens(("a", 0), ("a", 1)), cache.opens(("b", 0))
+    cache.now += EVICTION_MS
+    cache.resumes(asks(session_id=busy, epoch=1))
+    cache.now += 1
+    assert cache.opens(("c", 0)) != 0
+    cache.refuses(asks(session_id=stale, epoch=1), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    assert cache.resumes(asks(session_id=busy, epoch=2)) is not None
+
+
+def test_an_old_session_makes_room_for_a_larger_one_only() -> None:
+    cache = Cache(slots=1)
+    old = cache.opens(("a", 0), ("a", 1))
+    cache.now += EVICTION_MS + 1
+    cache.resumes(asks(session_id=old, epoch=1))
+    assert cache.opens(("b", 0), ("b", 1)) == 0
+    assert cache.opens(("b", 0), ("b", 1), ("b", 2)) != 0
+
+
+def test_a_follower_takes_a_consumers_place_and_never_the_other_way() -> None:
+    cache = Cache(slots=1)
+    cache.opens(("a", 0), ("a", 1))
+    follower = cache.opens(("b", 0), is_follower=True)
+    assert follower != 0
+    cache.now += EVICTION_MS
+    cache.resumes(asks(session_id=follower, epoch=1))
+    cache.now += 1
+    assert cache.opens(*[("c", index) for index in range(50)]) == 0
+
+
+def test_no_session_is_made_for_nothing_or_where_none_are_wanted() -> None:
+    assert Cache().opens() == 0
+    assert Cache(slots=0).opens(("a", 0)) == 0
+
+
+def test_a_session_cannot_grow_without_bound() -> None:
+    cache = Cache()
+    assert cache.opens(*[("a", index) for index in range(PARTITIONS_MAX + 1)]) == 0
+    session_id = cache.opens(*[("a", index) for index in range(PARTITIONS_MAX)])
+    assert cache.resumes(asks(("b", 0), session_id=session_id, epoch=1)) is None
+    assert len(cache.sessions) == 0
