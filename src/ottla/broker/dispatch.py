@@ -1,0 +1,238 @@
+"""From a frame to its handler and back: versions, errors, counters.
+
+A handler is a function `handler(request, context)` marked with `@handles`. It runs at once, in the order of
+the connection's requests (stage one), and returns the response, None for "no response", or an awaitable of
+the response (stage two). It raises KafkaError; this file alone turns that into a response.
+"""
+
+import importlib
+import logging
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from ottla.broker.services import Context, Services
+from ottla.clock import monotonic
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.server import Connection, Disconnect
+from ottla.protocol.api import API, ApiKey
+from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
+from ottla.protocol.primitives import ProtocolError
+
+log = logging.getLogger("ottla.broker")
+
+Handler = Callable[[Any, Context], Any]
+
+
+class Served(NamedTuple):
+    """Where an API's handler lives in `ottla.broker.handlers`, and the versions it serves."""
+
+    module: str
+    versions: range
+
+
+SERVED: dict[int, Served] = {
+    ApiKey.PRODUCE: Served("produce", range(3, 14)),
+    ApiKey.FETCH: Served("fetch", range(4, 19)),
+    ApiKey.LIST_OFFSETS: Served("list_offsets", range(1, 12)),
+    ApiKey.METADATA: Served("metadata", range(0, 14)),
+    ApiKey.API_VERSIONS: Served("api_versions", range(0, 6)),
+    ApiKey.CREATE_TOPICS: Served("create_topics", range(2, 8)),
+    ApiKey.DELETE_TOPICS: Served("delete_topics", range(1, 7)),
+    ApiKey.DELETE_RECORDS: Served("delete_records", range(0, 3)),
+    ApiKey.INIT_PRODUCER_ID: Served("init_producer_id", range(0, 6)),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Served("offset_for_leader_epoch", range(2, 5)),
+    ApiKey.DESCRIBE_CONFIGS: Served("describe_configs", range(1, 5)),
+    ApiKey.ALTER_CONFIGS: Served("alter_configs", range(0, 3)),
+    ApiKey.DESCRIBE_LOG_DIRS: Served("describe_log_dirs", range(1, 6)),
+    ApiKey.CREATE_PARTITIONS: Served("create_partitions", range(0, 4)),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served("incremental_alter_configs", range(0, 2)),
+    ApiKey.DESCRIBE_CLUSTER: Served("describe_cluster", range(0, 3)),
+    ApiKey.DESCRIBE_PRODUCERS: Served("describe_producers", range(0, 1)),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served("describe_topic_partitions", range(0, 1)),
+}
+"""Every API this broker serves. Handlers are imported when first asked for, so that starting stays quick."""
+
+ADVERTISED_MIN = {ApiKey.PRODUCE: 0}
+"""Lower bounds to advertise below what is served. librdkafka sends uncompressed batches unless it sees Produce
+v0 (KAFKA-18659); it never uses it."""
+
+LATENCY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+"""Upper bounds in seconds of the latency histogram's buckets."""
+
+_handlers: dict[int, Handler] = {}
+
+
+def handles(key: int, versions: range) -> Callable[[Handler], Handler]:
+    """Marks the function that answers one API. The versions must be those of the table above."""
+
+    def register(handler: Handler) -> Handler:
+        served = SERVED.get(key)
+        assert served is not None and served.versions == versions, f"{ApiKey(key).name}: {versions} != {served}"
+        _handlers[key] = handler
+        return handler
+
+    return register
+
+
+def handler_for(key: int) -> Handler:
+    """The handler of a served API; imports its module on first use."""
+    if key not in _handlers:
+        importlib.import_module(f"ottla.broker.handlers.{SERVED[key].module}")
+    return _handlers[key]
+
+
+class Route:
+    """One API in one version: who answers it, and how often and how fast that was."""
+
+    __slots__ = (
+        "api_key",
+        "buckets",
+        "decode",
+        "errors",
+        "handler",
+        "name",
+        "requests",
+        "response",
+        "seconds",
+        "version",
+    )
+
+    def __init__(self, api_key: int, version: int) -> None:
+        api = API[api_key]
+        self.api_key = api_key
+        self.version = version
+        self.name = api.name
+        self.handler = handler_for(api_key)
+        self.decode = api.request.decode
+        self.response = api.response
+        self.requests = 0
+        self.errors = 0
+        self.seconds = 0.0
+        self.buckets = [0] * (len(LATENCY_BOUNDS) + 1)
+
+    def observe(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.buckets[bisect_left(LATENCY_BOUNDS, seconds)] += 1
+
+
+class Dispatcher:
+    """Answers frames. Give it to `net.server.Server` as its `handle`."""
+
+    def __init__(self, services: Services, *, measure_latency: bool = False) -> None:
+        self.services = services
+        self.routes: dict[tuple[int, int], Route] = {}
+        self.malformed = 0
+        self._measures_latency = measure_latency
+
+    def __call__(
+        self, frame: bytes | memoryview, connection: Connection
+    ) -> bytes | bytearray | None | Awaitable[bytes | bytearray | None]:
+        started = monotonic() if self._measures_latency else 0.0
+        try:
+            header = decode_request_header(frame)
+            route = self.routes.get((header.api_key, header.api_version))
+            if route is None:
+                route = self._new_route(header)
+                if route is None:
+                    return _unsupported_api_versions(header)
+            request = route.decode(frame, header.api_version, header.body_offset)
+        except ProtocolError as error:
+            self.malformed += 1
+            raise Disconnect(str(error)) from None
+        route.requests += 1
+        context = Context(self.services, header.api_version, header.client_id, connection)
+        try:
+            response = route.handler(request, context)
+        except Exception as error:
+            response = self._error_response(route, request, context, error)
+        if response is not None and type(response) is not route.response:
+            return self._finish(response, route, request, context, header.correlation_id, started)
+        if self._measures_latency:
+            route.observe(monotonic() - started)
+        if response is None:
+            return None
+        return encode_response(route.api_key, route.version, header.correlation_id, response)
+
+    async def _finish(
+        self,
+        awaitable: Awaitable[Any],
+        route: Route,
+        request: Any,
+        context: Context,
+        correlation_id: int,
+        started: float,
+    ) -> bytes | bytearray | None:
+        """Stage two."""
+        try:
+            response = await awaitable
+        except Exception as error:
+            response = self._error_response(route, request, context, error)
+        if self._measures_latency:
+            route.observe(monotonic() - started)
+        if response is None:
+            return None
+        return encode_response(route.api_key, route.version, correlation_id, response)
+
+    def _new_route(self, header: RequestHeader) -> Route | None:
+        """The route of a version asked for the first time; None for a version of ApiVersions that is not served."""
+        key, version = header.api_key, header.api_version
+        served = SERVED.get(key)
+        if served is None:
+            raise ProtocolError(f"{API[key].name} is not served")
+        if version not in served.versions:
+            if key == ApiKey.API_VERSIONS:
+                return None
+            first, last = served.versions[0], served.versions[-1]
+            raise ProtocolError(f"{API[key].name} v{version} is not served (v{first} to v{last} are)")
+        route = self.routes[key, version] = Route(key, version)
+        return route
+
+    def _error_response(self, route: Route, request: Any, context: Context, error: Exception) -> Any:
+        """The API's own way of saying what went wrong. Where it has none the connection ends."""
+        route.errors += 1
+        if isinstance(error, Disconnect):
+            raise error
+        if isinstance(error, KafkaError):
+            code, detail = error.code, error.detail
+        else:
+            log.error(
+                "%s v%d from %s (client id %r) failed",
+                route.name,
+                route.version,
+                context.client_host,
+                context.client_id,
+                exc_info=error,
+            )
+            code, detail = ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's log has the details"
+        if route.api_key == ApiKey.PRODUCE and request.acks == 0:
+            # Nobody waits for a response: closing is the only way to say that something is wrong.
+            raise Disconnect(f"Produce with acks=0 failed: {code.name}: {detail}") from None
+        from ottla.broker.error_responses import error_response
+
+        response = error_response(route.response, request, route.version, code, detail)
+        if response is None:
+            raise Disconnect(f"{route.name} failed: {code.name}: {detail}") from None
+        return response
+
+
+def advertised() -> list[tuple[int, int, int]]:
+    """(key, lowest version, highest version) of every API, for ApiVersions."""
+    return [
+        (int(key), ADVERTISED_MIN.get(ApiKey(key), served.versions[0]), served.versions[-1])
+        for key, served in sorted(SERVED.items())
+    ]
+
+
+def _unsupported_api_versions(header: RequestHeader) -> bytes | bytearray:
+    """The answer to a version of ApiVersions that is not served: in version 0, which every client can read."""
+    from ottla.protocol.messages.api_versions import ApiVersionsResponse
+
+    response = ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=first, max_version=last)
+            for key, first, last in advertised()
+        ],
+    )
+    return encode_response(ApiKey.API_VERSIONS, 0, header.correlation_id, response)

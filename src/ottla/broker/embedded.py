@@ -1,0 +1,194 @@
+"""OWNER of a broker in a child process: for tests, notebooks and demos.
+
+A child, not a thread: a broker inside a busy interpreter would stall with it. The child stops when the pipe to
+its standard input closes, so it never outlives the process that started it, however that one ended.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import ottla
+from ottla.clock import monotonic
+from ottla.errors import OttlaError
+
+READY = "ottla ready: "
+
+
+class EmbeddedBroker:
+    """A running broker. Use it in a `with` block, or call `close()`.
+
+    >>> with ottla.Broker.embedded(settings={"num.partitions": "3"}) as broker:
+    ...     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    """
+
+    host: str
+    port: int
+    data: Path
+    """The directory with the records. A temporary one goes with the broker."""
+
+    def __init__(
+        self,
+        data: str | os.PathLike[str] | None = None,
+        *,
+        settings: Mapping[str, object] | None = None,
+        listen: str = "127.0.0.1:0",
+        log_level: str = "info",
+        timeout: float = 30.0,
+    ) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="ottla-") if data is None else None
+        self.data = Path(self._temporary.name if self._temporary is not None else data)  # type: ignore[arg-type]
+        self._settings = {name: _text(value) for name, value in (settings or {}).items()}
+        self._listen = listen
+        self._log_level = log_level
+        self._timeout = timeout
+        # A file, not a pipe: nobody needs to empty it.
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients call `bootstrap.servers`."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """Everything the broker has written to its log so far."""
+        size = os.fstat(self._errors.fileno()).st_size
+        return os.pread(self._errors.fileno(), size, 0).decode(errors="replace")
+
+    def stop(self) -> None:
+        """Stops the broker cleanly; its data stays for `restart()`."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(self._timeout)
+            except subprocess.TimeoutExpired:
+                self._end(signal.SIGKILL)
+                raise OttlaError(f"the broker did not stop within {self._timeout} s", self._last_lines()) from None
+        self._end()
+
+    def kill(self) -> None:
+        """Ends the broker at once, as a power cut would; its data stays for `restart()`."""
+        self._running()
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stops the broker if it runs, and starts it again on the same data and port."""
+        self.stop()
+        self._listen = self.bootstrap
+        self._start()
+
+    def close(self) -> None:
+        """Stops the broker and removes its data if that was temporary."""
+        try:
+            self.stop()
+        finally:
+            self._errors.close()
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<broker at {self.bootstrap}, {'running' if self.is_running else 'stopped'}>"
+
+    # --- the process --------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "ottla", "serve", "--stop-with-stdin"]
+        command += ["--listen", self._listen, "--data", str(self.data), "--log-level", self._log_level]
+        for name, value in self._settings.items():
+            command += ["--set", f"{name}={value}"]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=_environment(),
+            # Ctrl-C in a terminal reaches every process of the group: this one is stopped by its parent instead.
+            start_new_session=True,
+        )
+        address = self._wait_until_ready(self._process)
+        self.host, self.port = address[0].strip("[]"), int(address[1])
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> tuple[str, str]:
+        assert process.stdout is not None
+        deadline = monotonic() + self._timeout
+        line = b""
+        while not line.endswith(b"\n"):
+            readable, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - monotonic()))
+            if not readable:
+                self._end(signal.SIGKILL)
+                raise OttlaError(f"the broker was not ready within {self._timeout} s", self._last_lines())
+            piece = os.read(process.stdout.fileno(), 4096)
+            if not piece:
+                process.wait()
+                self._end()
+                raise OttlaError("the broker did not start", self._last_lines())
+            line += piece
+        host, _, port = line.decode().strip().removeprefix(READY).rpartition(":")
+        return host, port
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise OttlaError("the broker is stopped", "restart() starts it again")
+        return self._process
+
+    def _end(self, with_signal: signal.Signals | None = None) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if with_signal is not None and process.poll() is None:
+            process.send_signal(with_signal)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _last_lines(self) -> str:
+        return "; ".join(self.log.strip().splitlines()[-15:])
+
+
+def _text(value: object) -> str:
+    """A setting's value as Kafka writes it, so that True and 3 may be given as such."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _environment() -> dict[str, str]:
+    """The child finds the same package as this process, also when it runs from a checkout."""
+    environment = dict(os.environ)
+    root = str(Path(ottla.__file__).parent.parent)
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if Path(root).name not in ("site-packages", "dist-packages") and root not in paths:
+        environment["PYTHONPATH"] = os.pathsep.join([root, *paths])
+    return environment

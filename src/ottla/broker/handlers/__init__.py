@@ -1,0 +1,1 @@
+"""One file per API: unpack, call one thing below, pack."""

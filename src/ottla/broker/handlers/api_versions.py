@@ -1,0 +1,81 @@
+"""ApiVersions v0-5: what this broker serves, and its finalized features.
+
+v1 adds throttle time; v3 is flexible, adds the client's software and the features; v4 may list features from
+level 0; v5 lets a client name the broker it means to talk to (KIP-1242). A version above these is answered in
+v0 by the dispatcher. The response header is v0 in every version.
+"""
+
+import re
+from typing import NamedTuple
+
+from ottla.broker.dispatch import advertised, handles
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+
+class Feature(NamedTuple):
+    """A feature's levels: those this broker supports, and the one the cluster runs at."""
+
+    min_level: int
+    max_level: int
+    finalized_level: int
+
+
+FEATURES: dict[str, Feature] = {}
+"""Features by name. A row here changes what clients do, so it comes with the code that serves it."""
+
+FEATURES_EPOCH = 0
+"""Clients keep the features of the highest epoch they have seen: raise it whenever the table changes."""
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+@handles(ApiKey.API_VERSIONS, versions=range(0, 6))
+def api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
+    version = context.api_version
+    error = _fault(request, context) if version >= 3 else ErrorCode.NONE
+    if error is not ErrorCode.NONE:
+        return ApiVersionsResponse(error_code=error)
+    response = ApiVersionsResponse(
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=first, max_version=last)
+            for key, first, last in advertised()
+        ],
+    )
+    if version >= 3 and FEATURES:
+        response.supported_features = [
+            ApiVersionsResponse.SupportedFeatureKey(
+                name=name, min_version=feature.min_level, max_version=feature.max_level
+            )
+            for name, feature in FEATURES.items()
+            # Clients that speak v3 refuse a lowest level of 0.
+            if feature.min_level > 0 or version >= 4
+        ]
+        response.finalized_features_epoch = FEATURES_EPOCH
+        response.finalized_features = [
+            ApiVersionsResponse.FinalizedFeatureKey(
+                name=name, max_version_level=feature.finalized_level, min_version_level=feature.finalized_level
+            )
+            for name, feature in FEATURES.items()
+            if feature.finalized_level > 0
+        ]
+    return response
+
+
+def _fault(request: ApiVersionsRequest, context: Context) -> ErrorCode:
+    """What is wrong with who the client says it is, or whom it says it wants."""
+    for name in (request.client_software_name, request.client_software_version):
+        if not _SOFTWARE.fullmatch(name):
+            return ErrorCode.INVALID_REQUEST
+    if context.api_version >= 5:
+        names_a_cluster, names_a_node = request.cluster_id is not None, request.node_id != -1
+        if names_a_cluster != names_a_node:
+            return ErrorCode.INVALID_REQUEST
+        services = context.services
+        if names_a_cluster and (
+            request.cluster_id != services.image.cluster_id or request.node_id != services.broker_id
+        ):
+            return ErrorCode.REBOOTSTRAP_REQUIRED
+    return ErrorCode.NONE

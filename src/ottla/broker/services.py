@@ -1,0 +1,65 @@
+"""What handlers are given: the broker's parts, and what is known of the request beside its body. Pure."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig, Settings
+    from ottla.broker.fetch_sessions import FetchSessions
+    from ottla.clock import Clock
+    from ottla.metadata.follower import MetadataFollower
+    from ottla.metadata.image import ClusterImage
+    from ottla.net.server import Connection
+    from ottla.replication.replica_manager import ReplicaManager
+
+
+class Services:
+    """The broker's parts, as handlers see them."""
+
+    __slots__ = ("broker_id", "clock", "config", "metadata", "replicas", "sessions", "settings")
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        config: "BrokerConfig",
+        settings: "Settings",
+        metadata: "MetadataFollower",
+        replicas: "ReplicaManager",
+        sessions: "FetchSessions",
+        clock: "Clock",
+    ) -> None:
+        self.broker_id = broker_id
+        self.config = config
+        self.settings = settings
+        self.metadata = metadata
+        self.replicas = replicas
+        self.sessions = sessions
+        self.clock = clock
+
+    @property
+    def image(self) -> "ClusterImage":
+        """The cluster as this broker knows it now."""
+        return self.metadata.image
+
+
+class Context:
+    """One request's surroundings."""
+
+    __slots__ = ("api_version", "client_id", "connection", "services")
+
+    def __init__(self, services: Services, api_version: int, client_id: str, connection: "Connection") -> None:
+        self.services = services
+        self.api_version = api_version
+        self.client_id = client_id
+        self.connection = connection
+        """Its identity is the connection's; handlers never write to it."""
+
+    @property
+    def client_host(self) -> str:
+        """As Kafka shows it: `/127.0.0.1`."""
+        return self.connection.client_host
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener the client came in by; what it is told of other brokers depends on it."""
+        return self.connection.listener

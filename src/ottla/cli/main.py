@@ -1,0 +1,19 @@
+"""The `ottla` command: starts a broker at once, and hands every other command to the full tool.
+
+`serve` must be quick to start, so it is recognised here, before the libraries of the other commands load.
+"""
+
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and gives its exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] == "serve":
+        from ottla.cli.serve import serve
+
+        return serve(words[1:])
+    from ottla.cli.app import run
+
+    return run(words)

@@ -1,0 +1,94 @@
+"""What `ottla serve` understands on its command line, and how it says what it does not."""
+
+from pathlib import Path
+
+import pytest
+
+from ottla.cli.serve import parse_options, serve
+from ottla.errors import OttlaError
+
+
+def values(*arguments: str) -> dict[str, str]:
+    return parse_options(arguments).values
+
+
+def test_nothing_given_means_a_loopback_port_and_a_directory_here() -> None:
+    assert values() == {"listeners": "PLAINTEXT://127.0.0.1:9092", "log.dirs": "ottla-data"}
+
+
+def test_options_may_be_written_with_a_space_or_an_equals_sign() -> None:
+    assert values("--listen", "127.0.0.1:0", "--data", "/tmp/d") == values("--listen=127.0.0.1:0", "--data=/tmp/d")
+
+
+@pytest.mark.parametrize(
+    ("listen", "listener"),
+    [
+        ("127.0.0.1:0", "PLAINTEXT://127.0.0.1:0"),
+        (":9092", "PLAINTEXT://:9092"),
+        ("[::1]:9092", "PLAINTEXT://[::1]:9092"),
+        ("localhost:1", "PLAINTEXT://localhost:1"),
+        ("INSIDE://a:1,OUTSIDE://b:2", "INSIDE://a:1,OUTSIDE://b:2"),
+    ],
+)
+def test_where_to_listen(listen: str, listener: str) -> None:
+    assert values("--listen", listen)["listeners"] == listener
+
+
+def test_an_option_beats_a_set_and_a_set_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("# mine\nnum.partitions=2\nlog.dirs=/from/file\nlisteners=PLAINTEXT://:1\nbroker.id=4\n")
+    assert values("--config", str(file), "--set", "num.partitions=3", "--set", "log.dirs=/from/set") == {
+        "num.partitions": "3",
+        "log.dirs": "/from/set",
+        "listeners": "PLAINTEXT://:1",
+        "broker.id": "4",
+    }
+    assert values("--config", str(file), "--set=log.dirs=/from/set", "--data", "/d")["log.dirs"] == "/d"
+
+
+def test_a_value_may_itself_hold_an_equals_sign() -> None:
+    assert values("--set", "broker.rack=a=b")["broker.rack"] == "a=b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--listn", ":1"], "unknown option --listn"),
+        (["extra"], "unknown option extra"),
+        (["--data"], "--data needs a value"),
+        (["--set", "num.partitions"], "--set num.partitions has no '='"),
+        (["--set", "=3"], "--set =3 has no '='"),
+        (["--data", "a", "--data", "b"], "--data is given twice"),
+        (["--listen", "nowhere"], "cannot listen on 'nowhere'"),
+        (["--listen", "host:port"], "cannot listen on 'host:port'"),
+        (["--listen", "host:70000"], "cannot listen on 'host:70000'"),
+        (["--listen", "::1:9092"], "cannot listen on '::1:9092'"),
+        (["--log-level", "loud"], "unknown log level loud"),
+        (["--config", "/no/such/file"], "cannot read /no/such/file: No such file or directory"),
+        (["--config", "/"], "cannot read /: Is a directory"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line_with_a_way_to_mend_it(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert serve(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"ottla: {message} (") and err.endswith(")\n") and err.count("\n") == 1
+
+
+def test_a_config_file_that_is_not_settings_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "bad.properties"
+    file.write_text("listeners\n")
+    with pytest.raises(OttlaError, match="bad.properties: line 1"):
+        parse_options(["--config", str(file)])
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(OttlaError, match="it is not text"):
+        parse_options(["--config", str(file)])
+
+
+def test_help_shows_every_option_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(["--help"]) == 0
+    text = capsys.readouterr().out
+    for option in ("--listen", "--data", "--config", "--set", "--metrics", "--log-level", "Examples:"):
+        assert option in text
