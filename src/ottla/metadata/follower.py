@@ -1,0 +1,352 @@
+"""OWNER of this broker's part in the cluster: registers it, follows the store, publishes each new image.
+
+Any broker may decide about topics and settings: a decision is made from the image at hand and committed on the
+condition that the keys it rests on are still the same; if another broker was faster, it is made again. The
+controller, elected by an ephemeral key, is the one that gives partitions new leaders when brokers come and go.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from ottla.clock import Clock, system_clock
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.metadata import config_changes, controller, elections, records
+from ottla.metadata.config_changes import ResourceChange, ResourceResult
+from ottla.metadata.controller import (
+    Decision,
+    MorePartitions,
+    NewTopic,
+    Put,
+    Rules,
+    TopicReference,
+    TopicResult,
+)
+from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
+from ottla.metadata.store import (
+    Change,
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    MetadataStore,
+    Operation,
+    SessionExpired,
+    Set,
+    StoreUnavailable,
+)
+from ottla.types import ZERO_UUID, uuid_to_text
+
+log = logging.getLogger("ottla.metadata")
+
+R = TypeVar("R")
+Decide = Callable[[ClusterImage], Decision[R]]
+Subscriber = Callable[[ClusterImage], None]
+
+MAX_ATTEMPTS = 50
+"""How often a decision is made again because others changed what it rests on."""
+RECONNECT_SECONDS = 1.0
+
+
+class MetadataFollower:
+    """One broker's view of the cluster, and its way to change it."""
+
+    def __init__(self, store: MetadataStore, rules: Rules, *, clock: Clock = system_clock) -> None:
+        self._store = store
+        self._rules = rules
+        self._clock = clock
+        self._registration: BrokerRegistration | None = None
+        self._published = NO_IMAGE
+        self._image = NO_IMAGE
+        """What decisions are made from; differs from the published one only while joining."""
+        self._versions: dict[str, int] = {}
+        self._producer_ids = range(0)
+        self._subscribers: list[Subscriber] = []
+        self._creating: dict[str, asyncio.Task[list[TopicResult]]] = {}
+        self._lock = asyncio.Lock()
+        self._duties_due = asyncio.Event()
+        self._duties: asyncio.Task[None] | None = None
+        self._stop_watching: Callable[[], None] = lambda: None
+        self._publishing = False
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as last published."""
+        return self._published
+
+    @property
+    def broker_id(self) -> int:
+        return -1 if self._registration is None else self._registration.broker_id
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Calls `subscriber` with every image from now on, in order, beginning with the current one."""
+        self._subscribers.append(subscriber)
+        if self._publishing:
+            subscriber(self._published)
+        return lambda: self._subscribers.remove(subscriber) if subscriber in self._subscribers else None
+
+    # Joining and leaving the cluster
+
+    async def start(self, registration: BrokerRegistration) -> None:
+        """Registers this broker; when it returns, the first image has been published."""
+        self._registration = registration
+        self._store.on_expired = self._duties_due.set
+        self._stop_watching = self._store.watch("/", self._on_changes)
+        try:
+            await self._join()
+        except BaseException:
+            self._stop_watching()
+            await self._store.close()
+            raise
+        self._duties = asyncio.get_running_loop().create_task(self._do_duties())
+
+    async def stop(self) -> None:
+        """Hands over what this broker leads, where somebody can take it, and leaves."""
+        if self._duties is not None:
+            self._duties.cancel()
+            await asyncio.gather(self._duties, return_exceptions=True)
+            self._duties = None
+        try:
+            await self._submit(
+                lambda image: elections.elect_leaders(
+                    image, self._rules.allows_unclean_election, leaving=(self.broker_id,)
+                )
+            )
+        except KafkaError as error:
+            log.warning("broker %d: leadership was not handed over: %s", self.broker_id, error)
+        self._stop_watching()
+        await self._store.close()
+
+    async def _join(self) -> None:
+        registration = self._registration
+        assert registration is not None
+        self._publishing = False
+        self._image, self._versions = NO_IMAGE, {}
+        await self._store.start()
+        try:
+            entries = await self._store.scan("/")
+            self._on_changes([Change(entry.key, entry, entry.modified) for entry in entries])
+        except records.RecordError as error:
+            raise OttlaError(f"the stored metadata cannot be read: {error}") from error
+        new_cluster_id = uuid_to_text(new_topic_id())
+        waited_until = self._clock() + (self._store.session_timeout_ms if self._store.dead_sessions_linger else 0)
+        while True:
+            self._publishing = True
+            try:
+                await self._submit(lambda image: elections.register(image, registration, new_cluster_id, self._clock()))
+                break
+            except KafkaError as error:
+                self._publishing = False
+                if error.code != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                    raise
+                if self._clock() >= waited_until:
+                    raise OttlaError(error.detail, "Give each broker its own node.id.") from None
+            await asyncio.sleep(RECONNECT_SECONDS)
+            await self._store.sync()
+        log.info(
+            "broker %d registered (cluster %s, controller %d, %d topics)",
+            registration.broker_id,
+            self._image.cluster_id,
+            self._image.controller_id,
+            len(self._image.topics),
+        )
+        self._duties_due.set()
+
+    # Following
+
+    def _on_changes(self, changes: Sequence[Change]) -> None:
+        versions = self._versions
+        for key, entry, _ in changes:
+            if entry is None:
+                versions.pop(key, None)
+            else:
+                versions[key] = entry.version
+        before = self._image
+        revision = max((change.revision for change in changes), default=before.version)
+        self._image = image = before.apply(changes, max(revision, before.version + 1))
+        if not self._publishing or image is before:
+            return
+        self._published = image
+        if image.controller_id == -1 or image.brokers != before.brokers:
+            self._duties_due.set()
+        if image.controller_id != before.controller_id:
+            log.info("the controller is broker %d", image.controller_id)
+        for subscriber in list(self._subscribers):
+            try:
+                subscriber(image)
+            except Exception:
+                # One part that cannot follow must not keep the news from the others.
+                log.exception("image %d could not be applied", image.version)
+
+    async def _do_duties(self) -> None:
+        """Runs when a broker came or went, or the session was lost; sleeps otherwise."""
+        while True:
+            await self._duties_due.wait()
+            self._duties_due.clear()
+            try:
+                if not self._store.session_id:
+                    await self._join()
+                await self._submit(lambda image: elections.become_controller(image, self.broker_id, self._clock()))
+                if self._image.controller_id == self.broker_id:
+                    changed = await self._submit(
+                        lambda image: elections.elect_leaders(image, self._rules.allows_unclean_election)
+                    )
+                    if changed:
+                        log.info(
+                            "controller %d: %d partitions have new leaders or in-sync sets", self.broker_id, changed
+                        )
+            except Exception:
+                log.exception("broker %d: the cluster's metadata could not be followed; trying again", self.broker_id)
+                await asyncio.sleep(RECONNECT_SECONDS)
+                self._duties_due.set()
+
+    # Deciding
+
+    async def _submit(self, decide: Decide[R]) -> R:
+        """Decides from the current image and commits; when it returns, the image has the changes."""
+        async with self._lock:
+            for _ in range(MAX_ATTEMPTS):
+                decision = decide(self._image)
+                if not decision.changes:
+                    return decision.reply
+                try:
+                    await self._store.commit(self._operations(decision))
+                    return decision.reply
+                except Conflict:
+                    await self._catch_up()
+                except (SessionExpired, StoreUnavailable) as error:
+                    raise _cannot_commit(error) from error
+            raise _not_now("the metadata was changed by others too often")
+
+    async def _catch_up(self) -> None:
+        try:
+            await self._store.sync()
+        except SessionExpired as error:
+            raise _cannot_commit(error) from error
+
+    def _operations(self, decision: Decision[Any]) -> list[Operation]:
+        versions = self._versions
+        operations: list[Operation] = [Check(key, versions[key]) for key in decision.guards if key in versions]
+        for change in decision.changes:
+            if isinstance(change, Put):
+                key, value, ephemeral = change
+                if ephemeral or key not in versions:
+                    operations.append(Create(key, value, ephemeral))
+                else:
+                    operations.append(Set(key, value, versions[key]))
+            elif change.key in versions:
+                operations.append(Delete(change.key, versions[change.key]))
+        return operations
+
+    # What handlers call
+
+    async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicResult]:
+        results = await self._submit(
+            lambda image: controller.create_topics(
+                image, topics, self._rules, new_topic_id, validate_only=validate_only
+            )
+        )
+        for result in results:
+            if result.error == ErrorCode.NONE and not validate_only:
+                log.info("topic %s created: %d partitions", result.name, result.partitions)
+        return results
+
+    async def ensure_topics(self, topics: Iterable[NewTopic]) -> list[TopicResult]:
+        """Creates topics on first need. Many callers wanting one at the same time cause one creation."""
+        asked = {topic.name: topic for topic in topics}
+        missing = [topic for name, topic in asked.items() if name not in self._creating]
+        if missing:
+            task = asyncio.get_running_loop().create_task(self.create_topics(missing))
+            for topic in missing:
+                self._creating[topic.name] = task
+            task.add_done_callback(lambda _: [self._creating.pop(topic.name, None) for topic in missing])
+        results = []
+        for task in dict.fromkeys(self._creating[name] for name in asked):
+            # Shielded: others may wait for the same creation.
+            results += await asyncio.shield(task)
+        return [result for result in results if result.name in asked]
+
+    async def create_partitions(
+        self, requests: Sequence[MorePartitions], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        return await self._submit(
+            lambda image: controller.create_partitions(image, requests, validate_only=validate_only)
+        )
+
+    async def delete_topics(self, references: Sequence[TopicReference]) -> list[TopicResult]:
+        results = await self._submit(lambda image: controller.delete_topics(image, references, self._rules))
+        for result in results:
+            if result.error == ErrorCode.NONE:
+                log.info("topic %s deleted", result.name)
+        return results
+
+    async def alter_configs(
+        self, requests: Sequence[ResourceChange], *, validate_only: bool = False
+    ) -> list[ResourceResult]:
+        return await self._alter_configs(requests, incremental=False, validate_only=validate_only)
+
+    async def incremental_alter_configs(
+        self, requests: Sequence[ResourceChange], *, validate_only: bool = False
+    ) -> list[ResourceResult]:
+        return await self._alter_configs(requests, incremental=True, validate_only=validate_only)
+
+    async def _alter_configs(
+        self, requests: Sequence[ResourceChange], *, incremental: bool, validate_only: bool
+    ) -> list[ResourceResult]:
+        return await self._submit(
+            lambda image: config_changes.alter_configs(
+                image, requests, self._rules, self.broker_id, incremental=incremental, validate_only=validate_only
+            )
+        )
+
+    async def allocate_producer_ids(self, count: int = 1) -> int:
+        """The first of `count` producer ids that nobody else in the cluster will ever get."""
+        while len(self._producer_ids) < count:
+            await self._take_producer_id_block(count)
+        first = self._producer_ids.start
+        self._producer_ids = self._producer_ids[count:]
+        return first
+
+    async def _take_producer_id_block(self, count: int) -> None:
+        async with self._lock:
+            if len(self._producer_ids) >= count:
+                return
+            for _ in range(MAX_ATTEMPTS):
+                try:
+                    stored = await self._store.get(records.PRODUCER_ID_BLOCK)
+                    decision = controller.next_producer_id_block(
+                        self.broker_id, None if stored is None else stored.value, count
+                    )
+                    await self._store.commit(self._operations(decision))
+                except Conflict:
+                    await self._catch_up()
+                except (SessionExpired, StoreUnavailable) as error:
+                    raise _cannot_commit(error) from error
+                else:
+                    self._producer_ids = decision.reply
+                    return
+            raise _not_now("the metadata was changed by others too often")
+
+
+def new_topic_id() -> bytes:
+    """A random id (UUID version 4) whose text form does not begin with a dash: tools would take it for an option."""
+    while True:
+        raw = bytearray(os.urandom(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        topic_id = bytes(raw)
+        if topic_id != ZERO_UUID and not uuid_to_text(topic_id).startswith("-"):
+            return topic_id
+
+
+def _cannot_commit(error: Exception) -> KafkaError:
+    if isinstance(error, SessionExpired):
+        return _not_now("this broker lost its session and is joining again")
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+
+def _not_now(detail: str) -> KafkaError:
+    # Clients ask for the controller again and retry.
+    return KafkaError(ErrorCode.NOT_CONTROLLER, detail)

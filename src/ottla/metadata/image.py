@@ -1,0 +1,185 @@
+"""The cluster as one broker sees it: immutable, and built from the store's entries alone. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from ottla.metadata import records
+from ottla.metadata.store import Change
+from ottla.types import INTERNAL_TOPICS, Endpoint, TopicPartition
+
+
+class BrokerRegistration(NamedTuple):
+    """A live broker. `epoch` grows each time the broker registers."""
+
+    broker_id: int
+    epoch: int
+    endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+
+
+class PartitionImage(NamedTuple):
+    """Where a partition lives. `partition_epoch` grows with every change, `leader_epoch` with every leader."""
+
+    index: int  # type: ignore[assignment]  # a field of the protocol's, not tuple.index
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class TopicImage(NamedTuple):
+    name: str
+    topic_id: bytes
+    partitions: tuple[PartitionImage, ...]
+    configs: Mapping[str, str]
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+@dataclass(frozen=True)
+class ClusterImage:
+    """Everything that is known of the cluster at one store revision."""
+
+    cluster_id: str = ""
+    controller_id: int = -1
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_names: Mapping[bytes, str] = field(default_factory=dict)
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Settings changed while running: by broker id as text, and for every broker under the empty string."""
+    version: int = 0
+    memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Values derived from this image, kept by whoever derived them; they go when the image goes."""
+
+    def find_partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
+        topic = self.topics.get(topic_partition.topic)
+        if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
+            return None
+        return topic.partitions[topic_partition.partition]
+
+    def find_topic_by_id(self, topic_id: bytes) -> TopicImage | None:
+        name = self.topic_names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def apply(self, changes: Iterable[Change], version: int) -> "ClusterImage":
+        """The image after `changes`; what did not change is shared with it, and nothing changed is the same image."""
+        draft = _Draft(self)
+        for change in changes:
+            draft.apply(change)
+        return draft.finish(version)
+
+
+NO_IMAGE = ClusterImage()
+
+
+class _Draft:
+    """The next image in the making. Copies only the maps that change."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self.image = image
+        self.changed: dict[str, Any] = {}
+        self.topics: dict[str, _TopicDraft] = {}
+
+    def apply(self, change: Change) -> None:
+        key, entry = change.key, change.entry
+        path = key.split("/")
+        match path[1:]:
+            case ["brokers", "topics", topic]:
+                draft = self.topic(topic)
+                draft.topic_id, draft.replicas = (None, ()) if entry is None else records.read_topic(key, entry.value)
+            case ["brokers", "topics", topic, "partitions", index, "state"]:
+                states = self.topic(topic).states
+                if entry is None:
+                    states[int(index)] = None
+                else:
+                    states[int(index)] = (records.read_partition_state(key, entry.value), entry.version)
+            case ["brokers", "ids", broker_id]:
+                brokers = self.copy("brokers")
+                if entry is None:
+                    brokers.pop(int(broker_id), None)
+                else:
+                    endpoints, rack = records.read_broker(key, entry.value)
+                    brokers[int(broker_id)] = BrokerRegistration(int(broker_id), entry.created, endpoints, rack)
+            case ["config", "topics", topic]:
+                self.topic(topic).configs = {} if entry is None else records.read_config(key, entry.value)
+            case ["config", "brokers", broker]:
+                configs = self.copy("broker_configs")
+                broker = "" if broker == records.DEFAULT_BROKER else broker
+                if entry is None:
+                    configs.pop(broker, None)
+                else:
+                    configs[broker] = records.read_config(key, entry.value)
+            case ["controller"]:
+                self.changed["controller_id"] = -1 if entry is None else records.read_controller(key, entry.value)
+            case ["cluster", "id"] if entry is not None:
+                self.changed["cluster_id"] = records.read_cluster_id(key, entry.value)
+
+    def copy(self, name: str) -> dict[Any, Any]:
+        if name not in self.changed:
+            self.changed[name] = dict(getattr(self.image, name))
+        copied: dict[Any, Any] = self.changed[name]
+        return copied
+
+    def topic(self, name: str) -> "_TopicDraft":
+        draft = self.topics.get(name)
+        if draft is None:
+            draft = self.topics[name] = _TopicDraft(self.image.topics.get(name))
+        return draft
+
+    def finish(self, version: int) -> ClusterImage:
+        if not self.topics and not self.changed:
+            return self.image
+        if self.topics:
+            topics, topic_names = self.copy("topics"), self.copy("topic_names")
+            for name, draft in self.topics.items():
+                before, after = topics.get(name), draft.finish(name)
+                if before is not None and (after is None or after.topic_id != before.topic_id):
+                    topic_names.pop(before.topic_id, None)
+                if after is None:
+                    topics.pop(name, None)
+                else:
+                    topics[name] = after
+                    topic_names[after.topic_id] = name
+        return replace(self.image, **self.changed, version=version, memo={})
+
+
+class _TopicDraft:
+    """One topic in the making: what it was, and which of its keys changed."""
+
+    __slots__ = ("before", "configs", "replicas", "states", "topic_id")
+
+    def __init__(self, before: TopicImage | None) -> None:
+        self.before = before
+        self.topic_id = None if before is None else before.topic_id
+        self.replicas = () if before is None else tuple(p.replicas for p in before.partitions)
+        self.configs: Mapping[str, str] = {} if before is None else before.configs
+        self.states: dict[int, tuple[records.PartitionState, int] | None] = {}
+
+    def finish(self, name: str) -> TopicImage | None:
+        if self.topic_id is None:
+            return None
+        same_topic = self.before is not None and self.before.topic_id == self.topic_id
+        known = self.before.partitions if self.before is not None and same_topic else ()
+        if not self.states and len(known) == len(self.replicas):
+            partitions = tuple(
+                p if p.replicas == replicas else p._replace(replicas=replicas)
+                for p, replicas in zip(known, self.replicas, strict=True)
+            )
+        else:
+            partitions = tuple(self.partition(index, known) for index in range(len(self.replicas)))
+        return TopicImage(name, self.topic_id, partitions, self.configs)
+
+    def partition(self, index: int, known: tuple[PartitionImage, ...]) -> PartitionImage:
+        replicas = self.replicas[index]
+        changed = self.states.get(index)
+        if changed is not None:
+            (leader, leader_epoch, isr), version = changed
+            return PartitionImage(index, leader, leader_epoch, version, replicas, isr)
+        if index < len(known) and index not in self.states:
+            return known[index]._replace(replicas=replicas)
+        # Its state has not been written yet, or is gone: nobody leads it.
+        return PartitionImage(index, records.NO_LEADER, 0, -1, replicas, ())

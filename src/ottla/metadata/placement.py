@@ -1,0 +1,74 @@
+"""Which brokers hold the replicas of new partitions: round-robin over brokers, spread over racks. Pure."""
+
+from collections.abc import Mapping
+
+from ottla.errors import ErrorCode, KafkaError
+
+
+def place_replicas(
+    brokers: Mapping[int, str | None],
+    count: int,
+    replication_factor: int,
+    *,
+    start: int = 0,
+    first_partition: int = 0,
+) -> list[tuple[int, ...]]:
+    """The replicas of partitions `first_partition` and following, each with its preferred leader first.
+
+    `brokers` maps the live brokers to their racks. `start` says where in the circle of brokers partition 0 begins,
+    so that topics with few partitions do not all land on the first broker.
+
+    >>> place_replicas({0: None, 1: None, 2: None}, 4, 2)
+    [(0, 1), (1, 2), (2, 0), (0, 2)]
+    >>> place_replicas({0: "a", 1: "a", 2: "b", 3: "b"}, 2, 2)
+    [(0, 2), (2, 1)]
+    """
+    if not 1 <= replication_factor <= len(brokers):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): "
+            f"only {len(brokers)} broker(s) are registered.",
+        )
+    circle = _alternate_racks(brokers)
+    rack_count = len(set(brokers.values()))
+    placed = []
+    for partition in range(first_partition, first_partition + count):
+        # Each lap around the circle pairs leaders with other followers than the lap before.
+        lap, position = divmod(partition, len(circle))
+        leader = circle[(start + position) % len(circle)]
+        placed.append(_replicas_after(leader, lap, circle, brokers, rack_count, replication_factor))
+    return placed
+
+
+def position_of(broker_id: int, brokers: Mapping[int, str | None]) -> int:
+    """Where a broker stands in the circle, to go on where an older placement began; 0 if it is gone."""
+    circle = _alternate_racks(brokers)
+    return circle.index(broker_id) if broker_id in circle else 0
+
+
+def _replicas_after(
+    leader: int, lap: int, circle: list[int], brokers: Mapping[int, str | None], rack_count: int, wanted: int
+) -> tuple[int, ...]:
+    at = circle.index(leader)
+    others = circle[at + 1 :] + circle[:at]
+    shift = lap % len(others) if others else 0
+    others = others[shift:] + others[:shift]
+    chosen = [leader]
+    racks = {brokers[leader]}
+    while len(chosen) < wanted:
+        # A rack serves twice only when every rack has served once, or has no broker left.
+        free = [broker for broker in others if broker not in chosen]
+        broker = next((b for b in free if brokers[b] not in racks), free[0])
+        racks = racks | {brokers[broker]} if len(racks) < rack_count else {brokers[broker]}
+        chosen.append(broker)
+    return tuple(chosen)
+
+
+def _alternate_racks(brokers: Mapping[int, str | None]) -> list[int]:
+    """All brokers by id, taking one of each rack in turn."""
+    by_rack: dict[str, list[int]] = {}
+    for broker_id in sorted(brokers):
+        by_rack.setdefault(brokers[broker_id] or "", []).append(broker_id)
+    racks = [by_rack[rack] for rack in sorted(by_rack)]
+    longest = max((len(rack) for rack in racks), default=0)
+    return [rack[turn] for turn in range(longest) for rack in racks if turn < len(rack)]

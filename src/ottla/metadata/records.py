@@ -1,0 +1,194 @@
+"""What the store's keys are called and how their values are written: ZooKeeper's layout, JSON values. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ottla.types import Endpoint, uuid_from_text, uuid_to_text
+
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
+CONTROLLER = "/controller"
+CLUSTER_ID = "/cluster/id"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+
+DEFAULT_BROKER = "<default>"
+"""How the layout names the settings that hold for every broker; inside the program it is the empty string."""
+
+NO_LEADER = -1
+
+
+class RecordError(ValueError):
+    """A stored value that is not what its key promises."""
+
+
+def broker_key(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_key(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partition_state_key(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def topic_config_key(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def broker_config_key(broker: str) -> str:
+    return f"{BROKER_CONFIGS}/{broker or DEFAULT_BROKER}"
+
+
+def _write(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _read(key: str, value: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise RecordError(f"{key}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise RecordError(f"{key}: not a JSON object: {value[:80]!r}")
+    return found
+
+
+# Brokers
+
+
+def write_broker(endpoints: Mapping[str, Endpoint], rack: str | None, timestamp_ms: int) -> bytes:
+    first = next(iter(endpoints.values()), Endpoint("", -1))
+    value: dict[str, Any] = {
+        "version": 5,
+        "host": first.host,
+        "port": first.port,
+        "jmx_port": -1,
+        "timestamp": str(timestamp_ms),
+        "endpoints": [f"{name}://{endpoint}" for name, endpoint in endpoints.items()],
+        "listener_security_protocol_map": {name: "PLAINTEXT" for name in endpoints},
+        "features": {},
+    }
+    if rack is not None:
+        value["rack"] = rack
+    return _write(value)
+
+
+def read_broker(key: str, value: bytes) -> tuple[dict[str, Endpoint], str | None]:
+    found = _read(key, value)
+    endpoints = {}
+    for text in found.get("endpoints", ()):
+        name, _, address = text.partition("://")
+        host, _, port = address.rpartition(":")
+        if not port.isdecimal():
+            raise RecordError(f"{key}: {text!r} is not NAME://host:port")
+        endpoints[name] = Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
+    return endpoints, found.get("rack")
+
+
+# Topics
+
+
+class TopicRecord(NamedTuple):
+    topic_id: bytes
+    replicas: tuple[tuple[int, ...], ...]
+    """The brokers that hold each partition, in order of preference, by partition."""
+
+
+def write_topic(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes:
+    return _write(
+        {
+            "version": 3,
+            "topic_id": uuid_to_text(topic_id),
+            "partitions": {str(index): list(brokers) for index, brokers in enumerate(replicas)},
+            "adding_replicas": {},
+            "removing_replicas": {},
+        }
+    )
+
+
+def read_topic(key: str, value: bytes) -> TopicRecord:
+    found = _read(key, value)
+    try:
+        partitions = found["partitions"]
+        replicas = tuple(tuple(partitions[str(index)]) for index in range(len(partitions)))
+        return TopicRecord(uuid_from_text(found["topic_id"]), replicas)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{key}: {error!r}") from None
+
+
+class PartitionState(NamedTuple):
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+
+
+def write_partition_state(leader: int, leader_epoch: int, isr: Sequence[int], controller_epoch: int = 0) -> bytes:
+    # Written by hand: a thousand partitions are a thousand of these.
+    return (
+        f'{{"version":1,"leader":{leader},"leader_epoch":{leader_epoch},'
+        f'"isr":[{",".join(map(str, isr))}],"controller_epoch":{controller_epoch}}}'
+    ).encode()
+
+
+def read_partition_state(key: str, value: bytes) -> PartitionState:
+    found = _read(key, value)
+    try:
+        return PartitionState(found["leader"], found["leader_epoch"], tuple(found["isr"]))
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{key}: {error!r}") from None
+
+
+# Settings
+
+
+def write_config(config: Mapping[str, str]) -> bytes:
+    return _write({"version": 1, "config": dict(config)})
+
+
+def read_config(key: str, value: bytes) -> dict[str, str]:
+    config = _read(key, value).get("config")
+    if not isinstance(config, dict):
+        raise RecordError(f"{key}: no config in it")
+    return config
+
+
+# The cluster
+
+
+def write_controller(broker_id: int, timestamp_ms: int) -> bytes:
+    return _write({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
+
+
+def read_controller(key: str, value: bytes) -> int:
+    broker_id = _read(key, value).get("brokerid")
+    if not isinstance(broker_id, int):
+        raise RecordError(f"{key}: no brokerid in it")
+    return broker_id
+
+
+def write_cluster_id(cluster_id: str) -> bytes:
+    return _write({"version": "1", "id": cluster_id})
+
+
+def read_cluster_id(key: str, value: bytes) -> str:
+    cluster_id = _read(key, value).get("id")
+    if not isinstance(cluster_id, str):
+        raise RecordError(f"{key}: no id in it")
+    return cluster_id
+
+
+def write_producer_id_block(broker_id: int, first: int, last: int) -> bytes:
+    return _write({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
+
+
+def read_producer_id_block(key: str, value: bytes) -> tuple[int, int]:
+    found = _read(key, value)
+    try:
+        return int(found["block_start"]), int(found["block_end"])
+    except (KeyError, ValueError) as error:
+        raise RecordError(f"{key}: {error!r}") from None

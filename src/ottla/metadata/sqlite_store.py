@@ -1,0 +1,471 @@
+"""OWNER of the SQLite file that keeps the metadata when all brokers run on one host.
+
+Writes run in one thread of their own, so the event loop never waits for the disk; reads are small and run on the
+loop. Other processes' commits are noticed by asking SQLite for its data version (microseconds): often while other
+sessions exist, once a second while this one is alone.
+
+A session is a row and a locked file. The kernel drops the lock when the process ends, however it ends, so the
+others see a death at once; a process that hangs stops touching its file and is expired by the others after
+`session_timeout_ms`, as ZooKeeper would do.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ottla.clock import Clock, monotonic, system_clock
+from ottla.errors import OttlaError
+from ottla.metadata.store import (
+    ANY_VERSION,
+    Change,
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    Entry,
+    MetadataStore,
+    Operation,
+    SessionExpired,
+    Set,
+    StoreUnavailable,
+    Watcher,
+    deliver,
+)
+
+log = logging.getLogger("ottla.metadata")
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE entries (
+    key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,
+    created INTEGER NOT NULL, modified INTEGER NOT NULL, session_id INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX entries_by_revision ON entries (modified);
+CREATE INDEX entries_by_session ON entries (session_id) WHERE session_id != 0;
+CREATE TABLE removals (key TEXT PRIMARY KEY, revision INTEGER NOT NULL, at_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX removals_by_revision ON removals (revision);
+CREATE TABLE sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, timeout_ms INTEGER NOT NULL);
+CREATE TABLE state (revision INTEGER NOT NULL, removals_kept_since INTEGER NOT NULL);
+INSERT INTO state VALUES (0, 0);
+"""
+COLUMNS = "key, value, version, created, modified, session_id"
+
+POLL_ALONE_SECONDS = 1.0
+POLL_TOGETHER_SECONDS = 0.05
+LOCK_WAIT_SECONDS = 10.0
+REMOVALS_KEPT_SESSIONS = 10
+"""Removed keys are remembered this many session timeouts: whoever slept longer has lost its session anyway."""
+
+
+class SqliteStore(MetadataStore):
+    """One session with the metadata in one SQLite file."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        session_timeout_ms: int = 18_000,
+        clock: Clock = system_clock,
+        monotonic: Callable[[], float] = monotonic,
+    ) -> None:
+        self.path = path
+        self.session_id = 0
+        self.session_timeout_ms = session_timeout_ms
+        self._clock = clock
+        self._monotonic = monotonic
+        self._reader: sqlite3.Connection | None = None
+        self._writer: sqlite3.Connection | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._lock_handle = -1
+        self._watchers: list[tuple[str, Watcher]] = []
+        self._seen_revision = 0
+        self._data_version = -1
+        self._peers: dict[int, _Peer] = {}
+        self._touched_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._expiring: set[asyncio.Task[None]] = set()
+
+    # Sessions
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="metadata-writer")
+        try:
+            self._lock_handle, self.session_id = await loop.run_in_executor(self._thread, self._open_session)
+            if self._reader is None:
+                self._reader = self._connect()
+        except sqlite3.Error as error:
+            self._thread.shutdown(wait=False)
+            self._thread = None
+            raise OttlaError(
+                f"cannot use {self.path} for metadata: {error}",
+                "Check that the directory is writable and the file was made by this program.",
+            ) from error
+        (self._seen_revision,) = self._reader.execute("SELECT revision FROM state").fetchone()
+        self._data_version = -1
+        self._poll()
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in list(self._expiring):
+            await task
+        if self._thread is not None:
+            session_id, self.session_id = self.session_id, 0
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._close_session, session_id)
+            self._thread.shutdown(wait=False)
+            self._thread = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        self._peers.clear()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def _open_session(self) -> tuple[int, int]:
+        """Runs in the writer's thread: makes the file if need be, buries dead sessions, adds this one."""
+        if self._writer is None:
+            self._writer = self._connect()
+        writer = self._writer
+        if writer.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            found = writer.execute("PRAGMA user_version").fetchone()[0]
+            if found == 0:
+                for statement in SCHEMA.split(";\n"):
+                    if statement.strip():
+                        writer.execute(statement)
+                writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            elif found != SCHEMA_VERSION:
+                raise OttlaError(
+                    f"{self.path} has metadata of layout {found}; this version reads layout {SCHEMA_VERSION}",
+                    "Start it with the version that wrote it, or move the directory away.",
+                )
+            for (session_id,) in writer.execute("SELECT id FROM sessions").fetchall():
+                if not self._is_locked(session_id):
+                    self._bury(session_id)
+            writer.execute("INSERT INTO sessions (timeout_ms) VALUES (?)", (self.session_timeout_ms,))
+            session_id = int(writer.execute("SELECT last_insert_rowid()").fetchone()[0])
+            # The lock is taken before the row can be seen, so nobody mistakes a newcomer for a dead session.
+            handle = os.open(self._lock_path(session_id), os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            writer.execute("COMMIT")
+        except BaseException:
+            writer.execute("ROLLBACK")
+            raise
+        return handle, session_id
+
+    def _close_session(self, session_id: int) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            if session_id:
+                writer.execute("BEGIN IMMEDIATE")
+                self._bury(session_id)
+                writer.execute("COMMIT")
+        except sqlite3.Error:
+            log.warning("session %d could not be closed; the next start will", session_id, exc_info=True)
+        finally:
+            self._writer = None
+            writer.close()
+            self._release_lock(session_id)
+
+    def _release_lock(self, session_id: int) -> None:
+        handle, self._lock_handle = self._lock_handle, -1
+        if handle >= 0:
+            os.close(handle)
+            _remove_quietly(self._lock_path(session_id))
+
+    def _bury(self, session_id: int) -> None:
+        """Inside a write transaction: removes a session and its ephemeral keys."""
+        assert self._writer is not None
+        keys = [
+            key
+            for (key,) in self._writer.execute(
+                "SELECT key FROM entries WHERE session_id = ? AND session_id != 0", (session_id,)
+            )
+        ]
+        if keys:
+            self._apply([Delete(key) for key in keys], session_id)
+        self._writer.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+        _remove_quietly(self._lock_path(session_id))
+
+    def _lock_path(self, session_id: int) -> str:
+        return f"{self.path}-session-{session_id}"
+
+    def _is_locked(self, session_id: int) -> bool:
+        """Whether the process of another session lives."""
+        try:
+            handle = os.open(self._lock_path(session_id), os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            return False
+        finally:
+            os.close(handle)
+
+    # Reading
+
+    async def get(self, key: str) -> Entry | None:
+        row = self._require_reader().execute(f"SELECT {COLUMNS} FROM entries WHERE key = ?", (key,)).fetchone()
+        return None if row is None else Entry(*row)
+
+    async def scan(self, prefix: str) -> list[Entry]:
+        rows = self._require_reader().execute(
+            f"SELECT {COLUMNS} FROM entries WHERE key >= ? AND key < ? ORDER BY key",
+            (prefix, prefix + "\U0010ffff"),
+        )
+        return [Entry(*row) for row in rows]
+
+    def _require_reader(self) -> sqlite3.Connection:
+        if not self.session_id or self._reader is None:
+            raise SessionExpired()
+        return self._reader
+
+    # Writing
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        self._require_reader()
+        loop = asyncio.get_running_loop()
+        # Shielded: a caller that gives up must not leave the store unaware of a commit that went through.
+        written = loop.run_in_executor(self._thread, self._commit, operations, self.session_id)
+        await asyncio.shield(self._and_catch_up(written))
+
+    async def _and_catch_up(self, written: "asyncio.Future[None]") -> None:
+        try:
+            await written
+        except SessionExpired:
+            self._lose_session()
+            raise
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"{self.path}: {error}") from error
+        self._catch_up()
+
+    def _commit(self, operations: Sequence[Operation], session_id: int) -> None:
+        """Runs in the writer's thread."""
+        writer = self._writer
+        if writer is None:
+            raise SessionExpired()
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            if writer.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is None:
+                raise SessionExpired()
+            self._apply(operations, session_id)
+            writer.execute("COMMIT")
+        except BaseException:
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
+            raise
+
+    def _apply(self, operations: Sequence[Operation], session_id: int) -> None:
+        """Inside a write transaction: every operation, or an exception."""
+        writer = self._writer
+        assert writer is not None
+        revision = writer.execute("SELECT revision FROM state").fetchone()[0] + 1
+        execute = writer.execute
+        removed = False
+        for operation in operations:
+            key = operation.key
+            if isinstance(operation, Create):
+                owner = session_id if operation.ephemeral else 0
+                try:
+                    execute(
+                        "INSERT INTO entries VALUES (?, ?, 0, ?, ?, ?)",
+                        (key, operation.value, revision, revision, owner),
+                    )
+                except sqlite3.IntegrityError:
+                    raise Conflict(operation, "the key exists") from None
+                continue
+            if isinstance(operation, Set):
+                cursor = execute(
+                    "UPDATE entries SET value = ?, version = version + 1, modified = ? "
+                    "WHERE key = ? AND (version = ? OR ? = -1)",
+                    (operation.value, revision, key, operation.version, operation.version),
+                )
+            elif isinstance(operation, Delete):
+                cursor = execute(
+                    "DELETE FROM entries WHERE key = ? AND (version = ? OR ? = -1)",
+                    (key, operation.version, operation.version),
+                )
+            if isinstance(operation, Check) or cursor.rowcount == 0:
+                self._require(operation)
+            if isinstance(operation, Delete):
+                execute("INSERT OR REPLACE INTO removals VALUES (?, ?, ?)", (key, revision, self._clock()))
+                removed = True
+        execute("UPDATE state SET revision = ?", (revision,))
+        if removed:
+            self._forget_old_removals()
+
+    def _require(self, operation: Set | Delete | Check) -> None:
+        """Raises the Conflict that explains why `operation` found nothing to act on."""
+        assert self._writer is not None
+        row = self._writer.execute("SELECT version FROM entries WHERE key = ?", (operation.key,)).fetchone()
+        if row is None:
+            raise Conflict(operation, "no such key")
+        if operation.version not in (ANY_VERSION, row[0]):
+            raise Conflict(operation, f"version {row[0]}, not {operation.version}")
+
+    def _forget_old_removals(self) -> None:
+        assert self._writer is not None
+        before = self._clock() - REMOVALS_KEPT_SESSIONS * self.session_timeout_ms
+        (newest,) = self._writer.execute("SELECT max(revision) FROM removals WHERE at_ms < ?", (before,)).fetchone()
+        if newest is not None:
+            self._writer.execute("DELETE FROM removals WHERE at_ms < ?", (before,))
+            self._writer.execute("UPDATE state SET removals_kept_since = max(removals_kept_since, ?)", (newest,))
+
+    # Watching
+
+    def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
+        registered = (prefix, watcher)
+        self._watchers.append(registered)
+        return lambda: self._watchers.remove(registered) if registered in self._watchers else None
+
+    async def sync(self) -> None:
+        self._require_reader()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Delivers what has been committed since the last call, as one step."""
+        reader = self._reader
+        if reader is None or not self.session_id:
+            return
+        reader.execute("BEGIN")  # one snapshot for all the reads
+        try:
+            revision, kept_since = reader.execute("SELECT revision, removals_kept_since FROM state").fetchone()
+            alive = reader.execute("SELECT 1 FROM sessions WHERE id = ?", (self.session_id,)).fetchone()
+            since, self._seen_revision = self._seen_revision, revision
+            if revision > since:
+                entries = reader.execute(f"SELECT {COLUMNS} FROM entries WHERE modified > ?", (since,)).fetchall()
+                removals = reader.execute(
+                    "SELECT key, revision FROM removals WHERE revision > ? "
+                    "AND NOT EXISTS (SELECT 1 FROM entries WHERE entries.key = removals.key)",
+                    (since,),
+                ).fetchall()
+        finally:
+            reader.execute("COMMIT")
+        if alive is None or since < kept_since:
+            self._lose_session()
+        elif revision > since:
+            changes = [Change(row[0], Entry(*row), row[4]) for row in entries]
+            changes += [Change(key, None, at) for key, at in removals]
+            changes.sort(key=lambda change: change.revision)
+            deliver(self._watchers, changes)
+
+    def _poll(self) -> None:
+        """Looks for other sessions and their commits; asks to be called again."""
+        reader = self._reader
+        if reader is None or not self.session_id:
+            return
+        data_version = reader.execute("PRAGMA data_version").fetchone()[0]
+        if data_version != self._data_version:
+            self._data_version = data_version
+            self._catch_up()
+            if not self.session_id:
+                return
+            others = {
+                session_id: timeout_ms
+                for session_id, timeout_ms in reader.execute("SELECT id, timeout_ms FROM sessions")
+                if session_id != self.session_id
+            }
+            self._peers = {
+                session_id: self._peers.get(session_id) or _Peer(timeout_ms, self._monotonic())
+                for session_id, timeout_ms in others.items()
+            }
+        self._check_peers()
+        interval = POLL_TOGETHER_SECONDS if self._peers else POLL_ALONE_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(interval, self._poll)
+
+    def _check_peers(self) -> None:
+        now = self._monotonic()
+        if not self._peers:
+            return
+        if now - self._touched_at >= self.session_timeout_ms / 3000:
+            self._touched_at = now
+            os.utime(self._lock_handle)
+        for session_id, peer in self._peers.items():
+            if peer.expiring:
+                continue
+            dead = not self._is_locked(session_id)
+            if dead or peer.is_silent(self._lock_path(session_id), now):
+                peer.expiring = True
+                log.info("session %d: %s", session_id, "its process ended" if dead else "silent for too long")
+                task = asyncio.get_running_loop().create_task(self._expire(session_id))
+                self._expiring.add(task)
+                task.add_done_callback(self._expiring.discard)
+
+    async def _expire(self, session_id: int) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._expire_in_thread, session_id)
+        self._catch_up()
+
+    def _expire_in_thread(self, session_id: int) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            # Two observers may come to this at once: only the first finds the row.
+            if writer.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None:
+                self._bury(session_id)
+            writer.execute("COMMIT")
+        except BaseException:
+            writer.execute("ROLLBACK")
+            raise
+
+    def _lose_session(self) -> None:
+        if not self.session_id:
+            return
+        log.warning("session %d has expired", self.session_id)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._peers.clear()
+        session_id, self.session_id = self.session_id, 0
+        self._release_lock(session_id)
+        if self.on_expired is not None:
+            asyncio.get_running_loop().call_soon(self.on_expired)
+
+
+class _Peer:
+    """What this session knows of another one."""
+
+    __slots__ = ("expiring", "heard_at", "timeout_seconds", "touched_at_ns")
+
+    def __init__(self, timeout_ms: int, now: float) -> None:
+        self.timeout_seconds = timeout_ms / 1000
+        self.heard_at = now
+        self.touched_at_ns = 0
+        self.expiring = False
+
+    def is_silent(self, path: str, now: float) -> bool:
+        """Whether the file has not been touched for a session timeout, by this observer's own clock."""
+        try:
+            touched_at_ns = os.stat(path).st_mtime_ns
+        except FileNotFoundError:
+            return True
+        if touched_at_ns != self.touched_at_ns:
+            self.touched_at_ns, self.heard_at = touched_at_ns, now
+        return now - self.heard_at > self.timeout_seconds
+
+
+def _remove_quietly(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

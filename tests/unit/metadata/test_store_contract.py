@@ -1,0 +1,316 @@
+"""What every metadata store promises, told once and held against each of them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.metadata.sqlite_store import SqliteStore
+from ottla.metadata.store import (
+    Change,
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    MetadataStore,
+    SessionExpired,
+    Set,
+)
+from ottla.testing.memory_store import MemoryStore, MemoryTree
+
+
+class World:
+    """Several sessions with one store."""
+
+    def __init__(self, make: Callable[[], MetadataStore], expire: Callable[[Any, Any], Awaitable[None]]) -> None:
+        self._make = make
+        self._expire = expire
+        self._open: list[MetadataStore] = []
+
+    async def open(self) -> MetadataStore:
+        store = self._make()
+        await store.start()
+        self._open.append(store)
+        return store
+
+    async def expire(self, store: MetadataStore, seen_by: MetadataStore) -> None:
+        await self._expire(store, seen_by)
+
+    def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def whole() -> None:
+            try:
+                async with asyncio.timeout(20):
+                    await story()
+            finally:
+                for store in self._open:
+                    await store.close()
+
+        asyncio.run(whole())
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    if request.param == "memory":
+        tree = MemoryTree()
+
+        async def expire_memory(store: MemoryStore, seen_by: MemoryStore) -> None:
+            tree.expire(store)
+
+        return World(lambda: MemoryStore(tree), expire_memory)
+
+    async def expire_sqlite(store: SqliteStore, seen_by: SqliteStore) -> None:
+        await seen_by._expire(store.session_id)
+
+    return World(lambda: SqliteStore(str(tmp_path / "metadata.sqlite")), expire_sqlite)
+
+
+async def eventually(check: Callable[[], bool]) -> None:
+    while not check():
+        await asyncio.sleep(0.005)
+
+
+def test_a_key_is_created_at_version_0_and_counts_its_changes(world: World) -> None:
+    async def story() -> None:
+        store = await world.open()
+        assert await store.get("/a") is None
+        await store.commit([Create("/a", b"one")])
+        created = await store.get("/a")
+        assert created is not None
+        assert (created.value, created.version, created.session_id) == (b"one", 0, 0)
+        await store.commit([Set("/a", b"two", version=0)])
+        changed = await store.get("/a")
+        assert changed is not None
+        assert (changed.value, changed.version, changed.created) == (b"two", 1, created.created)
+        assert changed.modified > created.modified
+        await store.commit([Delete("/a", version=1)])
+        assert await store.get("/a") is None
+
+    world.run(story)
+
+
+def test_compare_and_set_refuses_what_rests_on_an_old_version(world: World) -> None:
+    async def story() -> None:
+        store = await world.open()
+        await store.commit([Create("/a", b"one")])
+        await store.commit([Set("/a", b"two")])
+        for stale in (Set("/a", b"x", version=0), Delete("/a", version=0), Check("/a", version=0)):
+            with pytest.raises(Conflict) as caught:
+                await store.commit([stale])
+            assert caught.value.operation == stale
+        for missing in (Set("/b", b"x"), Delete("/b"), Check("/b")):
+            with pytest.raises(Conflict, match="no such key"):
+                await store.commit([missing])
+        with pytest.raises(Conflict, match="exists"):
+            await store.commit([Create("/a", b"x")])
+        found = await store.get("/a")
+        assert found is not None and (found.value, found.version) == (b"two", 1)
+
+    world.run(story)
+
+
+def test_a_commit_of_many_keys_happens_whole_or_not_at_all(world: World) -> None:
+    async def story() -> None:
+        store = await world.open()
+        await store.commit([Create("/taken", b"")])
+        before = await store.scan("/")
+        steps: list[list[Change]] = []
+        store.watch("/", lambda changes: steps.append(list(changes)))
+        with pytest.raises(Conflict):
+            await store.commit([Create("/a", b""), Set("/taken", b"x", 0), Create("/taken", b"")])
+        assert await store.scan("/") == before and steps == []
+        await store.commit([Create("/a", b"1"), Create("/b", b"2"), Check("/taken", 0), Delete("/taken")])
+        assert [entry.key for entry in await store.scan("/")] == ["/a", "/b"]
+        assert len(steps) == 1, "one commit is one step for a watcher"
+        assert {change.key: change.entry and change.entry.value for change in steps[0]} == {
+            "/a": b"1",
+            "/b": b"2",
+            "/taken": None,
+        }
+        first, second = await store.scan("/")
+        assert first.modified == second.modified
+
+    world.run(story)
+
+
+def test_operations_of_one_commit_see_those_before_them(world: World) -> None:
+    async def story() -> None:
+        store = await world.open()
+        await store.commit([Create("/a", b"1"), Set("/a", b"2", version=0), Check("/a", version=1)])
+        await store.commit([Delete("/a"), Create("/a", b"3")])
+        found = await store.get("/a")
+        assert found is not None and (found.value, found.version) == (b"3", 0)
+
+    world.run(story)
+
+
+def test_scan_gives_what_lies_under_a_prefix_sorted(world: World) -> None:
+    async def story() -> None:
+        store = await world.open()
+        await store.commit([Create(key, b"") for key in ("/t/b", "/t/a/1", "/u", "/t/a", "/tt")])
+        assert [entry.key for entry in await store.scan("/t/")] == ["/t/a", "/t/a/1", "/t/b"]
+        assert [entry.key for entry in await store.scan("/")] == ["/t/a", "/t/a/1", "/t/b", "/tt", "/u"]
+        assert await store.scan("/none") == []
+
+    world.run(story)
+
+
+def test_of_two_sessions_that_want_one_key_exactly_one_gets_it(world: World) -> None:
+    async def story() -> None:
+        ann, bob = await world.open(), await world.open()
+        outcomes = await asyncio.gather(
+            ann.commit([Create("/controller", b"ann", ephemeral=True)]),
+            bob.commit([Create("/controller", b"bob", ephemeral=True)]),
+            return_exceptions=True,
+        )
+        assert sorted(type(outcome) for outcome in outcomes if outcome is not None) == [Conflict]
+        winner = ann if outcomes[0] is None else bob
+        found = await bob.get("/controller")
+        assert found is not None and found.session_id == winner.session_id
+
+    world.run(story)
+
+
+def test_ephemeral_keys_vanish_when_their_session_is_closed_and_others_hear_of_it(world: World) -> None:
+    async def story() -> None:
+        ann, bob = await world.open(), await world.open()
+        await ann.commit([Create("/ids/1", b"ann", ephemeral=True), Create("/stays", b"")])
+        heard: list[Change] = []
+        bob.watch("/ids", heard.extend)
+        await bob.sync()
+        assert await bob.get("/ids/1") is not None
+        await ann.close()
+        await eventually(lambda: any(change.entry is None for change in heard))
+        assert await bob.get("/ids/1") is None
+        assert await bob.get("/stays") is not None
+
+    world.run(story)
+
+
+def test_ephemeral_keys_vanish_when_their_session_expires_and_its_owner_is_told(world: World) -> None:
+    async def story() -> None:
+        ann, bob = await world.open(), await world.open()
+        told = asyncio.Event()
+        ann.on_expired = told.set
+        await ann.commit([Create("/ids/1", b"ann", ephemeral=True)])
+        await bob.sync()
+        heard: list[Change] = []
+        bob.watch("/ids", heard.extend)
+        await world.expire(ann, seen_by=bob)
+        await eventually(lambda: [change.entry for change in heard] == [None])
+        await told.wait()
+        with pytest.raises(SessionExpired):
+            await ann.commit([Create("/late", b"")])
+        with pytest.raises(SessionExpired):
+            await ann.get("/ids/1")
+        await ann.start()
+        await ann.commit([Create("/ids/1", b"ann again", ephemeral=True)])
+        await eventually(lambda: heard[-1].entry is not None)
+
+    world.run(story)
+
+
+def test_a_session_that_expired_unnoticed_cannot_write(world: World) -> None:
+    """A process that was stopped for a while must not act on what it believed before."""
+
+    async def story() -> None:
+        ann, bob = await world.open(), await world.open()
+        await ann.commit([Create("/controller", b"ann", ephemeral=True)])
+        await world.expire(ann, seen_by=bob)
+        await bob.commit([Create("/controller", b"bob", ephemeral=True)])
+        with pytest.raises(SessionExpired):
+            await ann.commit([Create("/decision", b"of the old controller")])
+        assert await bob.get("/decision") is None
+
+    world.run(story)
+
+
+def test_watches_hear_of_their_prefix_only_in_order_and_until_ended(world: World) -> None:
+    async def story() -> None:
+        ann, bob = await world.open(), await world.open()
+        heard: list[tuple[str, bytes | None]] = []
+
+        def note(changes: Any) -> None:
+            heard.extend((change.key, change.entry and change.entry.value) for change in changes)
+
+        end = bob.watch("/topics/", note)
+        await ann.commit([Create("/topics/a", b"1"), Create("/other", b"")])
+        await eventually(lambda: heard == [("/topics/a", b"1")])
+        await ann.commit([Set("/topics/a", b"2")])
+        await eventually(lambda: len(heard) == 2)
+        await ann.commit([Delete("/topics/a")])
+        await eventually(lambda: len(heard) == 3)
+        assert heard == [("/topics/a", b"1"), ("/topics/a", b"2"), ("/topics/a", None)]
+        end()
+        await ann.commit([Create("/topics/b", b"")])
+        await bob.sync()
+        assert len(heard) == 3
+
+    world.run(story)
+
+
+def test_what_a_session_commits_its_watches_have_heard_when_commit_returns(world: World) -> None:
+    async def story() -> None:
+        store = await world.open()
+        heard: list[Change] = []
+        store.watch("/", heard.extend)
+        await store.commit([Create("/a", b"1")])
+        assert [(change.key, change.entry and change.entry.version) for change in heard] == [("/a", 0)]
+
+    world.run(story)
+
+
+def test_after_sync_everything_others_committed_has_been_heard(world: World) -> None:
+    async def story() -> None:
+        ann, bob = await world.open(), await world.open()
+        heard: list[str] = []
+        bob.watch("/", lambda changes: heard.extend(change.key for change in changes))
+        for number in range(20):
+            await ann.commit([Create(f"/{number:02}", b"")])
+        await bob.sync()
+        assert heard == [f"/{number:02}" for number in range(20)]
+
+    world.run(story)
+
+
+def test_a_key_removed_and_made_again_is_heard_of_as_the_new_one(world: World) -> None:
+    async def story() -> None:
+        ann, bob = await world.open(), await world.open()
+        await ann.commit([Create("/a", b"old"), Create("/b", b"old")])
+        await bob.sync()
+        last: dict[str, bytes | None] = {}
+
+        def note(changes: Any) -> None:
+            last.update({change.key: change.entry and change.entry.value for change in changes})
+
+        bob.watch("/", note)
+        await ann.commit([Delete("/a"), Delete("/b")])
+        await ann.commit([Create("/a", b"new")])
+        await bob.sync()
+        assert last == {"/a": b"new", "/b": None}
+
+    world.run(story)
+
+
+def test_sessions_counting_on_one_key_lose_no_count(world: World) -> None:
+    async def story() -> None:
+        stores = [await world.open() for _ in range(4)]
+        await stores[0].commit([Create("/counter", b"0")])
+
+        async def count(store: MetadataStore) -> None:
+            for _ in range(5):
+                while True:
+                    found = await store.get("/counter")
+                    assert found is not None
+                    try:
+                        await store.commit([Set("/counter", b"%d" % (int(found.value) + 1), found.version)])
+                        break
+                    except Conflict:
+                        continue
+
+        await asyncio.gather(*map(count, stores))
+        found = await stores[0].get("/counter")
+        assert found is not None and (found.value, found.version) == (b"20", 20)
+
+    world.run(story)
