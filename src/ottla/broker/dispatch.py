@@ -5,10 +5,13 @@ the connection's requests (stage one), and returns the response, None for "no re
 the response (stage two). It raises KafkaError; this file alone turns that into a response.
 """
 
+import asyncio
 import importlib
 import logging
+import struct
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
+from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from ottla.broker.services import Context, Services
@@ -61,6 +64,8 @@ LATENCY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 """Upper bounds in seconds of the latency histogram's buckets."""
 
 _handlers: dict[int, Handler] = {}
+_header = struct.Struct(">hhih").unpack_from
+_MALFORMED = (struct.error, IndexError, UnicodeDecodeError)
 
 
 def handles(key: int, versions: range) -> Callable[[Handler], Handler]:
@@ -91,9 +96,11 @@ class Route:
         "decode",
         "errors",
         "handler",
+        "is_flexible",
         "name",
         "requests",
         "response",
+        "runs_to_its_end",
         "seconds",
         "version",
     )
@@ -103,7 +110,11 @@ class Route:
         self.api_key = api_key
         self.version = version
         self.name = api.name
+        self.is_flexible = api.is_flexible(version)
         self.handler = handler_for(api_key)
+        # An `async def` handler changes things on its way (it creates a topic): it is not stopped half way when
+        # its client goes. What a plain function returns to be awaited only waits, and may be dropped.
+        self.runs_to_its_end = iscoroutinefunction(self.handler)
         self.decode = api.request.decode
         self.response = api.response
         self.requests = 0
@@ -121,38 +132,55 @@ class Dispatcher:
 
     def __init__(self, services: Services, *, measure_latency: bool = False) -> None:
         self.services = services
-        self.routes: dict[tuple[int, int], Route] = {}
+        self.routes: dict[int, Route] = {}
+        """By api key in the upper and version in the lower 16 bits."""
         self.malformed = 0
         self._measures_latency = measure_latency
 
     def __call__(
         self, frame: bytes | memoryview, connection: Connection
-    ) -> bytes | bytearray | None | Awaitable[bytes | bytearray | None]:
+    ) -> bytes | bytearray | Awaitable[bytes | bytearray | None] | None:
         started = monotonic() if self._measures_latency else 0.0
         try:
-            header = decode_request_header(frame)
-            route = self.routes.get((header.api_key, header.api_version))
-            if route is None:
-                route = self._new_route(header)
+            # A request of a kind seen before has its header read here: this is the broker's hottest path.
+            key, version, correlation_id, length = _header(frame)
+            route = self.routes.get(key << 16 | version)
+            if route is None or length < 0:
+                header = decode_request_header(frame)
+                route = self._route(header)
                 if route is None:
                     return _unsupported_api_versions(header)
-            request = route.decode(frame, header.api_version, header.body_offset)
+                client_id, position = header.client_id, header.body_offset
+            else:
+                position = 10 + length
+                client_id = str(frame[10:position], "utf-8")
+                if route.is_flexible:
+                    if frame[position]:
+                        position = decode_request_header(frame).body_offset
+                    else:
+                        position += 1
+            request = route.decode(frame, version, position)
+        except _MALFORMED as error:
+            self.malformed += 1
+            raise Disconnect(f"request header: {error}") from None
         except ProtocolError as error:
             self.malformed += 1
             raise Disconnect(str(error)) from None
         route.requests += 1
-        context = Context(self.services, header.api_version, header.client_id, connection)
+        context = Context(self.services, version, client_id, connection)
         try:
             response = route.handler(request, context)
         except Exception as error:
             response = self._error_response(route, request, context, error)
-        if response is not None and type(response) is not route.response:
-            return self._finish(response, route, request, context, header.correlation_id, started)
-        if self._measures_latency:
-            route.observe(monotonic() - started)
         if response is None:
-            return None
-        return encode_response(route.api_key, route.version, header.correlation_id, response)
+            encoded = None
+        elif type(response) is route.response:
+            encoded = encode_response(key, version, correlation_id, response)
+        else:
+            return self._finish(response, route, request, context, correlation_id, started)
+        if started:
+            route.observe(monotonic() - started)
+        return encoded
 
     async def _finish(
         self,
@@ -165,18 +193,23 @@ class Dispatcher:
     ) -> bytes | bytearray | None:
         """Stage two."""
         try:
-            response = await awaitable
+            if route.runs_to_its_end:
+                response = await asyncio.shield(asyncio.ensure_future(awaitable))
+            else:
+                response = await awaitable
         except Exception as error:
             response = self._error_response(route, request, context, error)
-        if self._measures_latency:
+        if started:
             route.observe(monotonic() - started)
         if response is None:
             return None
         return encode_response(route.api_key, route.version, correlation_id, response)
 
-    def _new_route(self, header: RequestHeader) -> Route | None:
-        """The route of a version asked for the first time; None for a version of ApiVersions that is not served."""
+    def _route(self, header: RequestHeader) -> Route | None:
+        """The route of a request; None for a version of ApiVersions that is not served."""
         key, version = header.api_key, header.api_version
+        if (known := self.routes.get(key << 16 | version)) is not None:
+            return known
         served = SERVED.get(key)
         if served is None:
             raise ProtocolError(f"{API[key].name} is not served")
@@ -185,7 +218,7 @@ class Dispatcher:
                 return None
             first, last = served.versions[0], served.versions[-1]
             raise ProtocolError(f"{API[key].name} v{version} is not served (v{first} to v{last} are)")
-        route = self.routes[key, version] = Route(key, version)
+        route = self.routes[key << 16 | version] = Route(key, version)
         return route
 
     def _error_response(self, route: Route, request: Any, context: Context, error: Exception) -> Any:

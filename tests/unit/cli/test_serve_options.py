@@ -80,7 +80,7 @@ def test_a_mistake_is_told_in_one_line_with_a_way_to_mend_it(
 def test_a_config_file_that_is_not_settings_is_named(tmp_path: Path) -> None:
     file = tmp_path / "bad.properties"
     file.write_text("listeners\n")
-    with pytest.raises(OttlaError, match="bad.properties: line 1"):
+    with pytest.raises(OttlaError, match=r"bad\.properties: line 1"):
         parse_options(["--config", str(file)])
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(OttlaError, match="it is not text"):
