@@ -12,6 +12,7 @@ else:
             Extension(
                 "ottla.protocol._kernels",
                 ["src/ottla/protocol/_kernels.py"],
+                depends=["src/ottla/protocol/_cursor.pxd"],
                 extra_compile_args=["-O3"],
                 # No compiler is not an error: ottla.protocol._speedups falls back to pure Python.
                 optional=True,

@@ -6,7 +6,7 @@ follows a batch's header, uncompressed; it is named by a buffer, a start and an 
 """
 
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 BytesLike = bytes | bytearray | memoryview
@@ -14,11 +14,12 @@ Headers = Iterable[tuple[str, BytesLike | None]]
 Row = tuple[int, BytesLike | None, BytesLike | None, Headers | None]
 T = TypeVar("T")
 
-INTERFACE = 1
+INTERFACE = 2
 """Moves with every change of a kernel's signature or meaning, so that a stale build is noticed."""
 
 HEADER_SIZE = 61
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_UNTIL_CRC, _AFTER_CRC = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")
 # The length, attributes, two deltas, two lengths and the header count take a byte each at least.
 _RECORD_SIZE_MIN = 7
 _HEADER_SIZE_MIN = 2  # of one header of one record
@@ -27,15 +28,20 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _new = tuple.__new__
 
 
-def unpack_header(header_type: type[T], buffer: BytesLike, position: int) -> T:
-    """The 13 fields of a batch's header as a `header_type`, refused where no batch could say so."""
+def unpack_header(
+    header_type: type[T], buffer: BytesLike, position: int, crc32c: Callable[..., int] | None = None
+) -> T:
+    """The 13 fields of a batch's header as a `header_type`, refused where no batch could say so.
+
+    With `crc32c` the whole batch must be there, and its checksum right.
+    """
     if position < 0:
         raise ValueError(f"a batch cannot begin at {position}")
     try:
         fields = _HEADER.unpack_from(buffer, position)
     except struct.error:
         raise ValueError(f"a batch header takes {HEADER_SIZE} bytes, fewer are left") from None
-    _, batch_length, _, magic, _, attributes, last_offset_delta, _, _, _, _, _, record_count = fields
+    _, batch_length, _, magic, crc, attributes, last_offset_delta, _, _, _, _, _, record_count = fields
     if magic != 2:
         raise ValueError(f"magic {magic} is not a batch of format 2")
     if batch_length < HEADER_SIZE - 12:
@@ -44,6 +50,14 @@ def unpack_header(header_type: type[T], buffer: BytesLike, position: int) -> T:
         raise ValueError(f"{record_count} records up to offset delta {last_offset_delta}")
     if attributes & 7 > 4:
         raise ValueError(f"unknown codec {attributes & 7}")
+    if crc32c is not None:
+        with memoryview(buffer) as view:
+            end = position + 12 + batch_length
+            if end > len(view):
+                raise ValueError(f"{batch_length + 12} bytes announced, {len(view) - position} left")
+            found = crc32c(view[position + 21 : end])
+        if found != crc:
+            raise ValueError(f"checksum {crc:08x} expected, {found:08x} found")
     return _new(header_type, fields)  # type: ignore[type-var]
 
 
@@ -177,6 +191,31 @@ def encode_records(
     return section, len(rows), base, max_timestamp
 
 
+def encode_batch(
+    rows: Iterable[Row],
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    crc32c: Callable[..., int],
+) -> bytes:
+    """A whole batch of rows, uncompressed whatever the attributes say."""
+    section, count, base, highest = encode_records(rows)
+    if not count:
+        raise ValueError("a batch needs at least one record")
+    try:
+        checked = _AFTER_CRC.pack(
+            attributes, count - 1, base, highest, producer_id, producer_epoch, base_sequence, count
+        )
+        crc = crc32c(section, crc32c(checked))
+        before = _UNTIL_CRC.pack(base_offset, HEADER_SIZE - 12 + len(section), leader_epoch, 2, crc)
+    except struct.error as error:
+        raise OverflowError(str(error)) from None
+    return b"".join((before, checked, section))
+
+
 def _encode_headers(headers: Headers) -> bytes:
     parts: list[bytes] = []
     count = 0
@@ -238,21 +277,36 @@ def decode_records(
             raw = data[position]
             position += 1
             if raw > 0x7F:
-                raw, position = unsigned(data, position - 1, 28)
+                more = data[position]
+                if more < 0x80:
+                    raw += (more << 7) - 0x80
+                    position += 1
+                else:
+                    raw, position = unsigned(data, position - 1, 28)
             stop = position + (raw >> 1)
             if raw & 1 or stop > size:
                 raise ValueError("a record's length is out of bounds")
             raw = data[position + 1]  # after the attributes, which no one has given a meaning
             position += 2
             if raw > 0x7F:
-                raw, position = unsigned(data, position - 1, 63)
+                more = data[position]
+                if more < 0x80:
+                    raw += (more << 7) - 0x80
+                    position += 1
+                else:
+                    raw, position = unsigned(data, position - 1, 63)
             timestamp = base_timestamp + ((raw >> 1) ^ -(raw & 1))
             if not _INT64_MIN <= timestamp <= _INT64_MAX:
                 raise ValueError("a timestamp does not fit in 64 bits")
             raw = data[position]
             position += 1
             if raw > 0x7F:
-                raw, position = unsigned(data, position - 1, 28)
+                more = data[position]
+                if more < 0x80:
+                    raw += (more << 7) - 0x80
+                    position += 1
+                else:
+                    raw, position = unsigned(data, position - 1, 28)
             offset_delta = raw >> 1
             if raw & 1 or offset_delta <= previous or offset_delta > last_offset_delta:
                 raise ValueError("a record's offset is out of order")
@@ -263,7 +317,12 @@ def decode_records(
                 key = None
             else:
                 if raw > 0x7F:
-                    raw, position = unsigned(data, position - 1, 28)
+                    more = data[position]
+                    if more < 0x80:
+                        raw += (more << 7) - 0x80
+                        position += 1
+                    else:
+                        raw, position = unsigned(data, position - 1, 28)
                 after = position + (raw >> 1)
                 if raw & 1 or after > stop:
                     raise ValueError("a key's length is out of bounds")
@@ -275,7 +334,12 @@ def decode_records(
                 value = None
             else:
                 if raw > 0x7F:
-                    raw, position = unsigned(data, position - 1, 28)
+                    more = data[position]
+                    if more < 0x80:
+                        raw += (more << 7) - 0x80
+                        position += 1
+                    else:
+                        raw, position = unsigned(data, position - 1, 28)
                 after = position + (raw >> 1)
                 if raw & 1 or after > stop:
                     raise ValueError("a value's length is out of bounds")

@@ -53,6 +53,7 @@ if _kernels is None:
 
 crc32c: Callable[..., int] = _checksum()
 unpack_header = _kernels.unpack_header
+encode_batch = _kernels.encode_batch
 encode_records = _kernels.encode_records
 decode_records = _kernels.decode_records
 scan_keys = _kernels.scan_keys

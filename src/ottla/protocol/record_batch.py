@@ -54,15 +54,14 @@ _DELETE_HORIZON = 0x40
 
 _LENGTH_END = 12
 """batch_length counts the bytes from here on."""
-_CRC_START, _CRC_END = 17, 21
+_CRC_END = 21
 _INT32_MAX = 2**31 - 1
 
 _PREFIX = struct.Struct(">qii")
-_BEFORE_CRC = struct.Struct(">qiib")
+_UNTIL_CRC = struct.Struct(">qiibI")
 _AFTER_CRC = struct.Struct(">hiqqqhii")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
-_UINT32 = struct.Struct(">I")
 _CONTROL_KEY = struct.Struct(">hh")
 _END_MARKER = struct.Struct(">hi")
 
@@ -191,9 +190,10 @@ def check_crc(buffer: BytesLike, position: int, header: BatchHeader) -> None:
 
 def open_batch(buffer: BytesLike, position: int = 0) -> BatchHeader:
     """`read_header` and `check_crc` in one call: what a broker does to each batch it is sent."""
-    header = read_header(buffer, position)
-    check_crc(buffer, position, header)
-    return header
+    try:
+        return _speedups.unpack_header(BatchHeader, buffer, position, _speedups.crc32c)
+    except ValueError as error:
+        raise CorruptBatch(str(error)) from None
 
 
 def iter_batches(buffer: BytesLike) -> Iterator[tuple[int, BatchHeader]]:
@@ -231,16 +231,27 @@ def build_batch(
     >>> header.record_count, header.last_offset, header.base_timestamp, header.max_timestamp
     (2, 41, 7, 9)
     """
+    attributes = codec | transactional << 4 | log_append_time << 3
+    if not codec:
+        return _speedups.encode_batch(
+            records,
+            base_offset,
+            partition_leader_epoch,
+            attributes,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            _speedups.crc32c,
+        )
     section, count, base_timestamp, max_timestamp = _speedups.encode_records(records)
     if not count:
         raise ValueError("a batch needs at least one record")
-    attributes = codec | transactional << 4 | log_append_time << 3
-    if codec:
-        section = compress(codec, section, level)
-    return _assemble(
-        section,
+    header = BatchHeader(
         base_offset,
+        0,
         partition_leader_epoch,
+        2,
+        0,
         attributes,
         count - 1,
         base_timestamp,
@@ -250,14 +261,19 @@ def build_batch(
         base_sequence,
         count,
     )
+    return _assemble(header, compress(codec, section, level))
 
 
-def _assemble(section: BytesLike, base_offset: int, leader_epoch: int, *fields: int) -> bytes:
-    """Header and records joined; `fields` are those from the attributes on."""
-    checked = _AFTER_CRC.pack(*fields)
-    crc = _speedups.crc32c(section, _speedups.crc32c(checked))
+def _assemble(header: BatchHeader, section: BytesLike) -> bytes:
+    """Header and records joined, with the length and the checksum they give."""
     length = HEADER_SIZE - _LENGTH_END + len(section)
-    return b"".join((_BEFORE_CRC.pack(base_offset, length, leader_epoch, 2), _UINT32.pack(crc), checked, section))
+    try:
+        checked = _AFTER_CRC.pack(*header[5:])
+        crc = _speedups.crc32c(section, _speedups.crc32c(checked))
+        before = _UNTIL_CRC.pack(header.base_offset, length, header.partition_leader_epoch, 2, crc)
+    except struct.error as error:
+        raise OverflowError(str(error)) from None
+    return b"".join((before, checked, section))
 
 
 def stamp(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
@@ -424,19 +440,13 @@ def rewrite(
         max_timestamp = latest
     if recompress and attributes & _CODEC_MASK:
         section = compress(attributes & _CODEC_MASK, section, level)
-    return _assemble(
-        section,
-        header.base_offset,
-        header.partition_leader_epoch,
-        attributes,
-        header.last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        record_count,
+    header = header._replace(
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        record_count=record_count,
     )
+    return _assemble(header, section)
 
 
 def _encode_within(header: BatchHeader, records: Sequence[Record], base_timestamp: int) -> tuple[bytes, int, int]:
@@ -471,19 +481,9 @@ def control_batch(
     """The marker that ends a transaction in one partition."""
     key = _CONTROL_KEY.pack(0, ControlType.COMMIT if commit else ControlType.ABORT)
     row = (timestamp, key, _END_MARKER.pack(0, coordinator_epoch), ())
-    section = _speedups.encode_records([row])[0]
-    return _assemble(
-        section,
-        base_offset,
-        partition_leader_epoch,
-        _TRANSACTIONAL | _CONTROL,
-        0,
-        timestamp,
-        timestamp,
-        producer_id,
-        producer_epoch,
-        -1,
-        1,
+    attributes = _TRANSACTIONAL | _CONTROL
+    return _speedups.encode_batch(
+        [row], base_offset, partition_leader_epoch, attributes, producer_id, producer_epoch, -1, _speedups.crc32c
     )
 
 
