@@ -6,8 +6,9 @@ the oldest header, and a request in a version we do not know still has a header 
 
 import struct
 from collections.abc import Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from ottla.errors import ErrorCode
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.primitives import MALFORMED, MISFIT, Buffer, ProtocolError, skip_tags
 from ottla.protocol.schema import Message, join
@@ -101,8 +102,11 @@ def _response_prefix(key: int, version: int, correlation_id: int, size: int) -> 
         raise ProtocolError(f"response header: {error}") from None
 
 
-def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Message]:
-    """The correlation id and the message of a response frame (without its size)."""
+def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
+    """The correlation id and the message of a response frame (without its size).
+
+    A broker that does not know the version of an ApiVersions request answers in version 0, and so it is read.
+    """
     api = API[key]
     try:
         (correlation_id,) = _INT32.unpack_from(frame)
@@ -111,6 +115,8 @@ def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Message
             position = 5
             if frame[4]:
                 position = skip_tags(frame, 5, frame[4])
+        if key == ApiKey.API_VERSIONS and _INT16.unpack_from(frame, 4)[0] == ErrorCode.UNSUPPORTED_VERSION:
+            version = 0
     except MALFORMED as error:
         raise ProtocolError(f"response header: {error}") from None
     return correlation_id, api.response.decode(frame, version, position)

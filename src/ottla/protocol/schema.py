@@ -1,7 +1,7 @@
 """How messages are written down: one class per message, one line per field, all versions in it. Pure.
 
 A message module is a table. The class statement collects the fields, and `encode` and `decode` are
-generated from them for each version on first use (compiler.py).
+generated from them for each version on first use (compiler.py, decoder.py, encoder.py).
 
 >>> class Greeting(Message, versions=range(0, 3), flexible_since=2):
 ...     text:  str        = field("string")
@@ -237,7 +237,7 @@ class Message(Struct):
         try:
             read = decoders[version]
         except KeyError:
-            from ottla.protocol.compiler import build_decoder
+            from ottla.protocol.decoder import build_decoder
 
             read = decoders[version] = build_decoder(cls, version, of_bytes=type(buffer) is bytes)
         try:
@@ -262,7 +262,7 @@ class Message(Struct):
         try:
             write = self._encoders[version]
         except KeyError:
-            from ottla.protocol.compiler import build_encoder
+            from ottla.protocol.encoder import build_encoder
 
             write = self._encoders[version] = build_encoder(type(self), version)
         try:

@@ -1,0 +1,160 @@
+"""Frames: sizes, headers, and ApiVersions' own rules."""
+
+import pytest
+
+from ottla.errors import ErrorCode
+from ottla.protocol import framing
+from ottla.protocol.api import API, ApiKey
+from ottla.protocol.framing import decode_request_header, decode_response, encode_request, encode_response
+from ottla.protocol.messages import group_records
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from ottla.protocol.messages.fetch import FetchResponse
+from ottla.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
+from ottla.protocol.messages.headers import RequestHeader, ResponseHeader
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.primitives import ProtocolError
+
+
+def size_and_frame(data: bytes) -> tuple[int, bytes]:
+    return int.from_bytes(data[:4], "big"), data[4:]
+
+
+@pytest.mark.parametrize("version", range(0, 14))
+def test_a_request_comes_back_as_it_was_sent(version: int) -> None:
+    request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
+    size, frame = size_and_frame(encode_request(ApiKey.METADATA, version, 5, "me", request))
+    assert size == len(frame)
+    header = decode_request_header(frame)
+    assert header[:4] == (ApiKey.METADATA, version, 5, "me")
+    assert MetadataRequest.decode(frame, version, header.body_offset) == request
+
+
+@pytest.mark.parametrize("version", range(0, 14))
+def test_a_response_comes_back_as_it_was_sent(version: int) -> None:
+    response = MetadataResponse(topics=[MetadataResponse.MetadataResponseTopic(name="t")])
+    size, frame = size_and_frame(encode_response(ApiKey.METADATA, version, -5, response))
+    assert size == len(frame)
+    assert decode_response(ApiKey.METADATA, version, frame) == (-5, response)
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 18])
+def test_a_response_with_records_is_framed_the_same_way(version: int) -> None:
+    partition = FetchResponse.PartitionData(partition_index=3, high_watermark=9, records=memoryview(b"b" * 5000))
+    topic = FetchResponse.FetchableTopicResponse(partitions=[partition])
+    size, frame = size_and_frame(encode_response(ApiKey.FETCH, version, 1, FetchResponse(responses=[topic])))
+    assert size == len(frame) > 5000
+    correlation_id, response = decode_response(ApiKey.FETCH, version, frame)
+    assert (correlation_id, response.responses[0].partitions[0].records) == (1, b"b" * 5000)
+
+
+def test_headers_agree_with_the_published_tables() -> None:
+    for version, key in ((1, ApiKey.SASL_HANDSHAKE), (2, ApiKey.DESCRIBE_CLUSTER)):
+        header = RequestHeader(request_api_key=key, request_api_version=0, correlation_id=9, client_id="grün")
+        assert decode_request_header(header.encode(version)) == (key, 0, 9, "grün", len(header.encode(version)))
+        response = API[key].response()
+        assert encode_request(key, 0, 9, "grün", API[key].request())[4:].startswith(header.encode(version))
+        assert encode_response(key, 0, 9, response)[4:] == (
+            ResponseHeader(correlation_id=9).encode(version - 1) + response.encode(0)
+        )
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_null_client_id_reads_as_empty(version: int) -> None:
+    key = (ApiKey.SASL_HANDSHAKE, ApiKey.DESCRIBE_CLUSTER)[version - 1]
+    header = RequestHeader(request_api_key=key, correlation_id=1, client_id=None).encode(version)
+    assert decode_request_header(header) == (key, 0, 1, "", len(header))
+    assert encode_request(key, 0, 1, None, API[key].request())[4:].startswith(header)
+
+
+def test_unknown_tags_of_a_header_are_skipped() -> None:
+    plain = RequestHeader(request_api_key=60, correlation_id=1, client_id="c").encode(2)
+    tagged = plain[:-1] + bytes.fromhex("0105026162")
+    assert decode_request_header(tagged).body_offset == len(tagged)
+    response = API[60].response()
+    frame = bytes(4) + bytes.fromhex("0105026162") + response.encode(0)
+    assert decode_response(60, 0, frame) == (0, response)
+
+
+@pytest.mark.parametrize("version", [6, 99, 32767, -1])
+def test_an_unknown_version_of_api_versions_still_has_a_header(version: int) -> None:
+    """R4: it must be answered, so its correlation id must be read."""
+    header = RequestHeader(request_api_key=18, request_api_version=version, correlation_id=77, client_id="new")
+    frame = header.encode(1) + b"\xff\xff nobody knows what follows"
+    assert decode_request_header(frame) == (18, version, 77, "new", 13)
+
+
+@pytest.mark.parametrize("version", range(0, 6))
+def test_api_versions_always_answers_with_the_oldest_header(version: int) -> None:
+    response = ApiVersionsResponse(api_keys=[ApiVersionsResponse.ApiVersion(api_key=18, max_version=5)])
+    frame = encode_response(ApiKey.API_VERSIONS, version, 7, response)[4:]
+    assert frame == ResponseHeader(correlation_id=7).encode(0) + response.encode(version)
+    assert decode_response(ApiKey.API_VERSIONS, version, frame) == (7, response)
+
+
+@pytest.mark.parametrize("asked", range(0, 6))
+def test_a_refusal_of_api_versions_is_read_in_version_0_whatever_was_asked(asked: int) -> None:
+    refusal = bytes.fromhex("00000007002300000001001200000004")
+    correlation_id, response = decode_response(ApiKey.API_VERSIONS, asked, refusal)
+    assert (correlation_id, response.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
+    assert response.api_keys == [ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=4)]
+
+
+def test_only_flexible_api_versions_requests_have_a_flexible_header() -> None:
+    request = ApiVersionsRequest()
+    assert decode_request_header(encode_request(18, 2, 1, "c", request)[4:]).body_offset == 11
+    assert decode_request_header(encode_request(18, 3, 1, "c", request)[4:]).body_offset == 12
+
+
+@pytest.mark.parametrize(
+    "frame",
+    ["", "0012", "00120003000000070005636c69", "0012000300000007fffe", "00120003000000070002fffe",
+     "0004000000000007ffff", "7fff000000000007ffff", "ffff000000000007ffff", "0000000200000007ffff",
+     "003c000000000007ffff", "003c000000000007ffff01"],
+    ids=["empty", "two bytes", "client id cut", "negative length", "not UTF-8", "an API that is gone",
+         "unknown API", "negative API", "a version that is gone", "no tag section", "a tag section cut"],
+)  # fmt: skip
+def test_a_malformed_request_header_is_a_protocol_error(frame: str) -> None:
+    """R8: the connection is closed, nothing else happens."""
+    for kind in (bytes, bytearray, memoryview):
+        with pytest.raises(ProtocolError):
+            decode_request_header(kind(bytes.fromhex(frame)))
+
+
+@pytest.mark.parametrize("frame", ["", "000000", "00000001", "0000000101", "00000001010005"])
+def test_a_malformed_response_is_a_protocol_error(frame: str) -> None:
+    with pytest.raises(ProtocolError):
+        decode_response(ApiKey.DESCRIBE_CLUSTER, 0, bytes.fromhex(frame))
+
+
+def test_a_header_that_cannot_be_written_is_a_protocol_error() -> None:
+    with pytest.raises(ProtocolError):
+        encode_request(18, 0, 2**31, "c", ApiVersionsRequest())
+    with pytest.raises(ProtocolError):
+        encode_request(18, 0, 1, "x" * 40_000, ApiVersionsRequest())
+    with pytest.raises(ProtocolError):
+        encode_response(18, 0, 2**31, ApiVersionsResponse())
+
+
+def test_a_newer_version_of_the_consumer_protocol_reads_as_the_newest_known() -> None:
+    newest = framing.encode_versioned(ConsumerProtocolSubscription(topics=["t"], rack_id="r"), 3)
+    newer = b"\0\x09" + newest[2:] + b"fields of the future"
+    read = framing.decode_versioned(ConsumerProtocolSubscription, newer, accept_newer=True)
+    assert (read.topics, read.rack_id) == (["t"], "r")
+
+
+def test_a_stored_value_of_an_unknown_version_is_refused() -> None:
+    stored = framing.encode_versioned(OffsetCommitValue(offset=1), 3)
+    with pytest.raises(ProtocolError, match="has no version 9"):
+        framing.decode_versioned(OffsetCommitValue, b"\0\x09" + stored[2:])
+    with pytest.raises(ProtocolError):
+        framing.decode_versioned(OffsetCommitValue, b"\0")
+
+
+def test_a_stored_key_of_an_unknown_type_is_skipped() -> None:
+    key = framing.encode_record_key(OffsetCommitKey(group="g", topic="t", partition=1))
+    assert framing.decode_record_key(group_records.KEYS, b"\x03\xe7" + key[2:]) is None
+    with pytest.raises(ProtocolError):
+        framing.decode_record_key(group_records.KEYS, b"\0")
+    with pytest.raises(ProtocolError):
+        framing.decode_record_key(group_records.KEYS, key[:-1])

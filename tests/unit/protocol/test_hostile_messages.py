@@ -1,0 +1,171 @@
+"""Hostile bytes: whatever arrives is a message or a ProtocolError, and costs no more than its own size.
+
+R8. Every decoder is tried; the seed of a failure is its test's name, so it fails again.
+"""
+
+import random
+import struct
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.produce import ProduceRequest
+from ottla.protocol.primitives import ProtocolError, uvarint
+from ottla.protocol.schema import Message, Struct, field
+from ottla.testing.messages import every_message, full
+
+each_message = pytest.mark.parametrize("cls", every_message(), ids=lambda cls: cls.__name__)
+
+GIANTS = [
+    b"\x7f\xff\xff\xff",
+    b"\x80\x00\x00\x00",
+    b"\xff\xff\xff\xfe",
+    b"\xff\xff\xff\xff\x07",
+    b"\x80\x80\x80\x80\x08",
+]
+
+
+def edges(cls: type[Message]) -> set[int]:
+    """The oldest, the newest and the first flexible version."""
+    return {cls.versions[0], cls.versions[-1], cls.flexible_since or cls.versions[0]} & set(cls.versions)
+
+
+def try_to_decode(cls: type[Message], data: bytes, version: int) -> bool:
+    """Whether the bytes are a message. Anything but a message or a ProtocolError fails the test by itself."""
+    try:
+        message, end = cls.read(data, version)
+    except ProtocolError:
+        with pytest.raises(ProtocolError):
+            cls.read(memoryview(data), version)
+        return False
+    assert end <= len(data)
+    message.encode(version)
+    return True
+
+
+@each_message
+def test_a_message_cut_short_is_refused_wherever_it_was_cut(cls: type[Message]) -> None:
+    for version in edges(cls):
+        encoded = full(cls, version).encode(version)
+        for cut in sorted({*range(min(len(encoded), 40)), *range(0, len(encoded), 1 + len(encoded) // 40)}):
+            assert not try_to_decode(cls, encoded[:cut], version), f"v{version} cut at {cut}"
+
+
+@each_message
+def test_changed_bytes_are_a_message_or_refused(cls: type[Message]) -> None:
+    chance = random.Random(cls.__name__)
+    for version in edges(cls):
+        encoded = full(cls, version).encode(version)
+        for _ in range(30 if encoded else 0):
+            changed = bytearray(encoded)
+            for _ in range(chance.choice([1, 1, 1, 4])):
+                changed[chance.randrange(len(changed))] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+            try_to_decode(cls, bytes(changed), version)
+
+
+@each_message
+def test_random_bytes_are_a_message_or_refused(cls: type[Message]) -> None:
+    chance = random.Random(cls.__name__)
+    for _ in range(30):
+        try_to_decode(cls, chance.randbytes(chance.randrange(200)), chance.choice(cls.versions))
+
+
+@each_message
+def test_a_giant_count_or_length_anywhere_allocates_nothing(cls: type[Message]) -> None:
+    chance = random.Random(cls.__name__)
+    version = cls.versions[-1]
+    encoded = full(cls, version).encode(version)
+    try_to_decode(cls, encoded, version)  # compiles the decoders, so that only the data is measured below
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            at = chance.randrange(len(encoded) + 1)
+            giant = chance.choice(GIANTS)
+            hostile = encoded[:at] + giant + encoded[at + chance.choice([0, 1, len(giant)]) :] + bytes(200)
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            try_to_decode(cls, hostile, version)
+            _, peak = tracemalloc.get_traced_memory()
+            # A few hundred bytes cannot become more than a few hundred small objects.
+            assert peak - before < 500 * len(hostile), f"v{version} {giant.hex()} at {at}"
+    finally:
+        tracemalloc.stop()
+
+
+class Hollow(Message, versions=range(0, 3), flexible_since=2):
+    """An array whose elements take no bytes at all in version 0."""
+
+    items: "list[Hollow.Nothing]" = field("[]Nothing")
+
+    class Nothing(Struct):
+        later: int = field("int8", "1+")
+
+
+def test_a_count_of_elements_without_width_is_refused_too() -> None:
+    assert len(Hollow.decode(struct.pack(">i", 3) + b"xyz", 0).items) == 3
+    tracemalloc.start()
+    try:
+        for count in (4, 1000, 2**31 - 1):
+            with pytest.raises(ProtocolError, match="do not fit"):
+                Hollow.decode(struct.pack(">i", count) + b"xyz", 0)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 13])
+@pytest.mark.parametrize("length", [6, 100, 2**31 - 2])
+def test_records_that_claim_to_be_longer_than_the_frame_are_refused(version: int, length: int) -> None:
+    partition = ProduceRequest.PartitionProduceData(records=b"batch")
+    topic = ProduceRequest.TopicProduceData(partition_data=[partition])
+    encoded = ProduceRequest(topic_data=[topic]).encode(version)
+    flexible = ProduceRequest.is_flexible(version)
+    tail = b"batch" + (bytes(3) if flexible else b"")
+    honest = (uvarint(6) if flexible else struct.pack(">i", 5)) + tail
+    assert encoded.endswith(honest)
+    lying = (uvarint(length + 1) if flexible else struct.pack(">i", length)) + tail
+    with pytest.raises(ProtocolError):
+        ProduceRequest.decode(encoded.removesuffix(honest) + lying, version)
+
+
+@pytest.mark.parametrize(
+    ("data", "version"),
+    [
+        ("0000000100017affff", 0),
+        ("000000010001ff", 0),
+        ("00000001ffff", 0),
+        ("02" + "00" * 16 + "02ff00", 12),
+        ("02" + "00" * 16 + "ffff02" + "61" * 40_000, 12),
+    ],
+    ids=["a byte is missing", "not UTF-8", "null where there is none", "not UTF-8, compact", "too long a string"],
+)
+def test_a_malformed_string_is_refused(data: str, version: int) -> None:
+    hostile = bytes.fromhex(data)
+    if data == "0000000100017affff":
+        hostile = hostile[:6]
+    with pytest.raises(ProtocolError):
+        MetadataRequest.decode(hostile, version)
+
+
+def test_an_array_of_numbers_that_claims_too_much_is_refused() -> None:
+    topic = MetadataResponse.MetadataResponseTopic(
+        name="t", partitions=[MetadataResponse.MetadataResponsePartition(replica_nodes=list(range(1000)))]
+    )
+    encoded = MetadataResponse(topics=[topic]).encode(8)
+    count = struct.pack(">i", 1000)
+    assert encoded.count(count) == 1
+    for claimed in (1001, 2**29, 2**31 - 1):
+        with pytest.raises(ProtocolError):
+            MetadataResponse.decode(encoded.replace(count, struct.pack(">i", claimed)), 8)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300), st.integers(4, 18))
+def test_nothing_gets_past_the_busiest_decoders(data: bytes, version: int) -> None:
+    try_to_decode(FetchRequest, data, version)
+    try_to_decode(FetchResponse, data, version)
+    try_to_decode(ProduceRequest, data, min(version, 13))
