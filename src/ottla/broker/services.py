@@ -2,6 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.transaction_seams import (
+    TransactionalInit,
+    TransactionVerifier,
+    no_transaction_coordinator,
+    refuse_transactions,
+)
+
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig, Settings
     from ottla.broker.fetch_sessions import FetchSessions
@@ -15,7 +22,17 @@ if TYPE_CHECKING:
 class Services:
     """The broker's parts, as handlers see them."""
 
-    __slots__ = ("broker_id", "clock", "config", "metadata", "replicas", "sessions", "settings")
+    __slots__ = (
+        "broker_id",
+        "clock",
+        "config",
+        "init_transactional_producer",
+        "metadata",
+        "replicas",
+        "sessions",
+        "settings",
+        "verify_transaction",
+    )
 
     def __init__(
         self,
@@ -35,6 +52,8 @@ class Services:
         self.replicas = replicas
         self.sessions = sessions
         self.clock = clock
+        self.verify_transaction: TransactionVerifier = refuse_transactions
+        self.init_transactional_producer: TransactionalInit = no_transaction_coordinator
 
     @property
     def image(self) -> "ClusterImage":

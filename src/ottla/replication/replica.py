@@ -8,6 +8,7 @@ from ottla.types import TopicPartition
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
     from ottla.metadata.image import PartitionImage
+    from ottla.replication.maintenance import Upkeep
     from ottla.replication.waiting import PartitionWaits
 
 UNKNOWN_OFFSET = -1
@@ -72,15 +73,18 @@ class Replica:
         "min_insync_replicas",
         "partition_epoch",
         "replicas",
+        "stable_seen",
         "storage_failure",
         "topic_id",
         "topic_partition",
         "undecided_bytes",
         "unreplicated_bytes",
+        "upkeep",
         "waits",
     )
 
     log: "PartitionLog"
+    upkeep: "Upkeep"
     waits: "PartitionWaits | None"
 
     def __init__(
@@ -116,8 +120,10 @@ class Replica:
         self.waits = None
         self.unreplicated_bytes = 0
         self.undecided_bytes = 0
+        self.stable_seen = 0
+        """The last stable offset that those who wait have been told of."""
 
-    # -- role ---------------------------------------------------------------------------------------------------------
+    # -- role --
 
     def become(self, partition: "PartitionImage", *, log_end_offset: int, now: int) -> bool:
         """Takes the role that the image gives this broker. True if a new leader epoch began."""
@@ -153,7 +159,7 @@ class Replica:
             self.is_leader and not self.followers and self.broker_id in self.isr and not self.flush_before_ack
         )
 
-    # -- checks on requests ---------------------------------------------------------------------------------------------
+    # -- checks on requests --
 
     def check_leader_epoch(self, epoch: int) -> None:
         """A client that knows another leader epoch than ours must refresh, or wait until we know it too."""
@@ -176,7 +182,7 @@ class Replica:
         """A new leader may still hold an old high watermark until its followers have fetched in its epoch."""
         return high_watermark >= self.epoch_start_offset
 
-    # -- the high watermark -----------------------------------------------------------------------------------------------
+    # -- the high watermark --
 
     def committed_offset(self, *, log_end_offset: int, flushed_offset: int, high_watermark: int, now: int) -> int:
         """Up to where every replica that counts has the log. Never goes back, and stands still below the minimum."""
@@ -194,7 +200,7 @@ class Replica:
         # One that is caught up is about to join. Leaving it behind now would keep it out for ever under load.
         return follower.log_end_offset >= 0 and follower.is_caught_up(log_end_offset, now, self.lag_max_ms)
 
-    # -- followers ------------------------------------------------------------------------------------------------------
+    # -- followers --
 
     def follower(self, broker_id: int) -> Follower:
         found = self.followers.get(broker_id)
@@ -237,7 +243,7 @@ class Replica:
         starts = [f.log_start_offset for f in self.followers.values()]
         return min([log_start_offset, *starts])
 
-    # -- how many bytes became readable -----------------------------------------------------------------------------------
+    # -- how many bytes became readable --
     # Waiting fetches count bytes, offsets are what moves. Both counters are exact whenever a limit reaches the one
     # above it, which is always so while no follower lags and no transaction is open; in between they share
     # the bytes out evenly over the offsets.

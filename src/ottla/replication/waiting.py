@@ -14,14 +14,20 @@ from ottla.errors import ErrorCode
 class CommitWait:
     """One request that waits until what it appended, to one partition or several, is committed."""
 
-    __slots__ = ("codes", "pending", "reply", "timer")
+    __slots__ = ("codes", "pending", "queues", "reply", "timer")
 
     def __init__(self, count: int, reply: Any = None) -> None:
         self.codes: list[ErrorCode | None] = [None] * count
         """The outcome in each awaited partition; None while it waits."""
         self.pending = count
+        self.queues: list[CommitQueue | None] = [None] * count
         self.reply = reply
         self.timer: Any = None
+
+    def wait_in(self, queue: "CommitQueue", next_offset: int, slot: int) -> None:
+        """Waits for the partition `slot`, whose queue this is, to have `next_offset` committed."""
+        self.queues[slot] = queue
+        queue.add(next_offset, self, slot)
 
     @property
     def is_over(self) -> bool:
@@ -37,8 +43,13 @@ class CommitWait:
 
     def time_out(self) -> None:
         """Ends the wait: what is not committed yet has taken too long."""
-        self.codes = [ErrorCode.REQUEST_TIMED_OUT if code is None else code for code in self.codes]
+        late = [slot for slot, code in enumerate(self.codes) if code is None]
         self.pending = 0
+        for slot in late:
+            self.codes[slot] = ErrorCode.REQUEST_TIMED_OUT
+            queue = self.queues[slot]
+            if queue is not None:
+                queue.abandon()
 
 
 class CommitQueue:

@@ -6,7 +6,7 @@ from ottla.replication.waiting import CommitQueue, CommitWait, FetchWait, Limit,
 
 def waiting(queue: CommitQueue, next_offset: int) -> CommitWait:
     wait = CommitWait(1)
-    queue.add(next_offset, wait, 0)
+    wait.wait_in(queue, next_offset, 0)
     return wait
 
 
@@ -30,8 +30,8 @@ def test_a_duplicate_waits_for_its_first_writing_which_lies_before_the_others() 
 def test_a_request_over_two_partitions_ends_with_the_slower_one() -> None:
     first, second = CommitQueue(), CommitQueue()
     wait = CommitWait(2)
-    first.add(3, wait, 0)
-    second.add(7, wait, 1)
+    wait.wait_in(first, 3, 0)
+    wait.wait_in(second, 7, 1)
     assert first.reached(3) == []
     assert second.reached(7) == [wait]
     assert wait.codes == [ErrorCode.NONE, ErrorCode.NONE]
@@ -40,8 +40,8 @@ def test_a_request_over_two_partitions_ends_with_the_slower_one() -> None:
 def test_losing_the_lead_fails_everyone_who_waits_there() -> None:
     first, second = CommitQueue(), CommitQueue()
     both = CommitWait(2)
-    first.add(3, both, 0)
-    second.add(7, both, 1)
+    both.wait_in(first, 3, 0)
+    both.wait_in(second, 7, 1)
     alone = waiting(first, 9)
     assert first.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER) == [alone]
     assert alone.codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -52,8 +52,8 @@ def test_losing_the_lead_fails_everyone_who_waits_there() -> None:
 def test_a_timeout_tells_the_uncommitted_partitions_from_the_committed() -> None:
     first, second = CommitQueue(), CommitQueue()
     wait = CommitWait(2)
-    first.add(3, wait, 0)
-    second.add(7, wait, 1)
+    wait.wait_in(first, 3, 0)
+    wait.wait_in(second, 7, 1)
     first.reached(3)
     wait.time_out()
     assert wait.is_over and wait.codes == [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT]
@@ -66,7 +66,6 @@ def test_a_partition_that_never_commits_does_not_collect_its_timed_out_requests(
     for offset in range(11, 1_011):
         wait = waiting(queue, offset)
         wait.time_out()
-        queue.abandon()
     assert len(queue) == 1
     assert len(queue._heap) < 10
     assert queue.reached(10_000) == [patient]

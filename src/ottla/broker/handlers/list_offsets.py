@@ -1,0 +1,121 @@
+"""ListOffsets v1-11: offsets by timestamp, and the ends of a log.
+
+v2 isolation level; v4 leader epochs; v5 OFFSET_NOT_AVAILABLE (before: LEADER_NOT_AVAILABLE); v7 -3, the largest
+timestamp; v8 -4, the earliest local offset, which without tiers is the log's start; v9 -5 and v11 -6, the latest
+tiered offset and the earliest not yet uploaded, of which there is none.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from ottla.replication.replica import Replica
+from ottla.types import TopicPartition
+
+PartitionAnswer = ListOffsetsResponse.ListOffsetsPartitionResponse
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+
+CONSUMER = -1
+DEBUGGING_CONSUMER = -2
+READ_COMMITTED = 1
+
+
+class Found(NamedTuple):
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+NOTHING = Found(-1, -1, -1)
+
+
+@handles(ApiKey.LIST_OFFSETS, versions=range(1, 12))
+def list_offsets(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
+    version = context.api_version
+    asked_for = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = PartitionAnswer(partition_index=asked.partition_index)
+            try:
+                if asked_for[topic.name, asked.partition_index] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is asked for more than once")
+                found = _find(request, context, topic.name, asked)
+            except KafkaError as error:
+                answer.error_code = error.code
+                if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and version < 5:
+                    answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+            else:
+                answer.offset, answer.timestamp = found.offset, found.timestamp
+                if version >= 4:
+                    answer.leader_epoch = found.leader_epoch
+            answers.append(answer)
+        topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _find(
+    request: ListOffsetsRequest, context: Context, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition
+) -> Found:
+    timestamp = asked.timestamp
+    if timestamp < 0 and timestamp not in (LATEST, EARLIEST):
+        since = SINCE_VERSION.get(timestamp)
+        if since is None or context.api_version < since:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} in version {context.api_version}")
+    replica = _replica(request, context, TopicPartition(topic, asked.partition_index))
+    replica.check_leader_epoch(asked.current_leader_epoch)
+    log = replica.log
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return Found(log.log_start_offset, -1, log.leader_epochs.epoch_for_offset(log.log_start_offset))
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NOTHING
+    is_client = request.replica_id == CONSUMER
+    # A new leader's high watermark may be older than what its predecessor had told clients already.
+    is_current = not is_client or replica.is_high_watermark_current(log.high_watermark)
+    if not is_client:
+        end = log.log_end_offset
+    elif request.isolation_level == READ_COMMITTED:
+        end = log.last_stable_offset
+    else:
+        end = log.high_watermark
+    if timestamp == LATEST:
+        if not is_current:
+            raise _not_available(replica)
+        return Found(end, -1, replica.leader_epoch)
+    if timestamp == MAX_TIMESTAMP:
+        found = log.find_max_timestamp(end)
+    else:
+        found = log.find_offset_by_timestamp(timestamp, upper_bound=end)
+    if found is None:
+        if not is_current:
+            raise _not_available(replica)
+        return NOTHING
+    return Found(found.offset, found.timestamp, found.leader_epoch)
+
+
+def _replica(request: ListOffsetsRequest, context: Context, topic_partition: TopicPartition) -> Replica:
+    replicas = context.services.replicas
+    if request.replica_id == DEBUGGING_CONSUMER:
+        replica = replicas.find(*topic_partition)
+        if replica is not None:
+            return replica
+    return replicas.leader(topic_partition)
+
+
+def _not_available(replica: Replica) -> KafkaError:
+    return KafkaError(
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        f"{replica.topic_partition} has a new leader that its followers have yet to meet",
+    )

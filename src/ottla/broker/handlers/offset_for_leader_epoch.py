@@ -1,0 +1,33 @@
+"""OffsetForLeaderEpoch v2-4: where a leader epoch ended, so that readers and followers see whether logs have parted.
+
+v3 adds the replica id; v4 is flexible.
+"""
+
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.errors import KafkaError
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from ottla.types import TopicPartition
+
+
+@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=range(2, 5))
+def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, context: Context) -> OffsetForLeaderEpochResponse:
+    replicas = context.services.replicas
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition)
+            try:
+                replica = replicas.leader(TopicPartition(topic.topic, asked.partition))
+                replica.check_leader_epoch(asked.current_leader_epoch)
+                log = replica.log
+                answer.leader_epoch, answer.end_offset = log.leader_epochs.end_offset_for(
+                    asked.leader_epoch, log.log_end_offset
+                )
+            except KafkaError as error:
+                answer.error_code = error.code
+            answers.append(answer)
+        topics.append(OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
+    return OffsetForLeaderEpochResponse(topics=topics)

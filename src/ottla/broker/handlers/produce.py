@@ -1,0 +1,243 @@
+"""Produce v3-13: appends one batch to each of the partitions named.
+
+acks 0, 1 and all (-1). v4 KAFKA_STORAGE_ERROR (v3 reads NOT_LEADER_OR_FOLLOWER); v7 zstd; v8 record errors and a
+message; v9 flexible; v10 current leader and its endpoint; v13 topic ids. Records of a transaction are
+appended once `services.verify_transaction` has said that the transaction's coordinator knows the partition.
+
+Appending never waits, so the order of a connection's requests is the order of the log. What acks=all
+waits for afterwards is a commit; with nobody else to wait for, the answer is given at once.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from ottla.broker.current_leader import current_leader
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.broker.transaction_seams import TransactionalAppend, Verdicts
+from ottla.errors import ErrorCode, KafkaError
+from ottla.log.partition_log import Origin
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
+from ottla.protocol.record_batch import HEADER_SIZE, CorruptBatch, read_header
+from ottla.replication.replica import Replica
+from ottla.types import INTERNAL_TOPICS, TopicPartition
+
+TopicAnswer = ProduceResponse.TopicProduceResponse
+PartitionAnswer = ProduceResponse.PartitionProduceResponse
+
+ADMIN_CLIENT_ID = "__admin_client"
+"""The one client that may write to internal topics."""
+ACKS_ALL = -1
+_ATTRIBUTES_POSITION = 22
+_TRANSACTIONAL = 0x10
+
+
+@handles(ApiKey.PRODUCE, versions=range(3, 14))
+def produce(request: ProduceRequest, context: Context) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    if request.acks not in (ACKS_ALL, 1, 0):
+        return _refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+    if request.transactional_id is not None:
+        try:
+            unverified = _unverified(request, context)
+        except KafkaError as error:
+            return _refuse(request, error.code, error.detail)
+        if unverified is not None:
+            verdicts = context.services.verify_transaction(unverified)
+            if isinstance(verdicts, Awaitable):
+                return _append_when_verified(request, context, verdicts)
+            return _append(request, context, verdicts)
+    return _append(request, context, {})
+
+
+def _append(
+    request: ProduceRequest, context: Context, verdicts: Verdicts
+) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+    version, acks, replicas = context.api_version, request.acks, context.services.replicas
+    uncommitted: list[tuple[Replica, int, PartitionAnswer]] = []
+    failed: list[tuple[str, PartitionAnswer, KafkaError]] = []
+    topics = []
+    for topic in request.topic_data:
+        if version >= 13:
+            hosted = replicas.topics_by_id.get(topic.topic_id)
+            name = "" if hosted is None else hosted.name
+        else:
+            name = topic.name
+            hosted = replicas.topics.get(name)
+        answers = []
+        for data in topic.partition_data:
+            index, records = data.index, data.records
+            try:
+                replica = None if hosted is None else hosted.replicas.get(index)
+                if replica is None or not replica.is_leader:
+                    raise _not_leading(context, name, topic.topic_id, index)
+                if records is None:
+                    records = b""
+                elif len(records) >= HEADER_SIZE and records[_ATTRIBUTES_POSITION] & _TRANSACTIONAL:
+                    _check_transaction(request, replica, verdicts)
+                if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+                    raise KafkaError(
+                        ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: clients may not write to it"
+                    )
+                appended = replicas.append_to(replica, records, acks, Origin.CLIENT, version)
+            except KafkaError as error:
+                answer = PartitionAnswer(index=index, base_offset=-1)
+                failed.append((name, answer, error))
+            else:
+                answer = PartitionAnswer(
+                    index=index,
+                    base_offset=appended.base_offset,
+                    log_append_time_ms=appended.log_append_time_ms,
+                    log_start_offset=appended.log_start_offset,
+                )
+                if acks == ACKS_ALL and replica.log.high_watermark <= appended.last_offset:
+                    uncommitted.append((replica, appended.last_offset + 1, answer))
+            answers.append(answer)
+        topics.append(TopicAnswer(name=name, topic_id=topic.topic_id, partition_responses=answers))
+    if acks == 0:
+        if failed:
+            # Nobody waits for a response; what dispatch makes of this is the end of the connection.
+            raise failed[0][2]
+        return None
+    response = ProduceResponse(responses=topics)
+    if failed:
+        _explain(response, failed, context)
+    if uncommitted:
+        return _when_committed(response, uncommitted, request.timeout_ms, context)
+    return response
+
+
+def _not_leading(context: Context, name: str, topic_id: bytes, index: int) -> KafkaError:
+    services = context.services
+    if context.api_version >= 13:
+        known = services.image.topic_names.get(topic_id)
+        if known is None:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        name = known
+    return services.replicas.not_leading(name, index)
+
+
+def _explain(
+    response: ProduceResponse, failed: list[tuple[str, PartitionAnswer, KafkaError]], context: Context
+) -> None:
+    """Fills in what went wrong, and where a partition led elsewhere is to be found."""
+    version, endpoints = context.api_version, {}
+    for name, answer, error in failed:
+        code = error.code
+        if code is ErrorCode.KAFKA_STORAGE_ERROR and version < 4:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        answer.error_code = code
+        answer.error_message = error.detail or None
+        answer.record_errors = [
+            ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+            for index, message in getattr(error, "record_errors", ())
+        ]
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= 10:
+            leader = current_leader(context.services.image, name, answer.index, context.listener)
+            answer.current_leader = ProduceResponse.LeaderIdAndEpoch(
+                leader_id=leader.leader_id, leader_epoch=leader.leader_epoch
+            )
+            if leader.is_reachable:
+                endpoints[leader.leader_id] = ProduceResponse.NodeEndpoint(
+                    node_id=leader.leader_id, host=leader.host, port=leader.port, rack=leader.rack
+                )
+    if endpoints:
+        response.node_endpoints = list(endpoints.values())
+
+
+def _refuse(request: ProduceRequest, code: ErrorCode, detail: str) -> ProduceResponse:
+    """The same answer for every partition."""
+    return ProduceResponse(
+        responses=[
+            TopicAnswer(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionAnswer(index=data.index, error_code=code, base_offset=-1, error_message=detail)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+# -- acks=all --
+
+
+def _when_committed(
+    response: ProduceResponse,
+    uncommitted: list[tuple[Replica, int, PartitionAnswer]],
+    timeout_ms: int,
+    context: Context,
+) -> Awaitable[ProduceResponse]:
+    future: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
+
+    def reply(codes: list[ErrorCode]) -> None:
+        if future.done():
+            return
+        for (_, _, answer), code in zip(uncommitted, codes, strict=True):
+            if code is not ErrorCode.NONE:
+                answer.error_code, answer.base_offset = code, -1
+                answer.log_append_time_ms = answer.log_start_offset = -1
+        future.set_result(response)
+
+    context.services.replicas.when_committed(
+        [(replica, next_offset) for replica, next_offset, _ in uncommitted], timeout_ms, reply
+    )
+    return future
+
+
+# -- transactions --
+
+
+def _unverified(request: ProduceRequest, context: Context) -> TransactionalAppend | None:
+    """What has to be verified: partitions in which this producer epoch has no open transaction yet."""
+    replicas = context.services.replicas
+    partitions: dict[TopicPartition, None] = {}
+    producer_id = producer_epoch = -1
+    for topic in request.topic_data:
+        hosted = (
+            replicas.topics_by_id.get(topic.topic_id) if context.api_version >= 13 else replicas.topics.get(topic.name)
+        )
+        for data in topic.partition_data if hosted is not None else ():
+            replica = hosted.replicas.get(data.index)
+            if replica is None or data.records is None or len(data.records) < HEADER_SIZE:
+                continue
+            try:
+                header = read_header(data.records)
+            except CorruptBatch:
+                continue
+            if header.is_transactional and not replica.log.producers.has_open_transaction(
+                header.producer_id, header.producer_epoch
+            ):
+                if partitions and (producer_id, producer_epoch) != (header.producer_id, header.producer_epoch):
+                    raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "one transaction has one producer")
+                producer_id, producer_epoch = header.producer_id, header.producer_epoch
+                partitions[replica.topic_partition] = None
+    if not partitions:
+        return None
+    assert request.transactional_id is not None
+    return TransactionalAppend(
+        request.transactional_id, producer_id, producer_epoch, tuple(partitions), context.api_version
+    )
+
+
+def _check_transaction(request: ProduceRequest, replica: Replica, verdicts: Verdicts) -> None:
+    if request.transactional_id is None:
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "records of a transaction, but no transactional id"
+        )
+    verdict = verdicts.get(replica.topic_partition, ErrorCode.NONE)
+    if verdict is not ErrorCode.NONE:
+        raise KafkaError(
+            verdict, f"{replica.topic_partition} is not known as part of a transaction of {request.transactional_id!r}"
+        )
+
+
+async def _append_when_verified(
+    request: ProduceRequest, context: Context, verdicts: Awaitable[Verdicts]
+) -> ProduceResponse | None:
+    answer: Any = _append(request, context, await verdicts)
+    return await answer if isinstance(answer, Awaitable) else answer

@@ -1,0 +1,44 @@
+"""The two places where the transaction coordinator joins the broker, and what is said while there is none. Pure.
+
+`Services` holds one callable for each. Whoever brings transactions assigns its own; nothing else has to change.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.types import TopicPartition
+
+
+class TransactionalAppend(NamedTuple):
+    """Batches of one transaction that are about to be appended, each the first of its transaction in its partition."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    produce_version: int
+    """From Produce v12 on the request itself adds the partitions to the transaction (KIP-890)."""
+
+
+Verdicts = Mapping[TopicPartition, ErrorCode]
+"""NONE where the coordinator knows the partition as part of the transaction, else what to tell the producer."""
+
+TransactionVerifier = Callable[[TransactionalAppend], Verdicts | Awaitable[Verdicts]]
+"""Asked before the first batch of a transaction goes into a partition: without the coordinator's knowledge it would
+hang there for ever. The answer may come at once, which keeps the connection's order, or be awaited; the log
+itself refuses an append that a marker overtook meanwhile, and one out of sequence."""
+
+TransactionalInit = Callable[[Any, Any], Any]
+"""Answers an InitProducerId request that has a transactional id: (request, context) -> response or awaitable."""
+
+
+def refuse_transactions(append: TransactionalAppend) -> Verdicts:
+    """No coordinator, no transaction."""
+    return dict.fromkeys(append.partitions, ErrorCode.INVALID_TXN_STATE)
+
+
+def no_transaction_coordinator(request: Any, context: Any) -> Any:
+    raise KafkaError(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates the transactional id {request.transactional_id!r}"
+    )

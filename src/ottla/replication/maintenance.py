@@ -1,0 +1,369 @@
+"""OWNER of the work that logs need in the background: syncing, checkpoints, retention, compaction, removal.
+
+Nothing here polls. A timer runs only while there is something it will have to do: a thousand idle partitions cost
+one look every `log.retention.check.interval.ms`.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.clock import Clock
+from ottla.config import setting, settings_of
+from ottla.errors import KafkaError
+from ottla.log.disk import Disk
+from ottla.log.log_directory import LogDirectory
+from ottla.replication.replica import Replica
+from ottla.types import INT64_MAX, TopicPartition
+
+log = logging.getLogger("ottla.replication")
+
+RETENTION_CHUNK = 100
+"""How many logs are looked at before other work gets its turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaConfig:
+    """How this broker keeps its replicas."""
+
+    flush_before_ack: bool = setting(
+        "ottla.flush.before.ack", False, "acks=all waits until the records are on stable storage (syncs are shared)."
+    )
+    retention_check_interval_ms: int = setting(
+        "log.retention.check.interval.ms", 300_000, "How often to look for segments to delete.", kind="long", at_least=1
+    )
+    high_watermark_checkpoint_interval_ms: int = setting(
+        "replica.high.watermark.checkpoint.interval.ms",
+        5_000,
+        "How long after a change offsets are written to the checkpoint files.",
+        kind="long",
+        at_least=1,
+    )
+    cleaner_enable: bool = setting("log.cleaner.enable", True, "Whether compacted topics are compacted.")
+    cleaner_backoff_ms: int = setting(
+        "log.cleaner.backoff.ms", 15_000, "How long after a write to look whether a log needs compaction.", kind="long"
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        "producer.id.expiration.check.interval.ms", 600_000, "How often to forget idle producers.", at_least=1
+    )
+    replica_lag_time_max_ms: int = setting(
+        "replica.lag.time.max.ms",
+        30_000,
+        "A follower that was not caught up for this long leaves the in-sync set.",
+        kind="long",
+    )
+
+    @classmethod
+    def taken_from(cls, config: Any) -> "ReplicaConfig":
+        """Takes from a larger config what is declared here under the same setting names."""
+        theirs = settings_of(type(config))
+        mine = settings_of(cls)
+        return cls(
+            **{s.attribute: getattr(config, theirs[name].attribute) for name, s in mine.items() if name in theirs}
+        )
+
+
+class Upkeep:
+    """What one log is due. Kept beside the replica, so that an append has one flag to look at."""
+
+    __slots__ = ("flush_timer", "flushes", "is_changed", "is_closed", "is_syncing", "wants_sync")
+
+    def __init__(self) -> None:
+        self.is_changed = False
+        """Since the last checkpoint."""
+        self.flushes = False
+        """An append may call for a sync: by `ottla.flush.before.ack`, `flush.messages` or `flush.ms`."""
+        self.wants_sync = False
+        self.is_syncing = False
+        self.is_closed = False
+        self.flush_timer: asyncio.TimerHandle | None = None
+
+
+class LogMaintenance:
+    def __init__(
+        self,
+        log_directory: LogDirectory,
+        *,
+        config: ReplicaConfig,
+        clock: Clock,
+        replicas: Callable[[], Iterator[Replica]],
+        flushed: Callable[[Replica], None],
+        failed: Callable[[Replica, str], None],
+    ) -> None:
+        self._directory = log_directory
+        self._config = config
+        self._clock = clock
+        self._replicas = replicas
+        self._flushed = flushed
+        self._failed = failed
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self._changed: dict[Replica, None] = {}
+        self._to_compact: dict[Replica, None] = {}
+        self._compacting = False
+        self._checkpointing = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._removals: dict[str, asyncio.TimerHandle | None] = {}
+        self._producers_checked_ms = 0
+        self._running: set[asyncio.Future[Any]] = set()
+
+    # -- life --
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._producers_checked_ms = self._clock()
+        self._arm("retention", self._config.retention_check_interval_ms, self._check_retention)
+        for path, handle in list(self._removals.items()):
+            if handle is None:
+                self._remove_later(path, 0)
+        for replica in self._replicas():
+            if replica.upkeep.wants_sync:
+                loop.call_soon(self._sync, replica)
+        if self._changed:
+            self._arm("checkpoint", self._config.high_watermark_checkpoint_interval_ms, self._checkpoint)
+        if self._to_compact:
+            self._arm("compaction", self._config.cleaner_backoff_ms, self._compact_next)
+
+    async def stop(self) -> None:
+        """Waits for what runs, then syncs and checkpoints everything. The directory can be closed after it."""
+        self._stopping = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for handle in self._removals.values():
+            if handle is not None:
+                handle.cancel()
+        for replica in self._replicas():
+            if replica.upkeep.flush_timer is not None:
+                replica.upkeep.flush_timer.cancel()
+        while self._running:
+            await asyncio.wait(list(self._running))
+        for replica in self._replicas():
+            if replica.log.flushed_offset < replica.log.log_end_offset and not replica.storage_failure:
+                self._sync(replica)
+        while self._running:
+            await asyncio.wait(list(self._running))
+        self._directory.checkpoint()
+
+    def _arm(self, name: str, delay_ms: float, callback: Callable[[], None]) -> None:
+        """One timer of each name; armed again only after it has gone off."""
+        if self._loop is None or self._stopping or name in self._timers:
+            return
+
+        def go_off() -> None:
+            del self._timers[name]
+            callback()
+
+        self._timers[name] = self._loop.call_later(delay_ms / 1000, go_off)
+
+    def _in_thread(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        assert self._loop is not None
+        future = self._loop.run_in_executor(None, function, *args)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    # -- what the manager reports --
+
+    def opened(self, replica: Replica) -> None:
+        replica.upkeep = Upkeep()
+        self.configured(replica)
+        self.changed(replica)
+
+    def configured(self, replica: Replica) -> None:
+        config = replica.log.config
+        replica.upkeep.flushes = (
+            self._config.flush_before_ack or config.flush_messages < INT64_MAX or config.flush_ms < INT64_MAX
+        )
+        if config.compacts:
+            self._look_for_compaction(replica)
+
+    def closed(self, replica: Replica) -> None:
+        """The replica's log is about to be closed: whatever still runs for it is of no interest."""
+        upkeep = replica.upkeep
+        upkeep.is_closed = True
+        if upkeep.flush_timer is not None:
+            upkeep.flush_timer.cancel()
+        self._changed.pop(replica, None)
+        self._to_compact.pop(replica, None)
+
+    def changed(self, replica: Replica) -> None:
+        """Its offsets differ from those in the checkpoint files."""
+        replica.upkeep.is_changed = True
+        self._changed[replica] = None
+        self._arm("checkpoint", self._config.high_watermark_checkpoint_interval_ms, self._checkpoint)
+        if replica.log.config.compacts:
+            self._look_for_compaction(replica)
+
+    # -- syncing: at most one in flight for each log; what is appended meanwhile shares the next --
+
+    def consider_flush(self, replica: Replica) -> None:
+        """Something was appended to a log that does not leave syncing to the operating system alone."""
+        if self._config.flush_before_ack or replica.log.needs_flush(self._clock()):
+            self._flush(replica)
+        elif replica.upkeep.flush_timer is None and self._loop is not None and not self._stopping:
+            delay_ms = replica.log.config.flush_ms
+            if delay_ms < INT64_MAX:
+                replica.upkeep.flush_timer = self._loop.call_later(delay_ms / 1000, self._flush_due, replica)
+
+    def _flush_due(self, replica: Replica) -> None:
+        replica.upkeep.flush_timer = None
+        self._flush(replica)
+
+    def _flush(self, replica: Replica) -> None:
+        upkeep = replica.upkeep
+        if upkeep.wants_sync or replica.storage_failure:
+            return
+        upkeep.wants_sync = True
+        if not upkeep.is_syncing and self._loop is not None:
+            # At the end of this turn of the loop: all that arrived with it goes into the same sync.
+            self._loop.call_soon(self._sync, replica)
+
+    def _sync(self, replica: Replica) -> None:
+        upkeep = replica.upkeep
+        upkeep.wants_sync = False
+        if upkeep.is_closed or upkeep.is_syncing or replica.storage_failure:
+            return
+        ticket = replica.log.unsynced()
+        upkeep.is_syncing = True
+        future = self._in_thread(_sync_handles, self._directory.disk, ticket.handles)
+        future.add_done_callback(functools.partial(self._synced, replica, ticket))
+
+    def _synced(self, replica: Replica, ticket: Any, future: "asyncio.Future[None]") -> None:
+        upkeep = replica.upkeep
+        upkeep.is_syncing = False
+        if upkeep.is_closed or future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            self._failed(replica, f"syncing failed: {error}")
+            return
+        replica.log.flushed(ticket)
+        self._flushed(replica)
+        if upkeep.wants_sync:
+            self._sync(replica)
+
+    # -- checkpoints --
+
+    def _checkpoint(self) -> None:
+        for replica in self._changed:
+            replica.upkeep.is_changed = False
+        self._changed.clear()
+        try:
+            self._directory.checkpoint()
+        except OSError as error:
+            # The files only save work after a crash; they are written again after the next change.
+            log.warning("checkpoint files were not written: %s", error)
+
+    # -- retention, rolling, idle producers --
+
+    def _check_retention(self) -> None:
+        self._arm("retention", self._config.retention_check_interval_ms, self._check_retention)
+        now = self._clock()
+        producers_due = now - self._producers_checked_ms >= self._config.producer_id_expiration_check_interval_ms
+        if producers_due:
+            self._producers_checked_ms = now
+        self._check_some(list(self._replicas()), producers_due)
+
+    def _check_some(self, replicas: list[Replica], producers_due: bool) -> None:
+        if self._stopping:
+            return
+        now = self._clock()
+        for replica in replicas[:RETENTION_CHUNK]:
+            if replica.upkeep.is_closed:
+                continue
+            try:
+                replica.log.roll_if_due(now)
+                removed = replica.log.enforce_retention(now)
+                if producers_due:
+                    replica.log.expire_producers(now)
+            except (OSError, KafkaError) as error:
+                log.warning(
+                    "partition %s: retention failed, and is tried again later: %s", replica.topic_partition, error
+                )
+                continue
+            if removed:
+                log.info(
+                    "partition %s: deleted %d segments, starts at offset %d now",
+                    replica.topic_partition,
+                    removed,
+                    replica.log.log_start_offset,
+                )
+                self.changed(replica)
+            elif replica.log.config.compacts:
+                self._look_for_compaction(replica)
+        if len(replicas) > RETENTION_CHUNK and self._loop is not None:
+            self._loop.call_soon(self._check_some, replicas[RETENTION_CHUNK:], producers_due)
+
+    # -- compaction: one log at a time, in a thread --
+
+    def _look_for_compaction(self, replica: Replica) -> None:
+        if self._config.cleaner_enable:
+            self._to_compact[replica] = None
+            if not self._compacting:
+                self._arm("compaction", self._config.cleaner_backoff_ms, self._compact_next)
+
+    def _compact_next(self) -> None:
+        while self._to_compact and not self._stopping:
+            replica = next(iter(self._to_compact))
+            del self._to_compact[replica]
+            try:
+                plan = replica.log.plan_compaction(self._clock())
+            except (OSError, KafkaError) as error:
+                log.warning("partition %s: compaction was not planned: %s", replica.topic_partition, error)
+                continue
+            if plan is not None:
+                self._compacting = True
+                future = self._in_thread(plan.run)
+                future.add_done_callback(functools.partial(self._compacted, replica, plan))
+                return
+
+    def _compacted(self, replica: Replica, plan: Any, future: "asyncio.Future[Any]") -> None:
+        others_wait = bool(self._to_compact)
+        if not replica.upkeep.is_closed and not future.cancelled():
+            try:
+                future.result()
+                replica.log.apply_compaction(plan)
+                self.changed(replica)
+            except (OSError, KafkaError) as error:
+                log.warning("partition %s: compaction failed: %s", replica.topic_partition, error)
+        self._compacting = False
+        if self._to_compact:
+            # The log just done may have more to do, but not before the others had their turn.
+            self._arm("compaction", 0 if others_wait else self._config.cleaner_backoff_ms, self._compact_next)
+
+    # -- removing what was deleted --
+
+    def delete(self, topic_partition: TopicPartition, delay_ms: int) -> None:
+        """Renames the partition's directory now, so that the name is free, and removes it after the delay."""
+        try:
+            path = self._directory.delete_log(topic_partition)
+        except OSError as error:
+            log.error("partition %s: its directory could not be renamed for removal: %s", topic_partition, error)
+            return
+        self._remove_later(path, delay_ms)
+
+    def _remove_later(self, path: str, delay_ms: int) -> None:
+        if self._loop is None or self._stopping:
+            self._removals[path] = None
+        else:
+            self._removals[path] = self._loop.call_later(delay_ms / 1000, self._remove, path)
+
+    def _remove(self, path: str) -> None:
+        self._removals.pop(path, None)
+        self._in_thread(self._directory.disk.remove_tree, path).add_done_callback(
+            functools.partial(self._removed, path)
+        )
+
+    def _removed(self, path: str, future: "asyncio.Future[None]") -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            log.warning("%s could not be removed: %s", path, error)
+
+
+def _sync_handles(disk: Disk, handles: Sequence[int]) -> None:
+    for handle in handles:
+        disk.sync(handle)

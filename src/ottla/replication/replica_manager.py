@@ -1,0 +1,436 @@
+"""OWNER of this broker's replicas: their logs and those who wait on them. append(), fetch waits, apply(image).
+
+Everything here runs on the event loop and, but for `wait_committed`, without awaiting, so the order of
+calls is the order of the log.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ottla.clock import Clock
+from ottla.errors import ErrorCode, KafkaError
+from ottla.log.config import TopicConfig
+from ottla.log.log_directory import LogDirectory
+from ottla.log.partition_log import Appended, Origin
+from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
+from ottla.replication.maintenance import LogMaintenance, ReplicaConfig
+from ottla.replication.replica import Replica
+from ottla.replication.waiting import CommitWait, FetchWait, Limit, PartitionWaits
+from ottla.types import TopicPartition
+
+log = logging.getLogger("ottla.replication")
+
+ACKS_ALL = -1
+
+
+class HostedTopic(NamedTuple):
+    """A topic of which this broker holds at least one partition."""
+
+    name: str
+    topic_id: bytes
+    image: TopicImage
+    config: TopicConfig
+    replicas: dict[int, Replica]
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        broker_id: int,
+        log_directory: LogDirectory,
+        *,
+        topic_config: Callable[[TopicImage], TopicConfig],
+        config: ReplicaConfig,
+        clock: Clock,
+    ) -> None:
+        self.broker_id = broker_id
+        self.log_directory = log_directory
+        self.config = config
+        self.image: ClusterImage | None = None
+        self.topics: dict[str, HostedTopic] = {}
+        self.topics_by_id: dict[bytes, HostedTopic] = {}
+        self._topic_config = topic_config
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._maintenance = LogMaintenance(
+            log_directory, config=config, clock=clock, replicas=self.replicas, flushed=self._advance, failed=self._fail
+        )
+
+    # -- life --
+
+    def start(self) -> None:
+        """Begins the work that goes on in the background. Call it on the loop that will serve requests."""
+        self._loop = asyncio.get_running_loop()
+        self._maintenance.start(self._loop)
+
+    async def stop(self) -> None:
+        """Lets go of everyone who waits, writes down what is known and closes the directory cleanly."""
+        for replica in self.replicas():
+            self._release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        await self._maintenance.stop()
+        self.log_directory.close()
+
+    # -- finding --
+
+    def replicas(self) -> Iterator[Replica]:
+        for topic in self.topics.values():
+            yield from topic.replicas.values()
+
+    def find(self, topic: str, partition: int) -> Replica | None:
+        """This broker's replica of a partition, whatever its role."""
+        hosted = self.topics.get(topic)
+        return None if hosted is None else hosted.replicas.get(partition)
+
+    def leader(self, topic_partition: TopicPartition) -> Replica:
+        """The replica, if this broker leads it; else UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER."""
+        topic, partition = topic_partition
+        hosted = self.topics.get(topic)
+        if hosted is not None:
+            replica = hosted.replicas.get(partition)
+            if replica is not None and replica.is_leader:
+                return replica
+        raise self.not_leading(topic, partition)
+
+    def not_leading(self, topic: str, partition: int) -> KafkaError:
+        """Why this broker cannot serve a partition as its leader."""
+        known = self.image.topics.get(topic) if self.image is not None else None
+        if known is None or not 0 <= partition < len(known.partitions):
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{partition}")
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} does not lead {topic}-{partition}"
+        )
+
+    # -- writing --
+
+    def append(
+        self,
+        topic_partition: TopicPartition,
+        batch: Any,
+        *,
+        acks: int,
+        origin: Origin = Origin.CLIENT,
+        produce_version: int | None = None,
+    ) -> Appended:
+        """Appends one batch to a partition this broker leads. What acks=all still has to wait for: `wait_committed`."""
+        return self.append_to(self.leader(topic_partition), batch, acks, origin, produce_version)
+
+    def append_to(
+        self,
+        replica: Replica,
+        batch: Any,
+        acks: int,
+        origin: Origin = Origin.CLIENT,
+        produce_version: int | None = None,
+    ) -> Appended:
+        if replica.storage_failure:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, replica.storage_failure)
+        if acks == ACKS_ALL and not replica.is_alone and not replica.has_enough_in_sync:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{replica.topic_partition} has {len(replica.isr)} of {replica.effective_min_isr} replicas in sync",
+            )
+        partition_log = replica.log
+        appended = partition_log.append(
+            batch, leader_epoch=replica.leader_epoch, origin=origin, produce_version=produce_version
+        )
+        if appended.duplicate:
+            return appended
+        if replica.is_alone and replica.waits is None and partition_log.first_unstable_offset is None:
+            partition_log.advance_high_watermark(appended.last_offset + 1)
+        else:
+            self._appended(replica, len(batch))
+        upkeep = replica.upkeep
+        if not upkeep.is_changed:
+            self._maintenance.changed(replica)
+        if upkeep.flushes:
+            self._maintenance.consider_flush(replica)
+        return appended
+
+    def _appended(self, replica: Replica, size_bytes: int) -> None:
+        replica.unreplicated_bytes += size_bytes
+        waits = replica.waits
+        if waits is not None and waits.has_fetches(Limit.LOG_END):
+            self._wake(waits.grow(Limit.LOG_END, size_bytes))
+        self._advance(replica)
+
+    def _advance(self, replica: Replica) -> None:
+        """Something moved: commits what may be committed and releases those who waited for it."""
+        partition_log = replica.log
+        before = partition_log.high_watermark
+        after = replica.committed_offset(
+            log_end_offset=partition_log.log_end_offset,
+            flushed_offset=partition_log.flushed_offset,
+            high_watermark=before,
+            now=self._clock() if replica.followers else 0,
+        )
+        if after > before:
+            partition_log.advance_high_watermark(after)
+        self.moved(replica, before)
+
+    def moved(self, replica: Replica, high_watermark_before: int) -> None:
+        """Tells those who wait how far the high watermark and the last stable offset have come."""
+        partition_log = replica.log
+        after, stable = partition_log.high_watermark, partition_log.last_stable_offset
+        committed_bytes = replica.committed_bytes(high_watermark_before, after, partition_log.log_end_offset)
+        decided_bytes = replica.decided_bytes(replica.stable_seen, stable, after)
+        stable_before, replica.stable_seen = replica.stable_seen, stable
+        waits = replica.waits
+        if waits is None:
+            return
+        # At least one byte: what was appended before anybody counted is readable now all the same.
+        if after > high_watermark_before and waits.has_fetches(Limit.HIGH_WATERMARK):
+            self._wake(waits.grow(Limit.HIGH_WATERMARK, max(1, committed_bytes)))
+        if stable > stable_before and waits.has_fetches(Limit.LAST_STABLE_OFFSET):
+            self._wake(waits.grow(Limit.LAST_STABLE_OFFSET, max(1, decided_bytes)))
+        if waits.commits:
+            self._end(waits.commits.reached(after))
+
+    def _fail(self, replica: Replica, reason: str) -> None:
+        """Stable storage failed under this partition: no more writes, and nobody is told that theirs are safe.
+
+        After a failed sync the kernel may have dropped the pages; a later sync that succeeds proves nothing about them.
+        """
+        log.error(
+            "partition %s: %s; it takes no more writes until the broker restarts", replica.topic_partition, reason
+        )
+        replica.storage_failure = reason
+        if replica.waits is not None:
+            self._end(replica.waits.commits.fail(ErrorCode.KAFKA_STORAGE_ERROR))
+
+    # -- waiting for a commit --
+
+    def when_committed(
+        self, offsets: list[tuple[Replica, int]], timeout_ms: int, reply: Callable[[list[ErrorCode]], None]
+    ) -> CommitWait | None:
+        """Calls `reply` once with an outcome for each (replica, next offset): now, on commit, or at the timeout."""
+        assert self._loop is not None
+        wait = CommitWait(len(offsets), reply)
+        for slot, (replica, next_offset) in enumerate(offsets):
+            if replica.storage_failure:
+                wait.settle(slot, ErrorCode.KAFKA_STORAGE_ERROR)
+            elif not replica.is_leader:
+                wait.settle(slot, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            elif replica.log.high_watermark >= next_offset:
+                wait.settle(slot, ErrorCode.NONE)
+            elif timeout_ms <= 0:
+                wait.settle(slot, ErrorCode.REQUEST_TIMED_OUT)
+            else:
+                wait.wait_in(self._waits(replica).commits, next_offset, slot)
+        if wait.is_over:
+            reply(wait.codes)  # type: ignore[arg-type]
+            return None
+        wait.timer = self._loop.call_later(timeout_ms / 1000, self._commit_timed_out, wait)
+        return wait
+
+    async def wait_committed(self, topic_partition: TopicPartition, next_offset: int, timeout_ms: int) -> None:
+        """Returns once all below `next_offset` is committed; raises REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER …"""
+        replica = self.leader(topic_partition)
+        if replica.log.high_watermark >= next_offset and not replica.storage_failure:
+            return
+        assert self._loop is not None
+        outcome: asyncio.Future[list[ErrorCode]] = self._loop.create_future()
+        wait = self.when_committed([(replica, next_offset)], timeout_ms, outcome.set_result)
+        try:
+            (code,) = await outcome
+        except asyncio.CancelledError:
+            if wait is not None:
+                self.forget(wait)
+            raise
+        if code != ErrorCode.NONE:
+            raise KafkaError(code, f"{topic_partition} up to offset {next_offset}")
+
+    def forget(self, wait: CommitWait) -> None:
+        """Whoever waited has gone: no reply will be sent."""
+        if not wait.is_over:
+            wait.timer.cancel()
+            wait.time_out()
+
+    def _commit_timed_out(self, wait: CommitWait) -> None:
+        if not wait.is_over:
+            wait.time_out()
+            wait.reply(wait.codes)
+
+    def _end(self, waits: list[CommitWait]) -> None:
+        for wait in waits:
+            wait.timer.cancel()
+            wait.reply(wait.codes)
+
+    def _waits(self, replica: Replica) -> PartitionWaits:
+        if replica.waits is None:
+            replica.waits = PartitionWaits()
+        return replica.waits
+
+    # -- waiting for bytes --
+
+    def wait_for_bytes(self, wait: FetchWait, replicas: list[Replica], limit: Limit, timeout_ms: int) -> None:
+        """Ends the future `wait.reply` once enough came, the timeout passed, or a partition changed hands."""
+        assert self._loop is not None
+        for replica in replicas:
+            waits = replica.waits
+            if waits is None:
+                waits = replica.waits = PartitionWaits()
+            if limit is Limit.LAST_STABLE_OFFSET:
+                replica.stable_seen = replica.log.last_stable_offset
+            waits.add_fetch(wait, limit)
+        wait.timer = self._loop.call_later(timeout_ms / 1000, self._fetch_timed_out, wait)
+
+    def end_wait(self, wait: FetchWait) -> None:
+        """Nobody waits any more: answered, or gone."""
+        if wait.timer is not None:
+            wait.timer.cancel()
+            wait.timer = None
+            wait.leave()
+
+    def _fetch_timed_out(self, wait: FetchWait) -> None:
+        wait.leave()
+        _release(wait.reply)
+
+    def _wake(self, fetches: list[FetchWait]) -> None:
+        # Whoever awaits the future goes on in a later turn of the loop: what else arrives in this one, and the
+        # append under way, goes into the same answer.
+        for wait in fetches:
+            wait.timer.cancel()
+            _release(wait.reply)
+
+    # -- followers --
+
+    def follower_fetched(self, replica: Replica, broker_id: int, offset: int, log_start_offset: int) -> None:
+        """A follower asks for `offset`, so it has everything below."""
+        replica.follower(broker_id).fetched(offset, log_start_offset, replica.log.log_end_offset, self._clock())
+        self._advance(replica)
+
+    # -- deleting records --
+
+    def delete_records(self, replica: Replica, offset: int) -> int:
+        """Moves the log's start to `offset` (−1: to the high watermark) and returns the low watermark."""
+        partition_log = replica.log
+        if replica.topic_partition.topic in self.topics and not partition_log.config.deletes:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"records of {replica.topic_partition} are compacted, not deleted: its cleanup.policy has no delete",
+            )
+        partition_log.delete_records_before(partition_log.high_watermark if offset == -1 else offset)
+        self._maintenance.changed(replica)
+        return replica.low_watermark(partition_log.log_start_offset)
+
+    # -- the cluster's image --
+
+    def apply(self, image: ClusterImage) -> None:
+        """Makes this broker's replicas what the image says: only topics that differ from the last one are touched."""
+        previous, self.image = self.image, image
+        defaults_changed = previous is None or previous.broker_configs != image.broker_configs
+        for name in [name for name, hosted in self.topics.items() if self._is_gone(hosted, image)]:
+            self._drop_topic(name)
+        for name, topic in image.topics.items():
+            before = None if previous is None else previous.topics.get(name)
+            if defaults_changed or before is not topic:
+                self._apply_topic(topic)
+        if previous is None:
+            self._set_strays_aside()
+
+    def _is_gone(self, hosted: HostedTopic, image: ClusterImage) -> bool:
+        topic = image.topics.get(hosted.name)
+        return topic is None or topic.topic_id != hosted.topic_id
+
+    def _apply_topic(self, topic: TopicImage) -> None:
+        mine = [partition for partition in topic.partitions if self.broker_id in partition.replicas]
+        hosted = self.topics.get(topic.name)
+        if not mine and hosted is None:
+            return
+        config = self._topic_config(topic)
+        replicas = {} if hosted is None else hosted.replicas
+        for index in sorted(set(replicas) - {partition.index for partition in mine}):
+            self._drop(replicas.pop(index))
+        for partition in mine:
+            replica = replicas.get(partition.index)
+            if replica is None:
+                replica = self._open(topic, partition, config)
+                if replica is None:
+                    continue
+                replicas[partition.index] = replica
+            elif hosted is not None and hosted.config != config:
+                replica.log.update_config(config)
+                replica.configure(min_insync_replicas=config.min_insync_replicas)
+                self._maintenance.configured(replica)
+            self._become(replica, partition)
+        if replicas:
+            hosted = HostedTopic(topic.name, topic.topic_id, topic, config, replicas)
+            self.topics[topic.name] = self.topics_by_id[topic.topic_id] = hosted
+        elif hosted is not None:
+            del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+
+    def _open(self, topic: TopicImage, partition: PartitionImage, config: TopicConfig) -> Replica | None:
+        topic_partition = TopicPartition(topic.name, partition.index)
+        partition_log = self.log_directory.logs.get(topic_partition)
+        try:
+            if partition_log is not None and partition_log.topic_id != topic.topic_id:
+                # Left over from a topic of the same name that was deleted while this broker was away.
+                log.warning("partition %s: its directory belongs to a deleted topic of that name", topic_partition)
+                self._maintenance.delete(topic_partition, config.file_delete_delay_ms)
+                partition_log = None
+            if partition_log is None:
+                partition_log = self.log_directory.create_log(topic_partition, topic.topic_id, config)
+            else:
+                partition_log.update_config(config)
+        except OSError as error:
+            log.error("partition %s cannot be opened: %s", topic_partition, error)
+            return None
+        replica = Replica(
+            self.broker_id,
+            topic_partition,
+            topic.topic_id,
+            min_insync_replicas=config.min_insync_replicas,
+            flush_before_ack=self.config.flush_before_ack,
+            lag_max_ms=self.config.replica_lag_time_max_ms,
+        )
+        replica.log = partition_log
+        self._maintenance.opened(replica)
+        return replica
+
+    def _become(self, replica: Replica, partition: PartitionImage) -> None:
+        led = replica.is_leader
+        new_epoch = replica.become(partition, log_end_offset=replica.log.log_end_offset, now=self._clock())
+        if new_epoch:
+            log.info(
+                "partition %s: %s in leader epoch %d at offset %d",
+                replica.topic_partition,
+                "leads" if replica.is_leader else f"follows {replica.leader}",
+                replica.leader_epoch,
+                replica.log.log_end_offset,
+            )
+            if led:
+                self._release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not replica.is_leader:
+            return
+        if new_epoch:
+            replica.log.leader_epochs.assign(replica.leader_epoch, replica.log.log_end_offset)
+            if replica.flush_before_ack:
+                self._maintenance.consider_flush(replica)
+        if replica.waits is not None and not replica.has_enough_in_sync:
+            self._end(replica.waits.commits.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+        self._advance(replica)
+
+    def _drop_topic(self, name: str) -> None:
+        hosted = self.topics.pop(name)
+        del self.topics_by_id[hosted.topic_id]
+        for replica in hosted.replicas.values():
+            self._drop(replica)
+
+    def _drop(self, replica: Replica) -> None:
+        """This broker holds the partition no longer: its directory is renamed now and removed later."""
+        replica.is_leader = replica.is_alone = False
+        self._release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._maintenance.closed(replica)
+        self._maintenance.delete(replica.topic_partition, replica.log.config.file_delete_delay_ms)
+
+    def _release_all(self, replica: Replica, code: ErrorCode) -> None:
+        if replica.waits is not None:
+            self._end(replica.waits.commits.fail(code))
+            self._wake(replica.waits.end_fetches())
+
+
+def _release(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
