@@ -85,18 +85,20 @@ class _Draft:
         self.topics: dict[str, _TopicDraft] = {}
 
     def apply(self, change: Change) -> None:
-        key, entry = change.key, change.entry
+        key, entry, _ = change
         path = key.split("/")
+        if len(path) == 7:
+            # By far the most frequent key: "/brokers/topics/<topic>/partitions/<partition>/state".
+            states = self.topic(path[3]).states
+            if entry is None:
+                states[int(path[5])] = None
+            else:
+                states[int(path[5])] = (records.read_partition_state(key, entry.value), entry.version)
+            return
         match path[1:]:
             case ["brokers", "topics", topic]:
                 draft = self.topic(topic)
                 draft.topic_id, draft.replicas = (None, ()) if entry is None else records.read_topic(key, entry.value)
-            case ["brokers", "topics", topic, "partitions", index, "state"]:
-                states = self.topic(topic).states
-                if entry is None:
-                    states[int(index)] = None
-                else:
-                    states[int(index)] = (records.read_partition_state(key, entry.value), entry.version)
             case ["brokers", "ids", broker_id]:
                 brokers = self.copy("brokers")
                 if entry is None:

@@ -1,5 +1,6 @@
 """What the store's keys are called and how their values are written: ZooKeeper's layout, JSON values. Pure."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -50,7 +51,7 @@ def _write(value: Mapping[str, Any]) -> bytes:
 
 def _read(key: str, value: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(value)
+        found = json.loads(value.decode())
     except ValueError as error:
         raise RecordError(f"{key}: not JSON: {error}") from None
     if not isinstance(found, dict):
@@ -136,21 +137,33 @@ def write_partition_state(leader: int, leader_epoch: int, isr: Sequence[int], co
 
 
 def read_partition_state(key: str, value: bytes) -> PartitionState:
-    found = _read(key, value)
     try:
-        return PartitionState(found["leader"], found["leader_epoch"], tuple(found["isr"]))
-    except (KeyError, TypeError) as error:
+        return _read_state(value)
+    except (RecordError, KeyError, TypeError) as error:
         raise RecordError(f"{key}: {error!r}") from None
 
 
+@functools.lru_cache(1024)
+def _read_state(value: bytes) -> PartitionState:
+    """Cached: on a small cluster, most partitions are in one of a few states."""
+    found = _read("", value)
+    return PartitionState(found["leader"], found["leader_epoch"], tuple(found["isr"]))
+
+
 # Settings
+
+
+_EMPTY: Mapping[str, str] = {}
+_NO_CONFIG = b'{"version":1,"config":{}}'
 
 
 def write_config(config: Mapping[str, str]) -> bytes:
     return _write({"version": 1, "config": dict(config)})
 
 
-def read_config(key: str, value: bytes) -> dict[str, str]:
+def read_config(key: str, value: bytes) -> Mapping[str, str]:
+    if value == _NO_CONFIG:
+        return _EMPTY
     config = _read(key, value).get("config")
     if not isinstance(config, dict):
         raise RecordError(f"{key}: no config in it")
