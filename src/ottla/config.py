@@ -9,10 +9,10 @@ A component declares its own small config; `parse` fills it from text and refuse
 50000
 """
 
-import difflib
-import functools
+import math
+import re
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -87,9 +87,17 @@ def setting(name: str, default: Any, doc: str, **rules: Any) -> Any:
     return field(default=default, metadata={"setting": (name, doc, rules)})
 
 
-@functools.cache
+_declared: dict[type, dict[str, Setting]] = {}
+
+
 def settings_of(config_class: type) -> dict[str, Setting]:
     """Every setting of a config dataclass by its dotted name, in the order of declaration."""
+    if config_class not in _declared:
+        _declared[config_class] = _collect(config_class)
+    return _declared[config_class]
+
+
+def _collect(config_class: Any) -> dict[str, Setting]:
     hints = typing.get_type_hints(config_class)
     found = {}
     for declared in fields(config_class):
@@ -113,6 +121,9 @@ def parse(config_class: type[C], values: Mapping[str, str]) -> C:
 
 
 def unknown_setting(name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name nobody knows, with the nearest one that somebody does."""
+    import difflib  # only mistakes pay for it
+
     close = difflib.get_close_matches(name, list(known), n=1)
     return ConfigError(f"Unknown setting {name}", f"Did you mean {close[0]}?" if close else "")
 
@@ -125,24 +136,48 @@ def describe(config: Any) -> dict[str, str | None]:
 def read_properties(text: str) -> dict[str, str]:
     """Reads Java's .properties form: `name=value` or `name: value`, `#` and `!` comments, `\\` continues a line.
 
+    A name alone, which Java reads as an empty value, is refused: it is a slip more often than it is meant.
+
     >>> read_properties("# ports\\nlisteners = PLAINTEXT://:9092\\nlog.dirs=/tmp/a,\\\\\\n  /tmp/b")
     {'listeners': 'PLAINTEXT://:9092', 'log.dirs': '/tmp/a,/tmp/b'}
     """
     found: dict[str, str] = {}
-    pending = ""
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, line in _logical_lines(text):
+        match = _SEPARATOR.match(line)
+        if match is None:
+            raise ConfigError(f"line {number}: {line.strip()!r} has no '='", "Write one name=value to a line.")
+        found[_unescape(match[1].strip())] = _unescape(line[match.end() :].strip())
+    return found
+
+
+_SEPARATOR = re.compile(r"((?:\\.|[^\\=:])*)[=:]")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        escaped = match[1]
+        return chr(int(escaped[1:], 16)) if len(escaped) == 5 else _ESCAPES.get(escaped, escaped)
+
+    return _ESCAPE.sub(plain, text)
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that say something, each with the number it starts at."""
+    pending, start = "", 0
+    for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = pending + raw.lstrip()
+        start = start if pending else number
         pending = ""
         if not line or line[0] in "#!":
             continue
         if (len(line) - len(line.rstrip("\\"))) % 2:
             pending = line[:-1]
-            continue
-        cut = min((i for i in (line.find("="), line.find(":")) if i >= 0), default=-1)
-        if cut < 0:
-            raise ConfigError(f"line {number}: {raw.strip()!r} has no '='", "Write one name=value to a line.")
-        found[line[:cut].strip()] = line[cut + 1 :].strip()
-    return found
+        else:
+            yield start, line
+    if pending:
+        yield start, pending
 
 
 def _boolean(text: str) -> bool:
@@ -154,12 +189,22 @@ def _boolean(text: str) -> bool:
 
 def _integer(bits: int) -> Callable[[str], int]:
     def parse_integer(text: str) -> int:
+        # Java knows no underscores in numbers, and no digits but these.
+        if not re.fullmatch(r"[+-]?[0-9]+", text):
+            raise ValueError(text)
         value = int(text)
         if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
             raise ValueError(text)
         return value
 
     return parse_integer
+
+
+def _double(text: str) -> float:
+    value = float(text)
+    if "_" in text or not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -172,7 +217,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "int": _integer(32),
     "short": _integer(16),
     "long": _integer(64),
-    "double": float,
+    "double": _double,
     "list": _list,
     "password": str,
 }
@@ -189,4 +234,6 @@ def _kind_of(hint: Any) -> str:
     if typing.get_origin(hint) is tuple:
         return "list"
     options = [h for h in typing.get_args(hint) or (hint,) if h is not type(None)]
+    if typing.get_origin(options[0]) is tuple:
+        return "list"
     return {bool: "boolean", int: "int", float: "double", str: "string"}[options[0]]

@@ -1,7 +1,7 @@
 """Kafka's error codes in one enum, and the one exception that carries them. Pure."""
 
 import enum
-from typing import Self
+from typing import Any, Self
 
 
 class ErrorCode(enum.IntEnum):
@@ -18,6 +18,11 @@ class ErrorCode(enum.IntEnum):
         self._value_ = code
         self.retriable = retriable
         return self
+
+    @classmethod
+    def _missing_(cls, value: object) -> "ErrorCode | None":
+        """A code from the future reads as UNKNOWN_SERVER_ERROR, as it does in Kafka's own clients."""
+        return cls.UNKNOWN_SERVER_ERROR if isinstance(value, int) else None
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -175,6 +180,9 @@ class KafkaError(Exception):
     def retriable(self) -> bool:
         return self.code.retriable
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
 
 class OttlaError(Exception):
     """A mistake a person can mend: what is wrong, and how to put it right. Shown without a traceback."""
@@ -184,6 +192,16 @@ class OttlaError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
 
 class ConfigError(OttlaError):
     """A setting that is unknown, malformed or contradicts another."""
+
+
+def _rebuild(cls: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
+    """Unpickles an error without its constructor, whose arguments differ from class to class."""
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error

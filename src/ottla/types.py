@@ -47,12 +47,12 @@ def uuid_to_text(value: bytes) -> str:
 
 
 def uuid_from_text(text: str) -> bytes:
-    """The 16 bytes behind Kafka's text form of an id."""
+    """The 16 bytes behind Kafka's text form of an id, and nothing else that base64 would let pass."""
     try:
         value = base64.urlsafe_b64decode(text + "==")
     except (binascii.Error, ValueError):
         value = b""
-    if len(value) != 16:
+    if len(value) != 16 or uuid_to_text(value) != text:
         raise ValueError(f"not a Kafka id: {text!r} (22 characters of URL-safe base64 expected)")
     return value
 

@@ -21,13 +21,12 @@ kafka_protocol = pytest.importorskip("kafka.protocol", reason="kafka-python is n
 def kafka_python_classes() -> dict[str, Any]:
     """kafka-python's messages by name; it builds them from its own copy of the schemas with its own codecs."""
     api_message = importlib.import_module("kafka.protocol.api_message").ApiMessage
-    found = {}
+    found: dict[str, Any] = {}
     for package in ("admin", "consumer", "metadata", "producer"):
         for module in pkgutil.iter_modules(importlib.import_module(f"kafka.protocol.{package}").__path__):
             loaded = importlib.import_module(f"kafka.protocol.{package}.{module.name}")
-            for name, value in vars(loaded).items():
-                if isinstance(value, type) and issubclass(value, api_message) and value is not api_message:
-                    found[name] = value
+            classes = {name: value for name, value in vars(loaded).items() if isinstance(value, type)}
+            found |= {name: cls for name, cls in classes.items() if issubclass(cls, api_message)}
     return found
 
 
