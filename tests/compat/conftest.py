@@ -4,17 +4,19 @@ Each script runs against Ottla and, where its jars are there, against a real Apa
 hold for both. One Kafka serves the whole test run, however many workers it has; each worker has its own Ottla.
 """
 
+import fcntl
 import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from ottla.testing.clients import ForeignClient, foreign_clients
 from ottla.testing.oracle import oracle_available, shared_kafka
+from ottla.testing.raw import Side
 
 CLIENTS = {client.name: client for client in foreign_clients()}
 
@@ -36,18 +38,30 @@ def ottla() -> Iterator[Target]:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Target:
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One directory for all workers of this test run."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+
+@pytest.fixture(scope="session")
+def kafka(run_directory: Path) -> Target:
     """The oracle. Shared by all workers; it ends when the process that runs the whole session ends."""
     reason = oracle_available()
     if reason is not None:
         pytest.skip(reason)
-    base = tmp_path_factory.getbasetemp()
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        run_directory, owner_pid = base.parent, os.getppid()
-    else:
-        run_directory, owner_pid = base, os.getpid()
-    shared = shared_kafka(Path(run_directory), owner_pid)
+    # The parent of a worker is the process that runs the session.
+    owner_pid = os.getppid() if os.environ.get("PYTEST_XDIST_WORKER") else os.getpid()
+    shared = shared_kafka(run_directory, owner_pid)
     return Target("kafka", shared.bootstrap, shared.pid)
+
+
+@pytest.fixture
+def alone(run_directory: Path) -> Iterator[None]:
+    """No other worker is in a test that changes, or compares, settings of the whole shared Kafka."""
+    with open(run_directory / "alone.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.oracle, id="apache")])
@@ -90,3 +104,26 @@ def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
 @pytest.fixture
 def topic(fresh_name: Callable[[], str]) -> str:
     return fresh_name()
+
+
+@pytest.fixture
+def sides(ottla: Target, kafka: Target, topic: str) -> Iterator[list[Side]]:
+    """Ottla and Apache Kafka side by side, each with a topic of two partitions."""
+    both = [Side(target.name, target.bootstrap, topic) for target in (ottla, kafka)]
+    for side in both:
+        side.create(topic)
+    yield both
+    for side in both:
+        side.close()
+
+
+@pytest.fixture
+def same(sides: list[Side]) -> Callable[[Callable[[Side], Any]], Any]:
+    """Runs a script on both brokers and compares the outcomes; gives the common one."""
+
+    def run(script: Callable[[Side], Any]) -> Any:
+        ours, theirs = (script(side) for side in sides)
+        assert ours == theirs
+        return theirs
+
+    return run

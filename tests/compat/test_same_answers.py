@@ -1,0 +1,590 @@
+"""The same hand-made requests to Ottla and to Apache Kafka: the decoded answers are equal.
+
+Ids, addresses, times and the words of error texts differ between any two brokers and are left out.
+"""
+
+import time
+from typing import Any
+
+import pytest
+
+from ottla.errors import ErrorCode
+from ottla.protocol.api import API, ApiKey
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
+from ottla.protocol.messages.create_topics import CreateTopicsRequest
+from ottla.protocol.messages.delete_records import DeleteRecordsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+from ottla.protocol.messages.describe_producers import DescribeProducersRequest
+from ottla.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.list_offsets import ListOffsetsRequest
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from ottla.protocol.record_batch import Codec, build_batch
+from ottla.testing.raw import AT, RawConnection, Side, batch
+
+pytestmark = pytest.mark.oracle
+
+BOTH_SERVE = {
+    # What Apache Kafka 4.3 and we both serve; later versions than 4.3's are ours alone.
+    ApiKey.PRODUCE: range(3, 14),
+    ApiKey.LIST_OFFSETS: range(1, 12),
+    ApiKey.METADATA: range(0, 14),
+    ApiKey.CREATE_TOPICS: range(2, 8),
+}
+
+
+# ---- ApiVersions and Metadata ----------------------------------------------------------------------------
+
+
+def test_versions_offered_lie_within_kafkas(sides: list[Side]) -> None:
+    ours, theirs = (
+        {
+            key.api_key: (key.min_version, key.max_version)
+            for key in side.connection.ask(
+                ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3
+            ).api_keys
+        }
+        for side in sides
+    )
+    for key, (minimum, maximum) in ours.items():
+        assert key in API
+        assert key in theirs, f"{ApiKey(key).name} is not for clients in Kafka"
+        their_minimum, their_maximum = theirs[key]
+        assert their_minimum <= minimum, ApiKey(key).name
+        # Every client that can talk to Kafka finds a common version with us.
+        assert minimum <= their_maximum and maximum >= their_minimum, ApiKey(key).name
+    assert ours[ApiKey.PRODUCE][0] == theirs[ApiKey.PRODUCE][0] == 0
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_v0(sides: list[Side]) -> None:
+    """R4: ApiVersions in an unknown version."""
+    for side in sides:
+        side.connection.send(bytes.fromhex("0000000f0012007f00000007000363 6c69000000".replace(" ", "")))
+        frame = side.connection.receive()
+        assert frame is not None and frame[:6] == bytes.fromhex("000000070023"), side.name
+        # The entry for key 18 itself is there, so that the client can choose.
+        entries = [frame[10 + 6 * i : 16 + 6 * i] for i in range(int.from_bytes(frame[6:10], "big"))]
+        assert any(entry[:2] == b"\x00\x12" for entry in entries), side.name
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [("", ""), ("-bad", "1"), ("good", "1.0-"), ("a b", "1"), ("good", "1.0")]
+)
+def test_software_names_are_checked_alike(same: Any, name: str, version: str) -> None:
+    request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+    same(lambda side: side.connection.ask(request, 3).error_code)
+
+
+@pytest.mark.parametrize("version", BOTH_SERVE[ApiKey.METADATA])
+def test_metadata_of_known_unknown_and_impossible_topics(same: Any, version: int) -> None:
+    def script(side: Side) -> Any:
+        # Version 0 cannot ask for "none", and before 4 asking means creating where that is allowed.
+        names = [side.topic] if version < 4 else [side.topic, side.topic + "-not", "im possible"]
+        answer = side.ask(
+            MetadataRequest(
+                topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+                allow_auto_topic_creation=version < 4,
+            ),
+            version,
+        )
+        answer["topics"].sort(key=lambda topic: topic["name"] or "")
+        for topic in answer["topics"]:
+            topic["partitions"].sort(key=lambda partition: partition["partition_index"])
+        return answer
+
+    same(script)
+
+
+def test_metadata_by_unknown_id(same: Any) -> None:
+    request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(topic_id=bytes(15) + b"\x07", name=None)])
+    same(lambda side: side.ask(request, 12))
+
+
+def test_metadata_creates_a_topic_when_asked(same: Any) -> None:
+    def script(side: Side) -> Any:
+        name = side.topic + "-auto"
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name)], allow_auto_topic_creation=True
+        )
+        side.ask(request, 9)
+        side.await_leader(name, 1)
+        return side.ask(request, 9)["topics"]
+
+    same(script)
+
+
+def test_the_cluster_is_described_alike(same: Any) -> None:
+    same(lambda side: side.ask(DescribeClusterRequest(), 0))
+
+
+def test_partitions_are_described_in_pages(same: Any) -> None:
+    request = DescribeTopicPartitionsRequest
+
+    def script(side: Side) -> Any:
+        names = sorted([side.topic, side.topic + "-not"])
+        topics = [request.TopicRequest(name=name) for name in names]
+        first = side.connection.ask(request(topics=topics, response_partition_limit=1), 0)
+        cursor = first.next_cursor
+        answers = [side.plain(first)]
+        if cursor is not None:
+            follow = request.Cursor(topic_name=cursor.topic_name, partition_index=cursor.partition_index)
+            answers.append(side.ask(request(topics=topics, response_partition_limit=10, cursor=follow), 0))
+        return answers
+
+    same(script)
+
+
+# ---- Produce ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", BOTH_SERVE[ApiKey.PRODUCE])
+def test_produce_in_every_version(same: Any, version: int) -> None:
+    def script(side: Side) -> Any:
+        data = batch(b"a", b"b")
+        return [side.produce(data, version=version), side.produce(data, version=version, partition=1, acks=1)]
+
+    same(script)
+
+
+def spoiled(data: bytes, position: int, value: int) -> bytes:
+    changed = bytearray(data)
+    changed[position] = value
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(batch(b"a") + batch(b"b"), id="two batches"),
+        pytest.param(spoiled(batch(b"a"), 17, 0), id="crc"),
+        pytest.param(spoiled(batch(b"a"), 66, 0xFF), id="body"),
+        pytest.param(spoiled(batch(b"a"), 16, 1), id="magic 1"),
+        pytest.param(spoiled(batch(b"a"), 16, 9), id="magic 9"),
+        pytest.param(spoiled(batch(b"a"), 11, 5), id="length too small"),
+        pytest.param(batch(b"a")[:-3], id="cut short"),
+        pytest.param(batch(b"a")[:20], id="cut in the header"),
+    ],
+)
+def test_malformed_batches_are_refused_alike(same: Any, records: Any) -> None:
+    same(lambda side: error_of(side.produce(records)))
+
+
+def error_of(answer: Any) -> Any:
+    """The error of a Produce answer by name, and the offset; records' own errors by their place."""
+    if isinstance(answer, str):
+        return answer
+    partition = answer["responses"][0]["partition_responses"][0]
+    places = [error["batch_index"] for error in partition["record_errors"]]
+    return ErrorCode(partition["error_code"]).name, partition["base_offset"], places
+
+
+def reheaded(data: bytes, **changes: int) -> bytes:
+    """A batch with other header fields and a checksum that fits them."""
+    from ottla.protocol._speedups import crc32c
+
+    places = {
+        "attributes": (21, 2),
+        "last_offset_delta": (23, 4),
+        "producer_id": (43, 8),
+        "base_sequence": (53, 4),
+        "record_count": (57, 4),
+    }
+    changed = bytearray(data)
+    for name, value in changes.items():
+        position, size = places[name]
+        changed[position : position + size] = value.to_bytes(size, "big", signed=True)
+    changed[17:21] = crc32c(bytes(changed[21:])).to_bytes(4, "big")
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"record_count": 0},
+        {"record_count": 2},
+        {"record_count": -1},
+        {"last_offset_delta": 5},
+        {"attributes": 0x20},
+        {"attributes": 0x05},
+        {"attributes": 0x04},
+        {"producer_id": 5},
+        {"attributes": 0x08},
+    ],
+    ids=str,
+)
+def test_batches_that_contradict_themselves_are_refused_alike(same: Any, changes: dict[str, int]) -> None:
+    same(lambda side: error_of(side.produce(reheaded(batch(b"a"), **changes))))
+
+
+@pytest.mark.parametrize("version", [3, 6, 7])
+def test_zstd_needs_a_version_that_knows_it(same: Any, version: int) -> None:
+    data = batch(b"a" * 100, codec=Codec.ZSTD)
+    same(lambda side: error_of(side.produce(data, version=version)))
+
+
+def test_produce_to_nowhere(same: Any) -> None:
+    def script(side: Side) -> Any:
+        return [
+            side.produce(batch(b"a"), topic=side.topic + "-not"),
+            side.produce(batch(b"a"), partition=7),
+            side.produce(batch(b"a"), topic="im possible"),
+            error_of(side.produce(batch(b"a"), acks=2)),
+        ]
+
+    same(script)
+
+
+def test_a_large_batch_and_one_older_than_allowed(same: Any) -> None:
+    def script(side: Side) -> Any:
+        side.create(side.topic + "-small", 1, max_message_bytes="500")
+        side.create(side.topic + "-young", 1, message_timestamp_before_max_ms="1000")
+        side.create(side.topic + "-past", 1, message_timestamp_after_max_ms="1000")
+        side.create(side.topic + "-keyed", 1, cleanup_policy="compact")
+        now = int(time.time() * 1000)
+        keyless = build_batch([(AT, None, b"v", ()), (AT, b"k", b"v", ()), (AT, None, b"v", ())])
+        return [
+            error_of(side.produce(batch(b"x" * 600), topic=side.topic + "-small")),
+            error_of(side.produce(batch(b"a", at=now - 60_000), topic=side.topic + "-young")),
+            error_of(side.produce(batch(b"a", at=now + 600_000), topic=side.topic + "-past")),
+            error_of(side.produce(keyless, topic=side.topic + "-keyed")),
+        ]
+
+    same(script)
+
+
+def test_acks_zero_closes_the_connection_on_an_error_alone(same: Any) -> None:
+    def script(side: Side) -> Any:
+        outcomes = []
+        for name in (side.topic, side.topic + "-not"):
+            with RawConnection(side.bootstrap) as connection:
+                connection.post(side.produce_request(batch(b"a"), topic=name, acks=0), 9)
+                try:
+                    connection.ask(MetadataRequest(topics=[]), 4)
+                    outcomes.append("open")
+                except ConnectionError:
+                    outcomes.append("closed")
+        return outcomes
+
+    same(script)
+
+
+# ---- idempotence -----------------------------------------------------------------------------------------
+
+
+def producer_id(side: Side) -> int:
+    """A fresh one. Apache Kafka may first have to fetch a block of them, and says so."""
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+    deadline = time.monotonic() + 10
+    while (answer := side.connection.ask(request, 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        assert time.monotonic() < deadline
+    assert answer.error_code == 0
+    return int(answer.producer_id)
+
+
+def test_a_fresh_producer_id_has_epoch_zero(same: Any) -> None:
+    def script(side: Side) -> Any:
+        producer_id(side)
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        answers = [side.connection.ask(request, version) for version in (0, 1, 2, 3, 4, 4)]
+        ids = [answer.producer_id for answer in answers]
+        assert len(set(ids)) == len(ids), side.name
+        return [(answer.error_code, answer.producer_epoch, answer.producer_id >= 0) for answer in answers]
+
+    same(script)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([(0, 0, 2), (0, 2, 2), (0, 4, 1)], id="in order"),
+        pytest.param([(0, 0, 2), (0, 0, 2)], id="the last again"),
+        pytest.param([(0, i, 1) for i in range(6)] + [(0, 1, 1), (0, 5, 1)], id="one of the last five again"),
+        pytest.param([(0, i, 1) for i in range(7)] + [(0, 0, 1)], id="too old to remember"),
+        pytest.param([(0, 0, 2), (0, 5, 1), (0, 2, 1)], id="a gap"),
+        pytest.param([(0, 7, 1)], id="unknown producer in the middle"),
+        pytest.param([(3, 0, 1)], id="unknown producer at a later epoch"),
+        pytest.param([(1, 0, 1), (0, 1, 1)], id="an older epoch"),
+        pytest.param([(0, 0, 3), (1, 0, 1)], id="a newer epoch starts at zero"),
+        pytest.param([(0, 0, 3), (1, 3, 1)], id="a newer epoch not at zero"),
+        pytest.param([(0, 0, 3), (0, 1, 2)], id="part of the last"),
+        pytest.param([(0, 2**31 - 2, 2)], id="unknown producer at the end of the numbers"),
+    ],
+)
+def test_sequences_are_judged_alike(same: Any, steps: list[tuple[int, int, int]]) -> None:
+    """D3: exactly the next, or a duplicate with its old offset, or an error."""
+
+    def script(side: Side) -> Any:
+        identity = producer_id(side)
+        return [
+            error_of(
+                side.produce(batch(*[b"v"] * count, producer_id=identity, producer_epoch=epoch, base_sequence=sequence))
+            )
+            for epoch, sequence, count in steps
+        ]
+
+    same(script)
+
+
+def test_producers_are_described_alike(same: Any) -> None:
+    def script(side: Side) -> Any:
+        identity = producer_id(side)
+        side.produce(batch(b"a", b"b", producer_id=identity, producer_epoch=0, base_sequence=0))
+        request = DescribeProducersRequest(
+            topics=[
+                DescribeProducersRequest.TopicRequest(name=side.topic, partition_indexes=[0, 1, 9]),
+                DescribeProducersRequest.TopicRequest(name=side.topic + "-not", partition_indexes=[0]),
+            ]
+        )
+        answer = side.ask(request, 0, hide=frozenset({"last_timestamp"}))
+        answer["topics"].sort(key=lambda topic: topic["name"])
+        return answer
+
+    same(script)
+
+
+# ---- ListOffsets, OffsetForLeaderEpoch, DeleteRecords ----------------------------------------------------
+
+
+@pytest.mark.parametrize("version", BOTH_SERVE[ApiKey.LIST_OFFSETS])
+def test_offsets_are_listed_alike_in_every_version(same: Any, version: int) -> None:
+    timestamps = [-1, -2, AT - 5, AT, AT + 1, AT + 2, AT + 100]
+    timestamps += [-3] if version >= 7 else []
+    timestamps += [-4] if version >= 8 else []
+    timestamps += [-5] if version >= 9 else []
+    timestamps += [-6] if version >= 11 else []
+
+    def script(side: Side) -> Any:
+        side.produce(batch(b"a", b"b"))
+        side.produce(batch(b"c", at=AT + 50))
+        return [
+            list_offset(side, timestamp, version, partition=partition)
+            for partition in (0, 1)
+            for timestamp in timestamps
+        ]
+
+    same(script)
+
+
+def list_offset(side: Side, timestamp: int, version: int, *, topic: str = "", partition: int = 0, **more: int) -> Any:
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=topic or side.topic,
+                partitions=[
+                    ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp, **more)
+                ],
+            )
+        ],
+    )
+    return side.ask(request, version)
+
+
+def test_offsets_of_nowhere_and_of_other_epochs(same: Any) -> None:
+    def script(side: Side) -> Any:
+        side.produce(batch(b"a"))
+        return [
+            list_offset(side, -1, 7, topic=side.topic + "-not"),
+            list_offset(side, -1, 7, partition=9),
+            list_offset(side, -1, 7, current_leader_epoch=99),
+            list_offset(side, -1, 7, current_leader_epoch=0),
+            list_offset(side, -99, 7),
+        ]
+
+    same(script)
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_ends_of_epochs(same: Any, version: int) -> None:
+    request = OffsetForLeaderEpochRequest
+
+    def script(side: Side) -> Any:
+        side.produce(batch(b"a", b"b"))
+        return [
+            side.ask(
+                request(
+                    replica_id=-1,
+                    topics=[
+                        request.OffsetForLeaderTopic(
+                            topic=name,
+                            partitions=[
+                                request.OffsetForLeaderPartition(
+                                    partition=partition, current_leader_epoch=current, leader_epoch=epoch
+                                )
+                            ],
+                        )
+                    ],
+                ),
+                version,
+            )
+            for name, partition, current, epoch in [
+                (side.topic, 0, -1, 0),
+                (side.topic, 0, 0, 0),
+                (side.topic, 0, -1, 5),
+                (side.topic, 0, 9, 0),
+                (side.topic, 1, -1, 0),
+                (side.topic, 9, -1, 0),
+                (side.topic + "-not", 0, -1, 0),
+            ]
+        ]
+
+    same(script)
+
+
+def test_records_are_deleted_alike(same: Any) -> None:
+    request = DeleteRecordsRequest
+
+    def script(side: Side) -> Any:
+        for _ in range(4):
+            side.produce(batch(b"a", b"b"))
+        return [
+            side.ask(
+                request(
+                    topics=[
+                        request.DeleteRecordsTopic(
+                            name=name,
+                            partitions=[request.DeleteRecordsPartition(partition_index=partition, offset=offset)],
+                        )
+                    ],
+                    timeout_ms=5000,
+                ),
+                2,
+            )
+            for name, partition, offset in [
+                (side.topic, 0, 3),
+                (side.topic, 0, 2),
+                (side.topic, 0, 99),
+                (side.topic, 0, -2),
+                (side.topic, 0, -1),
+                (side.topic, 1, 0),
+                (side.topic, 9, 0),
+                (side.topic + "-not", 0, 0),
+            ]
+        ] + [list_offset(side, -2, 7)]
+
+    same(script)
+
+
+# ---- topics ----------------------------------------------------------------------------------------------
+
+
+def creatable(name: str, partitions: int = 1, replicas: int = 1, **more: Any) -> Any:
+    assignments = more.pop("assignments", {})
+    return CreateTopicsRequest.CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        assignments=[
+            CreateTopicsRequest.CreatableReplicaAssignment(partition_index=p, broker_ids=nodes)
+            for p, nodes in assignments.items()
+        ],
+        configs=[CreateTopicsRequest.CreatableTopicConfig(name=n, value=v) for n, v in more.pop("configs", {}).items()],
+    )
+
+
+@pytest.mark.parametrize("version", BOTH_SERVE[ApiKey.CREATE_TOPICS])
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_topics_are_created_and_refused_alike(same: Any, version: int, validate_only: bool) -> None:
+    def script(side: Side) -> Any:
+        node, base = side.node_id, f"{side.topic}-v{version}"
+        topics = [
+            creatable(base + "-fine", 2, configs={"retention.ms": "1000", "cleanup.policy": "compact"}),
+            creatable(base + "-assigned", -1, -1, assignments={0: [node], 1: [node]}),
+            creatable(base + "-both", 1, 1, assignments={0: [node]}),
+            creatable(base + "-hole", -1, -1, assignments={0: [node], 2: [node]}),
+            creatable(base + "-stranger", -1, -1, assignments={0: [node + 77]}),
+            creatable(base + "-twice", -1, -1, assignments={0: [node, node]}),
+            creatable(base + "-zero", 0),
+            creatable(base + "-negative", -2),
+            creatable(base + "-replicas", 1, 3),
+            creatable(base + "-noreplicas", 1, 0),
+            creatable(base + "-double"),
+            creatable(base + "-double"),
+            creatable(side.topic),
+            creatable("im possible"),
+            creatable(""),
+            creatable(base + "-config", configs={"retention.ms": "soon"}),
+            creatable(base + "-nullconfig", configs={"retention.ms": None}),
+            creatable(base + "-unknownconfig", configs={"no.such": "1"}),
+        ]
+        if version >= 4:
+            topics.append(creatable(base + "-defaults", -1, -1))
+        request = CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=validate_only)
+        answer = side.ask(request, version)
+        for topic in answer["topics"]:
+            topic["configs"] = {entry["name"]: entry for entry in topic["configs"] or ()}
+        return {topic.pop("name"): topic for topic in answer["topics"]}
+
+    same(script)
+
+
+def test_names_that_collide_are_refused_alike(same: Any) -> None:
+    def script(side: Side) -> Any:
+        side.create(side.topic + ".a_b", 1)
+        answer = side.ask(CreateTopicsRequest(topics=[creatable(side.topic + "_a.b")], timeout_ms=5000), 7)
+        return answer["topics"][0]["error_code"]
+
+    same(script)
+
+
+@pytest.mark.parametrize("version", [1, 3, 4, 5, 6])
+def test_topics_are_deleted_alike(same: Any, version: int) -> None:
+    def script(side: Side) -> Any:
+        name = f"{side.topic}-gone"
+        side.create(name, 1)
+        identity = side.topic_id
+        if version < 6:
+            request = DeleteTopicsRequest(topic_names=[name, side.topic + "-not"], timeout_ms=5000)
+        else:
+            state = DeleteTopicsRequest.DeleteTopicState
+            request = DeleteTopicsRequest(
+                topics=[
+                    state(name=None, topic_id=identity),
+                    state(name=side.topic + "-not"),
+                    state(name=None, topic_id=bytes(15) + b"\x05"),
+                ],
+                timeout_ms=5000,
+            )
+        answer = side.ask(request, version)
+        return sorted(answer["responses"], key=lambda response: str(response["name"]))
+
+    same(script)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_partitions_are_added_alike(same: Any, version: int) -> None:
+    request = CreatePartitionsRequest
+
+    def script(side: Side) -> Any:
+        def asked(name: str, count: int, assignments: list[list[int]] | None = None) -> Any:
+            return request.CreatePartitionsTopic(
+                name=name,
+                count=count,
+                assignments=None
+                if assignments is None
+                else [request.CreatePartitionsAssignment(broker_ids=nodes) for nodes in assignments],
+            )
+
+        node = side.node_id
+        outcomes = []
+        for topic in [
+            asked(side.topic, 2),
+            asked(side.topic, 1),
+            asked(side.topic, 0),
+            asked(side.topic, -5),
+            asked(side.topic + "-not", 3),
+            asked(side.topic, 3, [[node + 77]]),
+            asked(side.topic, 4, [[node]]),
+            asked(side.topic, 3, [[node]]),
+            asked(side.topic, 5),
+        ]:
+            answer = side.ask(request(topics=[topic], timeout_ms=5000, validate_only=False), version)
+            outcomes.append(answer["results"][0])
+        outcomes.append(side.ask(request(topics=[asked(side.topic, 9)], timeout_ms=5000, validate_only=True), version))
+        return outcomes
+
+    same(script)

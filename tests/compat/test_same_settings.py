@@ -1,0 +1,205 @@
+"""Settings as Ottla and as Apache Kafka describe and change them."""
+
+import time
+from typing import Any
+
+import pytest
+
+from ottla.errors import ErrorCode
+from ottla.protocol.messages.alter_configs import AlterConfigsRequest
+from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
+from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from ottla.testing.raw import Side
+
+pytestmark = pytest.mark.oracle
+
+TOPIC, BROKER = 2, 4
+
+
+def describe(side: Side, kind: int, name: str, *, version: int = 4, keys: list[str] | None = None) -> Any:
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=keys
+            )
+        ],
+        include_synonyms=True,
+        include_documentation=version >= 3,
+    )
+    (result,) = side.connection.ask(request, version).results
+    return result
+
+
+def entries(result: Any) -> dict[str, Any]:
+    return {
+        config.name: {
+            "value": config.value,
+            "read_only": config.read_only,
+            "source": config.config_source,
+            "sensitive": config.is_sensitive,
+            "type": config.config_type,
+            "synonyms": [(s.name, s.value, s.source) for s in config.synonyms],
+        }
+        for config in result.configs
+    }
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_topics_settings_have_kafkas_names_defaults_and_types(sides: list[Side]) -> None:
+    """R4: DescribeConfigs defaults."""
+    ours, theirs = (entries(describe(side, TOPIC, side.topic)) for side in sides)
+    assert set(ours) == set(theirs)
+    # Names of the synonyms are the broker's settings; we may know fewer of the older spellings.
+    for name, entry in theirs.items():
+        for part in ("value", "read_only", "source", "sensitive", "type"):
+            assert ours[name][part] == entry[part], f"{name}: {part}"
+
+
+def test_every_setting_of_a_topic_is_documented(sides: list[Side]) -> None:
+    for side in sides:
+        configs = describe(side, TOPIC, side.topic).configs
+        assert all(config.documentation for config in configs), side.name
+
+
+def test_what_was_set_on_the_topic_is_told_apart(same: Any) -> None:
+    def script(side: Side) -> Any:
+        name = side.topic + "-set"
+        side.create(name, 1, retention_ms="1234", cleanup_policy="compact,delete")
+        return entries(describe(side, TOPIC, name, keys=["retention.ms", "cleanup.policy", "no.such"]))
+
+    same(script)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_chosen_settings_in_every_version(same: Any, version: int) -> None:
+    def script(side: Side) -> Any:
+        result = describe(side, TOPIC, side.topic, version=version, keys=["max.message.bytes", "segment.bytes"])
+        described = entries(result)
+        for entry in described.values():
+            entry.pop("synonyms")
+        return result.error_code, described
+
+    same(script)
+
+
+@pytest.mark.usefixtures("alone")
+def test_brokers_settings_are_a_part_of_kafkas(sides: list[Side]) -> None:
+    ours, theirs = (entries(describe(side, BROKER, str(side.node_id))) for side in sides)
+    unknown = {name for name in ours if name not in theirs and not name.startswith("ottla.")}
+    assert not unknown, f"Apache Kafka 4.3 has no such broker settings: {sorted(unknown)}"
+    # Names that say where a broker listens and keeps its files differ by nature; so does what was given.
+    given = {"node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", "log.dir"}
+    for name, entry in ours.items():
+        if name in theirs and name not in given and theirs[name]["source"] == entry["source"] == 5:
+            assert entry["value"] == theirs[name]["value"], name
+            assert entry["type"] == theirs[name]["type"], name
+
+
+def test_resources_that_are_not_there(same: Any) -> None:
+    def script(side: Side) -> Any:
+        return [
+            ErrorCode(describe(side, kind, name).error_code).name
+            for kind, name in [
+                (TOPIC, side.topic + "-not"),
+                (TOPIC, "im possible"),
+                (BROKER, "99"),
+                (BROKER, "word"),
+                (77, "x"),
+            ]
+        ]
+
+    same(script)
+
+
+def alter(side: Side, kind: int, name: str, *changes: tuple[int, str, str | None]) -> Any:
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[
+                    IncrementalAlterConfigsRequest.AlterableConfig(name=n, config_operation=op, value=v)
+                    for op, n, v in changes
+                ],
+            )
+        ]
+    )
+    (result,) = side.connection.ask(request, 1).responses
+    return ErrorCode(result.error_code).name, bool(result.error_message)
+
+
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+
+
+def settle(side: Side) -> None:
+    """Apache Kafka's broker hears of changes in order, a moment later: a new topic in sight means all are."""
+    side.create(f"{side.topic}-settled-{time.monotonic_ns()}", 1)
+
+
+def test_changes_are_made_and_refused_alike(same: Any) -> None:
+    def script(side: Side) -> Any:
+        name = side.topic
+        outcomes = [
+            alter(side, TOPIC, name, (SET, "retention.ms", "5")),
+            alter(side, TOPIC, name, (SET, "retention.ms", "five")),
+            alter(side, TOPIC, name, (SET, "retention.ms", "-2")),
+            alter(side, TOPIC, name, (SET, "retention.ms", None)),
+            alter(side, TOPIC, name, (SET, "no.such", "5")),
+            alter(side, TOPIC, name, (SET, "compression.type", "zip")),
+            alter(side, TOPIC, name, (SET, "cleanup.policy", "compact,delete")),
+            alter(side, TOPIC, name, (SUBTRACT, "cleanup.policy", "delete")),
+            alter(side, TOPIC, name, (APPEND, "cleanup.policy", "nonsense")),
+            alter(side, TOPIC, name, (APPEND, "retention.ms", "5")),
+            alter(side, TOPIC, name, (DELETE, "segment.bytes", None)),
+            alter(side, TOPIC, name, (SET, "segment.ms", "5"), (SET, "segment.ms", "6")),
+            alter(side, TOPIC, name, (SET, "segment.ms", "7"), (SET, "segment.bytes", "many")),
+            alter(side, TOPIC, name + "-not", (SET, "retention.ms", "5")),
+            alter(side, TOPIC, "", (SET, "retention.ms", "5")),
+            alter(side, BROKER, "99", (SET, "log.retention.ms", "5")),
+            alter(side, BROKER, str(side.node_id), (SET, "node.id", "5")),
+            alter(side, 77, "x", (SET, "a", "b")),
+        ]
+        settle(side)
+        settings = entries(describe(side, TOPIC, name))
+        return outcomes, {n: settings[n]["value"] for n in ("retention.ms", "cleanup.policy", "segment.ms")}
+
+    same(script)
+
+
+def test_a_whole_set_replaces_the_old_one(same: Any) -> None:
+    def script(side: Side) -> Any:
+        name = side.topic + "-whole"
+        side.create(name, 1, retention_ms="1234", max_message_bytes="5000")
+        request = AlterConfigsRequest(
+            resources=[
+                AlterConfigsRequest.AlterConfigsResource(
+                    resource_type=TOPIC,
+                    resource_name=name,
+                    configs=[AlterConfigsRequest.AlterableConfig(name="segment.ms", value="60000")],
+                )
+            ]
+        )
+        (result,) = side.connection.ask(request, 2).responses
+        settle(side)
+        described = entries(describe(side, TOPIC, name))
+        names = ("retention.ms", "max.message.bytes", "segment.ms")
+        return result.error_code, {n: (described[n]["value"], described[n]["source"]) for n in names}
+
+    same(script)
+
+
+@pytest.mark.usefixtures("alone")
+def test_brokers_defaults_reach_topics(same: Any) -> None:
+    """A cluster-wide setting is what topics without their own see, with the chain of synonyms."""
+
+    def script(side: Side) -> Any:
+        outcomes = [alter(side, BROKER, "", (SET, "log.segment.delete.delay.ms", "61000"))]
+        try:
+            settle(side)
+            outcomes.append(entries(describe(side, TOPIC, side.topic, keys=["file.delete.delay.ms"])))
+        finally:
+            outcomes.append(alter(side, BROKER, "", (DELETE, "log.segment.delete.delay.ms", None)))
+            settle(side)
+        return outcomes
+
+    same(script)
