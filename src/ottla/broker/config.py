@@ -8,21 +8,23 @@ import difflib
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.settings_table import ALIASES, UNUSED, BrokerConfig, is_unused
 from ottla.config import Setting, settings_of, unknown_setting
 from ottla.errors import ConfigError, ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
-from ottla.metadata.config_changes import ResourceType
-from ottla.metadata.controller import NewTopic
 from ottla.metadata.image import ClusterImage, TopicImage
+
+if TYPE_CHECKING:
+    from ottla.metadata.controller import NewTopic
 
 __all__ = ["BrokerConfig", "ConfigEntry", "ConfigSource", "Settings", "Synonym", "load_config"]
 
 BROKER_SETTINGS = settings_of(BrokerConfig)
 TOPIC_SETTINGS = settings_of(TopicConfig)
 
+TOPIC_RESOURCE = 2
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "log.retention.ms": (
@@ -146,7 +148,7 @@ class Settings:
 
     def __init__(self, config: BrokerConfig) -> None:
         self.static = config
-        self._given = {ALIASES.get(name, name): text for name, text in config.given.items()}
+        self._given = _set_values(config)
         self._overlay: Mapping[str, Mapping[str, str]] | None = None
         self._broker_config = config
         self._topic_defaults = TopicConfig()
@@ -255,7 +257,7 @@ class Settings:
                 )
 
     def list_default(self, image: ClusterImage, resource_type: int, name: str) -> Sequence[str] | None:
-        if resource_type == ResourceType.TOPIC:
+        if resource_type == TOPIC_RESOURCE:
             setting = TOPIC_SETTINGS.get(name) or UNUSED_TOPIC_SETTINGS.get(name)
             if setting is None or setting.kind != "list":
                 return None
@@ -269,9 +271,11 @@ class Settings:
         items: Sequence[str] = value
         return items
 
-    def automatic_topic(self, image: ClusterImage, name: str) -> NewTopic:
+    def automatic_topic(self, image: ClusterImage, name: str) -> "NewTopic":
         """The topic to create when somebody asks for `name`. Internal topics have settings of their own, and as
         many replicas as were asked for or as there are brokers."""
+        from ottla.metadata.controller import NewTopic
+
         brokers = max(1, len(image.brokers))
         config = self.static
         if name == "__consumer_offsets":
@@ -345,6 +349,8 @@ class Settings:
         for name, setting in BROKER_SETTINGS.items():
             value = setting.format(getattr(config, setting.attribute))
             synonyms = self._synonyms(image, name)
+            while synonyms and synonyms[0].name != name:
+                del synonyms[0]  # another name's value stands in for this one, but is not its value
             yield _entry(name, value, setting, synonyms, read_only=setting.read_only)
             for alias, meant in ALIASES.items():
                 if meant == name:
@@ -391,6 +397,16 @@ def _entry(
         config_type=CONFIG_TYPES[setting.kind],
         documentation=setting.doc,
     )
+
+
+def _set_values(config: BrokerConfig) -> dict[str, str]:
+    """What was set in the file or by the program, as text under the settings' first names."""
+    values = {ALIASES.get(name, name): text for name, text in config.given.items()}
+    for name, setting in BROKER_SETTINGS.items():
+        value = getattr(config, setting.attribute)
+        if value != setting.default:
+            values.setdefault(name, setting.format(value) or "")
+    return values
 
 
 def _was_set_at_run_time(image: ClusterImage, name: str) -> bool:

@@ -4,8 +4,8 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ottla.config import setting, settings_of
 from ottla.log.config import TopicConfig
@@ -28,9 +28,31 @@ def topic_default(topic_setting: str) -> Any:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(init=False, repr=False, eq=False)
 class BrokerConfig:
-    """How one broker is set up. `read_only=False` marks what can be changed while it runs."""
+    """How one broker is set up; immutable. `read_only=False` marks what can be changed while it runs.
+
+    A hundred-odd fields would cost every start several milliseconds if the dataclass wrote their __init__,
+    __repr__ and __setattr__; the defaults are class attributes, so an instance holds what differs from them.
+    """
+
+    def __init__(self, *, given: Mapping[str, str] | None = None, notices: tuple[str, ...] = (), **values: Any) -> None:
+        """`given` is what the user set, as text, under the names the user used; `notices` is what to tell the user
+        about it: settings that are accepted, but without effect here."""
+        for name in values:
+            if name not in type(self).__dataclass_fields__:
+                raise TypeError(f"BrokerConfig has no {name!r}")
+        self.__dict__.update(values, given=given or {}, notices=notices)
+
+    if TYPE_CHECKING:
+        given: ClassVar[Mapping[str, str]]
+        notices: ClassVar[tuple[str, ...]]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"BrokerConfig is immutable: {name}")
+
+    def __repr__(self) -> str:
+        return f"BrokerConfig({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
 
     # Who and where
 
@@ -410,11 +432,6 @@ class BrokerConfig:
     metrics_listen: str | None = setting(
         "ottla.metrics.listen", None, "host:port where metrics can be scraped by Prometheus; not set, there are none."
     )
-
-    given: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """What the user set, as text, under the names the user used."""
-    notices: tuple[str, ...] = field(default=(), compare=False)
-    """What to tell the user about the settings: accepted, but without effect here."""
 
 
 UNUSED = frozenset(

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
-from ottla.metadata.controller import Decision, Put, Remove, Rules, check_topic_name
+from ottla.metadata.controller import Rules, check_topic_name
+from ottla.metadata.decisions import Decision, Put, Remove
 from ottla.metadata.image import ClusterImage
 
 

@@ -6,15 +6,14 @@ commits its changes on the condition that the image it was made from still holds
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
+from ottla.metadata.decisions import Decision, Put, Remove
 from ottla.metadata.image import ClusterImage, TopicImage
 from ottla.metadata.placement import place_replicas, position_of
 from ottla.types import ZERO_UUID
-
-R = TypeVar("R")
 
 MAX_TOPIC_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_REQUEST = 10_000
@@ -22,27 +21,6 @@ MAX_PARTITIONS_PER_REQUEST = 10_000
 
 _LEGAL_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _RESERVED_TOPICS = frozenset({"__cluster_metadata"})
-
-
-class Put(NamedTuple):
-    """Create or replace a key."""
-
-    key: str
-    value: bytes
-    ephemeral: bool = False
-
-
-class Remove(NamedTuple):
-    key: str
-
-
-class Decision(NamedTuple, Generic[R]):
-    """What to commit, and what to answer once it is committed."""
-
-    reply: R
-    changes: Sequence[Put | Remove] = ()
-    guards: Sequence[str] = ()
-    """Keys that must not have changed either, though the decision leaves them as they are."""
 
 
 class Rules(Protocol):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
-from ottla.metadata.controller import Decision, Put, Remove
+from ottla.metadata.decisions import Decision, Put, Remove
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage, TopicImage
 from ottla.metadata.records import NO_LEADER
 

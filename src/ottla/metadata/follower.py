@@ -9,25 +9,15 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.metadata import config_changes, controller, elections, records
-from ottla.metadata.config_changes import ResourceChange, ResourceResult
-from ottla.metadata.controller import (
-    Decision,
-    MorePartitions,
-    NewTopic,
-    Put,
-    Rules,
-    TopicReference,
-    TopicResult,
-)
+from ottla.metadata import elections, records
+from ottla.metadata.decisions import Decision, Put
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
 from ottla.metadata.store import (
     Change,
-    Check,
     Conflict,
     Create,
     Delete,
@@ -38,6 +28,10 @@ from ottla.metadata.store import (
     StoreUnavailable,
 )
 from ottla.types import ZERO_UUID, uuid_to_text
+
+if TYPE_CHECKING:
+    from ottla.metadata.config_changes import ResourceChange, ResourceResult
+    from ottla.metadata.controller import MorePartitions, NewTopic, Rules, TopicReference, TopicResult
 
 log = logging.getLogger("ottla.metadata")
 
@@ -53,7 +47,7 @@ RECONNECT_SECONDS = 1.0
 class MetadataFollower:
     """One broker's view of the cluster, and its way to change it."""
 
-    def __init__(self, store: MetadataStore, rules: Rules, *, clock: Clock = system_clock) -> None:
+    def __init__(self, store: MetadataStore, rules: "Rules", *, clock: Clock = system_clock) -> None:
         self._store = store
         self._rules = rules
         self._clock = clock
@@ -228,7 +222,7 @@ class MetadataFollower:
 
     def _operations(self, decision: Decision[Any]) -> list[Operation]:
         versions = self._versions
-        operations: list[Operation] = [Check(key, versions[key]) for key in decision.guards if key in versions]
+        operations: list[Operation] = []
         for change in decision.changes:
             if isinstance(change, Put):
                 key, value, ephemeral = change
@@ -242,7 +236,9 @@ class MetadataFollower:
 
     # What handlers call
 
-    async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicResult]:
+    async def create_topics(self, topics: "Sequence[NewTopic]", *, validate_only: bool = False) -> "list[TopicResult]":
+        from ottla.metadata import controller  # when first needed: starting stays quick
+
         results = await self._submit(
             lambda image: controller.create_topics(
                 image, topics, self._rules, new_topic_id, validate_only=validate_only
@@ -253,7 +249,7 @@ class MetadataFollower:
                 log.info("topic %s created: %d partitions", result.name, result.partitions)
         return results
 
-    async def ensure_topics(self, topics: Iterable[NewTopic]) -> list[TopicResult]:
+    async def ensure_topics(self, topics: "Iterable[NewTopic]") -> "list[TopicResult]":
         """Creates topics on first need. Many callers wanting one at the same time cause one creation."""
         asked = {topic.name: topic for topic in topics}
         missing = [topic for name, topic in asked.items() if name not in self._creating]
@@ -269,13 +265,17 @@ class MetadataFollower:
         return [result for result in results if result.name in asked]
 
     async def create_partitions(
-        self, requests: Sequence[MorePartitions], *, validate_only: bool = False
-    ) -> list[TopicResult]:
+        self, requests: "Sequence[MorePartitions]", *, validate_only: bool = False
+    ) -> "list[TopicResult]":
+        from ottla.metadata import controller
+
         return await self._submit(
             lambda image: controller.create_partitions(image, requests, validate_only=validate_only)
         )
 
-    async def delete_topics(self, references: Sequence[TopicReference]) -> list[TopicResult]:
+    async def delete_topics(self, references: "Sequence[TopicReference]") -> "list[TopicResult]":
+        from ottla.metadata import controller
+
         results = await self._submit(lambda image: controller.delete_topics(image, references, self._rules))
         for result in results:
             if result.error == ErrorCode.NONE:
@@ -283,18 +283,20 @@ class MetadataFollower:
         return results
 
     async def alter_configs(
-        self, requests: Sequence[ResourceChange], *, validate_only: bool = False
-    ) -> list[ResourceResult]:
+        self, requests: "Sequence[ResourceChange]", *, validate_only: bool = False
+    ) -> "list[ResourceResult]":
         return await self._alter_configs(requests, incremental=False, validate_only=validate_only)
 
     async def incremental_alter_configs(
-        self, requests: Sequence[ResourceChange], *, validate_only: bool = False
-    ) -> list[ResourceResult]:
+        self, requests: "Sequence[ResourceChange]", *, validate_only: bool = False
+    ) -> "list[ResourceResult]":
         return await self._alter_configs(requests, incremental=True, validate_only=validate_only)
 
     async def _alter_configs(
-        self, requests: Sequence[ResourceChange], *, incremental: bool, validate_only: bool
-    ) -> list[ResourceResult]:
+        self, requests: "Sequence[ResourceChange]", *, incremental: bool, validate_only: bool
+    ) -> "list[ResourceResult]":
+        from ottla.metadata import config_changes
+
         return await self._submit(
             lambda image: config_changes.alter_configs(
                 image, requests, self._rules, self.broker_id, incremental=incremental, validate_only=validate_only
@@ -310,6 +312,8 @@ class MetadataFollower:
         return first
 
     async def _take_producer_id_block(self, count: int) -> None:
+        from ottla.metadata import controller
+
         async with self._lock:
             if len(self._producer_ids) >= count:
                 return
