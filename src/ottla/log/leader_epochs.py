@@ -1,0 +1,102 @@
+"""Which leader epoch began at which offset: how replicas find out where their logs part. Pure."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class EpochEndOffset(NamedTuple):
+    """The answer of OffsetForLeaderEpoch: an epoch and the offset after its last record; (-1, -1) is unknown."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+UNKNOWN = EpochEndOffset(-1, -1)
+
+
+class LeaderEpochCache:
+    """The epochs of one log, oldest first, each with the offset of its first record."""
+
+    __slots__ = ("_epochs", "_starts", "is_dirty", "latest")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        for epoch, start_offset in entries:
+            self._epochs.append(epoch)
+            self._starts.append(start_offset)
+        self.latest = self._epochs[-1] if self._epochs else -1
+        """The newest epoch, -1 if none is known. A plain attribute: every append looks at it."""
+        self.is_dirty = False
+        """Whether the checkpoint file lacks something."""
+
+    def __repr__(self) -> str:
+        return f"LeaderEpochCache({self.entries()})"
+
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Epoch `epoch` begins at `start_offset`. An epoch already known keeps its beginning.
+
+        Epochs that were to begin at or after that offset never got a record there: they are forgotten.
+        """
+        if epoch <= self.latest or epoch < 0:
+            return
+        keep = bisect_left(self._starts, start_offset)
+        del self._epochs[keep:], self._starts[keep:]
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self.latest = epoch
+        self.is_dirty = True
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The epoch of the record at `offset`, -1 if it lies before all that is known."""
+        entry = bisect_right(self._starts, offset) - 1
+        return self._epochs[entry] if entry >= 0 else -1
+
+    def start_of(self, epoch: int) -> int | None:
+        entry = bisect_left(self._epochs, epoch)
+        return self._starts[entry] if entry < len(self._epochs) and self._epochs[entry] == epoch else None
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
+        """The largest known epoch up to `epoch`, and where it ended.
+
+        >>> cache = LeaderEpochCache([(2, 0), (5, 100)])
+        >>> cache.end_offset_for(5, 170), cache.end_offset_for(4, 170), cache.end_offset_for(6, 170)
+        (EpochEndOffset(leader_epoch=5, end_offset=170), EpochEndOffset(leader_epoch=2, end_offset=100), \
+EpochEndOffset(leader_epoch=-1, end_offset=-1))
+        """
+        if epoch < 0 or not self._epochs or epoch > self.latest:
+            return UNKNOWN
+        if epoch == self.latest:
+            return EpochEndOffset(epoch, log_end_offset)
+        above = bisect_right(self._epochs, epoch)
+        if above == 0:
+            # Older than everything left in the log: what it wrote ended where the first known epoch began.
+            return EpochEndOffset(epoch, self._starts[0])
+        return EpochEndOffset(self._epochs[above - 1], self._starts[above])
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """The log was cut at `end_offset`: epochs that began there or later are gone."""
+        keep = bisect_left(self._starts, end_offset)
+        if keep < len(self._starts):
+            del self._epochs[keep:], self._starts[keep:]
+            self.latest = self._epochs[-1] if self._epochs else -1
+            self.is_dirty = True
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """The log now starts at `start_offset`: epochs that ended before are gone, the one at hand begins there."""
+        first = bisect_right(self._starts, start_offset) - 1
+        if first > 0 or (first == 0 and self._starts[0] < start_offset):
+            del self._epochs[:first], self._starts[:first]
+            self._starts[0] = start_offset
+            self.is_dirty = True
+
+    def clear(self) -> None:
+        if self._epochs:
+            self._epochs.clear()
+            self._starts.clear()
+            self.latest = -1
+            self.is_dirty = True

@@ -1,0 +1,259 @@
+"""A data directory: locked by one broker, with a log for each partition in it and Kafka's checkpoint files beside.
+
+Whether the last broker left in order is told by a mark that its closing wrote and our loading removes.
+"""
+
+import logging
+import resource
+from collections.abc import Callable
+
+from ottla.clock import Clock
+from ottla.errors import KafkaError
+from ottla.log.checkpoints import (
+    CorruptCheckpoint,
+    decode_offsets,
+    decode_partition_metadata,
+    encode_offsets,
+    encode_partition_metadata,
+)
+from ottla.log.config import TopicConfig
+from ottla.log.disk import Disk
+from ottla.log.open_files import OpenFiles
+from ottla.log.partition_log import PartitionLog
+from ottla.types import ZERO_UUID, TopicPartition
+
+log = logging.getLogger("ottla.log")
+
+LOCK_FILE = ".lock"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+PARTITION_METADATA_FILE = "partition.metadata"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANED_OFFSETS = "cleaner-offset-checkpoint"
+DELETED_SUFFIX = "-delete"
+
+
+class LogDirectory:
+    """Owns one data directory and every log in it."""
+
+    def __init__(self, path: str, *, disk: Disk, clock: Clock, lock: int) -> None:
+        """Use `open`."""
+        self.path = path
+        self.disk = disk
+        self.clock = clock
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.failed: dict[TopicPartition, str] = {}
+        """Partitions found here whose files cannot be used, and why."""
+        self.was_clean = False
+        self.files = OpenFiles(disk, _handle_limit())
+        self._lock = lock
+        self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
+        self._written: dict[str, bytes] = {}
+
+    @classmethod
+    def open(cls, path: str, *, disk: Disk, clock: Clock) -> "LogDirectory":
+        """Takes the directory for this process, making it if need be. OttlaError if another process has it."""
+        disk.make_directories(path)
+        lock = disk.lock(f"{path}/{LOCK_FILE}")
+        return cls(path.rstrip("/") or "/", disk=disk, clock=clock, lock=lock)
+
+    # --- opening ------------------------------------------------------------------------------------------
+
+    def load(self, config_of: Callable[[str], TopicConfig] | None = None) -> dict[TopicPartition, PartitionLog]:
+        """Opens every partition found; `config_of` gives a topic's settings. One that fails spares the others."""
+        names = set(self.disk.list(self.path))
+        self.was_clean = CLEAN_SHUTDOWN_FILE in names
+        for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANED_OFFSETS):
+            self._checkpoints[name] = self._read_offsets(name) if name in names else {}
+        if self.was_clean:
+            # From here on a crash leaves no mark. It has to be gone for good before anything is written.
+            self.disk.remove(f"{self.path}/{CLEAN_SHUTDOWN_FILE}")
+            self.disk.sync_directory(self.path)
+        for name in sorted(names):
+            if name.endswith(DELETED_SUFFIX) and "." in name:
+                self._remove_deleted(name)
+            elif (partition := partition_of(name)) is not None:
+                self._load_partition(name, partition, config_of)
+        return self.logs
+
+    def _load_partition(
+        self, name: str, partition: TopicPartition, config_of: Callable[[str], TopicConfig] | None
+    ) -> None:
+        try:
+            topic_id = self._read_topic_id(name)
+            config = TopicConfig() if config_of is None else config_of(partition.topic)
+            self._open_log(partition, topic_id, config, clean_shutdown=self.was_clean)
+        except (OSError, KafkaError) as error:
+            log.error("%s cannot be opened: %s", partition, error)
+            self.failed[partition] = str(error)
+
+    def _open_log(
+        self, partition: TopicPartition, topic_id: bytes, config: TopicConfig, *, clean_shutdown: bool
+    ) -> PartitionLog:
+        known = self._checkpoints
+        opened = PartitionLog.open(
+            f"{self.path}/{partition}",
+            partition,
+            topic_id,
+            config,
+            disk=self.disk,
+            clock=self.clock,
+            clean_shutdown=clean_shutdown,
+            log_start_offset=known.get(LOG_START_OFFSETS, {}).get(partition, 0),
+            high_watermark=known.get(HIGH_WATERMARKS, {}).get(partition, 0),
+            recovery_point=known.get(RECOVERY_POINTS, {}).get(partition, 0),
+            first_dirty_offset=known.get(CLEANED_OFFSETS, {}).get(partition, 0),
+            files=self.files,
+        )
+        self.logs[partition] = opened
+        return opened
+
+    def _read_topic_id(self, name: str) -> bytes:
+        path = f"{self.path}/{name}/{PARTITION_METADATA_FILE}"
+        try:
+            return decode_partition_metadata(self.disk.read_file(path))
+        except FileNotFoundError:
+            return ZERO_UUID
+        except CorruptCheckpoint as error:
+            log.warning("%s: %s", path, error)
+            return ZERO_UUID
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        path = f"{self.path}/{name}"
+        try:
+            data = self.disk.read_file(path)
+            found = decode_offsets(data)
+            self._written[name] = data
+            return found
+        except CorruptCheckpoint as error:
+            # Zero is always safe: more is read at the start, and the high watermark is found again.
+            log.warning("passing over %s: %s", path, error)
+            return {}
+
+    def _remove_deleted(self, name: str) -> None:
+        try:
+            self.disk.remove_tree(f"{self.path}/{name}")
+        except OSError as error:
+            log.warning("%s/%s cannot be removed: %s", self.path, name, error)
+
+    # --- partitions come and go ---------------------------------------------------------------------------
+
+    def create_log(self, partition: TopicPartition, topic_id: bytes, config: TopicConfig) -> PartitionLog:
+        """A new, empty log. OSError if the disk refuses; then nothing is left of it."""
+        assert partition not in self.logs, f"{partition} exists"
+        directory = f"{self.path}/{partition}"
+        self.disk.make_directories(directory)
+        try:
+            path = f"{directory}/{PARTITION_METADATA_FILE}"
+            handle = self.disk.open(path, create=True)
+            try:
+                self.disk.truncate(handle, 0)
+                self.disk.append(handle, (encode_partition_metadata(topic_id),))
+            finally:
+                self.disk.close(handle)
+            for known in self._checkpoints.values():
+                known.pop(partition, None)
+            created = self._open_log(partition, topic_id, config, clean_shutdown=True)
+        except (OSError, KafkaError):
+            self.disk.remove_tree(directory)
+            raise
+        self.failed.pop(partition, None)
+        return created
+
+    def delete_log(self, partition: TopicPartition) -> str:
+        """Takes a log out and renames its directory; the new path, for the owner to remove in a thread."""
+        deleted = self.logs.pop(partition)
+        for known in self._checkpoints.values():
+            known.pop(partition, None)
+        return deleted.rename_for_deletion()
+
+    # --- checkpoints --------------------------------------------------------------------------------------
+
+    def plan_checkpoint(self) -> Callable[[], None]:
+        """What to write now, taken down on the loop; the result does the writing, in any thread.
+
+        A log's leader epochs go first: recovery reads batches from the recovery point only, so what lies below
+        it must be in the file.
+        """
+        unsaved = []
+        for each in self.logs.values():
+            if (content := each.epochs_to_save()) is not None:
+                unsaved.append((each, *content))
+                each.leader_epochs.is_dirty = False
+        offsets = {name: encode_offsets(found) for name, found in self._current_offsets().items()}
+
+        def write() -> None:
+            for number, (each, path, data) in enumerate(unsaved):
+                try:
+                    self.disk.write_file(path, data)
+                except OSError:
+                    if self.logs.get(each.topic_partition) is not each:
+                        continue  # Deleted meanwhile.
+                    for failed, *_ in unsaved[number:]:
+                        failed.leader_epochs.is_dirty = True
+                    raise
+            for name, data in offsets.items():
+                if self._written.get(name) != data:
+                    self.disk.write_file(f"{self.path}/{name}", data)
+                    self._written[name] = data
+
+        return write
+
+    def checkpoint(self) -> None:
+        """Writes down recovery points, high watermarks and starts, where they changed. OSError if the disk refuses."""
+        self.plan_checkpoint()()
+
+    def _current_offsets(self) -> dict[str, dict[TopicPartition, int]]:
+        # A partition that could not be opened keeps what was known of it.
+        current = {
+            name: {partition: offset for partition, offset in known.items() if partition in self.failed}
+            for name, known in self._checkpoints.items()
+        }
+        recovery_points = current.setdefault(RECOVERY_POINTS, {})
+        high_watermarks = current.setdefault(HIGH_WATERMARKS, {})
+        log_start_offsets = current.setdefault(LOG_START_OFFSETS, {})
+        cleaned = current.setdefault(CLEANED_OFFSETS, {})
+        for partition, each in self.logs.items():
+            recovery_points[partition] = each.flushed_offset
+            high_watermarks[partition] = each.high_watermark
+            if each.log_start_offset > each.segments[0].base_offset:
+                log_start_offsets[partition] = each.log_start_offset
+            if each.config.compacts and each.first_dirty_offset > 0:
+                cleaned[partition] = each.first_dirty_offset
+        return current
+
+    def close(self) -> None:
+        """Closes every log and, if all of them closed well, leaves the mark that lets the next start be quick."""
+        clean = True
+        for partition, each in self.logs.items():
+            try:
+                each.close()
+            except KafkaError as error:
+                log.error("%s was not closed cleanly: %s", partition, error)
+                clean = False
+        try:
+            self.checkpoint()
+            if clean:
+                self.disk.write_file(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", b'{"version":0,"brokerEpoch":-1}')
+                self.disk.sync_directory(self.path)
+        except OSError as error:
+            log.error("%s was not closed cleanly: %s", self.path, error)
+        finally:
+            self.disk.close(self._lock)
+
+
+def partition_of(name: str) -> TopicPartition | None:
+    """The partition whose directory bears this name.
+
+    >>> partition_of("my-orders-12"), partition_of("meta.properties")
+    (TopicPartition(topic='my-orders', partition=12), None)
+    """
+    topic, _, partition = name.rpartition("-")
+    return TopicPartition(topic, int(partition)) if topic and partition.isdigit() else None
+
+
+def _handle_limit() -> int:
+    """Half of what the process may open: the other half is for connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(64, min(4096, soft // 2)) if soft != resource.RLIM_INFINITY else 4096

@@ -1,0 +1,100 @@
+"""Opens files on first use and keeps only so many open: a thousand idle partitions cost no descriptors."""
+
+from collections import deque
+from collections.abc import Callable
+
+from ottla.log.disk import Disk
+
+DEFAULT_LIMIT = 256
+
+
+class OpenFiles:
+    """The files of many logs, at most `limit` of them open at once, plus those that are held.
+
+    Which to close is chosen as a clock hand goes round: a file used since the hand last passed is spared once.
+    """
+
+    def __init__(self, disk: Disk, limit: int = DEFAULT_LIMIT) -> None:
+        self.disk = disk
+        self.limit = limit
+        self._open: deque[LogFile] = deque()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def _admit(self, file: "LogFile") -> None:
+        self._make_room()
+        self._open.append(file)
+
+    def _make_room(self) -> None:
+        for _ in range(2 * len(self._open)):
+            if len(self._open) < self.limit:
+                return
+            file = self._open.popleft()
+            if file.holds or file.recently_used:
+                file.recently_used = False
+                self._open.append(file)
+            else:
+                file._release()
+
+    def _forget(self, file: "LogFile") -> None:
+        try:
+            self._open.remove(file)
+        except ValueError:
+            pass
+
+
+class LogFile:
+    """One file by name; `handle()` opens it when it is not open."""
+
+    __slots__ = ("_close_when_let_go", "_files", "_handle", "holds", "on_release", "path", "recently_used")
+
+    def __init__(self, files: OpenFiles, path: str, on_release: Callable[[], None] | None = None) -> None:
+        self.path = path
+        self.holds = 0
+        """How many flushes under way, in another thread, need the handle to stay what it is."""
+        self.recently_used = False
+        self.on_release = on_release
+        self._files = files
+        self._handle: int | None = None
+        self._close_when_let_go = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._handle is not None
+
+    def handle(self, *, create: bool = False) -> int:
+        self.recently_used = True
+        handle = self._handle
+        if handle is None:
+            handle = self._files.disk.open(self.path, create=create)
+            self._files._admit(self)
+            self._handle = handle
+        return handle
+
+    def hold(self) -> int:
+        """The handle, kept open until `let_go`: a number closed and given out again would sync another file."""
+        handle = self.handle()
+        self.holds += 1
+        return handle
+
+    def let_go(self) -> None:
+        self.holds -= 1
+        if not self.holds and self._close_when_let_go:
+            self._close_when_let_go = False
+            self.close()
+
+    def close(self) -> None:
+        """Closes the handle, now or when the last hold ends."""
+        if self.holds:
+            self._close_when_let_go = True
+        elif self._handle is not None:
+            self._files._forget(self)
+            self._release()
+
+    def _release(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._files.disk.close(handle)
+        if self.on_release is not None:
+            self.on_release()

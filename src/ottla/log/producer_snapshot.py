@@ -1,0 +1,71 @@
+"""Producer snapshots in Kafka's layout, so that a restart need not read the whole log. Pure.
+
+A version, a CRC-32C of the rest, and an array of entries. Kafka writes one entry a producer, for its last
+batch; we write one for each of the last five, oldest first. Kafka's reader keeps the last entry it meets of a
+producer, so it reads ours as its own, while ours still knows a retry of an older batch after a restart.
+"""
+
+import struct
+from collections.abc import Iterable
+
+from ottla.log.producer_state import BatchMetadata, ProducerEntry
+from ottla.protocol._speedups import crc32c
+
+VERSION = 1
+_HEADER = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_COVERS_FROM = 6
+
+
+class CorruptSnapshot(ValueError):
+    """A snapshot that cannot be what was written; an older one, or the log itself, has to do."""
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    rows = []
+    for entry in entries:
+        rows += [
+            _ENTRY.pack(entry.producer_id, entry.producer_epoch, *batch, entry.coordinator_epoch, -1)
+            for batch in entry.batches[:-1]
+        ]
+        last = entry.batches[-1] if entry.batches else BatchMetadata(-1, -1, 0, -1)
+        first_offset = entry.transaction_first_offset
+        rows.append(
+            _ENTRY.pack(
+                entry.producer_id,
+                entry.producer_epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                -1 if first_offset is None else first_offset,
+            )
+        )
+    covered = struct.pack(">i", len(rows)) + b"".join(rows)
+    return struct.pack(">hI", VERSION, crc32c(covered)) + covered
+
+
+def decode_snapshot(data: bytes, now: int) -> list[ProducerEntry]:
+    """The producers in a snapshot, seen last at `now`; CorruptSnapshot if a byte is wrong."""
+    if len(data) < _HEADER.size:
+        raise CorruptSnapshot(f"{len(data)} bytes are too few")
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise CorruptSnapshot(f"version {version} is unknown")
+    if crc32c(memoryview(data)[_CRC_COVERS_FROM:]) != crc:
+        raise CorruptSnapshot("the checksum is wrong")
+    if len(data) != _HEADER.size + count * _ENTRY.size:
+        raise CorruptSnapshot(f"{count} entries announced in {len(data)} bytes")
+    entries: dict[int, ProducerEntry] = {}
+    for row in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :]):
+        producer_id, epoch, sequence, last_offset, delta, timestamp, coordinator_epoch, first_offset = row
+        entry = entries.setdefault(producer_id, ProducerEntry(producer_id, epoch))
+        entry.begin_epoch(epoch)
+        if last_offset >= 0:
+            entry.add_batch(BatchMetadata(sequence, last_offset, delta, timestamp))
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp = timestamp
+        entry.last_seen_ms = now
+        entry.transaction_first_offset = first_offset if first_offset >= 0 else None
+    return list(entries.values())

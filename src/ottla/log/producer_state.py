@@ -1,0 +1,323 @@
+"""What a partition knows of its producers: epochs, sequences, open and decided transactions. Pure.
+
+`check` and `check_marker` refuse what must not be appended and change nothing; `update` and `update_marker`
+take note of what was. Leader, follower and recovery all go through the same updates, so a replica that takes
+over, or a broker that starts again, recognises a duplicate as its predecessor would have.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.types import INT32_MAX
+
+CACHED_BATCHES = 5
+"""A producer may have this many requests in flight, so any of the last five batches may come again."""
+
+NO_EPOCH = -1
+NO_SEQUENCE = -1
+
+
+class BatchMetadata(NamedTuple):
+    """One appended batch, as far as recognising it again needs."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        first = self.last_sequence - self.offset_delta
+        return first if first >= 0 or self.last_sequence < 0 else first + INT32_MAX + 1
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction whose marker was appended at `last_offset`."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class ProducerEntry:
+    """One producer's state in this partition."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "last_seen_ms",
+        "last_timestamp",
+        "markers_seen",
+        "next_sequence",
+        "producer_epoch",
+        "producer_id",
+        "transaction_first_offset",
+    )
+
+    def __init__(self, producer_id: int, producer_epoch: int) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.coordinator_epoch = -1
+        self.batches: list[BatchMetadata] = []
+        """The last batches of the current epoch, oldest first."""
+        self.next_sequence = 0
+        self.transaction_first_offset: int | None = None
+        self.last_timestamp = -1
+        """The timestamp of the last batch or marker."""
+        self.last_seen_ms = 0
+        """When it last wrote, by our clock: records may bear any timestamp, so expiry must not go by theirs."""
+        self.markers_seen = 0
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_data_offset(self) -> int:
+        """The last record this epoch wrote, -1 if only a marker did."""
+        return self.batches[-1].last_offset if self.batches else -1
+
+    def add_batch(self, batch: BatchMetadata) -> None:
+        self.batches.append(batch)
+        if len(self.batches) > CACHED_BATCHES:
+            del self.batches[0]
+        last = batch.last_sequence
+        self.next_sequence = 0 if last == INT32_MAX else last + 1
+
+    def begin_epoch(self, epoch: int) -> None:
+        if epoch != self.producer_epoch:
+            self.producer_epoch = epoch
+            self.batches.clear()
+            self.next_sequence = 0
+
+    def find_duplicate(self, epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
+        if epoch == self.producer_epoch:
+            for batch in self.batches:
+                if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
+                    return batch
+        return None
+
+
+class ProducerStateManager:
+    """Every producer of one partition, and where the first undecided transaction begins."""
+
+    __slots__ = ("_entries", "_ongoing", "_unreplicated", "first_unstable_offset")
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        # First offset -> producer id. Transactions begin in the order of the log, so the first key is the least.
+        self._ongoing: dict[int, int] = {}
+        # Decided, but the marker is not yet below the high watermark: first offset -> marker's offset.
+        self._unreplicated: dict[int, int] = {}
+        self.first_unstable_offset: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, producer_id: int) -> ProducerEntry | None:
+        return self._entries.get(producer_id)
+
+    def entries(self) -> list[ProducerEntry]:
+        return list(self._entries.values())
+
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether this epoch already writes here, which proves that the coordinator knows the partition."""
+        entry = self._entries.get(producer_id)
+        return (
+            entry is not None and entry.transaction_first_offset is not None and entry.producer_epoch == producer_epoch
+        )
+
+    def verification_guard(self, producer_id: int) -> int:
+        """To be taken before the coordinator is asked about a transaction and given back with the append.
+
+        A marker that arrives in between changes it, and the append, late by a whole transaction, is refused.
+        """
+        entry = self._entries.get(producer_id)
+        return 0 if entry is None else entry.markers_seen
+
+    # --- before the append --------------------------------------------------------------------------------
+
+    def check(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        last_sequence: int,
+        *,
+        transactional: bool,
+        check_sequence: bool = True,
+        require_known_start: bool = False,
+    ) -> BatchMetadata | None:
+        """Refuses a batch out of turn; gives the original when the batch is a duplicate of one appended.
+
+        `require_known_start`: a producer new here must begin with sequence 0 (transactions of version 2).
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            if require_known_start and check_sequence and base_sequence != 0:
+                raise self._out_of_order(producer_id, producer_epoch, base_sequence, "nothing is known of it here")
+            return None
+        known_epoch = entry.producer_epoch
+        if check_sequence and not (producer_epoch == known_epoch and base_sequence == entry.next_sequence):
+            duplicate = entry.find_duplicate(producer_epoch, base_sequence, last_sequence)
+            if duplicate is not None:
+                return duplicate
+        if producer_epoch < known_epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id}: epoch {producer_epoch} is older than {known_epoch}",
+            )
+        if check_sequence and base_sequence != (entry.next_sequence if producer_epoch == known_epoch else 0):
+            raise self._out_of_order(
+                producer_id, producer_epoch, base_sequence, f"{entry.next_sequence} of epoch {known_epoch} is next"
+            )
+        if entry.transaction_first_offset is not None and not transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has an open transaction from offset {entry.transaction_first_offset} "
+                "and must write transactionally",
+            )
+        return None
+
+    @staticmethod
+    def _out_of_order(producer_id: int, epoch: int, sequence: int, known: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {producer_id}: sequence {sequence} of epoch {epoch}, but {known}",
+        )
+
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, transaction_version: int = 0
+    ) -> None:
+        """Refuses a marker from an epoch or a coordinator that has been replaced."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        is_open = entry.transaction_first_offset is not None
+        # From version 2 on every end of a transaction raises the epoch, so a marker that does not, while records
+        # are open, is a late one meant for an earlier transaction.
+        stale = producer_epoch < entry.producer_epoch or (
+            transaction_version >= 2 and producer_epoch == entry.producer_epoch and is_open
+        )
+        if stale:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id}: a marker of epoch {producer_epoch} at epoch {entry.producer_epoch}",
+            )
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"producer {producer_id}: coordinator epoch {coordinator_epoch} after {entry.coordinator_epoch}",
+            )
+
+    # --- after the append ---------------------------------------------------------------------------------
+
+    def update(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_offset: int,
+        last_offset: int,
+        last_sequence: int,
+        timestamp: int,
+        *,
+        transactional: bool,
+        now: int,
+    ) -> None:
+        """Takes note of an appended data batch."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
+        elif producer_epoch != entry.producer_epoch:
+            entry.begin_epoch(producer_epoch)
+        entry.add_batch(BatchMetadata(last_sequence, last_offset, last_offset - base_offset, timestamp))
+        entry.last_timestamp = timestamp
+        entry.last_seen_ms = now
+        if transactional and entry.transaction_first_offset is None:
+            entry.transaction_first_offset = base_offset
+            self._ongoing[base_offset] = producer_id
+            if self.first_unstable_offset is None:
+                self.first_unstable_offset = base_offset
+
+    def update_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        offset: int,
+        timestamp: int,
+        *,
+        aborted: bool,
+        coordinator_epoch: int,
+        now: int,
+    ) -> CompletedTransaction | None:
+        """Takes note of an appended end marker; gives the transaction it ended, if any record was in it.
+
+        The transaction keeps holding back the last stable offset until the marker is committed:
+        see `on_high_watermark`.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
+        elif producer_epoch != entry.producer_epoch:
+            entry.begin_epoch(producer_epoch)
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp = timestamp
+        entry.last_seen_ms = now
+        entry.markers_seen += 1
+        first_offset, entry.transaction_first_offset = entry.transaction_first_offset, None
+        if first_offset is None:
+            return None
+        self._ongoing.pop(first_offset, None)
+        self._unreplicated[first_offset] = offset
+        return CompletedTransaction(producer_id, first_offset, offset, aborted)
+
+    def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
+        """The last stable offset once `completed` is: where the first of the others begins."""
+        return next(iter(self._ongoing), completed.last_offset + 1)
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Markers below the high watermark are decided for good; their transactions hold nothing back any more."""
+        if self._unreplicated:
+            for first_offset, marker in list(self._unreplicated.items()):
+                if marker < high_watermark:
+                    del self._unreplicated[first_offset]
+            self._find_first_unstable()
+
+    def _find_first_unstable(self) -> None:
+        candidates = [*list(self._ongoing)[:1], *self._unreplicated]
+        self.first_unstable_offset = min(candidates) if candidates else None
+
+    def expire(self, now: int, expiration_ms: int) -> int:
+        """Forgets producers that have long been silent and have nothing open; how many."""
+        silent = [
+            entry.producer_id
+            for entry in self._entries.values()
+            if entry.transaction_first_offset is None and now - entry.last_seen_ms >= expiration_ms
+        ]
+        for producer_id in silent:
+            del self._entries[producer_id]
+        return len(silent)
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.first_unstable_offset = None
+
+    def load(self, entries: Iterable[ProducerEntry]) -> None:
+        """Starts from a snapshot."""
+        self.clear()
+        self._entries = {entry.producer_id: entry for entry in entries}
+        open_transactions = [
+            (entry.transaction_first_offset, entry.producer_id)
+            for entry in self._entries.values()
+            if entry.transaction_first_offset is not None
+        ]
+        self._ongoing = dict(sorted(open_transactions))
+        self._find_first_unstable()

@@ -1,0 +1,327 @@
+"""Opens a partition's files: finishes what was interrupted, cuts a torn tail, rebuilds what can be rebuilt.
+
+After a clean shutdown only the end of the last segment and the latest producer snapshot are read. Otherwise
+everything from the segment of the recovery point on is read once: headers first, checksums from the recovery
+point, and from the same pass come the indexes, the producers' state, the aborted transactions and the leader
+epochs. The log ends where the first bad batch begins.
+"""
+
+import logging
+from typing import NamedTuple
+
+from ottla.log.checkpoints import CorruptCheckpoint, decode_epochs
+from ottla.log.disk import Disk
+from ottla.log.index import CorruptIndex, OffsetIndex
+from ottla.log.leader_epochs import LeaderEpochCache
+from ottla.log.open_files import OpenFiles
+from ottla.log.producer_snapshot import CorruptSnapshot, decode_snapshot
+from ottla.log.producer_state import ProducerStateManager
+from ottla.log.replay import needs_bytes, note_batch
+from ottla.log.scan import scan_batches, scan_headers
+from ottla.log.segment import SUFFIXES, Segment, file_name
+from ottla.log.transaction_index import AbortedTransaction
+from ottla.protocol.record_batch import CorruptBatch, check_crc
+
+log = logging.getLogger("ottla.log")
+
+EPOCHS_FILE = "leader-epoch-checkpoint"
+SNAPSHOT_SUFFIX = ".snapshot"
+
+
+class LoadedLog(NamedTuple):
+    """What was found in a partition's directory."""
+
+    segments: list[Segment]
+    log_end_offset: int
+    producers: ProducerStateManager
+    snapshot_offset: int
+    """Where the snapshot that the producers' state began from was taken; -1 if there was none."""
+    leader_epochs: LeaderEpochCache
+
+
+class LogLoader:
+    """Loads one partition's directory."""
+
+    def __init__(self, directory: str, *, files: OpenFiles, index_interval_bytes: int, now: int) -> None:
+        self.directory = directory
+        self.files = files
+        self.disk: Disk = files.disk
+        self.index_interval_bytes = index_interval_bytes
+        self.now = now
+        self.producers = ProducerStateManager()
+        self.snapshot_offset = -1
+        self.leader_epochs = LeaderEpochCache()
+
+    def load(self, *, clean_shutdown: bool, recovery_point: int, first_offset: int) -> LoadedLog:
+        """`first_offset` is where a log without any segment begins."""
+        names = finish_interrupted_work(self.disk, self.directory)
+        segments = [self._segment(name) for name in names if name.endswith(".log")]
+        self._remove_orphans(names, {segment.base_offset for segment in segments})
+        if not segments:
+            segments = [self.new_segment(first_offset)]
+        epochs_known = self._load_epochs(names)
+        snapshots = sorted(offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
+        if not epochs_known and any(segment.size for segment in segments):
+            self._rebuild_epochs(segments)
+        log_end_offset = self._load_clean(segments, snapshots) if clean_shutdown else None
+        if log_end_offset is None:
+            log_end_offset = self._recover(segments, snapshots, recovery_point)
+        self.leader_epochs.truncate_from_end(log_end_offset)
+        for offset in snapshots:
+            if offset > log_end_offset:
+                self.disk.remove(snapshot_path(self.directory, offset))
+        for segment in segments:
+            segment.close()
+        return LoadedLog(segments, log_end_offset, self.producers, self.snapshot_offset, self.leader_epochs)
+
+    def new_segment(self, base_offset: int) -> Segment:
+        return Segment.create(
+            self.directory,
+            base_offset,
+            files=self.files,
+            index_interval_bytes=self.index_interval_bytes,
+            created_ms=self.now,
+        )
+
+    def _segment(self, name: str) -> Segment:
+        return Segment(
+            self.directory,
+            offset_of(name),
+            files=self.files,
+            size=self.disk.file_size(f"{self.directory}/{name}"),
+            index_interval_bytes=self.index_interval_bytes,
+        )
+
+    def _remove_orphans(self, names: list[str], bases: set[int]) -> None:
+        for name in names:
+            if name.endswith(SUFFIXES[:-1]) and offset_of(name) not in bases:
+                self.disk.remove(f"{self.directory}/{name}")
+
+    def _load_epochs(self, names: list[str]) -> bool:
+        if EPOCHS_FILE not in names:
+            return False
+        try:
+            data = self.disk.read_file(f"{self.directory}/{EPOCHS_FILE}")
+            self.leader_epochs = LeaderEpochCache(decode_epochs(data))
+            return True
+        except CorruptCheckpoint as error:
+            log.warning("%s/%s is damaged (%s): reading the log instead", self.directory, EPOCHS_FILE, error)
+            return False
+
+    def _rebuild_epochs(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            try:
+                for _, header in scan_headers(self.disk, segment.file.handle(), 0, segment.size):
+                    self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+            except CorruptBatch:
+                return
+
+    # --- after a clean shutdown ---------------------------------------------------------------------------
+
+    def _load_clean(self, segments: list[Segment], snapshots: list[int]) -> int | None:
+        """The log end offset, or None when the files do not look like those of a clean shutdown after all."""
+        try:
+            log_end_offset = segments[-1].next_offset()
+            start = self.load_snapshot(snapshots, log_end_offset)
+            if start < log_end_offset:
+                self.replay(segments, start, log_end_offset)
+            return log_end_offset
+        except CorruptBatch as error:
+            log.warning("%s was not closed cleanly: %s", self.directory, error.detail)
+            return None
+
+    def load_snapshot(self, snapshots: list[int], at_most: int) -> int:
+        """Starts the producers' state from the latest good snapshot; the offset it was taken at, or 0."""
+        for offset in reversed(snapshots):
+            if offset <= at_most:
+                path = snapshot_path(self.directory, offset)
+                try:
+                    self.producers.load(decode_snapshot(self.disk.read_file(path), self.now))
+                    self.snapshot_offset = offset
+                    return offset
+                except (CorruptSnapshot, OSError) as error:
+                    log.warning("passing over %s: %s", path, error)
+        self.producers.clear()
+        return 0
+
+    def replay(self, segments: list[Segment], start: int, end: int) -> None:
+        """Takes note of the producers of every batch in [start, end)."""
+        for number, segment in enumerate(segments):
+            if number + 1 < len(segments) and segments[number + 1].base_offset <= start:
+                continue
+            if segment.base_offset >= end:
+                return
+            handle = segment.file.handle()
+            try:
+                position = segment.find_position(start)
+                if position is None:
+                    continue
+                for at, header in scan_headers(self.disk, handle, position, segment.size):
+                    if start <= header.base_offset < end:
+                        batch = self.disk.pread(handle, header.size_bytes, at) if needs_bytes(header) else None
+                        note_batch(self.producers, header, batch, self.now)
+            except CorruptBatch as error:
+                # Damage to old bytes costs their readers an answer, not the partition its life.
+                log.error("%s is damaged: %s", segment.path(".log"), error.detail)
+
+    def rebuild_transaction_index(self, segments: list[Segment], segment: Segment) -> list[AbortedTransaction]:
+        """Finds the aborted transactions of one segment in the log itself."""
+        names = self.disk.list(self.directory)
+        snapshots = sorted(offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
+        base_offset = segment.base_offset
+        start = self.load_snapshot(snapshots, base_offset)
+        if start < base_offset:
+            self.replay(segments, start, base_offset)
+        entries = []
+        try:
+            for _, header, batch in segment.batches():
+                entry = note_batch(self.producers, header, batch, self.now)
+                if entry is not None:
+                    entries.append(entry)
+        except CorruptBatch as error:
+            log.error("%s is damaged: %s", segment.path(".log"), error.detail)
+        segment.transaction_index = entries
+        segment.save_transaction_index(rewrite=True)
+        return entries
+
+    # --- after a crash ------------------------------------------------------------------------------------
+
+    def _recover(self, segments: list[Segment], snapshots: list[int], recovery_point: int) -> int:
+        first = 0
+        while first + 1 < len(segments) and segments[first + 1].base_offset <= recovery_point:
+            first += 1
+        base = segments[first].base_offset
+        start = self.load_snapshot(snapshots, base)
+        if start < base:
+            self.replay(segments[:first], start, base)
+        log_end_offset = base
+        for number, segment in enumerate(segments[first:], first):
+            log_end_offset, whole = self._recover_segment(segment, recovery_point)
+            if not whole:
+                for lost in segments[number + 1 :]:
+                    log.warning("removing %r, which follows a damaged segment", lost)
+                    lost.remove()
+                del segments[number + 1 :]
+                break
+        for segment in segments[first:]:
+            segment.unsynced = segment.size > 0
+            if segment is not segments[-1]:
+                segment.save_indexes()
+                segment.unsynced_indexes = True
+        return log_end_offset
+
+    def _recover_segment(self, segment: Segment, recovery_point: int) -> tuple[int, bool]:
+        """One pass over a segment: (offset after its last good batch, whether that was all of it)."""
+        segment.begin_indexes()
+        size = segment.size
+        position, next_offset = 0, segment.base_offset
+        while position < size:
+            position, next_offset, error = self._recover_from(segment, position, next_offset, recovery_point)
+            if error is None:
+                break
+            resumed = self._find_next_good(segment, position) if next_offset < recovery_point else None
+            if resumed is None:
+                log.warning("cutting %s at position %d of %d: %s", segment.path(".log"), position, size, error)
+                self.disk.truncate(segment.file.handle(), position)
+                segment.size = position
+                break
+            # This was on stable storage and has been damaged since. What follows is still good: it stays, and
+            # only who reads the damaged bytes is told.
+            log.error("%s is damaged from position %d to %d: %s", segment.path(".log"), position, resumed, error)
+            position = resumed
+        segment.complete_time_index()
+        return next_offset, position == size
+
+    def _recover_from(
+        self, segment: Segment, start: int, next_offset: int, recovery_point: int
+    ) -> tuple[int, int, str | None]:
+        """Reads on while batches are good: (position after them, next offset, what is wrong there or None)."""
+        position, aborted = start, segment.aborted()
+        try:
+            for at, header, batch in scan_batches(self.disk, segment.file.handle(), start, segment.size):
+                if header.base_offset < next_offset or header.last_offset_delta < 0:
+                    raise CorruptBatch(f"offset {header.base_offset} follows {next_offset - 1}")
+                if header.last_offset >= recovery_point:
+                    check_crc(batch, 0, header)
+                entry = note_batch(self.producers, header, batch, self.now)
+                if entry is not None:
+                    aborted.append(entry)
+                self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+                segment.index_batch(at, header.size_bytes, header.last_offset, header.max_timestamp)
+                position, next_offset = at + header.size_bytes, header.next_offset
+        except CorruptBatch as error:
+            return position, next_offset, error.detail
+        return position, next_offset, None
+
+    def _find_next_good(self, segment: Segment, position: int) -> int | None:
+        """The first whole batch after a damaged place that the index file knows of."""
+        try:
+            index = OffsetIndex.from_bytes(self.disk.read_file(segment.path(".index")), segment.size)
+        except (CorruptIndex, OSError):
+            return None
+        handle = segment.file.handle()
+        for offset, at in zip(index.offsets, index.positions, strict=True):
+            if at > position:
+                try:
+                    _, header, batch = next(scan_batches(self.disk, handle, at, segment.size))
+                    check_crc(batch, 0, header)
+                except CorruptBatch:
+                    continue
+                if header.last_offset == segment.base_offset + offset:
+                    return at
+        return None
+
+
+def offset_of(name: str) -> int:
+    """The offset in a file's name."""
+    return int(name.partition(".")[0])
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    return f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+
+
+def finish_interrupted_work(disk: Disk, directory: str) -> list[str]:
+    """Removes what a crash left half-made and finishes what it left half-done; the names that remain.
+
+    Compaction writes `.cleaned` files, renames them to `.swap`, removes what they replace and renames them to
+    their final names, each time the log last. So a `.log.swap` is whole and has to go in; without it, the other
+    files come from a swap that never began.
+    """
+    names = disk.list(directory)
+    suffixes = (".cleaned", ".swap", ".deleted", ".tmp")
+    leftovers = [name for name in names if name.endswith(suffixes)]
+    if not leftovers:
+        return [name for name in names if _is_ours(name)]
+    swaps = sorted(offset_of(name) for name in leftovers if name.endswith(".log.swap"))
+    for base_offset in swaps:
+        _finish_swap(disk, directory, base_offset)
+    for name in disk.list(directory):
+        if name.endswith(suffixes):
+            disk.remove(f"{directory}/{name}")
+    return [name for name in disk.list(directory) if _is_ours(name)]
+
+
+def _is_ours(name: str) -> bool:
+    stem, _, kind = name.partition(".")
+    return name == EPOCHS_FILE or (len(stem) == 20 and stem.isdigit() and f".{kind}" in (*SUFFIXES, SNAPSHOT_SUFFIX))
+
+
+def _finish_swap(disk: Disk, directory: str, base_offset: int) -> None:
+    swapped = f"{directory}/{file_name(base_offset, '.log.swap')}"
+    handle = disk.open(swapped)
+    next_offset = base_offset
+    try:
+        for _, header in scan_headers(disk, handle, 0, disk.size(handle)):
+            next_offset = header.next_offset
+    finally:
+        disk.close(handle)
+    for name in disk.list(directory):
+        # Segments that the swap replaces, except the one whose place it takes.
+        if name.endswith(SUFFIXES) and base_offset < offset_of(name) < next_offset:
+            disk.remove(f"{directory}/{name}")
+    for kind in SUFFIXES:
+        new = f"{directory}/{file_name(base_offset, kind)}"
+        if disk.exists(new + ".swap"):
+            disk.rename(new + ".swap", new)
+    log.info("finished an interrupted compaction of %s at offset %d", directory, base_offset)

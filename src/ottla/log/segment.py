@@ -1,0 +1,514 @@
+"""One segment: a file of batches with its indexes. Finds, reads, appends, cuts and rebuilds.
+
+The index files are written when a segment is rolled, checkpointed or closed; until then the indexes live in
+memory, and recovery rebuilds whatever lies past the recovery point. They are loaded on first use, checked,
+and rebuilt from the log when they do not fit it.
+"""
+
+import logging
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.log.index import CorruptIndex, OffsetIndex, TimeIndex
+from ottla.log.open_files import LogFile, OpenFiles
+from ottla.log.scan import scan_batches, scan_headers
+from ottla.log.transaction_index import AbortedTransaction, decode_entries, encode_entries
+from ottla.protocol.record_batch import BatchHeader, CorruptBatch, Record, read_header, read_records
+
+log = logging.getLogger("ottla.log")
+
+SUFFIXES = (".index", ".timeindex", ".txnindex", ".log")
+"""The files of a segment. The log comes last: whoever renames a segment makes that rename its deciding step."""
+
+INT32_MAX = 2**31 - 1
+NO_TIMESTAMP = -1
+
+# base_offset, batch_length, magic, last_offset_delta: enough to step from one batch to the next.
+_STEP = struct.Struct(">qi4xb6xi")
+_WALK_CHUNK = 4096 + _STEP.size
+_HINTS_MAX = 16
+
+
+def file_name(base_offset: int, suffix: str = "") -> str:
+    """Kafka's name: twenty digits, so that names sort as offsets do.
+
+    >>> file_name(42, ".log")
+    '00000000000000000042.log'
+    """
+    return f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """The batches from `base_offset` to the next segment's, in a file of at most 2 GiB."""
+
+    __slots__ = (
+        "_hints",
+        "_max_timestamp",
+        "_offset_of_max_timestamp",
+        "_saved_aborted",
+        "_saved_offsets",
+        "_saved_times",
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "directory",
+        "disk",
+        "file",
+        "files",
+        "first_timestamp",
+        "index_interval_bytes",
+        "offset_index",
+        "size",
+        "suffix",
+        "time_index",
+        "transaction_index",
+        "unsynced",
+        "unsynced_indexes",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        base_offset: int,
+        *,
+        files: OpenFiles,
+        size: int,
+        index_interval_bytes: int,
+        created_ms: int | None = None,
+        suffix: str = "",
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.files = files
+        self.disk = files.disk
+        self.size = size
+        self.suffix = suffix
+        self.index_interval_bytes = index_interval_bytes
+        self.created_ms = created_ms
+        """When the first batch was written; None when that was in an earlier life of the process."""
+        self.first_timestamp: int | None = None
+        """The first batch's largest timestamp; None when not known yet."""
+        self.file = LogFile(files, self.path(".log"), self._unload)
+        self.unsynced = False
+        """Whether bytes were appended that no finished flush covers."""
+        self.unsynced_indexes = False
+        """Whether the finished segment's index files await their flush."""
+        self.offset_index: OffsetIndex | None = None
+        self.time_index: TimeIndex | None = None
+        self.transaction_index: list[AbortedTransaction] | None = None
+        self.bytes_since_index = 0
+        self._saved_offsets = self._saved_times = self._saved_aborted = 0
+        self._max_timestamp: int | None = None
+        self._offset_of_max_timestamp = base_offset
+        self._hints: dict[int, int] = {}
+
+    @classmethod
+    def create(cls, directory: str, base_offset: int, **details: Any) -> "Segment":
+        """A new, empty segment, with nothing left of an earlier one of the same name."""
+        segment = cls(directory, base_offset, size=0, **details)
+        for suffix in SUFFIXES[:-1]:
+            if segment.disk.exists(segment.path(suffix)):
+                segment.disk.remove(segment.path(suffix))
+        handle = segment.file.handle(create=True)
+        if segment.disk.size(handle):
+            segment.disk.truncate(handle, 0)
+        segment.begin_indexes()
+        return segment
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path('.log')}, {self.size} bytes)"
+
+    def path(self, suffix: str) -> str:
+        return f"{self.directory}/{self.base_offset:020d}{suffix}{self.suffix}"
+
+    # --- indexes ------------------------------------------------------------------------------------------
+
+    def begin_indexes(self) -> None:
+        self.offset_index, self.time_index = OffsetIndex(), TimeIndex()
+        self.transaction_index = []
+        self._saved_offsets = self._saved_times = self._saved_aborted = -1
+        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        self.bytes_since_index = 0
+
+    def _load(self) -> OffsetIndex:
+        """Brings the offset and time index into memory: from their files if those are good, else from the log."""
+        try:
+            offset_index = OffsetIndex.from_bytes(self.disk.read_file(self.path(".index")), self.size)
+            time_index = TimeIndex.from_bytes(self.disk.read_file(self.path(".timeindex")))
+            last = time_index.last
+            if self.size and last is None:
+                raise CorruptIndex("no time is indexed")
+        except (CorruptIndex, OSError) as error:
+            if self.size:
+                log.warning("rebuilding the indexes of %s: %s", self.path(".log"), error)
+            index = self.rebuild_indexes()
+            try:
+                self.save_indexes()
+            except OSError:
+                pass  # They are in memory; a full disk must not keep anyone from reading.
+            return index
+        self.offset_index, self.time_index = offset_index, time_index
+        self._saved_offsets, self._saved_times = len(offset_index), len(time_index)
+        self.bytes_since_index = self.size - (offset_index.positions[-1] if offset_index else 0)
+        if self._max_timestamp is None and last is not None:
+            self._max_timestamp = last.timestamp
+            self._offset_of_max_timestamp = self.base_offset + last.offset
+        return offset_index
+
+    def _unload(self) -> None:
+        """Gives the memory back when the file is closed; what is not in the files yet has to stay."""
+        if (
+            self.offset_index is not None
+            and self.time_index is not None
+            and self._saved_offsets == len(self.offset_index)
+            and self._saved_times == len(self.time_index)
+            and self._max_timestamp == (self.time_index.last or (NO_TIMESTAMP,))[0]
+        ):
+            self.offset_index = self.time_index = None
+            self._hints.clear()
+
+    def rebuild_indexes(self, up_to: int | None = None) -> OffsetIndex:
+        """Reads the log's headers and indexes them afresh, as far as they are whole."""
+        self.offset_index, self.time_index = OffsetIndex(), TimeIndex()
+        self._saved_offsets = self._saved_times = -1
+        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        self.bytes_since_index = 0
+        self._hints.clear()
+        end = self.size if up_to is None else up_to
+        try:
+            for position, header in scan_headers(self.disk, self.file.handle(), 0, end):
+                self.index_batch(position, header.batch_length + 12, header.last_offset, header.max_timestamp)
+        except CorruptBatch as error:
+            log.error("%s is damaged: %s", self.path(".log"), error.detail)
+        self.complete_time_index()
+        return self.offset_index
+
+    def index_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Takes note of a batch at the end: an index entry every so many bytes, and the latest time."""
+        if max_timestamp > self._max_timestamp:  # type: ignore[operator]
+            self._max_timestamp, self._offset_of_max_timestamp = max_timestamp, last_offset
+        if self.bytes_since_index > self.index_interval_bytes:
+            self.offset_index.append(last_offset - self.base_offset, position)  # type: ignore[union-attr]
+            self.complete_time_index()
+            self.bytes_since_index = 0
+        self.bytes_since_index += size
+
+    def complete_time_index(self) -> None:
+        """Indexes the largest timestamp, which the last entry of a finished time index must be."""
+        if self._max_timestamp is not None and self._max_timestamp >= 0 and self.time_index is not None:
+            self.time_index.append(self._max_timestamp, self._offset_of_max_timestamp - self.base_offset)
+
+    def save_indexes(self) -> list[str]:
+        """Writes what the index files lack and gives their paths. Nothing is synced."""
+        self.complete_time_index()
+        paths = [self.path(".index"), self.path(".timeindex")]
+        # An index that is not in memory has been saved, or was never needed.
+        offsets, times = self.offset_index, self.time_index
+        if offsets is not None and self._saved_offsets != len(offsets):
+            self._save(paths[0], offsets.to_bytes(max(0, self._saved_offsets)), self._saved_offsets)
+            self._saved_offsets = len(offsets)
+        if times is not None and self._saved_times != len(times):
+            self._save(paths[1], times.to_bytes(max(0, self._saved_times)), self._saved_times)
+            self._saved_times = len(times)
+        if path := self.save_transaction_index():
+            paths.append(path)
+        return [path for path in paths if self.disk.exists(path)]
+
+    def save_transaction_index(self, *, rewrite: bool = False) -> str | None:
+        """Writes the aborted transactions the file lacks, or all; the path, if there is such a file."""
+        entries, path = self.transaction_index, self.path(".txnindex")
+        if rewrite:
+            self._saved_aborted = -1
+        if not rewrite and (entries is None or (not entries and self._saved_aborted <= 0)):
+            return path if entries is None and self.disk.exists(path) else None
+        assert entries is not None
+        if self._saved_aborted != len(entries):
+            self._save(path, encode_entries(entries[max(0, self._saved_aborted) :]), self._saved_aborted)
+            self._saved_aborted = len(entries)
+        return path
+
+    def _save(self, path: str, data: bytes, saved: int) -> None:
+        handle = self.disk.open(path, create=True)
+        try:
+            if saved < 0:
+                self.disk.truncate(handle, 0)
+            if data:
+                self.disk.append(handle, (data,))
+        finally:
+            self.disk.close(handle)
+
+    def aborted(self) -> list[AbortedTransaction]:
+        """The transactions whose ABORT marker lies in this segment."""
+        if self.transaction_index is None:
+            path = self.path(".txnindex")
+            self.transaction_index = decode_entries(self.disk.read_file(path)) if self.disk.exists(path) else []
+            self._saved_aborted = len(self.transaction_index)
+        return self.transaction_index
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of any batch, -1 if none has one."""
+        if self._max_timestamp is None:
+            self._load()
+        return NO_TIMESTAMP if self._max_timestamp is None else self._max_timestamp
+
+    # --- appending ----------------------------------------------------------------------------------------
+
+    def find_first_timestamp(self) -> int:
+        """The first batch's largest timestamp; -1 if it has none, or there is no batch."""
+        if self.first_timestamp is None:
+            self.first_timestamp = self.header_at(0).max_timestamp if self.size else NO_TIMESTAMP
+        return self.first_timestamp
+
+    def begun_at(self, now: int) -> int:
+        """When the first batch was written, as far as that is known."""
+        if self.created_ms is None:
+            first = self.find_first_timestamp()
+            self.created_ms = min(first, now) if first >= 0 else now
+        return self.created_ms
+
+    def append(self, buffers: Sequence[Any], size: int, last_offset: int, max_timestamp: int) -> None:
+        """Writes one batch at the end. OSError leaves the segment as it was, unless `heal` says otherwise."""
+        if self.offset_index is None:
+            self._load()
+        self.disk.append(self.file.handle(), buffers)
+        self.index_batch(self.size, size, last_offset, max_timestamp)
+        self.size += size
+
+    def heal(self) -> None:
+        """Cuts off what a failed append may have left. OSError if even that fails."""
+        handle = self.file.handle()
+        if self.disk.size(handle) != self.size:
+            self.disk.truncate(handle, self.size)
+
+    # --- finding and reading ------------------------------------------------------------------------------
+
+    def find_position(self, offset: int) -> int | None:
+        """Where the first batch that ends at or after `offset` starts; None when all end before."""
+        position = self._hints.get(offset)
+        if position is not None:
+            return position if position < self.size else None
+        return self._search(offset)[0]
+
+    def _search(self, offset: int) -> tuple[int | None, int]:
+        """The position of find_position and that batch's base offset, by index and a short walk."""
+        index = self._load() if self.offset_index is None else self.offset_index
+        relative = offset - self.base_offset
+        entry = index.entry_at_or_before_offset(relative if relative < INT32_MAX else INT32_MAX)
+        position, expected = 0, -1
+        if entry >= 0:
+            position, expected = index.positions[entry], index.offsets[entry] + self.base_offset
+        handle, size = self.file.handle(), self.size
+        chunk, chunk_start = b"", position
+        while position < size:
+            at = position - chunk_start
+            if at + _STEP.size > len(chunk):
+                chunk_start, at = position, 0
+                chunk = self.disk.pread(handle, min(_WALK_CHUNK, size - position), position)
+                if len(chunk) < _STEP.size:
+                    raise self._damaged(position)
+            base_offset, length, magic, delta = _STEP.unpack_from(chunk, at)
+            if expected >= 0:
+                if magic != 2 or base_offset + delta != expected:
+                    return self._search_without(offset, position)
+                expected = -1
+            if magic != 2 or length < 49 or base_offset < self.base_offset:
+                raise self._damaged(position)
+            if base_offset + delta >= offset:
+                if base_offset == offset:
+                    self._hint(offset, position)
+                return position, base_offset
+            position += 12 + length
+        return None, -1
+
+    def _search_without(self, offset: int, position: int) -> tuple[int | None, int]:
+        """The index led to bytes that are not its batch. Either may be wrong; the log decides."""
+        log.warning("%s does not fit its log at position %d", self.path(".index"), position)
+        self.rebuild_indexes()
+        index = self.offset_index
+        assert index is not None
+        if position in index.positions:
+            raise self._damaged(position)
+        return self._search(offset)
+
+    def _damaged(self, position: int) -> CorruptBatch:
+        return CorruptBatch(f"{self.path('.log')} is damaged at position {position}")
+
+    def _hint(self, offset: int, position: int) -> None:
+        """Remembers that the first batch at or after `offset` starts there: where a reader will go on."""
+        if len(self._hints) >= _HINTS_MAX:
+            self._hints.clear()
+        self._hints[offset] = position
+
+    def end_position(self, upper_bound: int) -> int:
+        """Where the batches with a base offset below `upper_bound` end."""
+        position = self._hints.get(upper_bound)
+        if position is not None:
+            return position
+        found, base_offset = self._search(upper_bound)
+        if found is None:
+            return self.size
+        if base_offset >= upper_bound:
+            self._hint(upper_bound, found)
+            return found
+        return found + self.header_at(found).size_bytes
+
+    def header_at(self, position: int) -> BatchHeader:
+        return read_header(self.disk.pread(self.file.handle(), 61, position))
+
+    def _whole_batches(self, start: int, limit: int) -> tuple[int, int]:
+        """The end of the last batch from `start` that ends by `limit`, and the offset after it (-1: none does)."""
+        index = self._load() if self.offset_index is None else self.offset_index
+        entry = index.entry_at_or_before_position(limit)
+        position = max(start, index.positions[entry]) if entry >= 0 else start
+        handle, next_offset = self.file.handle(), -1
+        chunk, chunk_start = b"", position
+        while position < limit:
+            at = position - chunk_start
+            if at + _STEP.size > len(chunk):
+                chunk_start, at = position, 0
+                chunk = self.disk.pread(handle, min(_WALK_CHUNK, self.size - position), position)
+                if len(chunk) < _STEP.size:
+                    raise self._damaged(position)
+            base_offset, length, magic, delta = _STEP.unpack_from(chunk, at)
+            if magic != 2 or length < 49:
+                raise self._damaged(position)
+            if position + 12 + length > limit:
+                break
+            position += 12 + length
+            next_offset = base_offset + delta + 1
+        return position, next_offset
+
+    def read(self, offset: int, max_bytes: int, end: int, minimum_one_batch: bool) -> bytes | None:
+        """Whole batches from the one that holds `offset`, up to position `end` and `max_bytes`; None: there is none."""
+        start = self.find_position(offset)
+        if start is None or start >= end:
+            return None
+        stop = end
+        if start + max_bytes < end:
+            stop, next_offset = self._whole_batches(start, start + max_bytes)
+            if stop > start:
+                if next_offset >= 0:
+                    self._hint(next_offset, stop)
+            elif minimum_one_batch:
+                stop = min(start + self.header_at(start).size_bytes, end)
+            else:
+                return b""
+        data = self.disk.pread(self.file.handle(), stop - start, start)
+        if len(data) != stop - start:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path('.log')} is shorter than it was")
+        base_offset, length, magic, delta = _STEP.unpack_from(data)
+        if magic != 2 or base_offset + delta < offset or 12 + length > len(data):
+            raise self._damaged(start)
+        return data
+
+    def next_offset(self) -> int:
+        """The offset after the last batch, by reading from the last index entry on."""
+        if not self.size:
+            return self.base_offset
+        index = self._load() if self.offset_index is None else self.offset_index
+        next_offset = self.base_offset
+        start = index.positions[-1] if index else 0
+        for _, header in scan_headers(self.disk, self.file.handle(), start, self.size):
+            next_offset = header.next_offset
+        return next_offset
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    def find_by_timestamp(self, timestamp: int, start_offset: int, end: int) -> tuple[Record, BatchHeader] | None:
+        """The first record from `start_offset` on, before position `end`, that is as late as `timestamp`."""
+        if self.time_index is None:
+            self._load()
+        assert self.time_index is not None
+        from_offset = max(start_offset, self.base_offset + self.time_index.find_before(timestamp))
+        start = self.find_position(from_offset)
+        if start is None:
+            return None
+        for position, header in scan_headers(self.disk, self.file.handle(), start, end):
+            if header.max_timestamp >= timestamp and header.record_count:
+                for record in self._records_at(position, header):
+                    if record.timestamp >= timestamp and record.offset >= start_offset:
+                        return record, header
+        return None
+
+    def find_latest(self, start_offset: int, end: int) -> tuple[Record, BatchHeader] | None:
+        """The record with the largest timestamp before position `end`; the first of them, if several."""
+        if end == self.size and self.base_offset >= start_offset and self.max_timestamp >= 0:
+            start = self.find_position(self._offset_of_max_timestamp)
+            if start is not None:
+                header = self.header_at(start)
+                if header.record_count and header.max_timestamp == self.max_timestamp:
+                    return _latest(self._records_at(start, header)), header
+        best: tuple[int, BatchHeader] | None = None
+        start = self.find_position(max(start_offset, self.base_offset))
+        if start is not None:
+            for position, header in scan_headers(self.disk, self.file.handle(), start, end):
+                if header.record_count and (best is None or header.max_timestamp > best[1].max_timestamp):
+                    best = position, header
+        if best is None:
+            return None
+        records = [record for record in self._records_at(*best) if record.offset >= start_offset]
+        return (_latest(records), best[1]) if records else None
+
+    def _records_at(self, position: int, header: BatchHeader) -> list[Record]:
+        return read_records(self.disk.pread(self.file.handle(), header.size_bytes, position), 0, header)
+
+    # --- cutting, renaming, removing ----------------------------------------------------------------------
+
+    def truncate(self, position: int, next_offset: int) -> None:
+        """Cuts the log off at a batch boundary and the indexes with it."""
+        index = self._load() if self.offset_index is None else self.offset_index
+        assert self.time_index is not None
+        self.disk.truncate(self.file.handle(), position)
+        self.size = position
+        self._hints.clear()
+        index.truncate(position)
+        self.time_index.truncate(next_offset - self.base_offset)
+        self.transaction_index = [entry for entry in self.aborted() if entry.last_offset < next_offset]
+        self._saved_offsets = self._saved_times = self._saved_aborted = -1
+        self.bytes_since_index = position - (index.positions[-1] if index else 0)
+        self._find_max_timestamp()
+
+    def _find_max_timestamp(self) -> None:
+        """The time index may lag behind the log by one interval: the rest is read."""
+        assert self.offset_index is not None and self.time_index is not None
+        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        start = 0
+        if (last := self.time_index.last) is not None:
+            self._max_timestamp, self._offset_of_max_timestamp = last.timestamp, self.base_offset + last.offset
+            entry = self.offset_index.entry_at_or_before_offset(last.offset)
+            start = self.offset_index.positions[entry] if entry >= 0 else 0
+        for _, header in scan_headers(self.disk, self.file.handle(), start, self.size):
+            if header.max_timestamp > self._max_timestamp:
+                self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
+
+    def batches(self, start: int = 0, end: int | None = None) -> Any:
+        """Every batch with its bytes: (position, header, batch)."""
+        return scan_batches(self.disk, self.file.handle(), start, self.size if end is None else end)
+
+    def close(self) -> None:
+        self.file.close()
+
+    def change_suffix(self, suffix: str) -> None:
+        """Renames the files that exist, the log last."""
+        old, new = self.suffix, suffix
+        for kind in SUFFIXES:
+            self.suffix = old
+            before = self.path(kind)
+            self.suffix = new
+            if self.disk.exists(before):
+                self.disk.rename(before, self.path(kind))
+        self.file.path = self.path(".log")
+
+    def remove(self) -> None:
+        """Closes the segment and deletes its files."""
+        self.close()
+        for kind in reversed(SUFFIXES):
+            if self.disk.exists(self.path(kind)):
+                self.disk.remove(self.path(kind))
+
+
+def _latest(records: list[Record]) -> Record:
+    return max(records, key=lambda record: record.timestamp)

@@ -1,0 +1,104 @@
+"""The segments of one log in order: which holds an offset, which is active, and how old ones leave."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ottla.log.disk import Disk
+from ottla.log.segment import Segment
+
+
+class Segments:
+    """At least one segment, by base offset; the last is the active one.
+
+    A removed segment's files are renamed at once and deleted later, so that a large deletion neither holds up
+    an append nor surprises a reader.
+    """
+
+    __slots__ = ("_bases", "_doomed", "_segments", "active", "disk")
+
+    def __init__(self, disk: Disk, segments: Sequence[Segment]) -> None:
+        self.disk = disk
+        self._doomed: list[tuple[int, Segment]] = []
+        self._set(list(segments))
+
+    def _set(self, segments: list[Segment]) -> None:
+        assert segments
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __getitem__(self, number: int) -> Segment:
+        return self._segments[number]
+
+    def __contains__(self, segment: object) -> bool:
+        return any(segment is mine for mine in self._segments)
+
+    @property
+    def bases(self) -> list[int]:
+        return self._bases
+
+    def number_of(self, offset: int) -> int:
+        """The number of the segment in whose range `offset` lies; the first one for anything before."""
+        return max(0, bisect_right(self._bases, offset) - 1)
+
+    def end_of(self, number: int, log_end_offset: int) -> int:
+        """Where a segment's range ends: at the next one's base, or at the end of the log."""
+        return self._bases[number + 1] if number + 1 < len(self._bases) else log_end_offset
+
+    def between(self, start: int, end: int) -> list[Segment]:
+        """The segments whose range reaches into [start, end)."""
+        return self._segments[self.number_of(start) : bisect_left(self._bases, end)]
+
+    def add(self, segment: Segment) -> None:
+        assert segment.base_offset > self._bases[-1]
+        self._set([*self._segments, segment])
+
+    def remove_oldest(self, count: int, delete_at_ms: int) -> list[Segment]:
+        """Takes the oldest `count` out; their files go at `delete_at_ms`."""
+        gone = self._segments[:count]
+        self._set(self._segments[count:])
+        self.doom(gone, delete_at_ms)
+        return gone
+
+    def cut_after(self, offset: int) -> list[Segment]:
+        """Takes out, and deletes, the segments that begin at or after `offset`, but for the first one."""
+        keep = max(1, bisect_left(self._bases, offset))
+        gone = self._segments[keep:]
+        self._set(self._segments[:keep])
+        for segment in reversed(gone):
+            segment.remove()
+        return gone
+
+    def replace_all(self, create: Callable[[], Segment]) -> None:
+        """Starts over with the one segment that `create` makes, which may bear the name of an old one."""
+        gone = self._segments
+        self.doom(reversed(gone), 0)
+        self._set([create()])
+        self.purge()
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """Puts `new` where the neighbours `old` were. Their files are the caller's affair."""
+        first = self._segments.index(old[0])
+        self._set([*self._segments[:first], new, *self._segments[first + len(old) :]])
+
+    def doom(self, segments: Iterable[Segment], delete_at_ms: int) -> None:
+        for segment in segments:
+            segment.close()
+            segment.change_suffix(".deleted")
+            self._doomed.append((delete_at_ms, segment))
+
+    def purge(self, now: int | None = None) -> None:
+        """Deletes the files whose time has come; without a time, all of them."""
+        waiting = []
+        for delete_at_ms, segment in self._doomed:
+            if now is None or now >= delete_at_ms:
+                segment.remove()
+            else:
+                waiting.append((delete_at_ms, segment))
+        self._doomed = waiting

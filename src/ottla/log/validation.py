@@ -1,0 +1,176 @@
+"""What a batch must be like to be appended, and the changes a topic's settings ask for. Pure.
+
+The hot path looks at the header and the checksum only. Records are looked at for compacted topics (every
+record needs a key), for limits on old timestamps, and when the broker compresses them anew.
+"""
+
+from typing import Any
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.log.config import TopicConfig
+from ottla.protocol.record_batch import (
+    BatchHeader,
+    BytesLike,
+    Codec,
+    CorruptBatch,
+    inspect_records,
+    open_batch,
+    read_header,
+    read_records,
+    rewrite,
+)
+from ottla.types import INT64_MAX
+
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_DELETE_HORIZON = 0x40
+_MAGIC_POSITION = 16
+_SMALLEST_OLD_BATCH = 17
+ZSTD_SINCE_PRODUCE_VERSION = 7
+
+_TARGET_CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+class InvalidRecord(KafkaError):
+    """Records that are refused one by one: (index in the batch, what is wrong with it)."""
+
+    def __init__(self, code: ErrorCode, detail: str, record_errors: list[tuple[int, str]]) -> None:
+        super().__init__(code, detail)
+        self.record_errors = record_errors
+
+
+def open_single_batch(records: Any, config: TopicConfig) -> BatchHeader:
+    """The header of the one whole batch that `records` must be, its checksum checked and its size allowed."""
+    size = len(records)
+    if not size:
+        raise _invalid("a produce request carries exactly one batch a partition, this one none")
+    if size >= _SMALLEST_OLD_BATCH and records[_MAGIC_POSITION] in (0, 1):
+        raise _invalid(f"message format {records[_MAGIC_POSITION]} is no longer written; format 2 is")
+    header = open_batch(records)
+    batch_size = header.batch_length + 12
+    if batch_size != size:
+        raise _invalid("a produce request carries exactly one batch a partition, this one more")
+    if batch_size > config.max_message_bytes:
+        raise _too_large(batch_size, config)
+    return header
+
+
+def _too_large(size: int, config: TopicConfig) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; max.message.bytes is {config.max_message_bytes}"
+    )
+
+
+def _invalid(detail: str) -> InvalidRecord:
+    return InvalidRecord(ErrorCode.INVALID_RECORD, detail, [])
+
+
+def check_client_batch(header: BatchHeader, produce_version: int | None) -> None:
+    """What the header of a batch from a client must say."""
+    attributes = header.attributes
+    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+        raise _invalid(
+            f"{header.record_count} records with a last offset delta of {header.last_offset_delta}: "
+            "offsets must be dense"
+        )
+    if header.producer_id >= 0:
+        if header.base_sequence < 0 or header.producer_epoch < 0:
+            raise _invalid(f"producer {header.producer_id} sends no sequence or no epoch")
+    elif attributes & _TRANSACTIONAL:
+        raise _invalid("a transactional batch without a producer id")
+    if attributes & (_CODEC_MASK | _CONTROL | _DELETE_HORIZON):
+        if attributes & _CONTROL:
+            raise _invalid("clients may not write control batches")
+        if attributes & _DELETE_HORIZON:
+            raise _invalid("clients may not set a delete horizon")
+        check_codec(attributes & _CODEC_MASK, produce_version)
+
+
+def check_codec(codec: int, produce_version: int | None) -> None:
+    if codec > Codec.ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} is unknown")
+    if codec == Codec.ZSTD and produce_version is not None and produce_version < ZSTD_SINCE_PRODUCE_VERSION:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {ZSTD_SINCE_PRODUCE_VERSION}"
+        )
+
+
+def check_timestamps(batch: BytesLike, header: BatchHeader, config: TopicConfig, now: int) -> None:
+    """Refuses records too far from the broker's time. Only a limit on the past makes us look inside."""
+    if header.attributes & _LOG_APPEND_TIME:
+        raise InvalidRecord(ErrorCode.INVALID_TIMESTAMP, "producers may not claim LogAppendTime", [])
+    latest = now + config.message_timestamp_after_max_ms
+    earliest = now - config.message_timestamp_before_max_ms
+    if header.max_timestamp <= latest and (
+        config.message_timestamp_before_max_ms == INT64_MAX
+        or inspect_records(batch, 0, header).min_timestamp >= earliest
+    ):
+        return
+    # A record without a timestamp (-1) is never out of range, however far back -1 is.
+    wrong = [
+        (index, f"timestamp {record.timestamp} is outside [{earliest}, {latest}]")
+        for index, record in enumerate(read_records(batch, 0, header))
+        if record.timestamp != -1 and not earliest <= record.timestamp <= latest
+    ]
+    if wrong:
+        raise InvalidRecord(ErrorCode.INVALID_TIMESTAMP, f"{len(wrong)} records: {wrong[0][1]}", wrong)
+    if header.max_timestamp > latest:
+        raise InvalidRecord(
+            ErrorCode.INVALID_TIMESTAMP, f"the batch's latest timestamp {header.max_timestamp} is after {latest}", []
+        )
+
+
+def check_records(batch: BytesLike, header: BatchHeader, config: TopicConfig) -> None:
+    """The records of a batch that will be opened some day: whole, in place, and with keys if they are compacted."""
+    summary = inspect_records(batch, 0, header)
+    if summary.misplaced >= 0:
+        raise InvalidRecord(
+            ErrorCode.INVALID_RECORD,
+            f"record {summary.misplaced} has the wrong offset delta",
+            [(summary.misplaced, "the offset delta is not the record's place in the batch")],
+        )
+    if config.compacts and summary.null_keys:
+        message = "a compacted topic accepts no record without a key"
+        raise InvalidRecord(ErrorCode.INVALID_RECORD, message, [(index, message) for index in summary.null_keys])
+
+
+def prepare_client_batch(
+    batch: BytesLike, header: BatchHeader, config: TopicConfig, now: int, produce_version: int | None
+) -> tuple[BytesLike, BatchHeader, int]:
+    """Checks a client's batch and changes it as the topic asks: (batch, header, append time or -1)."""
+    check_client_batch(header, produce_version)
+    codec = header.attributes & _CODEC_MASK
+    target = _TARGET_CODECS.get(config.compression_type, codec)
+    if target != codec or config.compacts:
+        check_records(batch, header, config)
+    append_time = now if config.message_timestamp_type == "LogAppendTime" else None
+    if append_time is None:
+        check_timestamps(batch, header, config, now)
+    if target == codec and append_time is None:
+        return batch, header, -1
+    try:
+        changed = rewrite(
+            batch,
+            codec=None if target == codec else target,
+            level=_level(target, config),
+            log_append_time_ms=append_time,
+        )
+    except ValueError as error:
+        raise CorruptBatch(str(error)) from None
+    if len(changed) > config.max_message_bytes:
+        raise _too_large(len(changed), config)
+    return changed, read_header(changed), -1 if append_time is None else append_time
+
+
+def _level(codec: int, config: TopicConfig) -> int | None:
+    if codec == Codec.GZIP:
+        return None if config.compression_gzip_level == -1 else config.compression_gzip_level
+    return {Codec.LZ4: config.compression_lz4_level, Codec.ZSTD: config.compression_zstd_level}.get(Codec(codec))
