@@ -10,7 +10,7 @@ import importlib
 import logging
 import struct
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
@@ -177,33 +177,10 @@ class Dispatcher:
         elif type(response) is route.response:
             encoded = encode_response(key, version, correlation_id, response)
         else:
-            return self._finish(response, route, request, context, correlation_id, started)
+            return _Late(self, response, route, request, context, correlation_id, started)
         if started:
             route.observe(monotonic() - started)
         return encoded
-
-    async def _finish(
-        self,
-        awaitable: Awaitable[Any],
-        route: Route,
-        request: Any,
-        context: Context,
-        correlation_id: int,
-        started: float,
-    ) -> bytes | bytearray | None:
-        """Stage two."""
-        try:
-            if route.runs_to_its_end:
-                response = await asyncio.shield(asyncio.ensure_future(awaitable))
-            else:
-                response = await awaitable
-        except Exception as error:
-            response = self._error_response(route, request, context, error)
-        if started:
-            route.observe(monotonic() - started)
-        if response is None:
-            return None
-        return encode_response(route.api_key, route.version, correlation_id, response)
 
     def _route(self, header: RequestHeader) -> Route | None:
         """The route of a request; None for a version of ApiVersions that is not served."""
@@ -247,6 +224,49 @@ class Dispatcher:
         if response is None:
             raise Disconnect(f"{route.name} failed: {code.name}: {detail}") from None
         return response
+
+
+class _Late:
+    """A response in stage two. Awaited, it gives the encoded response; closed instead, it is never begun."""
+
+    __slots__ = ("_awaitable", "_context", "_correlation_id", "_dispatcher", "_request", "_route", "_started")
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        awaitable: Awaitable[Any],
+        route: Route,
+        request: Any,
+        context: Context,
+        correlation_id: int,
+        started: float,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._awaitable = awaitable
+        self._route = route
+        self._request = request
+        self._context = context
+        self._correlation_id = correlation_id
+        self._started = started
+
+    def __await__(self) -> Generator[Any, None, bytes | None]:
+        route = self._route
+        try:
+            if route.runs_to_its_end:
+                response = yield from asyncio.shield(asyncio.ensure_future(self._awaitable)).__await__()
+            else:
+                response = yield from self._awaitable.__await__()
+        except Exception as error:
+            response = self._dispatcher._error_response(route, self._request, self._context, error)
+        if self._started:
+            route.observe(monotonic() - self._started)
+        if response is None:
+            return None
+        return encode_response(route.api_key, route.version, self._correlation_id, response)
+
+    def close(self) -> None:
+        if isinstance(self._awaitable, Coroutine):
+            self._awaitable.close()
 
 
 def advertised() -> list[tuple[int, int, int]]:

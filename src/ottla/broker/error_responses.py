@@ -11,8 +11,8 @@ from ottla.errors import ErrorCode
 from ottla.protocol.schema import Field, Struct
 
 _PARTITION = ("partition_index", "partition", "index")
-_KEYS = {name: _PARTITION for name in _PARTITION}
-_KEYS |= {
+_KEYS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_PARTITION, _PARTITION),
     "name": ("name", "topic"),
     "topic": ("topic", "name"),
     "topic_id": ("topic_id",),
@@ -49,7 +49,7 @@ def _fill(answer: Any, asked: Any, version: int, code: ErrorCode, detail: str) -
         return False
     items = []
     for item in _items(asked, version):
-        filled = lists[0].struct()  # type: ignore[misc]
+        filled = lists[0].struct()
         if isinstance(item, Struct):
             _fill(filled, item, version, code, detail)
         else:

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import OttlaError
@@ -143,7 +143,7 @@ def _run(options: Options) -> int:
     import asyncio
     import logging
 
-    from ottla.broker.broker import load_config
+    from ottla.broker.config import load_config
 
     logging.basicConfig(
         stream=sys.stderr,
@@ -152,11 +152,14 @@ def _run(options: Options) -> int:
     )
     config = load_config(options.values)
     _raise_file_limit()
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     try:
-        from uvloop import new_event_loop
-    except ImportError:
-        new_event_loop = asyncio.new_event_loop
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        import uvloop
+    except ImportError:  # slower, and otherwise the same
+        pass
+    else:
+        new_loop = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(config, options))
     return 0
 

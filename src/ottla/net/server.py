@@ -52,6 +52,7 @@ class Limits(NamedTuple):
     max_request_bytes: int = 104_857_600
     max_idle_ms: int = 600_000
     max_connections: int = 2**31 - 1
+    max_connections_per_host: int = 2**31 - 1
     max_waiting_requests: int = 512
     """Requests of one connection that may wait for their response before it stops being read."""
     max_waiting_bytes: int = 16 * 1024 * 1024
@@ -389,10 +390,10 @@ class Connection(asyncio.BufferedProtocol):
             # Never begun, and nobody is left to hear of it.
             if type(item) is tuple:
                 response = item[0]
-                if asyncio.iscoroutine(response):
-                    response.close()
-                elif isinstance(response, asyncio.Future):
+                if isinstance(response, asyncio.Future):
                     response.cancel()
+                elif hasattr(response, "close"):
+                    response.close()
         self._waiting.clear()
         self._waiting_bytes = 0
         if error is not None and not (self._closing and isinstance(error, Disconnect)):
@@ -465,6 +466,7 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.connections: set[Connection] = set()
+        self._connections_by_host: dict[str, int] = {}
         self.accepted = 0
         self.refused = 0
         self.bytes_in = 0
@@ -473,33 +475,49 @@ class Server:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
 
-    async def listen(self, host: str, port: int, listener: str = "PLAINTEXT") -> int:
+    async def listen(
+        self, host: str, port: int, listener: str = "PLAINTEXT", *, backlog: int = 1024, start_serving: bool = True
+    ) -> int:
         """Accepts connections at host:port and gives the port, which the system chooses where it is 0.
 
-        An empty host means every interface. Raises OSError.
+        An empty host means every interface. With `start_serving` off the port is taken, but nobody is let in
+        before `start_serving()`. Raises OSError.
         """
 
         def make_connection() -> Connection:
             return Connection(self, listener)
 
+        options: Any = {"backlog": backlog, "start_serving": start_serving}
         if not host:
             dual = socket.has_dualstack_ipv6()
             family = socket.AF_INET6 if dual else socket.AF_INET
-            sock = socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=dual)
-            server = await self.loop.create_server(make_connection, sock=sock)
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if dual:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                sock.bind(("", port))
+            except OSError:
+                sock.close()
+                raise
+            server = await self.loop.create_server(make_connection, sock=sock, **options)
         else:
-            server = await self.loop.create_server(make_connection, host, port, backlog=1024)
+            server = await self.loop.create_server(make_connection, host, port, **options)
             ports = {sock.getsockname()[1] for sock in server.sockets}
             if len(ports) > 1:
                 # A name with several addresses: the port the system chose for the first must do for all.
                 port = server.sockets[0].getsockname()[1]
                 server.close()
-                server = await self.loop.create_server(make_connection, host, port, backlog=1024)
+                server = await self.loop.create_server(make_connection, host, port, **options)
         self._listeners.append(server)
         if self._sweep_timer is None and self.limits.max_idle_ms > 0:
             self._schedule_sweep()
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    async def start_serving(self) -> None:
+        for listener in self._listeners:
+            await listener.start_serving()
 
     def stop_accepting(self) -> None:
         for listener in self._listeners:
@@ -534,12 +552,21 @@ class Server:
     def _opened(self, connection: Connection) -> None:
         self.connections.add(connection)
         self.accepted += 1
+        host = connection.client_host
+        count = self._connections_by_host[host] = self._connections_by_host.get(host, 0) + 1
         if len(self.connections) > self.limits.max_connections:
             self.refused += 1
             connection._disconnect(f"there are {self.limits.max_connections} already (max.connections)")
+        elif count > self.limits.max_connections_per_host:
+            self.refused += 1
+            connection._disconnect(f"it has {count - 1} connections already (max.connections.per.ip)")
 
     def _closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        host = connection.client_host
+        self._connections_by_host[host] -= 1
+        if not self._connections_by_host[host]:
+            del self._connections_by_host[host]
         if not self.connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 

@@ -65,6 +65,12 @@ class ReplicaManager:
         self._loop = asyncio.get_running_loop()
         self._maintenance.start(self._loop)
 
+    def end_fetches(self) -> None:
+        """Has every waiting fetch answered now, with what there is."""
+        for replica in self.replicas():
+            if replica.waits is not None:
+                self._wake(replica.waits.end_fetches())
+
     async def stop(self) -> None:
         """Lets go of everyone who waits, writes down what is known and closes the directory cleanly."""
         for replica in self.replicas():
@@ -112,9 +118,13 @@ class ReplicaManager:
         acks: int,
         origin: Origin = Origin.CLIENT,
         produce_version: int | None = None,
+        transaction_version: int = 0,
+        verification_guard: int | None = None,
     ) -> Appended:
         """Appends one batch to a partition this broker leads. What acks=all still has to wait for: `wait_committed`."""
-        return self.append_to(self.leader(topic_partition), batch, acks, origin, produce_version)
+        return self.append_to(
+            self.leader(topic_partition), batch, acks, origin, produce_version, transaction_version, verification_guard
+        )
 
     def append_to(
         self,
@@ -123,7 +133,10 @@ class ReplicaManager:
         acks: int,
         origin: Origin = Origin.CLIENT,
         produce_version: int | None = None,
+        transaction_version: int = 0,
+        verification_guard: int | None = None,
     ) -> Appended:
+        """`append` for a caller who has found the replica. The last two arguments are those of PartitionLog.append."""
         if replica.storage_failure:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, replica.storage_failure)
         if acks == ACKS_ALL and not replica.is_alone and not replica.has_enough_in_sync:
@@ -133,7 +146,12 @@ class ReplicaManager:
             )
         partition_log = replica.log
         appended = partition_log.append(
-            batch, leader_epoch=replica.leader_epoch, origin=origin, produce_version=produce_version
+            batch,
+            leader_epoch=replica.leader_epoch,
+            origin=origin,
+            produce_version=produce_version,
+            transaction_version=transaction_version,
+            verification_guard=verification_guard,
         )
         if appended.duplicate:
             return appended
@@ -167,9 +185,9 @@ class ReplicaManager:
         )
         if after > before:
             partition_log.advance_high_watermark(after)
-        self.moved(replica, before)
+        self._announce(replica, before)
 
-    def moved(self, replica: Replica, high_watermark_before: int) -> None:
+    def _announce(self, replica: Replica, high_watermark_before: int) -> None:
         """Tells those who wait how far the high watermark and the last stable offset have come."""
         partition_log = replica.log
         after, stable = partition_log.high_watermark, partition_log.last_stable_offset
@@ -187,15 +205,17 @@ class ReplicaManager:
         if waits.commits:
             self._end(waits.commits.reached(after))
 
-    def _fail(self, replica: Replica, reason: str) -> None:
-        """Stable storage failed under this partition: no more writes, and nobody is told that theirs are safe.
+    def _fail(self, replica: Replica, reason: str, is_final: bool) -> None:
+        """What was written may not be on stable storage, so nobody is told that it is.
 
-        After a failed sync the kernel may have dropped the pages; a later sync that succeeds proves nothing about them.
+        `is_final` after a failed sync: the kernel may have dropped the pages, and a later sync that succeeds proves
+        nothing about them. The partition takes no more writes; reading goes on.
         """
-        log.error(
-            "partition %s: %s; it takes no more writes until the broker restarts", replica.topic_partition, reason
-        )
-        replica.storage_failure = reason
+        if is_final:
+            replica.storage_failure = reason
+            log.error("partition %s: %s; no more writes until the broker restarts", replica.topic_partition, reason)
+        else:
+            log.error("partition %s: %s", replica.topic_partition, reason)
         if replica.waits is not None:
             self._end(replica.waits.commits.fail(ErrorCode.KAFKA_STORAGE_ERROR))
 
@@ -275,6 +295,23 @@ class ReplicaManager:
                 replica.stable_seen = replica.log.last_stable_offset
             waits.add_fetch(wait, limit)
         wait.timer = self._loop.call_later(timeout_ms / 1000, self._fetch_timed_out, wait)
+
+    def readable_bytes(self, replica: Replica, offset: int, end: int) -> int:
+        """How many bytes of batches lie from the one with `offset` up to `end`: by the indexes, nothing is read."""
+        partition_log = replica.log
+        segments = partition_log.segments
+        first, last = segments.number_of(offset), segments.number_of(end - 1)
+        try:
+            start = segments[first].find_position(offset)
+            if start is None:
+                start = segments[first].size
+            if end >= segments.end_of(last, partition_log.log_end_offset):
+                stop = segments[last].size
+            else:
+                stop = segments[last].end_position(end)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return sum(segments[number].size for number in range(first, last)) + stop - start
 
     def end_wait(self, wait: FetchWait) -> None:
         """Nobody waits any more: answered, or gone."""
@@ -405,7 +442,7 @@ class ReplicaManager:
         if not replica.is_leader:
             return
         if new_epoch:
-            replica.log.leader_epochs.assign(replica.leader_epoch, replica.log.log_end_offset)
+            replica.log.begin_leader_epoch(replica.leader_epoch)
             if replica.flush_before_ack:
                 self._maintenance.consider_flush(replica)
         if replica.waits is not None and not replica.has_enough_in_sync:

@@ -1,0 +1,245 @@
+"""The composition root: reads the config, builds the parts, wires them, starts and stops them."""
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.config import BrokerConfig, Settings
+from ottla.broker.dispatch import Dispatcher
+from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners
+from ottla.broker.services import Services
+from ottla.clock import Clock, system_clock
+from ottla.errors import OttlaError
+from ottla.log.disk import Disk
+from ottla.log.log_directory import LogDirectory
+from ottla.metadata.follower import MetadataFollower
+from ottla.metadata.image import BrokerRegistration, ClusterImage
+from ottla.metadata.store import MetadataStore
+from ottla.net.server import Connection, Disconnect, Limits, Server
+from ottla.replication.maintenance import ReplicaConfig
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.types import Endpoint
+
+if TYPE_CHECKING:
+    from ottla.broker.embedded import EmbeddedBroker
+    from ottla.broker.metrics import Metrics
+
+
+log = logging.getLogger("ottla.broker")
+
+METADATA_FILE = "metadata.sqlite"
+STOP_GRACE_MS = 3_000
+"""How long requests under way may take to finish when the broker stops."""
+
+
+class Broker:
+    """One broker on the running event loop.
+
+    `disk`, `store` and `clock` are the real ones unless others are given, as the simulated world does.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        disk: Disk | None = None,
+        store: MetadataStore | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        self.config = config
+        self.endpoints: dict[str, Endpoint] = {}
+        """What clients are told, by listener name."""
+        self.services: Services
+        self.server: Server | None = None
+        self.dispatcher: Dispatcher
+        self.metrics: Metrics | None = None
+        self._disk = disk or Disk()
+        self._store = store
+        self._clock = clock
+        self._directory: LogDirectory | None = None
+        self._metadata: MetadataFollower | None = None
+        self._replicas: ReplicaManager | None = None
+        self._listeners: dict[str, Listener] = {}
+
+    @staticmethod
+    def embedded(*arguments: Any, **options: Any) -> "EmbeddedBroker":
+        """Starts a broker in a child process, for tests, notebooks and demos.
+
+        >>> with Broker.embedded() as broker:
+        ...     producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+        `data` is the directory to use (default: a temporary one), `settings` maps Kafka's setting names to
+        values, `listen` is HOST:PORT (default: a free port of 127.0.0.1).
+        """
+        from ottla.broker.embedded import EmbeddedBroker
+
+        return EmbeddedBroker(*arguments, **options)
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the first listener, as somebody on this machine reaches it."""
+        first = next(iter(self._listeners.values()))
+        host = self.endpoints[first.name].host if first.is_wildcard else first.host
+        return str(Endpoint(host, first.port))
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.services.image
+
+    # --- starting -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns when clients are served. Raises OttlaError, and leaves nothing behind, if that cannot be."""
+        for notice in self.config.notices:
+            log.warning("%s", notice)
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop_parts(grace_ms=0)
+            raise
+
+    async def _start(self) -> None:
+        config, clock = self.config, self._clock
+        listeners = parse_listeners(config)
+        check_advertised(config)
+        settings = Settings(config)
+        self._directory = directory = self._open_directory(config.log_dirs[0])
+        # The ports are taken before anything is read from disk, and served only when everything is there.
+        self.server = server = Server(_not_ready, _limits(config))
+        await self._listen(server, listeners)
+        store = self._store
+        if store is None:
+            from ottla.metadata.sqlite_store import SqliteStore
+
+            store = SqliteStore(os.path.join(directory.path, METADATA_FILE), clock=clock)
+        metadata = MetadataFollower(store, settings, clock=clock)
+        await metadata.start(BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack))
+        self._metadata = metadata
+        replicas = ReplicaManager(
+            config.node_id,
+            directory,
+            topic_config=lambda topic: settings.topic_config(metadata.image, topic.name),
+            config=ReplicaConfig.taken_from(config),
+            clock=clock,
+        )
+        directory.load(lambda topic_partition: settings.topic_config(metadata.image, topic_partition.topic))
+        metadata.subscribe(replicas.apply)
+        replicas.start()
+        self._replicas = replicas
+        self.services = Services(
+            broker_id=config.node_id,
+            config=config,
+            settings=settings,
+            metadata=metadata,
+            replicas=replicas,
+            sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
+            clock=clock,
+        )
+        self.dispatcher = Dispatcher(self.services, measure_latency=config.metrics_listen is not None)
+        if config.metrics_listen is not None:
+            await self._start_metrics(server, config.metrics_listen)
+        server.handle = self.dispatcher
+        await server.start_serving()
+        log.info("broker %d serves %s", config.node_id, self.address)
+
+    def _open_directory(self, path: str) -> LogDirectory:
+        try:
+            return LogDirectory.open(path, disk=self._disk, clock=self._clock)
+        except OSError as error:
+            raise OttlaError(
+                f"cannot use {path} for data: {error.strerror or error}",
+                "choose a directory you can write to with --data DIR",
+            ) from None
+
+    async def _listen(self, server: Server, listeners: list[Listener]) -> None:
+        for name, host, port in listeners:
+            try:
+                bound = await server.listen(
+                    host, port, name, backlog=self.config.socket_listen_backlog_size, start_serving=False
+                )
+            except OSError as error:
+                raise _cannot_listen(f"{host}:{port}", error) from None
+            self._listeners[name] = Listener(name, host, bound)
+        self.endpoints = advertised_endpoints(self.config, self._listeners, _host_name)
+
+    async def _start_metrics(self, server: Server, address: str) -> None:
+        from ottla.broker.metrics import Metrics
+
+        self.metrics = Metrics(self.dispatcher, server, self.services)
+        try:
+            await self.metrics.listen(address)
+        except OSError as error:
+            raise _cannot_listen(address, error) from None
+
+    # --- stopping -----------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Takes no more requests, answers those under way, writes everything down and leaves the cluster."""
+        log.info("broker %d is stopping", self.config.node_id)
+        await self._stop_parts(STOP_GRACE_MS)
+        log.info("broker %d has stopped", self.config.node_id)
+
+    async def _stop_parts(self, grace_ms: int) -> None:
+        if self.metrics is not None:
+            self.metrics.close()
+        if self.server is not None:
+            closing = asyncio.ensure_future(self.server.close(grace_ms))
+            # Closing begins by taking no more requests. Then fetches that would wait for records are answered.
+            await asyncio.sleep(0)
+            if self._replicas is not None:
+                self._replicas.end_fetches()
+            await closing
+        stops = [part.stop for part in (self._metadata, self._replicas) if part is not None]
+        if self._replicas is None:
+            stops.append(self._close_directory)
+        for stop in stops:
+            try:
+                await stop()
+            except Exception:
+                # The other parts are still stopped: they have things to write down.
+                log.exception("a part of the broker did not stop cleanly")
+        self.server = self._metadata = self._replicas = self._directory = self.metrics = None
+
+    async def _close_directory(self) -> None:
+        if self._directory is not None:
+            self._directory.close()
+
+
+def _not_ready(frame: bytes | memoryview, connection: Connection) -> None:
+    raise Disconnect("the broker is still starting")
+
+
+def _limits(config: BrokerConfig) -> Limits:
+    return Limits(
+        max_request_bytes=config.socket_request_max_bytes,
+        max_idle_ms=config.connections_max_idle_ms,
+        max_connections=config.max_connections,
+        max_connections_per_host=config.max_connections_per_ip,
+    )
+
+
+def _cannot_listen(address: str, error: OSError) -> OttlaError:
+    if error.errno == errno.EADDRINUSE:
+        hint = "another process listens there; choose another port with --listen HOST:PORT, or port 0 for a free one"
+        return OttlaError(f"cannot listen on {address}: the port is taken", hint)
+    hints = {
+        errno.EACCES: "ports below 1024 need privileges; choose a higher one with --listen HOST:PORT",
+        errno.EADDRNOTAVAIL: "this machine does not have that address; choose another with --listen HOST:PORT",
+    }
+    hint = hints.get(error.errno or 0, "choose another address with --listen HOST:PORT")
+    return OttlaError(f"cannot listen on {address}: {error.strerror or error}", hint)
+
+
+def _host_name() -> str:
+    """The name other machines know this one by, or localhost if it is not known even here."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        log.warning("the host name %s cannot be resolved; clients are told localhost (see advertised.listeners)", name)
+        return "localhost"
+    return name
