@@ -4,18 +4,40 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
+    from ottla.client.admin import AsyncAdmin
+    from ottla.client.blocking import Admin, Consumer, Producer
+    from ottla.client.consumer import AsyncConsumer
+    from ottla.client.producer import AsyncProducer
     from ottla.errors import ErrorCode, KafkaError, OttlaError
 
-__all__ = ["Broker", "ErrorCode", "KafkaError", "OttlaError", "__version__"]
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "Broker",
+    "Consumer",
+    "ErrorCode",
+    "KafkaError",
+    "OttlaError",
+    "Producer",
+    "__version__",
+]
 
 __version__ = "0.1.0"
 
 # Where the public names live. Each is imported when it is first asked for, so that `import ottla` stays light.
 _HOMES = {
+    "Admin": "ottla.client.blocking",
+    "AsyncAdmin": "ottla.client.admin",
+    "AsyncConsumer": "ottla.client.consumer",
+    "AsyncProducer": "ottla.client.producer",
     "Broker": "ottla.broker.broker",
+    "Consumer": "ottla.client.blocking",
     "ErrorCode": "ottla.errors",
     "KafkaError": "ottla.errors",
     "OttlaError": "ottla.errors",
+    "Producer": "ottla.client.blocking",
 }
 
 

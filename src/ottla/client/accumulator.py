@@ -1,0 +1,252 @@
+"""Records into batches: the one object that a user's thread and the network's both touch."""
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ottla.client.delivery import BatchOutcome, Delivery
+from ottla.client.model import Headers
+from ottla.protocol.record_batch import HEADER_SIZE, Codec, build_batch
+from ottla.types import TopicPartition
+
+RECORD_OVERHEAD_BYTES = 21
+"""The most that a record takes beside its key, value and headers: lengths, attributes, deltas."""
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """An upper bound for the bytes that a record takes in a batch."""
+    size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+    for name, content in headers:
+        size += 10 + 3 * len(name) + (len(content) if content else 0)
+    return size
+
+
+class ProducerBatch:
+    """Records for one partition that are stored together or not at all, and how far they have come."""
+
+    __slots__ = (
+        "attempts",
+        "base_sequence",
+        "created_at",
+        "encoded",
+        "is_full",
+        "maybe_appended",
+        "order",
+        "outcome",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "records",
+        "retry_at",
+        "sent_sequence",
+        "size_bytes",
+    )
+
+    def __init__(self, partition: TopicPartition, order: tuple[int, ...]) -> None:
+        self.partition = partition
+        self.order = order
+        """Counts the batches of a partition, so that retried ones go back to their place; (3, 0) is a half of (3,)."""
+        self.created_at = -1
+        """Set when the network first sees the batch: a user's thread cannot tell the loop's time."""
+        self.records: list[tuple[int, bytes | None, bytes | None, Headers]] = []
+        self.size_bytes = HEADER_SIZE
+        self.is_full = False
+        self.outcome = BatchOutcome(partition)
+        self.attempts = 0
+        self.retry_at = 0
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.base_sequence = -1
+        """-1 until the batch is first sent by an idempotent producer."""
+        self.sent_sequence = -1
+        """What the request under way carries; differs once an earlier batch has failed and this one moved up."""
+        self.maybe_appended = False
+        """An answer was lost, so nobody knows whether the broker stored it."""
+        self.encoded: bytes | None = None
+
+    @property
+    def record_count(self) -> int:
+        return len(self.records)
+
+    def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Gives the batch its place in the producer's sequence."""
+        if (producer_id, producer_epoch, base_sequence) != (self.producer_id, self.producer_epoch, self.base_sequence):
+            self.producer_id, self.producer_epoch, self.base_sequence = producer_id, producer_epoch, base_sequence
+            self.encoded = None
+
+    def encode(self, codec: Codec, level: int | None) -> bytes:
+        """The batch as bytes: the same bytes at every retry, as long as its numbers stay the same."""
+        if self.encoded is None:
+            self.encoded = build_batch(
+                self.records,
+                codec=codec,
+                level=level,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+            )
+        return self.encoded
+
+
+class Appended(NamedTuple):
+    """The promise for a record, and whether the network should look at once."""
+
+    delivery: Delivery
+    wake: bool
+
+
+class Accumulator:
+    """Holds what waits to be sent, by partition, within `buffer.memory`."""
+
+    def __init__(self, *, batch_size: int, linger_ms: int, buffer_memory: int) -> None:
+        self.batch_size = batch_size
+        self.linger_ms = linger_ms
+        self.buffer_memory = buffer_memory
+        self.buffered_bytes = 0
+        self.is_flushing = False
+        """While set, nothing lingers."""
+        self.unfinished: set[ProducerBatch] = set()
+        """Batches that are neither stored nor failed, whether they wait or are under way."""
+        self._lock = threading.Lock()
+        self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
+        self._orders: dict[TopicPartition, int] = {}
+
+    # --- the user's side ----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        partition: TopicPartition,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        size_bytes: int,
+    ) -> Appended | None:
+        """Adds a record to its partition's last batch, or None while `buffer.memory` is used up. Any thread."""
+        with self._lock:
+            # A record that alone exceeds the buffer goes in once the buffer is empty.
+            if self.buffered_bytes + size_bytes > self.buffer_memory and self.buffered_bytes:
+                return None
+            self.buffered_bytes += size_bytes
+            queue = self._queues.get(partition)
+            if queue is None:
+                queue = self._queues[partition] = deque()
+            batch = queue[-1] if queue else None
+            wake = False
+            if batch is None or batch.is_full or batch.size_bytes + size_bytes > self.batch_size:
+                if batch is not None and not batch.is_full:
+                    batch.is_full = True
+                batch = self._new_batch(partition)
+                queue.append(batch)
+                wake = True
+            records = batch.records
+            records.append((timestamp, key, value, headers))
+            batch.size_bytes += size_bytes
+            if batch.size_bytes >= self.batch_size:
+                batch.is_full = wake = True
+            return Appended(Delivery(batch.outcome, len(records) - 1, timestamp), wake)
+
+    def _new_batch(self, partition: TopicPartition) -> ProducerBatch:
+        order = self._orders.get(partition, 0)
+        self._orders[partition] = order + 1
+        batch = ProducerBatch(partition, (order,))
+        self.unfinished.add(batch)
+        return batch
+
+    # --- the network's side -------------------------------------------------------------------------------
+
+    def partitions(self, now: int) -> list[TopicPartition]:
+        """The partitions for which something waits."""
+        with self._lock:
+            waiting = [partition for partition, queue in self._queues.items() if queue]
+            for partition in waiting:
+                for batch in reversed(self._queues[partition]):
+                    if batch.created_at >= 0:
+                        break
+                    batch.created_at = now
+            return waiting
+
+    def head(self, partition: TopicPartition) -> ProducerBatch | None:
+        queue = self._queues.get(partition)
+        return queue[0] if queue else None
+
+    def ready_at(self, partition: TopicPartition, memory_is_short: bool) -> int:
+        """When the first batch of a partition may go: its retry is due, and it is full or has lingered."""
+        queue = self._queues[partition]
+        batch = queue[0]
+        if batch.is_full or batch.attempts or self.is_flushing or memory_is_short or len(queue) > 1:
+            return batch.retry_at
+        return max(batch.retry_at, batch.created_at + self.linger_ms)
+
+    def take(self, partition: TopicPartition, now: int) -> ProducerBatch:
+        """Takes the first batch out for sending; no record joins it any more."""
+        with self._lock:
+            batch = self._queues[partition].popleft()
+            batch.is_full = True
+            if batch.created_at < 0:
+                batch.created_at = now
+            return batch
+
+    def put_back(self, batch: ProducerBatch) -> None:
+        """Puts a batch back to its place among those of its partition, for another try."""
+        with self._lock:
+            self._insert(batch)
+
+    def _insert(self, batch: ProducerBatch) -> None:
+        queue = self._queues[batch.partition]
+        position = 0
+        while position < len(queue) and queue[position].order < batch.order:
+            position += 1
+        queue.insert(position, batch)
+
+    def outcomes(self) -> list[BatchOutcome]:
+        """The outcomes of everything that is not finished yet."""
+        with self._lock:
+            return [batch.outcome for batch in self.unfinished]
+
+    def queued(self, partition: TopicPartition) -> list[ProducerBatch]:
+        """Everything that waits for a partition, also what a user's thread has added this very moment."""
+        with self._lock:
+            return list(self._queues.get(partition, ()))
+
+    def take_late(self, partition: TopicPartition, deadline: int) -> list[ProducerBatch]:
+        """Takes out the batches that were there at `deadline` already."""
+        with self._lock:
+            queue = self._queues[partition]
+            late = [batch for batch in queue if 0 <= batch.created_at <= deadline]
+            for batch in late:
+                queue.remove(batch)
+            return late
+
+    def drop(self, batches: Iterable[ProducerBatch]) -> None:
+        """Takes batches out that will never be sent."""
+        with self._lock:
+            for batch in batches:
+                self._queues[batch.partition].remove(batch)
+
+    def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """A batch that was too large, as two halves that wait in its place."""
+        middle = len(batch.records) // 2
+        outcomes = batch.outcome.split(middle)
+        halves = []
+        with self._lock:
+            for i, records in enumerate((batch.records[:middle], batch.records[middle:])):
+                half = ProducerBatch(batch.partition, (*batch.order, i))
+                half.created_at = batch.created_at
+                half.records = records
+                half.size_bytes = HEADER_SIZE + sum(record_size(k, v, h) for _, k, v, h in records)
+                half.outcome = outcomes[i]
+                half.is_full = True
+                half.attempts = batch.attempts
+                self._insert(half)
+                halves.append(half)
+            self.unfinished.update(halves)
+            self.unfinished.discard(batch)
+        return halves
+
+    def finish(self, batch: ProducerBatch) -> None:
+        """Gives the memory back, once a batch is stored or has failed."""
+        with self._lock:
+            self.buffered_bytes -= batch.size_bytes - HEADER_SIZE
+            self.unfinished.discard(batch)

@@ -1,0 +1,326 @@
+"""Admin, Producer and Consumer for code without an event loop: one line a method, over a private loop thread."""
+
+import abc
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from ottla.client.admin import AsyncAdmin
+from ottla.client.consumer import AsyncConsumer, PartitionLike
+from ottla.client.delivery import Delivery
+from ottla.client.model import (
+    ApiVersionRange,
+    ClusterDescription,
+    ConfigEntry,
+    ConsumerRecord,
+    CreatedTopic,
+    LogDirectory,
+    NewTopic,
+    OffsetAndTimestamp,
+    RecordMetadata,
+    Records,
+    TopicDescription,
+)
+from ottla.client.producer import AsyncProducer, Bytes, HeadersLike
+from ottla.errors import OttlaError
+from ottla.types import TopicPartition
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """A private event loop for blocking callers. Started on first use in each process, so forks are safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the loop and waits for it. Ctrl-C breaks it off."""
+        loop = self._running_loop()
+        if threading.current_thread().name == _THREAD_NAME:
+            coroutine.close()
+            raise OttlaError("a blocking call inside a callback would wait for itself", "Use the async client there.")
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop, self._pid = _new_loop(), os.getpid()
+                threading.Thread(target=self._loop.run_forever, name=_THREAD_NAME, daemon=True).start()
+            return self._loop
+
+
+_THREAD_NAME = "ottla-client"
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+_io = LoopThread()
+
+
+def _forget_lock_held_at_fork() -> None:
+    """A child gets its own: the thread that may have held this one does not exist there."""
+    _io._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock_held_at_fork)
+
+
+class _Blocking(abc.ABC):
+    """What the three faces share: calls go to the loop thread of the process that made the client."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._pid != os.getpid():
+            coroutine.close()
+            raise OttlaError(
+                "this client was made in another process", "Connections do not survive a fork: make it after forking."
+            )
+        return _io.call(coroutine)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Closes the connections."""
+
+
+class Admin(_Blocking):
+    """Asks about the cluster and changes it. As AsyncAdmin, but each call waits.
+
+    >>> with Admin({"bootstrap.servers": "127.0.0.1:9092"}) as admin:
+    ...     admin.create_topic("orders", partitions=3)
+    """
+
+    def __init__(self, settings: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        super().__init__()
+        self._async = AsyncAdmin(settings, **keywords)
+        self.config = self._async.config
+
+    def close(self) -> None:
+        return self._call(self._async.close())
+
+    def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
+        return self._call(self._async.create_topics(topics, validate_only=validate_only))
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+    ) -> CreatedTopic:
+        return self._call(
+            self._async.create_topic(
+                name, partitions=partitions, replication_factor=replication_factor, configs=configs
+            )
+        )
+
+    def list_topics(self, *, include_internal: bool = False) -> list[TopicDescription]:
+        return self._call(self._async.list_topics(include_internal=include_internal))
+
+    def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
+        return self._call(self._async.describe_topics(names))
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        return self._call(self._async.delete_topics(names))
+
+    def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
+        return self._call(self._async.create_partitions(totals, validate_only=validate_only))
+
+    def describe_configs(
+        self, kind: str, name: str, *, names: Iterable[str] | None = None, with_documentation: bool = False
+    ) -> list[ConfigEntry]:
+        return self._call(self._async.describe_configs(kind, name, names=names, with_documentation=with_documentation))
+
+    def alter_configs(
+        self, kind: str, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        return self._call(self._async.alter_configs(kind, name, changes, validate_only=validate_only))
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return self._call(self._async.delete_records(before))
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, isolation_level: str = "read_uncommitted"
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return self._call(self._async.list_offsets(wanted, isolation_level=isolation_level))
+
+    def count_records(self, names: Sequence[str]) -> dict[str, int]:
+        return self._call(self._async.count_records(names))
+
+    def describe_cluster(self) -> ClusterDescription:
+        return self._call(self._async.describe_cluster())
+
+    def describe_api_versions(self, node_id: int | None = None) -> list[ApiVersionRange]:
+        return self._call(self._async.describe_api_versions(node_id))
+
+    def describe_log_dirs(self, node_ids: Sequence[int] | None = None) -> list[LogDirectory]:
+        return self._call(self._async.describe_log_dirs(node_ids))
+
+
+class Producer(_Blocking):
+    """Sends records, in batches and with retries. As AsyncProducer, for any number of threads.
+
+    >>> with Producer({"bootstrap.servers": "127.0.0.1:9092"}) as producer:
+    ...     delivery = producer.send("orders", b"42 apples", key=b"customer-7")
+    ...     print(delivery.result().offset)
+    """
+
+    def __init__(self, settings: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        super().__init__()
+        self._async = AsyncProducer(settings, **keywords)
+        self.config = self._async.config
+
+    def send(
+        self,
+        topic: str,
+        value: Bytes = None,
+        *,
+        key: Bytes = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: HeadersLike = None,
+    ) -> Delivery:
+        """Hands a record over; waits only for room and for the topic. Crosses to the loop once a batch."""
+        arguments: dict[str, Any] = {"key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
+        return self.try_send(topic, value, **arguments) or self._call(self._async.send(topic, value, **arguments))
+
+    def try_send(
+        self,
+        topic: str,
+        value: Bytes = None,
+        *,
+        key: Bytes = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: HeadersLike = None,
+    ) -> Delivery | None:
+        return self._async.try_send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: Bytes = None,
+        *,
+        key: Bytes = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: HeadersLike = None,
+    ) -> RecordMetadata:
+        return self.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers).result()
+
+    def flush(self, timeout_ms: int | None = None) -> None:
+        return self._call(self._async.flush(timeout_ms))
+
+    def partitions_for(self, topic: str) -> TopicDescription:
+        return self._call(self._async.partitions_for(topic))
+
+    def close(self, timeout_ms: int | None = None) -> None:
+        return self._call(self._async.close(timeout_ms))
+
+
+class Consumer(_Blocking):
+    """Reads records of the partitions that it is assigned. As AsyncConsumer, for one thread at a time.
+
+    >>> with Consumer({"bootstrap.servers": "127.0.0.1:9092"}, auto_offset_reset="earliest") as consumer:
+    ...     consumer.assign([("orders", 0)])
+    ...     for record in consumer.poll(1000):
+    ...         print(record.offset, record.value)
+    """
+
+    def __init__(self, settings: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        super().__init__()
+        self._async = AsyncConsumer(settings, **keywords)
+        self._one_at_a_time = threading.Lock()
+        self.config = self._async.config
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if not self._one_at_a_time.acquire(blocking=False):
+            coroutine.close()
+            raise OttlaError(
+                "a consumer is not safe for use by several threads at once",
+                "Give each thread its own consumer; only wakeup() may be called from another thread.",
+            )
+        try:
+            return super()._call(coroutine)
+        finally:
+            self._one_at_a_time.release()
+
+    def close(self) -> None:
+        return self._call(self._async.close())
+
+    def assign(self, partitions: Iterable[PartitionLike]) -> None:
+        return self._call(self._async.assign(partitions))
+
+    def assignment(self) -> set[TopicPartition]:
+        return self._call(self._async.assignment())
+
+    def partitions_for(self, topic: str, timeout_ms: int | None = None) -> TopicDescription:
+        return self._call(self._async.partitions_for(topic, timeout_ms))
+
+    def pause(self, partitions: Iterable[PartitionLike]) -> None:
+        return self._call(self._async.pause(partitions))
+
+    def resume(self, partitions: Iterable[PartitionLike]) -> None:
+        return self._call(self._async.resume(partitions))
+
+    def paused(self) -> set[TopicPartition]:
+        return self._call(self._async.paused())
+
+    def seek(self, partition: PartitionLike, offset: int) -> None:
+        return self._call(self._async.seek(partition, offset))
+
+    def seek_to_beginning(self, partitions: Iterable[PartitionLike] = ()) -> None:
+        return self._call(self._async.seek_to_beginning(partitions))
+
+    def seek_to_end(self, partitions: Iterable[PartitionLike] = ()) -> None:
+        return self._call(self._async.seek_to_end(partitions))
+
+    def position(self, partition: PartitionLike, timeout_ms: int | None = None) -> int:
+        return self._call(self._async.position(partition, timeout_ms))
+
+    def lag(self, partition: PartitionLike) -> int | None:
+        return self._call(self._async.lag(partition))
+
+    def beginning_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
+        return self._call(self._async.beginning_offsets(partitions))
+
+    def end_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
+        return self._call(self._async.end_offsets(partitions))
+
+    def offsets_for_times(self, times: Mapping[PartitionLike, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return self._call(self._async.offsets_for_times(times))
+
+    def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> Records:
+        return self._call(self._async.poll(timeout_ms, max_records=max_records))
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        while True:
+            yield from self.poll(60_000)
+
+    def wakeup(self) -> None:
+        """Makes a poll() that waits in another thread, or the next one, raise WakeupError."""
+        return super()._call(self._async.wakeup())

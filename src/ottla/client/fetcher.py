@@ -1,0 +1,349 @@
+"""What the consumer asks for next, and the records that came and wait to be taken. Pure."""
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+from ottla.client.cluster_view import REFRESHING, ClusterView
+from ottla.client.fetch_session import FetchFrom, FetchSession, SessionRequest
+from ottla.client.fetched import FetchedPartition
+from ottla.client.model import Node, error_of
+from ottla.client.offsets import ISOLATION_CODES
+from ottla.client.polling import Poll, Request
+from ottla.client.positions import PartitionState, Positions
+from ottla.client.settings import ConsumerConfig
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.backoff import Backoff
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.record_batch import Record
+from ottla.types import ZERO_UUID, TopicPartition
+
+FETCH_LANE = "fetch"
+"""Long polls have their own connections, so that nothing else waits behind them."""
+
+READ_AHEAD = 2
+"""Fetches of one partition that may wait to be taken: one is being read, the next is already here."""
+
+MAX_VERSION_WITHOUT_TOPIC_ID = 12
+
+_SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+
+class Fetcher:
+    """Keeps each leader busy with one fetch for all the partitions that we read from it."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        positions: Positions,
+        view: ClusterView,
+        *,
+        backoff: Backoff,
+        jitter: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._config = config
+        self._positions = positions
+        self._view = view
+        self._backoff = backoff
+        self._jitter = jitter
+        self._is_committed_only = config.isolation_level == "read_committed"
+        self._buffer: deque[tuple[int, FetchedPartition]] = deque()  # (turn of the partition, what came)
+        self._buffered: dict[TopicPartition, int] = defaultdict(int)
+        self._sessions: dict[int, FetchSession] = {}
+        self._in_flight: set[int] = set()
+        self._rotation = 0
+
+    # --- taking -------------------------------------------------------------------------------------------
+
+    @property
+    def has_records(self) -> bool:
+        """Whether something waits that may be taken. Paused partitions keep theirs."""
+        return any(self._is_takable(turn, fetched) for turn, fetched in self._buffer)
+
+    def take(self, max_records: int) -> dict[TopicPartition, list[Record]]:
+        """Up to so many records, in the order of each partition, and moves the positions past them."""
+        taken: dict[TopicPartition, list[Record]] = {}
+        kept: deque[tuple[int, FetchedPartition]] = deque()
+        room = max_records
+        while self._buffer and room:
+            turn, fetched = self._buffer.popleft()
+            state = self._positions.states.get(fetched.partition)
+            if state is None or state.turn != turn:
+                self._buffered[fetched.partition] -= 1
+                continue
+            if state.is_paused:
+                kept.append((turn, fetched))
+                continue
+            try:
+                records = fetched.take(room)
+            except KafkaError:
+                self._buffered[fetched.partition] -= 1
+                state.move_to(state.position)  # to be fetched, and perhaps to fail, once more
+                if taken:
+                    break  # what was read before it comes first
+                self._buffer.extendleft(reversed(kept))
+                raise
+            state.position = fetched.next_offset
+            room -= len(records)
+            if records:
+                taken.setdefault(fetched.partition, []).extend(records)
+            if fetched.is_exhausted:
+                self._buffered[fetched.partition] -= 1
+            else:
+                self._buffer.appendleft((turn, fetched))
+        self._buffer.extendleft(reversed(kept))
+        return taken
+
+    def _drop_outdated(self) -> None:
+        """Lets go of what was fetched before a seek, so that it does not count as read-ahead."""
+        states = self._positions.states
+        for turn, fetched in list(self._buffer):
+            state = states.get(fetched.partition)
+            if state is None or state.turn != turn:
+                self._buffer.remove((turn, fetched))
+                self._buffered[fetched.partition] -= 1
+
+    def _is_takable(self, turn: int, fetched: FetchedPartition) -> bool:
+        state = self._positions.states.get(fetched.partition)
+        return state is not None and state.turn == turn and not state.is_paused
+
+    # --- asking -------------------------------------------------------------------------------------------
+
+    def poll(self, now: int) -> Poll:
+        poll = Poll()
+        self._drop_outdated()
+        by_node: dict[int, dict[TopicPartition, FetchFrom]] = defaultdict(dict)
+        full: set[int] = set()
+        for partition, state in self._positions.states.items():
+            if state.position is None or state.is_paused:
+                continue
+            node_id, leader_epoch = self._source(partition, state, now, poll)
+            if node_id is None:
+                continue
+            if self._buffered[partition] >= READ_AHEAD:
+                # A fetch without this partition might wait long for the others while this one runs dry.
+                full.add(node_id)
+            elif state.retry_at > now:
+                poll.wake_by(state.retry_at)
+            else:
+                by_node[node_id][partition] = FetchFrom(
+                    self._view.topic_id(partition.topic),
+                    state.fetch_offset,
+                    leader_epoch,
+                    state.last_epoch,
+                    self._config.max_partition_fetch_bytes,
+                )
+        for node_id, wanted in by_node.items():
+            if node_id not in self._in_flight and node_id not in full:
+                poll.requests.append(self._request(node_id, wanted))
+        return poll
+
+    def _source(self, partition: TopicPartition, state: PartitionState, now: int, poll: Poll) -> tuple[int | None, int]:
+        """The node to read a partition from and the leader epoch to name; (None, -1) while there is no leader."""
+        leader = self._view.find_leader(partition)
+        if leader is None:
+            self._view.request_update()
+            poll.wake_by(now + self._backoff.initial_ms)
+            return None, -1
+        if state.read_replica >= 0:
+            if now < state.read_replica_until and state.read_replica in self._view.brokers:
+                return state.read_replica, leader.epoch
+            state.read_replica = -1
+        return leader.node_id, leader.epoch
+
+    def _request(self, node_id: int, wanted: dict[TopicPartition, FetchFrom]) -> Request:
+        self._in_flight.add(node_id)
+        session = self._sessions.setdefault(node_id, FetchSession())
+        turns = {partition: self._positions.states[partition].turn for partition in wanted}
+        has_ids = all(source.topic_id != ZERO_UUID for source in wanted.values())
+        # The first partitions of a request are served first, so everyone gets to be first in turn.
+        self._rotation += 1
+        order = list(wanted)
+        cut = self._rotation % len(order)
+        wanted = {partition: wanted[partition] for partition in order[cut:] + order[:cut]}
+        return Request(
+            node_id,
+            ApiKey.FETCH,
+            lambda version: self._build(session, wanted, version),
+            on_response=lambda response, version, now: self._on_response(node_id, wanted, turns, response, now),
+            on_failure=lambda error, now: self._on_failure(node_id, wanted, turns, error, now),
+            lane=FETCH_LANE,
+            max_version=None if has_ids else MAX_VERSION_WITHOUT_TOPIC_ID,
+            timeout_ms=self._config.request_timeout_ms + self._config.fetch_max_wait_ms,
+        )
+
+    def _build(self, session: FetchSession, wanted: dict[TopicPartition, FetchFrom], version: int) -> FetchRequest:
+        asked = session.request(wanted) if version >= 7 else SessionRequest(0, -1, wanted, {})
+        topics: dict[str, Any] = {}
+        for partition, source in asked.changed.items():
+            topic = topics.get(partition.topic)
+            if topic is None:
+                topic = topics[partition.topic] = FetchRequest.FetchTopic(
+                    topic=partition.topic, topic_id=source.topic_id, partitions=[]
+                )
+            topic.partitions.append(
+                FetchRequest.FetchPartition(
+                    partition=partition.partition,
+                    current_leader_epoch=source.leader_epoch,
+                    fetch_offset=source.fetch_offset,
+                    last_fetched_epoch=source.last_fetched_epoch if version >= 12 else -1,
+                    partition_max_bytes=source.max_bytes,
+                )
+            )
+        forgotten: dict[tuple[str, bytes], Any] = {}
+        for partition, topic_id in asked.forgotten.items():
+            entry = forgotten.setdefault(
+                (partition.topic, topic_id),
+                FetchRequest.ForgottenTopic(topic=partition.topic, topic_id=topic_id, partitions=[]),
+            )
+            entry.partitions.append(partition.partition)
+        return FetchRequest(
+            max_wait_ms=self._config.fetch_max_wait_ms,
+            min_bytes=self._config.fetch_min_bytes,
+            max_bytes=self._config.fetch_max_bytes,
+            isolation_level=ISOLATION_CODES[self._config.isolation_level],
+            session_id=asked.session_id,
+            session_epoch=asked.epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(forgotten.values()),
+            rack_id=self._config.client_rack,
+        )
+
+    # --- answers ------------------------------------------------------------------------------------------
+
+    def _on_response(
+        self,
+        node_id: int,
+        wanted: dict[TopicPartition, FetchFrom],
+        turns: dict[TopicPartition, int],
+        response: Any,
+        now: int,
+    ) -> None:
+        self._in_flight.discard(node_id)
+        error = error_of(response.error_code)
+        if error != ErrorCode.NONE:
+            self._sessions.pop(node_id, None)
+            if error not in _SESSION_ERRORS:
+                self._back_off_all(wanted, turns, KafkaError(error, f"fetching from broker {node_id}"), now)
+            return
+        self._sessions[node_id].on_response(response.session_id)
+        names = {source.topic_id: partition.topic for partition, source in wanted.items()}
+        nodes = {n.node_id: Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints}
+        for topic in response.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for result in topic.partitions:
+                partition = TopicPartition(name, result.partition_index)
+                state = self._positions.states.get(partition)
+                if state is None or partition not in wanted or state.turn != turns[partition]:
+                    continue
+                hint = result.current_leader
+                self._view.learn_leader(partition, hint.leader_id, hint.leader_epoch, nodes)
+                self._take_in(partition, state, wanted[partition], result, now)
+
+    def _take_in(
+        self, partition: TopicPartition, state: PartitionState, source: FetchFrom, result: Any, now: int
+    ) -> None:
+        error = error_of(result.error_code)
+        if error != ErrorCode.NONE:
+            self._on_partition_error(partition, state, source, error, now)
+            return
+        state.failures = 0
+        if result.diverging_epoch.end_offset >= 0:
+            self._on_truncation(partition, state, result.diverging_epoch, now)
+            return
+        if result.preferred_read_replica >= 0:
+            state.read_replica = result.preferred_read_replica
+            state.read_replica_until = now + self._config.metadata_max_age_ms
+            return
+        state.high_watermark = result.high_watermark
+        state.last_stable_offset = result.last_stable_offset
+        state.log_start_offset = result.log_start_offset
+        if not result.records:
+            return
+        aborted = [(a.producer_id, a.first_offset) for a in result.aborted_transactions or ()]
+        try:
+            fetched = FetchedPartition(
+                partition,
+                result.records,
+                source.fetch_offset,
+                aborted=aborted if self._is_committed_only else (),
+                check_crcs=self._config.check_crcs,
+            )
+        except KafkaError as corrupt:
+            self._give_to_user(partition, state, corrupt, now)
+            return
+        state.fetch_offset = fetched.end_offset
+        state.last_epoch = fetched.last_epoch
+        self._buffer.append((state.turn, fetched))
+        self._buffered[partition] += 1
+
+    def _on_partition_error(
+        self, partition: TopicPartition, state: PartitionState, source: FetchFrom, error: ErrorCode, now: int
+    ) -> None:
+        was_following = state.read_replica >= 0
+        state.read_replica = -1
+        if error in REFRESHING:
+            self._view.request_update()
+        if self._buffered[partition]:
+            # Records from before it still wait to be read. They come first; afterwards it will show again.
+            self._back_off(state, now)
+        elif error == ErrorCode.OFFSET_OUT_OF_RANGE and was_following:
+            self._back_off(state, now)  # a follower may be behind; the leader decides
+        elif error == ErrorCode.OFFSET_OUT_OF_RANGE and self._config.auto_offset_reset != "none":
+            self._positions.reset(partition, state)
+        elif error.retriable or error == ErrorCode.UNKNOWN_SERVER_ERROR:
+            self._back_off(state, now)
+        else:
+            detail = f"reading {partition} at offset {source.fetch_offset}"
+            self._give_to_user(partition, state, KafkaError(error, detail), now)
+
+    def _on_truncation(self, partition: TopicPartition, state: PartitionState, diverging: Any, now: int) -> None:
+        """The leader's log ends, or turns another way, before what we have read: records were lost there."""
+        if self._buffered[partition]:
+            self._back_off(state, now)
+        elif self._config.auto_offset_reset != "none":
+            state.move_to(min(diverging.end_offset, state.position or 0))
+        else:
+            detail = f"{partition} was cut back to offset {diverging.end_offset}, below our position {state.position}"
+            self._give_to_user(partition, state, KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail), now)
+
+    def _give_to_user(self, partition: TopicPartition, state: PartitionState, error: KafkaError, now: int) -> None:
+        """poll() raises it. Fetching goes on a little later, in case the user carries on."""
+        self._positions.errors.append(error)
+        self._back_off(state, now)
+
+    def _on_failure(
+        self,
+        node_id: int,
+        wanted: dict[TopicPartition, FetchFrom],
+        turns: dict[TopicPartition, int],
+        error: KafkaError,
+        now: int,
+    ) -> None:
+        self._in_flight.discard(node_id)
+        self._sessions.pop(node_id, None)
+        if not error.retriable:
+            self._positions.errors.append(error)
+        self._back_off_all(wanted, turns, error, now)
+
+    def _back_off_all(
+        self, wanted: dict[TopicPartition, FetchFrom], turns: dict[TopicPartition, int], error: KafkaError, now: int
+    ) -> None:
+        if error.code in REFRESHING:
+            self._view.request_update()
+        for partition in wanted:
+            state = self._positions.states.get(partition)
+            if state is not None and state.turn == turns[partition]:
+                state.read_replica = -1
+                self._back_off(state, now)
+
+    def _back_off(self, state: PartitionState, now: int) -> None:
+        state.failures += 1
+        state.retry_at = now + self._backoff.delay_ms(state.failures, self._jitter())

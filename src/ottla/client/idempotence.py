@@ -1,0 +1,172 @@
+"""The numbers that make retries harmless: a producer id, and a sequence for every partition. Pure.
+
+A broker takes a batch only if it continues the partition's sequence, and recognises one it already has. So
+batches of a partition must be numbered in order and, after trouble, sent again in order.
+"""
+
+from dataclasses import dataclass, field
+
+from ottla.client.accumulator import ProducerBatch
+from ottla.client.settings import IN_FLIGHT_MAX_IDEMPOTENT
+from ottla.types import TopicPartition
+
+SEQUENCE_LIMIT = 2**31
+"""Sequences count to 2147483647 and go on with 0."""
+EPOCH_MAX = 32_767
+
+
+@dataclass(slots=True)
+class _PartitionSequence:
+    producer_id: int = -1
+    producer_epoch: int = -1
+    next_sequence: int = 0
+    outstanding: list[ProducerBatch] = field(default_factory=list)
+    """Batches that have a number and no outcome yet, in the order of their numbers."""
+    on_the_wire: int = 0
+    is_unresolved: bool = False
+    """A batch was given up although the broker may have it: the next number is anybody's guess."""
+
+
+class Idempotence:
+    """Numbers the batches of one producer.
+
+    >>> numbers.can_send(batch)         # may it go now, or must an earlier one be settled first?
+    >>> numbers.sending(batch)          # it goes: it has its numbers now
+    >>> numbers.succeeded(batch)        # or refused(batch), gave_up(batch), will_retry(batch)
+    """
+
+    def __init__(self) -> None:
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self._partitions: dict[TopicPartition, _PartitionSequence] = {}
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id >= 0
+
+    def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+
+    # --- sending ------------------------------------------------------------------------------------------
+
+    def can_send(self, batch: ProducerBatch) -> bool:
+        state = self._partitions.get(batch.partition)
+        if state is None:
+            return True
+        if state.is_unresolved:
+            return False
+        if batch.base_sequence < 0:
+            # A new batch waits while an earlier one is to be sent again, and while old numbers are settled.
+            if not state.on_the_wire == len(state.outstanding) < IN_FLIGHT_MAX_IDEMPOTENT:
+                return False
+            return not state.outstanding or self._is_current(state)
+        return state.outstanding[0] is batch
+
+    def sending(self, batch: ProducerBatch) -> None:
+        state = self._partitions.setdefault(batch.partition, _PartitionSequence())
+        if batch.base_sequence < 0:
+            if not self._is_current(state):
+                assert not state.outstanding
+                state.producer_id, state.producer_epoch = self.producer_id, self.producer_epoch
+                state.next_sequence = 0
+            batch.number(state.producer_id, state.producer_epoch, state.next_sequence)
+            state.next_sequence = (state.next_sequence + batch.record_count) % SEQUENCE_LIMIT
+            state.outstanding.append(batch)
+        batch.sent_sequence = batch.base_sequence
+        state.on_the_wire += 1
+
+    def _is_current(self, state: _PartitionSequence) -> bool:
+        return (state.producer_id, state.producer_epoch) == (self.producer_id, self.producer_epoch)
+
+    # --- outcomes -----------------------------------------------------------------------------------------
+
+    def is_first(self, batch: ProducerBatch) -> bool:
+        """Whether a batch was sent under the very number that the broker expects next."""
+        state = self._partitions[batch.partition]
+        return state.outstanding[0] is batch and batch.sent_sequence == batch.base_sequence
+
+    def succeeded(self, batch: ProducerBatch) -> None:
+        state = self._partitions[batch.partition]
+        state.on_the_wire -= 1
+        state.outstanding.remove(batch)
+        if batch.sent_sequence != batch.base_sequence:
+            # An earlier batch was refused and this one moved up, but the broker, having no memory of this
+            # producer yet, took it under its old number. It counts on from there, and so do we.
+            self._shift(state, state.outstanding, batch.sent_sequence - batch.base_sequence)
+
+    def will_retry(self, batch: ProducerBatch) -> None:
+        self._partitions[batch.partition].on_the_wire -= 1
+
+    def refused(self, batch: ProducerBatch) -> None:
+        """The broker certainly did not store it, so the batches behind it move up."""
+        state = self._partitions[batch.partition]
+        state.on_the_wire -= 1
+        self._remove(state, batch)
+
+    def gave_up_waiting(self, batch: ProducerBatch) -> None:
+        """A batch that was to be retried will not be."""
+        state = self._partitions[batch.partition]
+        if batch.maybe_appended:
+            state.outstanding.remove(batch)
+            state.is_unresolved = True
+        else:
+            self._remove(state, batch)
+
+    def lost(self, batch: ProducerBatch) -> None:
+        """It came back without an answer and will not be retried: nobody knows whether it was stored."""
+        state = self._partitions[batch.partition]
+        state.on_the_wire -= 1
+        state.outstanding.remove(batch)
+        state.is_unresolved = True
+
+    def replaced(self, batch: ProducerBatch, halves: list[ProducerBatch]) -> None:
+        """Two halves take the place, and together the numbers, of a batch that was refused as too large."""
+        state = self._partitions[batch.partition]
+        state.on_the_wire -= 1
+        position = state.outstanding.index(batch)
+        sequence = batch.base_sequence
+        for half in halves:
+            half.number(batch.producer_id, batch.producer_epoch, sequence)
+            sequence = (sequence + half.record_count) % SEQUENCE_LIMIT
+        state.outstanding[position : position + 1] = halves
+
+    def _remove(self, state: _PartitionSequence, batch: ProducerBatch) -> None:
+        position = state.outstanding.index(batch)
+        behind = state.outstanding[position + 1 :]
+        del state.outstanding[position]
+        self._shift(state, behind, -batch.record_count)
+
+    def _shift(self, state: _PartitionSequence, batches: list[ProducerBatch], by: int) -> None:
+        for batch in batches:
+            sequence = (batch.base_sequence + by) % SEQUENCE_LIMIT
+            batch.number(batch.producer_id, batch.producer_epoch, sequence)
+        state.next_sequence = (state.next_sequence + by) % SEQUENCE_LIMIT
+
+    # --- starting afresh ----------------------------------------------------------------------------------
+
+    def unresolved(self) -> list[TopicPartition]:
+        """Partitions that need a fresh start and have nothing on the wire any more."""
+        return [p for p, state in self._partitions.items() if state.is_unresolved and not state.on_the_wire]
+
+    def start_afresh(self, partition: TopicPartition) -> list[ProducerBatch]:
+        """Begins a partition again at 0 under a new epoch.
+
+        Gives back the batches that must fail: the broker may have stored them, and under new numbers it
+        could not tell. The others, certainly not stored, lose their numbers and are sent as new.
+        """
+        state = self._partitions[partition]
+        doubtful = [batch for batch in state.outstanding if batch.maybe_appended]
+        for batch in state.outstanding:
+            if not batch.maybe_appended:
+                batch.number(-1, -1, -1)
+        state.outstanding = []
+        state.is_unresolved = False
+        if self._is_current(state):
+            self._bump_epoch()
+        return doubtful
+
+    def _bump_epoch(self) -> None:
+        if self.producer_epoch < EPOCH_MAX:
+            self.producer_epoch += 1
+        else:
+            self.producer_id = self.producer_epoch = -1  # used up: ask for a new producer id

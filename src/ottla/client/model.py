@@ -1,0 +1,222 @@
+"""What the clients hand out: nodes, topics, configs, offsets, records. Plain values. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ottla.errors import ErrorCode
+from ottla.protocol.record_batch import Record
+from ottla.types import Endpoint, TopicPartition, uuid_to_text
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+EARLIEST = -2
+"""In place of a timestamp: the first offset that is still there."""
+LATEST = -1
+"""In place of a timestamp: the offset after the last readable record."""
+MAX_TIMESTAMP = -3
+"""In place of a timestamp: the record with the largest timestamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker, as clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.host, self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition: who leads it, who copies it, who is in sync. `leader` is -1 while there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic and its partitions, in order."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+    @property
+    def id_text(self) -> str:
+        return uuid_to_text(self.topic_id)
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 leaves the number to the broker's defaults."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Partition -> the brokers that hold it, instead of the two numbers above."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What the broker made of a NewTopic. Numbers are -1 where an old broker does not tell."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The brokers there are and which of them is the controller."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionRange:
+    """One API as a broker serves it."""
+
+    api_key: int
+    name: str
+    min_version: int
+    max_version: int
+
+
+CONFIG_SOURCES: Mapping[int, str] = {
+    1: "topic",
+    2: "broker",
+    3: "cluster default",
+    4: "broker's file",
+    5: "default",
+    6: "logger",
+    7: "client metrics",
+    8: "group",
+}
+"""Where the value of a setting comes from, by the number on the wire."""
+
+CONFIG_TYPES = ("unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password")
+"""What kind of value a setting takes, by the number on the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of a topic or broker. `value` is None for a secret."""
+
+    name: str
+    value: str | None
+    source: str
+    is_default: bool
+    is_read_only: bool
+    is_sensitive: bool
+    config_type: str
+    documentation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSize:
+    """The bytes that one replica takes on a broker's disk."""
+
+    partition: TopicPartition
+    size_bytes: int
+    offset_lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """One data directory of one broker. Disk sizes are -1 where the broker does not tell."""
+
+    node_id: int
+    path: str
+    replicas: tuple[ReplicaSize, ...]
+    total_bytes: int
+    usable_bytes: int
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndTimestamp:
+    """An offset, the timestamp of its record (-1 if none), and the leader epoch it was written in (-1: unknown)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class RecordMetadata(NamedTuple):
+    """Where a sent record was stored. With acks=0 nobody knows, and the offset is -1."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class ConsumerRecord(NamedTuple):
+    """One record with the place it came from."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Records:
+    """What one poll() brought: iterate for ConsumerRecords, or take each partition's list as it is.
+
+    >>> for record in records:                    # record.topic, record.offset, record.value …
+    >>> for partition, batch in records.by_partition.items():     # faster: no object per record is made
+    """
+
+    __slots__ = ("by_partition",)
+
+    def __init__(self, by_partition: dict[TopicPartition, list[Record]]) -> None:
+        self.by_partition = by_partition
+
+    def __len__(self) -> int:
+        return sum(len(records) for records in self.by_partition.values())
+
+    def __bool__(self) -> bool:
+        return bool(self.by_partition)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        for (topic, partition), records in self.by_partition.items():
+            for record in records:
+                yield ConsumerRecord(topic, partition, *record)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{partition}: {len(records)}" for partition, records in self.by_partition.items())
+        return f"Records({counts})"
+
+
+def error_of(code: int) -> ErrorCode:
+    """The error behind a number in a response; one from the future counts as UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

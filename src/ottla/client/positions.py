@@ -1,0 +1,193 @@
+"""The partitions a consumer reads, how far it is in each, and finding a place to begin. Pure."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ottla.client.cluster_view import REFRESHING, ClusterView, Leader
+from ottla.client.model import EARLIEST, LATEST
+from ottla.client.offsets import build_list_offsets, read_list_offsets
+from ottla.client.polling import Poll, Request
+from ottla.client.settings import ConsumerConfig
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.net.backoff import Backoff
+from ottla.protocol.api import ApiKey
+from ottla.types import TopicPartition
+
+RESET_TO = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class PartitionState:
+    """Where a consumer is in one partition."""
+
+    __slots__ = (
+        "failures",
+        "fetch_offset",
+        "high_watermark",
+        "is_paused",
+        "is_resetting",
+        "last_epoch",
+        "last_stable_offset",
+        "log_start_offset",
+        "position",
+        "read_replica",
+        "read_replica_until",
+        "reset_to",
+        "retry_at",
+        "turn",
+    )
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+        """The offset of the next record that poll() gives; None while it is being looked up."""
+        self.fetch_offset = -1
+        """The offset of the next record to fetch; runs ahead of the position by what is buffered."""
+        self.last_epoch = -1
+        """The leader epoch of the last record fetched, by which a broker notices that our log is not its own."""
+        self.is_paused = False
+        self.reset_to: int | None = None
+        """EARLIEST or LATEST while a place to begin is wanted."""
+        self.is_resetting = False
+        self.turn = 0
+        """Counts the seeks; an answer that belongs to an earlier turn is of no use."""
+        self.retry_at = 0
+        self.failures = 0
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.read_replica = -1
+        """A follower near us that the leader pointed to."""
+        self.read_replica_until = 0
+
+    def move_to(self, offset: int | None, reset_to: int | None = None) -> None:
+        self.turn += 1
+        self.position = offset
+        self.fetch_offset = -1 if offset is None else offset
+        self.last_epoch = -1
+        self.reset_to = reset_to
+        self.is_resetting = False
+        self.retry_at = self.failures = 0
+
+
+class Positions:
+    """Every assigned partition with its state. Polled, it asks the leaders where to begin."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        view: ClusterView,
+        *,
+        backoff: Backoff,
+        jitter: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.errors: list[Exception] = []
+        """What poll() has to raise to the user."""
+        self._config = config
+        self._view = view
+        self._backoff = backoff
+        self._jitter = jitter
+
+    # --- what the user says -------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition], now: int) -> None:
+        """Reads exactly these from now on; those that stay keep their positions."""
+        states = {}
+        for partition in partitions:
+            state = self.states.get(partition)
+            if state is None:
+                state = PartitionState()
+                self.reset(partition, state)
+            states[partition] = state
+        for partition, state in self.states.items():
+            if partition not in states:
+                state.turn += 1
+        self.states = states
+        self._view.keep_only({partition.topic for partition in states}, now)
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        state = self.states.get(partition)
+        if state is None:
+            raise OttlaError(f"{partition} is not assigned to this consumer", "Pass it to assign() first.")
+        return state
+
+    def reset(self, partition: TopicPartition, state: PartitionState) -> None:
+        """Begins where `auto.offset.reset` says; with none the user has to be asked."""
+        state.move_to(None, RESET_TO.get(self._config.auto_offset_reset))
+
+    def without_position(self) -> list[TopicPartition]:
+        """Partitions that nothing will ever give a position: `auto.offset.reset` is none."""
+        return [p for p, state in self.states.items() if state.position is None and state.reset_to is None]
+
+    # --- finding a place to begin -------------------------------------------------------------------------
+
+    def poll(self, now: int) -> Poll:
+        poll = Poll()
+        by_node: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        leaders: dict[TopicPartition, Leader] = {}
+        for partition, state in self.states.items():
+            if state.reset_to is None or state.is_resetting:
+                continue
+            if state.retry_at > now:
+                poll.wake_by(state.retry_at)
+                continue
+            leader = self._view.find_leader(partition)
+            if leader is None:
+                self._note_missing(partition, state)
+                self._view.request_update()
+                poll.wake_by(now + self._backoff.initial_ms)
+                continue
+            state.is_resetting = True
+            leaders[partition] = leader
+            by_node[leader.node_id][partition] = state.reset_to
+        for node_id, wanted in by_node.items():
+            poll.requests.append(self._request(node_id, wanted, leaders))
+        return poll
+
+    def _note_missing(self, partition: TopicPartition, state: PartitionState) -> None:
+        error = self._view.topic_errors.get(partition.topic)
+        if error is not None and not error.retriable:
+            state.reset_to = None
+            self.errors.append(KafkaError(error, f"topic {partition.topic}"))
+
+    def _request(
+        self, node_id: int, wanted: dict[TopicPartition, int], leaders: dict[TopicPartition, Leader]
+    ) -> Request:
+        turns = {partition: self.states[partition].turn for partition in wanted}
+        config = self._config
+
+        def build(version: int) -> Any:
+            return build_list_offsets(wanted, leaders, config.isolation_level, version, config.request_timeout_ms)
+
+        def on_response(response: Any, version: int, now: int) -> None:
+            for partition, error, found in read_list_offsets(response):
+                state = self._current(partition, turns)
+                if state is None:
+                    continue
+                if error != ErrorCode.NONE:
+                    self._failed(partition, state, KafkaError(error, f"looking up where to begin in {partition}"), now)
+                else:
+                    state.move_to(found.offset if found is not None else 0)
+
+        def on_failure(error: KafkaError, now: int) -> None:
+            for partition in wanted:
+                state = self._current(partition, turns)
+                if state is not None:
+                    self._failed(partition, state, error, now)
+
+        return Request(node_id, ApiKey.LIST_OFFSETS, build, on_response, on_failure)
+
+    def _current(self, partition: TopicPartition, turns: dict[TopicPartition, int]) -> PartitionState | None:
+        state = self.states.get(partition)
+        return state if state is not None and state.turn == turns.get(partition) else None
+
+    def _failed(self, partition: TopicPartition, state: PartitionState, error: KafkaError, now: int) -> None:
+        state.is_resetting = False
+        if not error.retriable:
+            state.reset_to = None
+            self.errors.append(error)
+            return
+        if error.code in REFRESHING:
+            self._view.request_update()
+        state.failures += 1
+        state.retry_at = now + self._backoff.delay_ms(state.failures, self._jitter())

@@ -1,0 +1,271 @@
+"""AsyncProducer: records in, promises out."""
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from ottla.client.accumulator import Accumulator, record_size
+from ottla.client.delivery import Delivery
+from ottla.client.model import Headers, TopicDescription
+from ottla.client.network import Network
+from ottla.client.partitioner import StickyPartitioner, partition_for_key
+from ottla.client.sender import Sender
+from ottla.client.settings import ProducerConfig, build
+from ottla.clock import Clock, system_clock
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.protocol.record_batch import HEADER_SIZE
+from ottla.types import TopicPartition
+
+Bytes = bytes | bytearray | memoryview | str | None
+HeadersLike = Mapping[str, Bytes] | Iterable[tuple[str, Bytes]] | None
+
+
+class AsyncProducer:
+    """Sends records, in batches and with retries. Idempotent unless told otherwise: no loss, no doubles, in order.
+
+    >>> async with AsyncProducer({"bootstrap.servers": "127.0.0.1:9092"}, linger_ms=20) as producer:
+    ...     delivery = await producer.send("orders", b"42 apples", key=b"customer-7")
+    ...     metadata = await delivery                # wait for this one record, or …
+    ...     await producer.flush()                   # … for all of them
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        clock: Clock = system_clock,
+        rng: random.Random | None = None,
+        **keywords: Any,
+    ) -> None:
+        self.config = build(ProducerConfig, settings, keywords)
+        self._network = Network(
+            self.config,
+            max_idle_ms=self.config.metadata_max_idle_ms,
+            allow_auto_topic_creation=True,
+            clock=clock,
+            rng=rng,
+        )
+        self._clock = clock
+        self._accumulator = Accumulator(
+            batch_size=self.config.batch_size,
+            linger_ms=self.config.linger_ms,
+            buffer_memory=self.config.buffer_memory,
+        )
+        self._sender = Sender(
+            self.config,
+            self._accumulator,
+            self._network.view,
+            backoff=self._network.backoff,
+            jitter=self._network.jitter,
+        )
+        self._network.add(self._sender)
+        self._sticky = StickyPartitioner(self.config.batch_size, self._network.random.choice)
+        self._flushing = 0
+        self._waiting_for_room = 0
+        self._closing = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- sending ------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Bytes = None,
+        *,
+        key: Bytes = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: HeadersLike = None,
+    ) -> Delivery:
+        """Hands a record over and returns the promise of its delivery; waits only for room and for the topic.
+
+        Text is sent as UTF-8. Records with equal keys go to the same partition; records without a key fill
+        one partition's batch after the other's.
+        """
+        delivery = self.try_send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+        if delivery is not None:
+            return delivery
+        self._network.start()
+        deadline = self._network.now() + self.config.max_block_ms
+        while True:
+            await self._until_topic(topic, deadline)
+            delivery = self.try_send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+            if delivery is not None:
+                return delivery
+            if topic in self._network.view.topics:
+                await self._until_room(deadline)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Bytes = None,
+        *,
+        key: Bytes = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: HeadersLike = None,
+    ) -> Any:
+        """Sends one record and waits until it is stored: RecordMetadata(topic, partition, offset, timestamp)."""
+        return await (await self.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers))
+
+    def try_send(
+        self,
+        topic: str,
+        value: Bytes = None,
+        *,
+        key: Bytes = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: HeadersLike = None,
+    ) -> Delivery | None:
+        """As send(), but never waits: None when the topic is not known yet or the buffer is full. Any thread."""
+        if self._sender.fatal_error is not None:
+            raise self._sender.fatal_error
+        if self._closing:
+            raise OttlaError("this producer is closed", "Make a new one.")
+        key_bytes, value_bytes = as_bytes(key, "key"), as_bytes(value, "value")
+        record_headers = as_headers(headers)
+        size_bytes = record_size(key_bytes, value_bytes, record_headers)
+        if size_bytes + HEADER_SIZE > self.config.max_request_size:
+            detail = f"a record of {size_bytes} bytes is larger than max.request.size ({self.config.max_request_size})"
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
+        count = self._network.view.find_partition_count(topic)
+        if count is None:
+            return None
+        if partition is None:
+            if key_bytes is not None:
+                partition = partition_for_key(key_bytes, count)
+            else:
+                partition = self._sticky.partition(
+                    topic, size_bytes, lambda: self._network.view.led_partitions(topic) or range(count)
+                )
+        elif not 0 <= partition < count:
+            detail = f"topic {topic} has partitions 0 to {count - 1}, not {partition}"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+        if timestamp is None:
+            timestamp = self._clock()
+        elif timestamp < 0:
+            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"the timestamp {timestamp} is negative")
+        appended = self._accumulator.append(
+            TopicPartition(topic, partition), timestamp, key_bytes, value_bytes, record_headers, size_bytes
+        )
+        if appended is None:
+            return None
+        if appended.wake:
+            self._network.wake()
+        return appended.delivery
+
+    async def _until_topic(self, topic: str, deadline: int) -> None:
+        view = self._network.view
+        if topic in view.topics:
+            return
+        view.want(topic, self._network.now())
+        self._network.wake()
+
+        def settled() -> bool:
+            error = view.topic_errors.get(topic)
+            return topic in view.topics or (error is not None and not error.retriable)
+
+        if not await self._network.until(settled, max(0, deadline - self._network.now())):
+            if view.last_error is not None:
+                raise view.last_error
+            detail = f"topic {topic} did not appear within max.block.ms ({self.config.max_block_ms} ms)"
+            raise KafkaError(view.topic_errors.get(topic, ErrorCode.REQUEST_TIMED_OUT), detail)
+        if topic not in view.topics:
+            raise KafkaError(view.topic_errors[topic], f"topic {topic}")
+
+    async def _until_room(self, deadline: int) -> None:
+        """Waits until some of the buffer is free; meanwhile nothing lingers."""
+        accumulator = self._accumulator
+        self._waiting_for_room += 1
+        self._sender.memory_is_short = True
+        try:
+            half = accumulator.buffer_memory // 2
+            free = await self._network.until(
+                lambda: accumulator.buffered_bytes <= half or self._sender.fatal_error is not None,
+                max(0, deadline - self._network.now()),
+            )
+        finally:
+            self._waiting_for_room -= 1
+            self._sender.memory_is_short = self._waiting_for_room > 0
+        if not free:
+            detail = (
+                f"buffer.memory ({accumulator.buffer_memory} bytes) stayed full for "
+                f"max.block.ms ({self.config.max_block_ms} ms)"
+            )
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+
+    # --- waiting ------------------------------------------------------------------------------------------
+
+    async def flush(self, timeout_ms: int | None = None) -> None:
+        """Waits until everything sent so far is stored or has failed; look at the promises to see which."""
+        waiting = self._accumulator.outcomes()
+        if not waiting:
+            return
+        timeout_ms = self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms
+        self._flushing += 1
+        self._accumulator.is_flushing = True
+
+        def finished() -> bool:
+            while waiting and waiting[-1].is_done:
+                waiting.pop()
+            return not waiting
+
+        try:
+            if not await self._network.until(finished, timeout_ms):
+                detail = f"{len(waiting)} batches are still under way after {timeout_ms} ms"
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+        finally:
+            self._flushing -= 1
+            self._accumulator.is_flushing = self._flushing > 0
+
+    async def partitions_for(self, topic: str) -> TopicDescription:
+        """What is known of a topic's partitions; waits up to `max.block.ms` for it."""
+        self._network.start()
+        await self._until_topic(topic, self._network.now() + self.config.max_block_ms)
+        return self._network.view.topics[topic]
+
+    async def close(self, timeout_ms: int | None = None) -> None:
+        """Sends what still waits (for at most `timeout_ms`; 0 drops it) and closes the connections."""
+        if self._closing:
+            return
+        self._closing = True
+        try:
+            if timeout_ms != 0:
+                await self.flush(timeout_ms)
+        except KafkaError as error:
+            if error.code != ErrorCode.REQUEST_TIMED_OUT:
+                raise
+        finally:
+            await asyncio.shield(self._shut())
+
+    async def _shut(self) -> None:
+        await self._network.close()
+        # Closing the connections fails what was on the wire; a turn of the loop lets the sender hear of it.
+        await asyncio.sleep(0)
+        error = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed before the record was stored")
+        self._sender.abandon(error, self._network.now())
+
+
+def as_bytes(value: Bytes, what: str) -> bytes | None:
+    """Bytes as they are, text as UTF-8, None as null."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"a record's {what} is bytes, text or None, not {type(value).__name__}")
+
+
+def as_headers(headers: HeadersLike) -> Headers:
+    if not headers:
+        return ()
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple((name, as_bytes(value, f"header {name!r}")) for name, value in pairs)

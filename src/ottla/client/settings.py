@@ -1,0 +1,211 @@
+"""The clients' settings under Kafka's dotted names, and how what the user wrote becomes a config. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from ottla.config import parse, setting, settings_of, unknown_setting
+from ottla.errors import ConfigError
+from ottla.types import INT32_MAX, Endpoint
+
+C = TypeVar("C", bound="ClientConfig")
+
+IN_FLIGHT_MAX_IDEMPOTENT = 5
+"""A broker remembers this many batches of a producer, so no more may be under way at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig:
+    """What every client needs to know."""
+
+    bootstrap_servers: tuple[str, ...] = setting(
+        "bootstrap.servers",
+        ("127.0.0.1:9092",),
+        "host:port of one or more brokers to ask first.",
+        check=lambda servers: bool(servers) and all(servers),
+    )
+    client_id: str = setting("client.id", "ottla", "The name that brokers see in their logs and quotas.")
+    client_rack: str = setting("client.rack", "", "Where this client runs; consumers then read from a near replica.")
+    request_timeout_ms: int = setting("request.timeout.ms", 30_000, "How long to wait for one answer.", at_least=0)
+    default_api_timeout_ms: int = setting(
+        "default.api.timeout.ms", 60_000, "How long a call may take, all its retries together.", at_least=0
+    )
+    retry_backoff_ms: int = setting("retry.backoff.ms", 100, "The wait before the first retry.", at_least=0)
+    retry_backoff_max_ms: int = setting(
+        "retry.backoff.max.ms", 1_000, "The wait before a retry doubles up to this.", at_least=0
+    )
+    reconnect_backoff_ms: int = setting("reconnect.backoff.ms", 50, "The wait before connecting again.", at_least=0)
+    reconnect_backoff_max_ms: int = setting(
+        "reconnect.backoff.max.ms", 1_000, "The wait before connecting again doubles up to this.", at_least=0
+    )
+    socket_connection_setup_timeout_ms: int = setting(
+        "socket.connection.setup.timeout.ms", 10_000, "How long a connection may take to come up.", at_least=1
+    )
+    metadata_max_age_ms: int = setting(
+        "metadata.max.age.ms", 300_000, "Ask about brokers and topics again after this time.", at_least=0
+    )
+
+    def endpoints(self) -> list[Endpoint]:
+        """The bootstrap servers, taken apart."""
+        return [parse_endpoint(server) for server in self.bootstrap_servers]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminConfig(ClientConfig):
+    """The settings of Admin and AsyncAdmin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """The settings of Producer and AsyncProducer."""
+
+    acks: str = setting(
+        "acks", "all", "Who must have a record before it counts: all in-sync replicas, the leader (1), nobody (0).",
+        choices=("all", "-1", "0", "1"),
+    )  # fmt: skip
+    enable_idempotence: bool = setting(
+        "enable.idempotence", True, "Number the batches, so that a retry is never stored twice."
+    )
+    retries: int = setting("retries", INT32_MAX, "How often a batch is tried again.", at_least=0)
+    max_in_flight_requests_per_connection: int = setting(
+        "max.in.flight.requests.per.connection", 5, "Requests to one broker that may wait for answers.", at_least=1
+    )
+    delivery_timeout_ms: int = setting(
+        "delivery.timeout.ms", 120_000, "After this time a record has been stored or has failed.", at_least=0
+    )
+    linger_ms: int = setting("linger.ms", 5, "How long a batch waits for company.", at_least=0)
+    batch_size: int = setting("batch.size", 65_536, "A batch of this many bytes waits no longer.", at_least=0)
+    compression_type: str = setting(
+        "compression.type", "none", "How batches are compressed.", choices=("none", "gzip", "snappy", "lz4", "zstd")
+    )
+    compression_level: int | None = setting(
+        "compression.level", None, "How hard to compress; the codec's own default if not set."
+    )
+    buffer_memory: int = setting(
+        "buffer.memory", 33_554_432, "Bytes that may wait to be sent; beyond it, send() waits.", at_least=0, kind="long"
+    )
+    max_block_ms: int = setting(
+        "max.block.ms", 60_000, "How long send() waits for room or for the topic.", at_least=0, kind="long"
+    )
+    max_request_size: int = setting(
+        "max.request.size", 1_048_576, "The largest request, and with it the largest record.", at_least=0
+    )
+    metadata_max_idle_ms: int = setting(
+        "metadata.max.idle.ms", 300_000, "Forget a topic that was not written to for this long.", at_least=5_000
+    )
+
+    @property
+    def acks_code(self) -> int:
+        return -1 if self.acks == "all" else int(self.acks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """The settings of Consumer and AsyncConsumer."""
+
+    auto_offset_reset: str = setting(
+        "auto.offset.reset", "latest", "Where to begin without a valid position; none makes it an error.",
+        choices=("earliest", "latest", "none"),
+    )  # fmt: skip
+    isolation_level: str = setting(
+        "isolation.level", "read_uncommitted", "Whether records of open and aborted transactions are shown.",
+        choices=("read_uncommitted", "read_committed"),
+    )  # fmt: skip
+    fetch_min_bytes: int = setting(
+        "fetch.min.bytes", 1, "The broker answers once it has this much, or the wait is over.", at_least=0
+    )
+    fetch_max_wait_ms: int = setting(
+        "fetch.max.wait.ms", 500, "How long the broker may wait for fetch.min.bytes.", at_least=0
+    )
+    fetch_max_bytes: int = setting("fetch.max.bytes", 52_428_800, "The most one answer should bring.", at_least=0)
+    max_partition_fetch_bytes: int = setting(
+        "max.partition.fetch.bytes", 1_048_576, "The most one answer should bring of one partition.", at_least=0
+    )
+    max_poll_records: int = setting("max.poll.records", 500, "The most records that one poll() gives.", at_least=1)
+    check_crcs: bool = setting("check.crcs", True, "Check the checksum of every batch.")
+    allow_auto_create_topics: bool = setting(
+        "allow.auto.create.topics", True, "Let the broker make a topic that is read before it exists."
+    )
+
+
+def build(config_class: type[C], settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> C:
+    """A config from dotted names in a dict, from snake_case keywords, or both.
+
+    >>> build(ProducerConfig, {"linger.ms": 20}, {"acks": "all"}).linger_ms
+    20
+    """
+    known = settings_of(config_class)
+    by_attribute = {known_setting.attribute: name for name, known_setting in known.items()}
+    chosen: dict[str, str] = {}
+    for name, value in (settings or {}).items():
+        if name not in known:
+            raise unknown_setting(name, known)
+        chosen[name] = _text(name, value)
+    for attribute, value in keywords.items():
+        if attribute not in by_attribute:
+            raise unknown_setting(attribute, by_attribute)
+        name = by_attribute[attribute]
+        if name in chosen:
+            raise ConfigError(f"{name} is given twice", f"Set it in the dict or as {attribute}=, not both.")
+        chosen[name] = _text(name, value)
+    config = parse(config_class, {name: text for name, text in chosen.items() if text is not None})
+    config.endpoints()  # a malformed address is refused here, not at the first request
+    if isinstance(config, ProducerConfig):
+        return _settle_producer(config, chosen.keys())  # type: ignore[return-value]
+    return config
+
+
+def _settle_producer(config: ProducerConfig, written: Any) -> ProducerConfig:
+    """Refuses what the user wrote and cannot be; fills in what the user left open."""
+    contradictions = {
+        "retries": (config.retries == 0, "Must set retries to non-zero when using the idempotent producer."),
+        "max.in.flight.requests.per.connection": (
+            config.max_in_flight_requests_per_connection > IN_FLIGHT_MAX_IDEMPOTENT,
+            "Must set max.in.flight.requests.per.connection to at most 5 to use the idempotent producer.",
+        ),
+        "acks": (
+            config.acks not in ("all", "-1"),
+            "Must set acks to all in order to use the idempotent producer. Otherwise we cannot guarantee idempotence.",
+        ),
+    }
+    clashes = [(name, message) for name, (clash, message) in contradictions.items() if clash and name in written]
+    if config.enable_idempotence and clashes:
+        if "enable.idempotence" in written:
+            name, message = clashes[0]
+            raise ConfigError(message, f"Change {name}, or set enable.idempotence to false.")
+        # The user asked for less than idempotence needs and said nothing of idempotence itself.
+        config = replace(config, enable_idempotence=False)
+    needed_ms = config.linger_ms + config.request_timeout_ms
+    if config.delivery_timeout_ms < needed_ms:
+        if "delivery.timeout.ms" in written:
+            raise ConfigError(
+                "delivery.timeout.ms should be equal to or larger than linger.ms + request.timeout.ms",
+                f"Set it to {needed_ms} or more.",
+            )
+        config = replace(config, delivery_timeout_ms=min(needed_ms, INT32_MAX))
+    return config
+
+
+def parse_endpoint(server: str) -> Endpoint:
+    """
+    >>> parse_endpoint("broker.example:9092"), parse_endpoint("[::1]:9092")
+    (Endpoint(host='broker.example', port=9092), Endpoint(host='::1', port=9092))
+    """
+    host, _, port = server.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ConfigError(f"Invalid url in bootstrap.servers: {server}", "Write host:port, as in 127.0.0.1:9092.")
+    return Endpoint(bare, int(port))
+
+
+def _text(name: str, value: Any) -> Any:
+    """A Python value as the text that settings are parsed from; None leaves the default."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    raise ConfigError(f"Invalid value {value!r} for configuration {name}", "Give text, a number, true or false.")

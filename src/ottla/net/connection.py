@@ -1,0 +1,309 @@
+"""The client side of one connection: requests go out pipelined, responses are matched by order. Owns one socket."""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self, cast
+
+import ottla
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.api import API, ApiKey
+from ottla.protocol.framing import decode_response, encode_request
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.primitives import ProtocolError
+from ottla.types import Endpoint
+
+RECEIVE_BUFFER_BYTES = 64 * 1024
+RESPONSE_BYTES_MAX = 1 << 30
+GREETING_BYTES_MAX = 1 << 20
+"""An ApiVersions answer is a few hundred bytes; something far larger means the peer speaks another protocol."""
+
+SOFTWARE_NAME = "ottla"
+
+
+class Answer(NamedTuple):
+    """A response, and the version of the API it is written in."""
+
+    message: Any
+    version: int
+
+
+class _Pending:
+    """A request that waits for its response."""
+
+    __slots__ = ("api_key", "correlation_id", "future", "timer", "version")
+
+    def __init__(self, api_key: int, version: int, correlation_id: int, future: "asyncio.Future[Answer]") -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.future = future
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection to one broker, ready for requests once `open` returns.
+
+    >>> connection = await Connection.open(Endpoint("127.0.0.1", 9092), client_id="me")
+    >>> answer = await connection.send(ApiKey.METADATA, lambda version: MetadataRequest(topics=None))
+    >>> answer.message.brokers
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        client_id: str,
+        request_timeout_ms: int,
+        on_closed: Callable[["Connection"], None] | None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.client_id = client_id
+        self.request_timeout_ms = request_timeout_ms
+        self.api_versions: dict[int, tuple[int, int]] = {}
+        """What the broker serves: API key -> (lowest, highest) version."""
+        self.features: dict[str, int] = {}
+        """The cluster's finalized features, by name."""
+        self.closed_by: KafkaError | None = None
+        self._on_closed = on_closed
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._lost = self._loop.create_future()
+        self._pending: deque[_Pending] = deque()
+        self._next_correlation_id = 0
+        self._frame_bytes_max = GREETING_BYTES_MAX
+        self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self._buffered = 0
+        self._frame: memoryview | None = None  # a frame larger than what has arrived is received in place
+        self._frame_filled = 0
+
+    @classmethod
+    async def open(
+        cls,
+        endpoint: Endpoint,
+        *,
+        client_id: str = SOFTWARE_NAME,
+        connect_timeout_ms: int = 10_000,
+        request_timeout_ms: int = 30_000,
+        on_closed: Callable[["Connection"], None] | None = None,
+    ) -> Self:
+        """Connects and agrees on API versions. Raises NETWORK_EXCEPTION with the address and the reason."""
+        loop = asyncio.get_running_loop()
+        connection: Self | None = None
+        try:
+            async with asyncio.timeout(connect_timeout_ms / 1000):
+                _, connection = await loop.create_connection(
+                    lambda: cls(endpoint, client_id, request_timeout_ms, on_closed), endpoint.host, endpoint.port
+                )
+                await connection._negotiate()
+        except TimeoutError:
+            detail = f"{endpoint} did not answer within {connect_timeout_ms} ms"
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail) from None
+        except OSError as error:
+            detail = f"cannot connect to {endpoint}: {_reason(error)}"
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail) from None
+        finally:
+            if connection is not None and not connection.api_versions:
+                connection.close()
+        return connection
+
+    @property
+    def is_closed(self) -> bool:
+        return self.closed_by is not None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    def version_for(self, api_key: int, max_version: int | None = None) -> int:
+        """The highest version that both sides know, or UNSUPPORTED_VERSION saying what is missing."""
+        api = API[api_key]
+        served = self.api_versions.get(api_key)
+        if served is None:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"the broker at {self.endpoint} does not serve {api.name}")
+        ours = api.max_version if max_version is None else min(api.max_version, max_version)
+        version = min(ours, served[1])
+        if version < max(api.min_version, served[0]):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{api.name} is needed in version {api.min_version} to {ours}, "
+                f"the broker at {self.endpoint} serves {served[0]} to {served[1]}",
+            )
+        return version
+
+    def send(
+        self,
+        api_key: int,
+        build: Callable[[int], Any],
+        *,
+        max_version: int | None = None,
+        timeout_ms: int | None = None,
+        expects_response: bool = True,
+        future: "asyncio.Future[Answer] | None" = None,
+    ) -> "asyncio.Future[Answer]":
+        """Writes a request now; the future brings its Answer. `build(version)` makes the message.
+
+        A caller that has handed out a future already may have that one filled.
+
+        Raises KafkaError when the connection is closed or the broker lacks the API.
+        """
+        if self.closed_by is not None:
+            raise self.closed_by
+        version = self.version_for(api_key, max_version)
+        if future is None:
+            future = self._loop.create_future()
+        return self._write(api_key, version, build(version), future, timeout_ms, expects_response)
+
+    def close(self) -> None:
+        """Closes at once; requests under way fail with NETWORK_EXCEPTION."""
+        self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.endpoint} was closed"))
+
+    async def wait_closed(self) -> None:
+        if self._transport is not None:
+            await asyncio.shield(self._lost)
+
+    # --- requests -----------------------------------------------------------------------------------------
+
+    def _write(
+        self,
+        api_key: int,
+        version: int,
+        message: Any,
+        future: "asyncio.Future[Answer]",
+        timeout_ms: int | None = None,
+        expects_response: bool = True,
+    ) -> "asyncio.Future[Answer]":
+        assert self._transport is not None
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        self._transport.write(encode_request(api_key, version, correlation_id, self.client_id, message))
+        if not expects_response:
+            future.set_result(Answer(None, version))
+            return future
+        pending = _Pending(api_key, version, correlation_id, future)
+        timeout_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
+        pending.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, pending, timeout_ms)
+        self._pending.append(pending)
+        return future
+
+    async def _negotiate(self) -> None:
+        """ApiVersions in our newest version; a broker that lacks it answers in v0 with error 35 and what it has."""
+        api = API[ApiKey.API_VERSIONS]
+        version = api.max_version
+        for _attempt in range(2):
+            request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=ottla.__version__)
+            answer = await self._write(ApiKey.API_VERSIONS, version, request, self._loop.create_future())
+            response = answer.message
+            if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
+                break
+            offered = [entry for entry in response.api_keys if entry.api_key == ApiKey.API_VERSIONS]
+            version = min(offered[0].max_version, api.max_version) if offered else 0
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(response.error_code), f"{self.endpoint} refused to agree on API versions")
+        self.api_versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
+        self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        self._frame_bytes_max = RESPONSE_BYTES_MAX
+
+    def _time_out(self, pending: _Pending, timeout_ms: int) -> None:
+        detail = f"{API[pending.api_key].name} got no answer from {self.endpoint} within {timeout_ms} ms"
+        if not pending.future.done():
+            pending.future.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail))
+        # Responses come in order: with one missing, no later one can be told apart, so the connection goes.
+        self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{detail}, so the connection was given up"))
+
+    # --- responses ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._frame_filled :]
+        return self._buffer[self._buffered :]
+
+    def buffer_updated(self, size: int) -> None:
+        if self._frame is not None:
+            self._frame_filled += size
+            if self._frame_filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                self._on_frame(frame)
+            return
+        self._buffered += size
+        start, end = 0, self._buffered
+        while end - start >= 4 and self.closed_by is None:
+            length = int.from_bytes(self._buffer[start : start + 4], "big")
+            if length > self._frame_bytes_max or length < 4:
+                detail = f"{self.endpoint} answered with something that is not Kafka's protocol"
+                self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, detail))
+                return
+            start += 4
+            if end - start < length:
+                self._frame, self._frame_filled = memoryview(bytearray(length)), end - start
+                self._frame[: end - start] = self._buffer[start:end]
+                start = end
+                break
+            # Copied out, because records are read from the frame long after this buffer is filled again.
+            self._on_frame(memoryview(bytes(self._buffer[start : start + length])))
+            start += length
+        rest = end - start
+        if start and rest:
+            self._buffer[:rest] = bytes(self._buffer[start:end])
+        self._buffered = rest
+
+    def _on_frame(self, frame: memoryview) -> None:
+        if self.closed_by is not None:
+            return
+        if not self._pending:
+            detail = f"{self.endpoint} sent a response that nothing asked for"
+            self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, detail))
+            return
+        pending = self._pending.popleft()
+        if pending.timer is not None:
+            pending.timer.cancel()
+        version = pending.version
+        if pending.api_key == ApiKey.API_VERSIONS and bytes(frame[4:6]) == b"\x00\x23":
+            version = 0  # the fallback answer is always written in version 0
+        try:
+            correlation_id, message = decode_response(pending.api_key, version, frame)
+            if correlation_id != pending.correlation_id:
+                raise ProtocolError(f"correlation id {correlation_id} instead of {pending.correlation_id}")
+        except ProtocolError as error:
+            detail = f"{self.endpoint} answered {API[pending.api_key].name} v{version} with unreadable bytes: {error}"
+            fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, detail)
+            if not pending.future.done():
+                pending.future.set_exception(fault)
+            self._fail(fault)
+            return
+        if not pending.future.done():
+            pending.future.set_result(Answer(message, version))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        reason = _reason(error) if isinstance(error, OSError) else "the broker hung up"
+        self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"lost the connection to {self.endpoint}: {reason}"))
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def _fail(self, error: KafkaError) -> None:
+        if self.closed_by is not None:
+            return
+        self.closed_by = error
+        if self._transport is not None:
+            self._transport.abort()
+        for pending in self._pending:
+            if pending.timer is not None:
+                pending.timer.cancel()
+            if not pending.future.done():
+                pending.future.set_exception(error)
+        self._pending.clear()
+        if self._on_closed is not None:
+            self._on_closed(self)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "the host name does not resolve"
+    return os.strerror(error.errno).lower() if error.errno else str(error)

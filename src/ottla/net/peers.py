@@ -1,0 +1,215 @@
+"""Requests to a node by its id: connects on first use, reconnects with back-off, keeps requests in order."""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.backoff import Backoff
+from ottla.net.connection import Answer, Connection
+from ottla.protocol.primitives import ProtocolError
+from ottla.types import Endpoint
+
+
+class Peers:
+    """Every node of a cluster, by id. One connection to each node and lane, opened when first needed.
+
+    A lane keeps slow answers from holding up quick ones: responses leave in order, so a long poll on lane
+    "fetch" would delay whatever is asked behind it.
+
+    >>> peers = Peers(client_id="me")
+    >>> peers.set_nodes({0: Endpoint("127.0.0.1", 9092)})
+    >>> answer = await peers.send(0, ApiKey.METADATA, lambda version: MetadataRequest(topics=None))
+    """
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        connect_timeout_ms: int = 10_000,
+        request_timeout_ms: int = 30_000,
+        reconnect_backoff: Backoff = Backoff(50, 1_000),
+        rng: random.Random | None = None,
+    ) -> None:
+        self.client_id = client_id
+        self.connect_timeout_ms = connect_timeout_ms
+        self.request_timeout_ms = request_timeout_ms
+        self.reconnect_backoff = reconnect_backoff
+        self.random = rng if rng is not None else random.Random()
+        self._nodes: dict[int, Endpoint] = {}
+        self._links: dict[tuple[int, str], _Link] = {}
+        self._closed = False
+
+    @property
+    def nodes(self) -> Mapping[int, Endpoint]:
+        return self._nodes
+
+    def set_nodes(self, nodes: Mapping[int, Endpoint]) -> None:
+        """Says where every node is now. Connections to a node that moved or went away are closed."""
+        for key, link in list(self._links.items()):
+            if nodes.get(key[0]) != link.endpoint:
+                del self._links[key]
+                link.close()
+        self._nodes = dict(nodes)
+
+    def send(
+        self,
+        node_id: int,
+        api_key: int,
+        build: Callable[[int], Any],
+        *,
+        lane: str = "",
+        max_version: int | None = None,
+        timeout_ms: int | None = None,
+        expects_response: bool = True,
+    ) -> "asyncio.Future[Answer]":
+        """Sends a request, connecting first if need be. What is sent to one node and lane stays in order."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        endpoint = self._nodes.get(node_id)
+        if self._closed or endpoint is None:
+            detail = "the client is closed" if self._closed else f"node {node_id} is not known"
+            future.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, detail))
+            return future
+        link = self._links.get((node_id, lane))
+        if link is None:
+            link = self._links[node_id, lane] = _Link(self, endpoint)
+        link.send(_Outgoing(api_key, build, max_version, timeout_ms, expects_response, future))
+        return future
+
+    def load(self, node_id: int) -> int | None:
+        """How many requests wait on a node, for choosing the least loaded; None while it cannot be reached."""
+        links = [link for (node, _), link in self._links.items() if node == node_id]
+        if any(link.failures for link in links):
+            return None
+        return sum(link.waiting_count for link in links)
+
+    def is_connected(self, node_id: int) -> bool:
+        return any(link.is_connected for (node, _), link in self._links.items() if node == node_id)
+
+    def find_connection(self, node_id: int, lane: str = "") -> Connection | None:
+        link = self._links.get((node_id, lane))
+        return link.connection if link is not None else None
+
+    async def close(self) -> None:
+        """Closes every connection; whatever still waits fails with NETWORK_EXCEPTION."""
+        self._closed = True
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            link.close()
+        for link in links:
+            await link.wait_closed()
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    api_key: int
+    build: Callable[[int], Any]
+    max_version: int | None
+    timeout_ms: int | None
+    expects_response: bool
+    future: "asyncio.Future[Answer]"
+
+
+class _Link:
+    """The connection to one node on one lane, whether it is up at the moment or not."""
+
+    def __init__(self, peers: Peers, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.connection: Connection | None = None
+        self.failures = 0
+        self._peers = peers
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Outgoing] = deque()
+        self._connecting: asyncio.Task[None] | None = None
+        self._retry_at = 0.0
+
+    @property
+    def is_connected(self) -> bool:
+        return self.connection is not None and not self.connection.is_closed
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._queue) + (self.connection.in_flight if self.connection is not None else 0)
+
+    def send(self, outgoing: _Outgoing) -> None:
+        if self.is_connected:
+            self._write(outgoing)
+            return
+        self._queue.append(outgoing)
+        if self._connecting is None:
+            self._connecting = self._loop.create_task(self._connect())
+
+    def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self.connection is not None:
+            self.connection.close()
+        self._fail_queue(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.endpoint} was closed"))
+
+    async def wait_closed(self) -> None:
+        if self._connecting is not None:
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        if self.connection is not None:
+            await self.connection.wait_closed()
+
+    async def _connect(self) -> None:
+        try:
+            await asyncio.sleep(max(0.0, self._retry_at - self._loop.time()))
+            self.connection = await Connection.open(
+                self.endpoint,
+                client_id=self._peers.client_id,
+                connect_timeout_ms=self._peers.connect_timeout_ms,
+                request_timeout_ms=self._peers.request_timeout_ms,
+                on_closed=self._on_lost,
+            )
+        except KafkaError as error:
+            self._back_off()
+            self._fail_queue(error)
+            return
+        except Exception as error:  # a mistake of ours, but nobody may wait for ever because of it
+            self._fail_queue(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"connecting to {self.endpoint}: {error!r}"))
+            raise
+        finally:
+            self._connecting = None
+        self.failures = 0
+        while self._queue:
+            self._write(self._queue.popleft())
+
+    def _on_lost(self, connection: Connection) -> None:
+        # Even a connection that had worked waits a little before the next try: a broker that accepts and
+        # hangs up at once must not be called in a tight loop.
+        if connection is self.connection:
+            self._retry_at = self._loop.time() + self._peers.reconnect_backoff.delay_ms(1, self._jitter()) / 1000
+
+    def _back_off(self) -> None:
+        self.failures += 1
+        delay_ms = self._peers.reconnect_backoff.delay_ms(self.failures, self._jitter())
+        self._retry_at = self._loop.time() + delay_ms / 1000
+
+    def _jitter(self) -> float:
+        return self._peers.random.uniform(-1, 1)
+
+    def _write(self, outgoing: _Outgoing) -> None:
+        if outgoing.future.done():  # given up by the caller while it waited for the connection
+            return
+        assert self.connection is not None
+        try:
+            self.connection.send(
+                outgoing.api_key,
+                outgoing.build,
+                max_version=outgoing.max_version,
+                timeout_ms=outgoing.timeout_ms,
+                expects_response=outgoing.expects_response,
+                future=outgoing.future,
+            )
+        except (KafkaError, ProtocolError) as error:
+            outgoing.future.set_exception(error)
+
+    def _fail_queue(self, error: KafkaError) -> None:
+        while self._queue:
+            outgoing = self._queue.popleft()
+            if not outgoing.future.done():
+                outgoing.future.set_exception(error)
