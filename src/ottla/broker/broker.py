@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.broker")
 
-METADATA_FILE = "metadata.sqlite"
+METADATA_DIRECTORY = "metadata"
+"""Beside the partitions' directories; not one itself, since it has no number at its end."""
 STOP_GRACE_MS = 3_000
 """How long requests under way may take to finish when the broker stops."""
 
@@ -115,7 +116,9 @@ class Broker:
         if store is None:
             from ottla.metadata.sqlite_store import SqliteStore
 
-            store = SqliteStore(os.path.join(directory.path, METADATA_FILE), clock=clock)
+            path = os.path.join(directory.path, METADATA_DIRECTORY)
+            self._disk.make_directories(path)
+            store = SqliteStore(os.path.join(path, "metadata.sqlite"), clock=clock)
         metadata = MetadataFollower(store, settings, clock=clock)
         await metadata.start(BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack))
         self._metadata = metadata
@@ -126,7 +129,7 @@ class Broker:
             config=ReplicaConfig.taken_from(config),
             clock=clock,
         )
-        directory.load(lambda topic_partition: settings.topic_config(metadata.image, topic_partition.topic))
+        directory.load(lambda topic: settings.topic_config(metadata.image, topic))
         metadata.subscribe(replicas.apply)
         replicas.start()
         self._replicas = replicas

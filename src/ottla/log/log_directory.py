@@ -46,6 +46,7 @@ class LogDirectory:
         self.failed: dict[TopicPartition, str] = {}
         """Partitions found here whose files cannot be used, and why."""
         self.was_clean = False
+        self._is_loaded = False
         self.files = OpenFiles(disk, _handle_limit())
         self._lock = lock
         self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
@@ -63,6 +64,7 @@ class LogDirectory:
     def load(self, config_of: Callable[[str], TopicConfig] | None = None) -> dict[TopicPartition, PartitionLog]:
         """Opens every partition found; `config_of` gives a topic's settings. One that fails spares the others."""
         names = set(self.disk.list(self.path))
+        self._is_loaded = True
         self.was_clean = CLEAN_SHUTDOWN_FILE in names
         for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANED_OFFSETS):
             self._checkpoints[name] = self._read_offsets(name) if name in names else {}
@@ -225,6 +227,10 @@ class LogDirectory:
 
     def close(self) -> None:
         """Closes every log and, if all of them closed well, leaves the mark that lets the next start be quick."""
+        if not self._is_loaded:
+            # Nothing is known of what lies here, so nothing may be said about it.
+            self.disk.close(self._lock)
+            return
         clean = True
         for partition, each in self.logs.items():
             try:
