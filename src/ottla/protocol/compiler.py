@@ -90,16 +90,6 @@ def packing(codes: str) -> struct.Struct:
     return _structs[codes]
 
 
-_numbers: dict[tuple[str, str], tuple[struct.Struct, ...]] = {}
-
-
-def short_arrays(prefix: str, code: str) -> tuple[struct.Struct, ...]:
-    """Structs for arrays of 0, 1, … numbers, each behind a count of format `prefix`."""
-    if (prefix, code) not in _numbers:
-        _numbers[prefix, code] = tuple(packing(f"{prefix}{n}{code}") for n in range(SHORT_ARRAY))
-    return _numbers[prefix, code]
-
-
 def check_version(cls: type[Message], version: int) -> None:
     if version not in cls.versions:
         raise ProtocolError(f"{cls.__name__} has no version {version}")

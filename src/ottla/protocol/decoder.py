@@ -15,7 +15,6 @@ from ottla.protocol.compiler import (
     check_version,
     element_of,
     packing,
-    short_arrays,
 )
 from ottla.protocol.primitives import ProtocolError
 from ottla.protocol.schema import Field, Message, Struct
@@ -128,7 +127,12 @@ class Decoder:
         self.flush()
         if code == "B":
             with self.source.block(f"if {name} > 127:"):
-                self.source(f"{name}, position = finish_uvarint(buffer, position, {name})")
+                self.source("more = buffer[position]")
+                with self.source.block("if more < 128:"):
+                    self.source(f"{name} += (more - 1) << 7")
+                    self.source("position += 1")
+                with self.source.block("else:"):
+                    self.source(f"{name}, position = finish_uvarint(buffer, position, {name})")
         return name
 
     def null(self, declared: Field, name: str, compact: bool, path: str, target: str) -> bool:
@@ -217,7 +221,7 @@ class Decoder:
         if element in FORMATS and element != "uuid":
             code = FORMATS[element]
             table = f"ARRAYS_{code.replace('?', '_')}"
-            source.globals[table] = tuple(s.unpack_from for s in short_arrays("", code))
+            source.globals[table] = tuple(packing(f"{n}{code}").unpack_from for n in range(SHORT_ARRAY))
             source(
                 f"{target} = list({table}[{name}](buffer, position) if {name} < {SHORT_ARRAY}"
                 f" else unpack_from(f'>{{{name}}}{code}', buffer, position))"

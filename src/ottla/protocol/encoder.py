@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ottla.protocol import primitives
-from ottla.protocol.compiler import FORMATS, SHORT_ARRAY, Source, check_version, element_of, packing, short_arrays
+from ottla.protocol.compiler import FORMATS, SHORT_ARRAY, Source, check_version, element_of, packing
 from ottla.protocol.primitives import ProtocolError
 from ottla.protocol.schema import Field, Message, Struct
 
@@ -18,6 +19,43 @@ def build_encoder(cls: type[Message], version: int) -> Callable[..., Any]:
     return Encoder(cls, version).build()
 
 
+SEQUENCES = ("string", "bytes", "records")
+
+
+class Packers(dict[Any, Callable[..., bytes]]):
+    """Packs a run that has arrays of numbers in it: a function for each combination of the arrays' lengths."""
+
+    def __init__(self, codes: list[str], flexible: bool) -> None:
+        self.codes, self.flexible = codes, flexible
+
+    def __missing__(self, lengths: Any) -> Callable[..., bytes]:
+        counts = [lengths] if isinstance(lengths, int) else list(lengths)
+        longest = max(counts)
+        if self.flexible and longest > 126:
+            return partial(self.pack_long, counts)
+        prefix, left = "B" if self.flexible else "i", iter(counts)
+        codes = [f"{prefix}{next(left)}{code[1:]}" if code[0] == "[" else code for code in self.codes]
+        pack = struct.Struct(">" + "".join(codes)).pack
+        if longest < SHORT_ARRAY and len(self) < 1000:
+            self[lengths] = pack
+        return pack
+
+    def pack_long(self, counts: list[int], *values: Any) -> bytes:
+        """The slow way, for a compact array whose count takes more than one byte."""
+        out, at, left = [], 0, iter(counts)
+        for code in self.codes:
+            if code[0] == "[":
+                length = next(left)
+                end = at + 1 + length
+                out.append(primitives.uvarint(values[at]))
+                out.append(struct.pack(f">{length}{code[1:]}", *values[at + 1 : end]))
+                at = end
+            else:
+                out.append(struct.pack(">" + code, values[at]))
+                at += 1
+        return b"".join(out)
+
+
 class Encoder:
     """Writes the encoder of one message in one version."""
 
@@ -26,13 +64,13 @@ class Encoder:
         self.flexible = cls.is_flexible(version)
         self.source = Source("write", "message, out")
         self.source.globals |= {
-            "pack": struct.pack,
+            "string_length": primitives.string_length,
             "absent": self.absent,
             "wrong_uuid": self.wrong_uuid,
         }
         self.out = "out"
         self.run: list[tuple[str, str]] = []
-        """Format codes and expressions of the fixed-width parts not yet written."""
+        """Format codes and expressions of the fixed-width parts not yet written; `[i` is an array of numbers."""
 
     def absent(self, value: Struct, names: tuple[str, ...]) -> ProtocolError:
         for declared in value._fields:
@@ -59,12 +97,29 @@ class Encoder:
 
     def packed(self, run: list[tuple[str, str]]) -> str:
         """An expression for the bytes of some fixed-width parts."""
-        codes, values = "".join(code for code, _ in run), [value for _, value in run]
+        codes = "".join(code for code, _ in run)
+        if "[" in codes:
+            return self.packed_with_numbers(run)
+        values = [value for _, value in run]
         if all(value.lstrip("-").isdigit() for value in values):
             return repr(struct.pack(">" + codes, *map(int, values)))
         name = "P_" + codes.replace("?", "_")
         self.source.globals[name] = packing(codes).pack
         return f"{name}({', '.join(values)})"
+
+    def packed_with_numbers(self, run: list[tuple[str, str]]) -> str:
+        """The same where arrays of numbers are among the parts: their lengths choose what packs them."""
+        lengths, values = [], []
+        for code, value in run:
+            if code.startswith("["):
+                length = self.source.fresh("n")
+                lengths.append(f"({length} := len({value}))")
+                values += [f"{length} + 1" if self.flexible else length, f"*{value}"]
+            else:
+                values.append(value)
+        packers = self.source.fresh("PACKERS")
+        self.source.globals[packers] = Packers([code for code, _ in run], self.flexible)
+        return f"{packers}[{', '.join(lengths)}]({', '.join(values)})"
 
     def struct(self, cls: type[Struct], value: str, path: str, *, inner: bool = True) -> None:
         """Writes a struct's fields and tag section from the object named `value`."""
@@ -119,17 +174,20 @@ class Encoder:
             length += 1
         if not conditions or len(run) < 2:
             return 0
+        # What follows the run joins both ways, so that its length is packed with the run.
+        tail = [part for part in parts[length : length + 1] if isinstance(part, Field) and part.type in SEQUENCES]
         for part in parts[:length]:
             self.check_uuid(part, value, path)
-        before, self.run = self.run, []
         with self.source.block(f"if {' or '.join(conditions)}:"):
-            self.run = before
-            for part in parts[:length]:
+            for part in parts[:length] + tail:
                 self.part(part, value, path, checked=True)
             self.flush()
         with self.source.block("else:"):
-            self.source(f"{self.out}.append({self.packed(run)})")
-        return length
+            self.run = run
+            for part in tail:
+                self.part(part, value, path, checked=True)
+            self.flush()
+        return length + len(tail)
 
     def guess(self, part: Field | list[Field], value: str) -> tuple[str, str, str] | None:
         """(condition that it is not empty, format code, expression for the empty form) of a part."""
@@ -201,13 +259,15 @@ class Encoder:
             self.nested(declared, value, path, nullable)
         elif nullable:
             compact = self.flexible and declared.compact
-            null = r"b'\0'" if compact else r"b'\xff\xff'" if declared.type == "string" else r"b'\xff\xff\xff\xff'"
+            null = ("B", "0") if compact else ("h" if declared.type == "string" else "i", "-1")
             local = self.source.fresh("value")
-            self.flush()
             self.source(f"{local} = {value}")
+            before = list(self.run)
             with self.source.block(f"if {local} is None:"):
-                self.source(f"{self.out}.append({null})")
+                self.run.append(null)
+                self.flush()
             with self.source.block("else:"):
+                self.run = before
                 self.value(declared, local, path)
                 self.flush()
         else:
@@ -220,11 +280,12 @@ class Encoder:
         if not nullable:
             self.struct(declared.struct, local, path + ".")
             return
-        self.flush()
+        before = list(self.run)
         with self.source.block(f"if {local} is None:"):
-            self.source(rf"{self.out}.append(b'\xff')")
+            self.run.append(("b", "-1"))
+            self.flush()
         with self.source.block("else:"):
-            self.run.append(("b", "1"))
+            self.run = [*before, ("b", "1")]
             self.struct(declared.struct, local, path + ".")
 
     def value(self, declared: Field, value: str, path: str) -> None:
@@ -242,42 +303,43 @@ class Encoder:
             source(f"{data} = {value}")
             value = data
         if self.flexible and declared.compact:
-            if declared.type == "string":
-                with source.block(f"if len({value}) > {primitives.STRING_MAX}:"):
-                    source(f"raise OverflowError({path + ' is too long for a string'!r})")
-            self.count(f"len({value})")
+            self.count(f"len({value})", declared.type, path)
         else:
             self.run.append(("h" if declared.type == "string" else "i", f"len({value})"))
             self.flush()
         source(f"{self.out}.append({value})")
 
-    def count(self, expression: str) -> None:
-        """Writes a length or count before what it counts."""
+    def count(self, expression: str, kind: str = "", path: str = "") -> None:
+        """Writes a length or count before what it counts, together with the run before it."""
         if not self.flexible:
             self.run.append(("i", expression))
             self.flush()
             return
-        self.flush()
-        count = self.source.fresh("n")
-        self.source(f"{count} = {expression} + 1")
-        self.source(f"{self.out}.append(ONE[{count}] if {count} < 128 else uvarint({count}))")
+        source, count = self.source, self.source.fresh("n")
+        source(f"{count} = {expression} + 1")
+        longer = f"string_length({count}, {path!r})" if kind == "string" else f"uvarint({count})"
+        if not self.run:
+            source(f"{self.out}.append(ONE[{count}] if {count} < 128 else {longer})")
+            return
+        forms = [(128, [count])]
+        if kind == "records":
+            forms.append((2**14, [f"{count} & 127 | 128", f"{count} >> 7"]))
+            forms.append((2**21, [f"{count} & 127 | 128", f"{count} >> 7 & 127 | 128", f"{count} >> 14"]))
+        word = "if"
+        for limit, form in forms:
+            with source.block(f"{word} {count} < {limit}:"):
+                source(f"{self.out}.append({self.packed(self.run + [('B', byte) for byte in form])})")
+            word = "elif"
+        with source.block("else:"):
+            self.flush()
+            source(f"{self.out}.append({longer})")
 
     def array(self, declared: Field, value: str, path: str) -> None:
         source, element = self.source, declared.element
         items = source.fresh("items")
         source(f"{items} = {value}")
         if element in FORMATS and element != "uuid":
-            self.flush()
-            code, prefix = FORMATS[element], "B" if self.flexible else "i"
-            table = f"ARRAYS_{prefix}_{code.replace('?', '_')}"
-            source.globals[table] = tuple(s.pack for s in short_arrays(prefix, code))
-            count = source.fresh("n")
-            source(f"{count} = len({items})")
-            with source.block(f"if {count} < {SHORT_ARRAY}:"):
-                source(f"{self.out}.append({table}[{count}]({count}{' + 1' if self.flexible else ''}, *{items}))")
-            with source.block("else:"):
-                self.count(count)
-                source(f"{self.out}.append(pack(f'>{{{count}}}{code}', *{items}))")
+            self.run.append((f"[{FORMATS[element]}", items))
             return
         self.count(f"len({items})")
         item = source.fresh("item")

@@ -21,7 +21,7 @@ _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _SIZE_CORRELATION_NO_TAGS = struct.Struct(">iiB")
-_FRAME_MAX = 2**31 - 1
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
 
 
 class RequestHeader(NamedTuple):
@@ -46,14 +46,14 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
         client_id = ""
         if length > 0:
             position += length
-            client_id = str(frame[10:position], "utf-8")
+            client_id = str(frame[10:position], "utf-8")  # a slice is clipped: its end is checked below
         elif length < -1:
             raise ProtocolError("client_id has a negative length")
-        if api_version not in api.versions:
+        if not api.min_version <= api_version <= api.max_version:
             # Its body cannot be read, but ApiVersions must be answered: the answer tells what we do know.
-            if api_key != ApiKey.API_VERSIONS:
+            if api_key != _API_VERSIONS:
                 raise ProtocolError(f"{api.name} has no version {api_version}")
-        elif api.is_flexible(api_version):
+        elif api.flexible_since is not None and api_version >= api.flexible_since:
             tags = frame[position]
             position += 1
             if tags:
@@ -95,7 +95,8 @@ def encode_response(key: int, version: int, correlation_id: int, message: Messag
 
 def _response_prefix(key: int, version: int, correlation_id: int, size: int) -> bytes:
     try:
-        if API[key].is_flexible(version) and key != ApiKey.API_VERSIONS:
+        flexible_since = API[key].flexible_since
+        if flexible_since is not None and version >= flexible_since and key != _API_VERSIONS:
             return _SIZE_CORRELATION_NO_TAGS.pack(size + 5, correlation_id, 0)
         return _SIZE_AND_CORRELATION.pack(size + 4, correlation_id)
     except MISFIT as error:
@@ -111,11 +112,11 @@ def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
     try:
         (correlation_id,) = _INT32.unpack_from(frame)
         position = 4
-        if api.is_flexible(version) and key != ApiKey.API_VERSIONS:
+        if api.is_flexible(version) and key != _API_VERSIONS:
             position = 5
             if frame[4]:
                 position = skip_tags(frame, 5, frame[4])
-        if key == ApiKey.API_VERSIONS and _INT16.unpack_from(frame, 4)[0] == ErrorCode.UNSUPPORTED_VERSION:
+        if key == _API_VERSIONS and _INT16.unpack_from(frame, 4)[0] == ErrorCode.UNSUPPORTED_VERSION:
             version = 0
     except MALFORMED as error:
         raise ProtocolError(f"response header: {error}") from None

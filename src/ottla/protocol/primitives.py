@@ -49,6 +49,13 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
+def string_length(length_plus_one: int, name: str) -> bytes:
+    """The compact length of a string of 127 bytes or more."""
+    if length_plus_one > STRING_MAX + 1:
+        raise ProtocolError(f"{name}: {length_plus_one - 1} bytes are too many for a string")
+    return uvarint(length_plus_one)
+
+
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
     """The unsigned varint at `position`, and the position after it.
 

@@ -17,6 +17,7 @@ its default there; writing another value raises ProtocolError, unless the field 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from ottla.protocol.primitives import MALFORMED, MISFIT, Buffer, ProtocolError
@@ -203,6 +204,17 @@ class Struct(metaclass=StructType):
         return f"{type(self).__qualname__}({values})"
 
 
+class Codecs(dict[int, Any]):
+    """Functions by version, each compiled when it is first asked for."""
+
+    def __init__(self, build: Callable[[int], Any]) -> None:
+        self.build = build
+
+    def __missing__(self, version: int) -> Any:
+        built = self[version] = self.build(version)
+        return built
+
+
 class Message(Struct):
     """A message that can be sent on its own, or a record that can be stored."""
 
@@ -213,9 +225,9 @@ class Message(Struct):
     carries_records: ClassVar[bool]
     """Whether a `records` field is in it, so that its bytes may be many."""
 
-    _encoders: ClassVar[dict[int, Any]]
-    _decoders: ClassVar[dict[int, Any]]
-    _view_decoders: ClassVar[dict[int, Any]]
+    _encoders: ClassVar[Codecs]
+    _decoders: ClassVar[Codecs]
+    _view_decoders: ClassVar[Codecs]
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
@@ -227,21 +239,19 @@ class Message(Struct):
 
         Raises ProtocolError, and nothing else, on whatever is not a message of that version.
         """
-        return cls.read(buffer, version, offset)[0]
+        # A slice of bytes decodes to text in one call where a view needs two, so each has its own decoder.
+        decoders = cls._decoders if type(buffer) is bytes else cls._view_decoders
+        try:
+            return decoders[version](buffer, offset)[0]
+        except MALFORMED as error:
+            raise ProtocolError(f"{cls.__name__} v{version}: {error}") from None
 
     @classmethod
     def read(cls, buffer: Buffer, version: int, offset: int = 0) -> tuple[Self, int]:
         """Like `decode`, and tells the position after the message."""
-        # A slice of bytes decodes to text in one call where a view needs two, so each has its own decoder.
         decoders = cls._decoders if type(buffer) is bytes else cls._view_decoders
         try:
-            read = decoders[version]
-        except KeyError:
-            from ottla.protocol.decoder import build_decoder
-
-            read = decoders[version] = build_decoder(cls, version, of_bytes=type(buffer) is bytes)
-        try:
-            return read(buffer, offset)
+            return decoders[version](buffer, offset)
         except MALFORMED as error:
             raise ProtocolError(f"{cls.__name__} v{version}: {error}") from None
 
@@ -260,13 +270,7 @@ class Message(Struct):
     def encode_chunks(self, chunks: list[Buffer], version: int) -> None:
         """Appends the message's bytes in pieces. Records are not copied."""
         try:
-            write = self._encoders[version]
-        except KeyError:
-            from ottla.protocol.encoder import build_encoder
-
-            write = self._encoders[version] = build_encoder(type(self), version)
-        try:
-            write(self, chunks)
+            self._encoders[version](self, chunks)
         except MISFIT as error:
             raise ProtocolError(f"{type(self).__name__} v{version}: {error}") from None
 
@@ -281,7 +285,9 @@ def join(chunks: list[Buffer]) -> bytes:
 def declare(cls: Any, *, versions: range, flexible_since: int | None = None, api_key: int = -1) -> None:
     """Finishes the class of a message: its versions, and which class each field's struct is."""
     cls.api_key, cls.versions, cls.flexible_since = api_key, versions, flexible_since
-    cls._encoders, cls._decoders, cls._view_decoders = {}, {}, {}
+    cls._encoders = Codecs(lambda version: _compile_encoder(cls, version))
+    cls._decoders = Codecs(lambda version: _compile_decoder(cls, version, of_bytes=True))
+    cls._view_decoders = Codecs(lambda version: _compile_decoder(cls, version, of_bytes=False))
     structs = [cls, *(value for value in vars(cls).values() if isinstance(value, StructType))]
     cls.carries_records = any(f.type == "records" for struct in structs for f in struct._fields)
     for struct in structs:
@@ -289,6 +295,21 @@ def declare(cls: Any, *, versions: range, flexible_since: int | None = None, api
             declared.owner = cls
             if declared.element not in _DEFAULTS and not hasattr(cls, declared.element):
                 raise TypeError(f"{struct.__qualname__}.{declared.name}: no struct {declared.element}")
+
+
+# The compilers know the schema, so the schema can know them only once both are there.
+
+
+def _compile_encoder(cls: type[Message], version: int) -> Any:
+    from ottla.protocol.encoder import build_encoder
+
+    return build_encoder(cls, version)
+
+
+def _compile_decoder(cls: type[Message], version: int, *, of_bytes: bool) -> Any:
+    from ottla.protocol.decoder import build_decoder
+
+    return build_decoder(cls, version, of_bytes=of_bytes)
 
 
 def _holds_lists(cls: type[Struct]) -> bool:

@@ -7,10 +7,11 @@ import struct
 import pytest
 
 from ottla.protocol.messages.fetch import FetchResponse
-from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.primitives import ProtocolError
 from ottla.protocol.schema import Message, Struct, Versions, field
+from ottla.testing.messages import reference_encode
 from ottla.types import ZERO_UUID
 
 
@@ -114,6 +115,31 @@ def test_every_kind_survives_a_flexible_version() -> None:
         listing=Sample.Listing(items=list(range(40)), more=[Sample.Inner(b="y" * 126), Sample.Inner(b="y" * 127)]),
     )  # fmt: skip
     assert round_trip(message, 3) == message
+
+
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 125, 126, 127, 128, 1000, 16_383, 16_384])
+def test_arrays_of_numbers_may_be_of_any_length(length: int) -> None:
+    listing = Sample.Listing(items=[n % 1000 - 500 for n in range(length)], more=[Sample.Inner()])
+    assert round_trip(Sample(listing=listing), 3).listing == listing
+    assert Sample(listing=listing).encode(3) == reference_encode(Sample(listing=listing), 3)
+    partition = MetadataResponse.MetadataResponsePartition(
+        replica_nodes=list(range(length)), isr_nodes=[1], offline_replicas=list(range(length))
+    )
+    topic = MetadataResponse.MetadataResponseTopic(name="t", partitions=[partition, partition])
+    for version in (8, 12):
+        encoded = MetadataResponse(topics=[topic]).encode(version)
+        assert encoded == reference_encode(MetadataResponse(topics=[topic]), version)
+        assert MetadataResponse.decode(encoded, version).topics == [topic]
+
+
+@pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 16_382, 16_383, 16_384, 2**21 - 2, 2**21 - 1, 2**21])
+def test_strings_and_records_may_be_of_any_length_up_to_their_limit(length: int) -> None:
+    partition = FetchResponse.PartitionData(records=b"r" * length, aborted_transactions=None)
+    topic = FetchResponse.FetchableTopicResponse(topic="t" * min(length, 32767), partitions=[partition])
+    for version in (11, 12):
+        encoded = FetchResponse(responses=[topic]).encode(version)
+        assert encoded == reference_encode(FetchResponse(responses=[topic]), version)
+        assert FetchResponse.decode(encoded, version).responses == [topic]
 
 
 def test_null_and_empty_are_two_things() -> None:
