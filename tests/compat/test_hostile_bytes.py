@@ -1,0 +1,326 @@
+"""R8: hostile bytes at a live port. Memory stays bounded, and a bystander's connection does not notice."""
+
+import contextlib
+import gzip
+import io
+import itertools
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import lz4.frame
+import pytest
+
+from ottla import Broker
+from ottla.errors import ErrorCode
+from ottla.protocol._speedups import crc32c
+from ottla.protocol.api import API, ApiKey
+from ottla.protocol.framing import encode_request
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.primitives import ProtocolError
+from ottla.testing.raw import RawConnection, Side, batch
+
+MEMORY_LIMIT_MB = 250
+"""The most the broker may ever have used. An idle one uses about 40; the largest request allowed is 100."""
+
+
+def peak_memory_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no peak in /proc")
+
+
+class Bystander:
+    """A well-behaved client on its own connection: asks, produces, reads back, all the time."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.rounds = 0
+        self.longest_s = 0.0
+        self.failure: BaseException | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.wait(0.005):
+                started = time.monotonic()
+                answer = self.side.produce(batch(b"bystander %d" % self.rounds))
+                (partition,) = answer["responses"][0]["partition_responses"]
+                assert partition["error_code"] == 0, partition
+                assert partition["base_offset"] == self.rounds
+                self.longest_s = max(self.longest_s, time.monotonic() - started)
+                self.rounds += 1
+        except BaseException as failure:
+            self.failure = failure
+
+    def finish(self) -> None:
+        self._ending.set()
+        self._thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Any]:
+    with Broker.embedded() as running:
+        yield running
+
+
+@pytest.fixture
+def bystander(broker: Any, topic: str) -> Iterator[Bystander]:
+    """Watches during the test; afterwards says whether the broker stayed well."""
+    side = Side("ottla", broker.bootstrap, topic)
+    side.create(topic, 1)
+    watching = Bystander(side)
+    yield watching
+    rounds = watching.rounds
+    deadline = time.monotonic() + 10
+    while watching.rounds < rounds + 3 and watching.failure is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    watching.finish()
+    side.close()
+    assert watching.failure is None, f"the bystander met {watching.failure!r}"
+    assert watching.rounds >= rounds + 3, "the bystander was starved"
+    assert watching.longest_s < 3.0, f"the bystander once waited {watching.longest_s:.1f} s"
+    assert peak_memory_mb(broker.pid) < MEMORY_LIMIT_MB
+
+
+def throw(bootstrap: str, data: bytes, wait_s: float = 0.2) -> None:
+    """Sends bytes on a fresh connection, reads whatever comes back for a moment, goes away."""
+    with RawConnection(bootstrap, timeout_s=wait_s) as connection, contextlib.suppress(OSError):
+        connection.send(data)
+        connection.socket.shutdown(socket.SHUT_WR)
+        while connection.socket.recv(1 << 16):
+            pass
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def served(bootstrap: str) -> list[tuple[int, int]]:
+    """Every (API, version) that the broker says it serves and we can encode."""
+    with RawConnection(bootstrap) as connection:
+        answer = connection.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
+    return [
+        (key.api_key, version)
+        for key in answer.api_keys
+        for version in range(key.min_version, key.max_version + 1)
+        if version in API[key.api_key].versions
+    ]
+
+
+def test_random_bytes(broker: Any, bystander: Bystander) -> None:
+    chance = random.Random(1)
+    for _ in range(300):
+        throw(broker.bootstrap, chance.randbytes(chance.randrange(1, 2000)))
+
+
+def test_random_frames(broker: Any, bystander: Bystander) -> None:
+    chance = random.Random(2)
+    for _ in range(300):
+        payload = chance.randbytes(chance.randrange(0, 500))
+        throw(broker.bootstrap, framed(payload))
+
+
+def test_true_headers_with_random_bodies(broker: Any, bystander: Bystander) -> None:
+    """Every API in every version it is served in."""
+    chance = random.Random(3)
+    for key, version in served(broker.bootstrap):
+        for size in (0, 1, 7, 60):
+            header = struct.pack(">hhihc", key, version, 1, 1, b"x")
+            tags = b"\x00" if API[key].is_flexible(version) else b""
+            throw(broker.bootstrap, framed(header + tags + chance.randbytes(size)))
+
+
+def test_true_requests_with_a_few_bytes_changed(broker: Any, bystander: Bystander) -> None:
+    chance = random.Random(4)
+    side = bystander.side
+    requests = [(message.api_key, version, message) for version, message in honest_requests(side)]
+    for key, version, message in requests:
+        whole = encode_request(key, version, 1, "x", message)[4:]
+        for _ in range(40):
+            mutant = bytearray(whole)
+            for _ in range(chance.randrange(1, 4)):
+                place = chance.randrange(len(mutant))
+                action = chance.randrange(4)
+                if action == 0:
+                    mutant[place] ^= 1 << chance.randrange(8)
+                elif action == 1:
+                    mutant[place] = chance.choice((0, 0x7F, 0x80, 0xFF))
+                elif action == 2:
+                    del mutant[place:]
+                    break
+                else:
+                    mutant[place:place] = chance.randbytes(3)
+            # The number of partitions is left alone: a million of them is a true request, tested apart.
+            throw(broker.bootstrap, framed(bytes(mutant)))
+
+
+def honest_requests(side: Side) -> list[tuple[int, Any]]:
+    """(version, message) of the kinds whose handlers read most of what they are given."""
+    wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    fetch = FetchRequest(
+        replica_id=-1,
+        min_bytes=0,
+        max_bytes=1000,
+        topics=[FetchRequest.FetchTopic(topic=side.topic, partitions=[wanted])],
+    )
+    topics = [MetadataRequest.MetadataRequestTopic(name=side.topic)]
+    found: list[tuple[int, Any]] = []
+    # Partition 5 is not there: the log stays the bystander's own, whatever a mutant turns into.
+    found += [(v, side.produce_request(batch(b"a", b"b"), partition=5, version=v)) for v in (3, 7, 9, 12)]
+    found += [(v, fetch) for v in (4, 7, 11, 12)]
+    found += [(v, MetadataRequest(topics=topics, allow_auto_topic_creation=False)) for v in (4, 9, 12)]
+    software = {"client_software_name": "x", "client_software_version": "1"}
+    found += [(v, ApiVersionsRequest(**(software if v >= 3 else {}))) for v in (0, 3, 4)]
+    return found
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 2**31 - 1, 104_857_601, 0])
+def test_sizes_no_request_can_have(broker: Any, bystander: Bystander, size: int) -> None:
+    with RawConnection(broker.bootstrap) as connection:
+        connection.send(struct.pack(">i", size) + b"x" * 100)
+        assert connection.receive() is None, "the broker must hang up"
+
+
+def test_many_large_promises_and_no_bytes(broker: Any, bystander: Bystander) -> None:
+    """A size prefix alone claims no memory: two hundred connections promise 100 MB each."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):
+            connection = stack.enter_context(RawConnection(broker.bootstrap))
+            connection.send(struct.pack(">i", 100_000_000) + b"\x00\x12\x00\x03" + b"x" * 1000)
+        with RawConnection(broker.bootstrap) as honest:
+            honest.ask(MetadataRequest(topics=[]), 4)
+
+
+def test_arrays_longer_than_their_request(broker: Any, bystander: Bystander) -> None:
+    """A count is believed only as far as bytes are there."""
+    for key, version in served(broker.bootstrap):
+        flexible = API[key].is_flexible(version)
+        header = struct.pack(">hhih", key, version, 1, -1) + (b"\x00" if flexible else b"")
+        for fields in range(0, 20, 4):
+            count = b"\xff\xff\xff\xff\x07" if flexible else b"\x7f\xff\xff\xff"
+            throw(broker.bootstrap, framed(header + bytes(fields) + count), wait_s=0.5)
+
+
+def test_readers_who_do_not_read(broker: Any, bystander: Bystander) -> None:
+    """Each asks for far more than it takes; what waits for it stays within bounds."""
+    side = Side("ottla", broker.bootstrap, bystander.side.topic + "-full")
+    side.create(side.topic, 1)
+    for _ in range(16):
+        side.produce(batch(b"x" * 1_000_000), acks=1)
+    wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 << 20)
+    request = FetchRequest(
+        replica_id=-1,
+        min_bytes=1,
+        max_bytes=50 << 20,
+        session_epoch=-1,
+        topics=[FetchRequest.FetchTopic(topic=side.topic, partitions=[wanted])],
+    )
+    with contextlib.ExitStack() as stack:
+        greedy = [stack.enter_context(RawConnection(broker.bootstrap, timeout_s=1)) for _ in range(3)]
+        for connection in greedy:
+            with contextlib.suppress(TimeoutError):
+                for _ in range(300):
+                    connection.post(request, 11)
+        rounds = bystander.rounds
+        deadline = time.monotonic() + 10
+        while bystander.rounds < rounds + 50 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert bystander.rounds >= rounds + 50
+    side.close()
+
+
+def test_senders_who_take_their_time(broker: Any, bystander: Bystander) -> None:
+    """A request that comes byte by byte is answered all the same."""
+    whole = encode_request(ApiKey.METADATA, 4, 9, "slow", MetadataRequest(topics=[]))
+    with RawConnection(broker.bootstrap) as connection:
+        for byte in whole:
+            connection.send(bytes([byte]))
+            time.sleep(0.001)
+        frame = connection.receive()
+        assert frame is not None and frame[:4] == struct.pack(">i", 9)
+
+
+def bomb(codec: str, size_mb: int) -> bytes:
+    """Compressed zeros: little to send, much to unpack."""
+    chunk = bytes(1 << 20)
+    if codec == "gzip":
+        out = io.BytesIO()
+        with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=9) as packed:
+            for _ in range(size_mb):
+                packed.write(chunk)
+        return out.getvalue()
+    if codec == "lz4":
+        packer = lz4.frame.LZ4FrameCompressor()
+        pieces = [packer.begin(), *(packer.compress(chunk) for _ in range(size_mb)), packer.flush()]
+        return b"".join(pieces)
+    if codec == "zstd":
+        compressor = cramjam.zstd.Compressor(level=3)
+        for _ in range(size_mb):
+            compressor.compress(chunk)
+        return bytes(compressor.finish())
+    block = bytes(cramjam.snappy.compress_raw(chunk))
+    xerial = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    return xerial + b"".join(struct.pack(">i", len(block)) + block for _ in range(size_mb))
+
+
+def bomb_batch(codec: int, payload: bytes) -> bytes:
+    body = struct.pack(">hiqqqhii", codec, 0, 1_700_000_000_000, 1_700_000_000_000, -1, -1, -1, 1) + payload
+    return struct.pack(">qiibI", 0, 9 + len(body), -1, 2, crc32c(body)) + body
+
+
+@pytest.mark.parametrize(("number", "codec"), enumerate(("gzip", "snappy", "lz4", "zstd"), start=1))
+@pytest.mark.parametrize("setting", ["message_timestamp_type", "compression_type", "cleanup_policy"])
+def test_bombs_do_not_go_off(broker: Any, bystander: Bystander, number: int, codec: str, setting: str) -> None:
+    """Topics that make the broker look inside: its own clock, its own codec, keys for compaction."""
+    values = {
+        "message_timestamp_type": "LogAppendTime",
+        "compression_type": "lz4" if codec != "lz4" else "zstd",
+        "cleanup_policy": "compact",
+    }
+    # Each fits into a request of the usual size and unpacks to many times that.
+    payload = bomb(codec, {"gzip": 900, "snappy": 19, "lz4": 230, "zstd": 2000}[codec])
+    assert len(payload) < 1_040_000
+    side = Side("ottla", broker.bootstrap, f"{bystander.side.topic}-{codec}-{setting.replace('_', '-')}")
+    side.create(side.topic, 1, **{setting: values[setting]})
+    answer = side.produce(bomb_batch(number, payload))
+    error = ErrorCode(answer["responses"][0]["partition_responses"][0]["error_code"])
+    assert error in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE)
+    side.close()
+
+
+def test_connections_that_come_and_go(broker: Any, bystander: Bystander) -> None:
+    """Thousands of connections leave nothing behind."""
+    before = len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
+    for _ in range(2000):
+        RawConnection(broker.bootstrap).close()
+    deadline = time.monotonic() + 10
+    while len(list(Path(f"/proc/{broker.pid}/fd").iterdir())) > before + 2:
+        assert time.monotonic() < deadline, "file descriptors stay open"
+        time.sleep(0.02)
+
+
+def test_requests_no_broker_should_get(broker: Any, bystander: Bystander) -> None:
+    """Unknown APIs, versions that were never published, and APIs between brokers: closed, not crashed."""
+    offered = {key for key, _ in served(broker.bootstrap)}
+    for key, version in itertools.product((-1, 4, 5, 6, 7, 99, 9999, *sorted(set(API) - offered)), (0, 1, 99)):
+        with RawConnection(broker.bootstrap) as connection:
+            connection.send(framed(struct.pack(">hhih", key, version, 1, -1) + bytes(20)))
+            assert connection.receive() is None, f"API {key} v{version} was answered"
+
+
+def test_our_own_encoder_refuses_what_cannot_be_sent() -> None:
+    """The tools of this file are checked too: a size that does not fit its field is an error here."""
+    with pytest.raises(ProtocolError):
+        encode_request(ApiKey.METADATA, 4, 2**40, "x", MetadataRequest(topics=[]))
