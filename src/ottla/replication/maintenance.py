@@ -7,14 +7,14 @@ one look every `log.retention.check.interval.ms`.
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ottla.clock import Clock
 from ottla.config import setting, settings_of
 from ottla.errors import KafkaError
-from ottla.log.disk import Disk
+from ottla.log.flush import FlushTicket
 from ottla.log.log_directory import LogDirectory
 from ottla.replication.replica import Replica
 from ottla.types import INT64_MAX, TopicPartition
@@ -48,6 +48,9 @@ class ReplicaConfig:
     )
     producer_id_expiration_check_interval_ms: int = setting(
         "producer.id.expiration.check.interval.ms", 600_000, "How often to forget idle producers.", at_least=1
+    )
+    producer_id_expiration_ms: int = setting(
+        "producer.id.expiration.ms", 86_400_000, "How long an idle producer's sequences are remembered.", at_least=1
     )
     replica_lag_time_max_ms: int = setting(
         "replica.lag.time.max.ms",
@@ -91,7 +94,7 @@ class LogMaintenance:
         clock: Clock,
         replicas: Callable[[], Iterator[Replica]],
         flushed: Callable[[Replica], None],
-        failed: Callable[[Replica, str], None],
+        failed: Callable[[Replica, str, bool], None],
     ) -> None:
         self._directory = log_directory
         self._config = config
@@ -128,7 +131,7 @@ class LogMaintenance:
             self._arm("compaction", self._config.cleaner_backoff_ms, self._compact_next)
 
     async def stop(self) -> None:
-        """Waits for what runs, then syncs and checkpoints everything. The directory can be closed after it."""
+        """Waits for what runs, then syncs everything, so that closing the directory has little left to do."""
         self._stopping = True
         for timer in self._timers.values():
             timer.cancel()
@@ -142,11 +145,10 @@ class LogMaintenance:
         while self._running:
             await asyncio.wait(list(self._running))
         for replica in self._replicas():
-            if replica.log.flushed_offset < replica.log.log_end_offset and not replica.storage_failure:
+            if replica.log.has_unsynced:
                 self._sync(replica)
         while self._running:
             await asyncio.wait(list(self._running))
-        self._directory.checkpoint()
 
     def _arm(self, name: str, delay_ms: float, callback: Callable[[], None]) -> None:
         """One timer of each name; armed again only after it has gone off."""
@@ -227,21 +229,27 @@ class LogMaintenance:
         upkeep.wants_sync = False
         if upkeep.is_closed or upkeep.is_syncing or replica.storage_failure:
             return
-        ticket = replica.log.unsynced()
+        try:
+            ticket = replica.log.unsynced()
+        except KafkaError as error:
+            self._failed(replica, str(error), False)
+            return
         upkeep.is_syncing = True
-        future = self._in_thread(_sync_handles, self._directory.disk, ticket.handles)
+        future = self._in_thread(ticket.sync, self._directory.disk)
         future.add_done_callback(functools.partial(self._synced, replica, ticket))
 
-    def _synced(self, replica: Replica, ticket: Any, future: "asyncio.Future[None]") -> None:
+    def _synced(self, replica: Replica, ticket: FlushTicket, future: "asyncio.Future[None]") -> None:
         upkeep = replica.upkeep
         upkeep.is_syncing = False
-        if upkeep.is_closed or future.cancelled():
-            return
         error = future.exception()
         if error is not None:
-            self._failed(replica, f"syncing failed: {error}")
+            replica.log.flush_failed(ticket)
+            if not upkeep.is_closed:
+                self._failed(replica, f"syncing failed: {error}", True)
             return
         replica.log.flushed(ticket)
+        if upkeep.is_closed:
+            return
         self._flushed(replica)
         if upkeep.wants_sync:
             self._sync(replica)
@@ -249,12 +257,19 @@ class LogMaintenance:
     # -- checkpoints --
 
     def _checkpoint(self) -> None:
+        if self._checkpointing:
+            self._arm("checkpoint", self._config.high_watermark_checkpoint_interval_ms, self._checkpoint)
+            return
         for replica in self._changed:
             replica.upkeep.is_changed = False
         self._changed.clear()
-        try:
-            self._directory.checkpoint()
-        except OSError as error:
+        self._checkpointing = True
+        self._in_thread(self._directory.plan_checkpoint()).add_done_callback(self._checkpointed)
+
+    def _checkpointed(self, future: "asyncio.Future[None]") -> None:
+        self._checkpointing = False
+        error = future.exception()
+        if error is not None:
             # The files only save work after a crash; they are written again after the next change.
             log.warning("checkpoint files were not written: %s", error)
 
@@ -279,7 +294,7 @@ class LogMaintenance:
                 replica.log.roll_if_due(now)
                 removed = replica.log.enforce_retention(now)
                 if producers_due:
-                    replica.log.expire_producers(now)
+                    replica.log.expire_producers(now, self._config.producer_id_expiration_ms)
             except (OSError, KafkaError) as error:
                 log.warning(
                     "partition %s: retention failed, and is tried again later: %s", replica.topic_partition, error
@@ -337,6 +352,21 @@ class LogMaintenance:
 
     # -- removing what was deleted --
 
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Takes a partition nobody asked for out of the way, under a name that is never loaded and never deleted.
+
+        Its topic may have been deleted while this broker was away; but should the metadata have been lost instead,
+        this is the last copy of somebody's records.
+        """
+        try:
+            path = self._directory.delete_log(topic_partition)
+            aside = path.removesuffix("-delete") + "-stray"
+            self._directory.disk.rename(path, aside)
+        except OSError as error:
+            log.error("partition %s belongs to no topic and could not be renamed: %s", topic_partition, error)
+            return
+        log.warning("partition %s belongs to no topic here; its records are now in %s", topic_partition, aside)
+
     def delete(self, topic_partition: TopicPartition, delay_ms: int) -> None:
         """Renames the partition's directory now, so that the name is free, and removes it after the delay."""
         try:
@@ -362,8 +392,3 @@ class LogMaintenance:
         error = None if future.cancelled() else future.exception()
         if error is not None:
             log.warning("%s could not be removed: %s", path, error)
-
-
-def _sync_handles(disk: Disk, handles: Sequence[int]) -> None:
-    for handle in handles:
-        disk.sync(handle)

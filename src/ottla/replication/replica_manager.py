@@ -6,6 +6,7 @@ calls is the order of the log.
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -51,6 +52,8 @@ class ReplicaManager:
         self.image: ClusterImage | None = None
         self.topics: dict[str, HostedTopic] = {}
         self.topics_by_id: dict[bytes, HostedTopic] = {}
+        self.offline: dict[TopicPartition, str] = {}
+        """Partitions this broker should hold but cannot open, and why."""
         self._topic_config = topic_config
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -104,6 +107,9 @@ class ReplicaManager:
         known = self.image.topics.get(topic) if self.image is not None else None
         if known is None or not 0 <= partition < len(known.partitions):
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{partition}")
+        failure = self.offline.get(TopicPartition(topic, partition))
+        if failure is not None and known.partitions[partition].leader == self.broker_id:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, failure)
         return KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} does not lead {topic}-{partition}"
         )
@@ -352,6 +358,14 @@ class ReplicaManager:
         self._maintenance.changed(replica)
         return replica.low_watermark(partition_log.log_start_offset)
 
+    def volume_bytes(self) -> tuple[int, int]:
+        """The size of the volume under the log directory and what is free on it; -1 where that cannot be told."""
+        try:
+            volume = os.statvfs(self.log_directory.path)
+        except OSError:
+            return -1, -1
+        return volume.f_frsize * volume.f_blocks, volume.f_frsize * volume.f_bavail
+
     # -- the cluster's image --
 
     def apply(self, image: ClusterImage) -> None:
@@ -402,6 +416,9 @@ class ReplicaManager:
         topic_partition = TopicPartition(topic.name, partition.index)
         partition_log = self.log_directory.logs.get(topic_partition)
         try:
+            unusable = self.log_directory.failed.get(topic_partition)
+            if unusable is not None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, unusable)
             if partition_log is not None and partition_log.topic_id != topic.topic_id:
                 # Left over from a topic of the same name that was deleted while this broker was away.
                 log.warning("partition %s: its directory belongs to a deleted topic of that name", topic_partition)
@@ -411,9 +428,11 @@ class ReplicaManager:
                 partition_log = self.log_directory.create_log(topic_partition, topic.topic_id, config)
             else:
                 partition_log.update_config(config)
-        except OSError as error:
-            log.error("partition %s cannot be opened: %s", topic_partition, error)
+        except (OSError, KafkaError) as error:
+            log.error("partition %s is offline: %s", topic_partition, error)
+            self.offline[topic_partition] = str(error)
             return None
+        self.offline.pop(topic_partition, None)
         replica = Replica(
             self.broker_id,
             topic_partition,
@@ -448,6 +467,11 @@ class ReplicaManager:
         if replica.waits is not None and not replica.has_enough_in_sync:
             self._end(replica.waits.commits.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
         self._advance(replica)
+
+    def _set_strays_aside(self) -> None:
+        for topic_partition in list(self.log_directory.logs):
+            if self.find(*topic_partition) is None:
+                self._maintenance.set_aside(topic_partition)
 
     def _drop_topic(self, name: str) -> None:
         hosted = self.topics.pop(name)

@@ -122,7 +122,10 @@ class Reading:
             if offset < end:
                 if self.min_bytes == 1:
                     return True
-                readable = log.size_between(offset, end)
+                try:
+                    readable = self.replicas.readable_bytes(replica, offset, end)
+                except KafkaError:
+                    return True
                 self.available_bytes += min(readable, max(asked.partition_max_bytes, 1))
                 if self.available_bytes >= self.min_bytes:
                     return True

@@ -40,19 +40,19 @@ def produce(request: ProduceRequest, context: Context) -> ProduceResponse | Awai
         return _refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
     if request.transactional_id is not None:
         try:
-            unverified = _unverified(request, context)
+            unverified, guards = _unverified(request, context)
         except KafkaError as error:
             return _refuse(request, error.code, error.detail)
         if unverified is not None:
             verdicts = context.services.verify_transaction(unverified)
             if isinstance(verdicts, Awaitable):
-                return _append_when_verified(request, context, verdicts)
-            return _append(request, context, verdicts)
-    return _append(request, context, {})
+                return _append_when_verified(request, context, verdicts, guards)
+            return _append(request, context, verdicts, guards)
+    return _append(request, context, {}, {})
 
 
 def _append(
-    request: ProduceRequest, context: Context, verdicts: Verdicts
+    request: ProduceRequest, context: Context, verdicts: Verdicts, guards: dict[TopicPartition, int]
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     version, acks, replicas = context.api_version, request.acks, context.services.replicas
     uncommitted: list[tuple[Replica, int, PartitionAnswer]] = []
@@ -67,7 +67,7 @@ def _append(
             hosted = replicas.topics.get(name)
         answers = []
         for data in topic.partition_data:
-            index, records = data.index, data.records
+            index, records, guard = data.index, data.records, None
             try:
                 replica = None if hosted is None else hosted.replicas.get(index)
                 if replica is None or not replica.is_leader:
@@ -76,11 +76,12 @@ def _append(
                     records = b""
                 elif len(records) >= HEADER_SIZE and records[_ATTRIBUTES_POSITION] & _TRANSACTIONAL:
                     _check_transaction(request, replica, verdicts)
+                    guard = guards.get(replica.topic_partition)
                 if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
                     raise KafkaError(
                         ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: clients may not write to it"
                     )
-                appended = replicas.append_to(replica, records, acks, Origin.CLIENT, version)
+                appended = replicas.append_to(replica, records, acks, Origin.CLIENT, version, 0, guard)
             except KafkaError as error:
                 answer = PartitionAnswer(index=index, base_offset=-1)
                 failed.append((name, answer, error))
@@ -192,10 +193,15 @@ def _when_committed(
 # -- transactions --
 
 
-def _unverified(request: ProduceRequest, context: Context) -> TransactionalAppend | None:
-    """What has to be verified: partitions in which this producer epoch has no open transaction yet."""
+def _unverified(
+    request: ProduceRequest, context: Context
+) -> tuple[TransactionalAppend | None, dict[TopicPartition, int]]:
+    """What has to be verified: partitions in which this producer epoch has no open transaction yet.
+
+    With it, for each of them, the guard that tells the log later whether a marker came in between.
+    """
     replicas = context.services.replicas
-    partitions: dict[TopicPartition, None] = {}
+    guards: dict[TopicPartition, int] = {}
     producer_id = producer_epoch = -1
     for topic in request.topic_data:
         hosted = (
@@ -212,16 +218,16 @@ def _unverified(request: ProduceRequest, context: Context) -> TransactionalAppen
             if header.is_transactional and not replica.log.producers.has_open_transaction(
                 header.producer_id, header.producer_epoch
             ):
-                if partitions and (producer_id, producer_epoch) != (header.producer_id, header.producer_epoch):
+                if guards and (producer_id, producer_epoch) != (header.producer_id, header.producer_epoch):
                     raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "one transaction has one producer")
                 producer_id, producer_epoch = header.producer_id, header.producer_epoch
-                partitions[replica.topic_partition] = None
-    if not partitions:
-        return None
-    assert request.transactional_id is not None
-    return TransactionalAppend(
-        request.transactional_id, producer_id, producer_epoch, tuple(partitions), context.api_version
+                guards[replica.topic_partition] = replica.log.producers.verification_guard(producer_id)
+    if not guards or request.transactional_id is None:
+        return None, {}
+    unverified = TransactionalAppend(
+        request.transactional_id, producer_id, producer_epoch, tuple(guards), context.api_version
     )
+    return unverified, guards
 
 
 def _check_transaction(request: ProduceRequest, replica: Replica, verdicts: Verdicts) -> None:
@@ -237,7 +243,7 @@ def _check_transaction(request: ProduceRequest, replica: Replica, verdicts: Verd
 
 
 async def _append_when_verified(
-    request: ProduceRequest, context: Context, verdicts: Awaitable[Verdicts]
+    request: ProduceRequest, context: Context, verdicts: Awaitable[Verdicts], guards: dict[TopicPartition, int]
 ) -> ProduceResponse | None:
-    answer: Any = _append(request, context, await verdicts)
+    answer: Any = _append(request, context, await verdicts, guards)
     return await answer if isinstance(answer, Awaitable) else answer
