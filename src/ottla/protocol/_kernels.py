@@ -281,6 +281,8 @@ def _write_records(
         base = base_timestamp
     for row in rows:
         stamp, key, value, headers = row
+        if not isinstance(stamp, int):  # Cython would truncate a float
+            raise TypeError(f"a timestamp is an int, not {type(stamp).__name__}")
         timestamp = stamp
         if index == 0 and base_timestamp is None:
             base = timestamp
@@ -439,7 +441,7 @@ def decode_records(
     stamp: object = append_time
     if not issubclass(record_type, tuple):
         raise TypeError("a record is a named tuple of five fields")
-    if base_offset > _INT64_MAX - last_offset_delta:
+    if last_offset_delta < 0 or base_offset > _INT64_MAX - last_offset_delta:
         raise ValueError(f"offset {base_offset} + {last_offset_delta} does not fit in 64 bits")
     records = PyList_New(count)
     for index in range(count):

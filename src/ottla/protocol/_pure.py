@@ -262,11 +262,13 @@ def decode_records(
     `append_time`, where given, is every record's timestamp (LogAppendTime).
     """
     data = _section(buffer, start, end, count)
-    if base_offset > _INT64_MAX - last_offset_delta:
+    if last_offset_delta < 0 or base_offset > _INT64_MAX - last_offset_delta:
         raise ValueError(f"offset {base_offset} + {last_offset_delta} does not fit in 64 bits")
     size = len(data)
     new, unsigned = _new, _unsigned
+    edge = not _INT64_MIN + 0x2000 <= base_timestamp <= _INT64_MAX - 0x2000
     records: list[T] = []
+    append = records.append
     position = 0
     previous = -1
     key: bytes | None
@@ -296,7 +298,7 @@ def decode_records(
                 else:
                     raw, position = unsigned(data, position - 1, 63)
             timestamp = base_timestamp + ((raw >> 1) ^ -(raw & 1))
-            if not _INT64_MIN <= timestamp <= _INT64_MAX:
+            if (edge or raw > 0x3FFF) and not _INT64_MIN <= timestamp <= _INT64_MAX:
                 raise ValueError("a timestamp does not fit in 64 bits")
             raw = data[position]
             position += 1
@@ -354,9 +356,7 @@ def decode_records(
                 raise ValueError("a record's length does not match its content")
             if append_time is not None:
                 timestamp = append_time
-            records.append(
-                new(record_type, (base_offset + offset_delta, timestamp, key, value, headers))  # type: ignore
-            )
+            append(new(record_type, (base_offset + offset_delta, timestamp, key, value, headers)))  # type: ignore
     except IndexError:
         raise ValueError("the records end early") from None
     if position != size:

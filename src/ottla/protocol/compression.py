@@ -15,6 +15,10 @@ _SNAPPY_RATIO_MAX = 22
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_LEVEL_DEFAULT = 3
+_ZSTD_RATIO_MAX = 32 * 1024
+"""Four bytes repeat one byte 128 kB long; nothing in a frame does better."""
+_ZSTD_NO_ROOM = "failed to write whole buffer"
+"""How cramjam says that the output is full, which it does not tell apart from damage by type."""
 _LZ4_LEVEL_DEFAULT = 9
 
 # zlib and lz4 hand out what they make in pieces; input goes in by pieces too, because each gzip member that
@@ -201,6 +205,8 @@ def _decompress_zstd(data: BytesLike, max_bytes: int) -> bytes:
         size = max(_OUTPUT_BYTES_MIN, 4 * len(view))
     elif size > max_bytes:
         raise _too_large(max_bytes)
+    elif size > _ZSTD_RATIO_MAX * len(view):
+        raise CompressionError(f"zstd: {len(view)} bytes cannot hold the {size} they claim")
     size = min(size, max_bytes)
     while True:
         output = bytearray(size)
@@ -208,10 +214,11 @@ def _decompress_zstd(data: BytesLike, max_bytes: int) -> bytes:
             written = cramjam.zstd.decompress_into(view, output)
             return bytes(memoryview(output)[:written])
         except cramjam.DecompressionError as error:
-            # "Malformed" and "does not fit" are one error here. A frame without a size, or several frames, may
-            # need more room; malformed data fails at the same place again, before it touches the room.
-            if size >= max_bytes:
-                raise CompressionError(f"zstd: {error} (at most {max_bytes} bytes)") from None
+            # A frame that does not say its size, or several frames, may need more room than was guessed.
+            if _ZSTD_NO_ROOM not in str(error):
+                raise CompressionError(f"zstd: {error}") from None
+        if size >= max_bytes:
+            raise _too_large(max_bytes)
         size = min(4 * size + _OUTPUT_BYTES_MIN, max_bytes)
 
 

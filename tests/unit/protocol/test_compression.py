@@ -1,0 +1,313 @@
+"""The codecs: Kafka's framing both ways, and no bomb that expands past its bound."""
+
+import gzip
+import os
+import struct
+import subprocess
+import sys
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import cramjam
+import lz4.frame
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.protocol.compression import XERIAL_MAGIC, Codec, CompressionError, compress, decompress
+
+CODECS = list(Codec)
+COMPRESSING = [codec for codec in Codec if codec]
+SAMPLE = b"".join(b"record %d of many, much like the others;" % n for n in range(20_000))
+
+
+def raw_snappy(data: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def xerial(*blocks: bytes) -> bytes:
+    header = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+    return header + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+
+
+def streamed_zstd(data: bytes) -> bytes:
+    """A frame as a stream writes it: without its content's size."""
+    compressor = cramjam.zstd.Compressor(3)
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(data=st.binary(max_size=5000) | st.binary(max_size=40).map(lambda piece: piece * 3000))
+@settings(max_examples=40, deadline=None)
+def test_what_is_compressed_expands_to_itself(codec: Codec, data: bytes) -> None:
+    assert decompress(codec, compress(codec, data), max_bytes=len(data)) == data
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_kind_of_buffer_is_taken_and_bytes_are_given(codec: Codec, kind: type) -> None:
+    packed = compress(codec, kind(SAMPLE))
+    assert type(packed) is bytes
+    expanded = decompress(codec, kind(packed), max_bytes=len(SAMPLE))
+    assert type(expanded) is bytes
+    assert expanded == SAMPLE
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_the_bound_holds_to_the_byte(codec: Codec) -> None:
+    packed = compress(codec, SAMPLE)
+    assert len(packed) < len(SAMPLE) / 3
+    assert decompress(codec, packed, max_bytes=len(SAMPLE)) == SAMPLE
+    with pytest.raises(CompressionError):
+        decompress(codec, packed, max_bytes=len(SAMPLE) - 1)
+    with pytest.raises(CompressionError):
+        decompress(codec, packed, max_bytes=0)
+
+
+def test_uncompressed_bytes_are_bounded_too() -> None:
+    assert decompress(Codec.NONE, b"abc", max_bytes=3) == b"abc"
+    with pytest.raises(CompressionError):
+        decompress(Codec.NONE, b"abcd", max_bytes=3)
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7, -1])
+def test_codecs_that_do_not_exist_are_refused(codec: int) -> None:
+    with pytest.raises(CompressionError):
+        compress(codec, b"x")
+    with pytest.raises(CompressionError):
+        decompress(codec, b"x", max_bytes=10)
+
+
+@pytest.mark.parametrize(("codec", "low", "high"), [(Codec.GZIP, 1, 9), (Codec.LZ4, 1, 12), (Codec.ZSTD, -5, 9)])
+def test_a_level_trades_time_for_size(codec: Codec, low: int, high: int) -> None:
+    small, large = compress(codec, SAMPLE, high), compress(codec, SAMPLE, low)
+    assert len(small) < len(large)
+    assert decompress(codec, small, len(SAMPLE)) == decompress(codec, large, len(SAMPLE)) == SAMPLE
+
+
+def test_lz4_at_kafkas_default_level_is_the_fast_compressor() -> None:
+    assert compress(Codec.LZ4, SAMPLE, 9) == compress(Codec.LZ4, SAMPLE)
+
+
+# What the framing looks like to others
+
+
+def test_gzip_is_what_gzip_reads_and_writes() -> None:
+    assert gzip.decompress(compress(Codec.GZIP, SAMPLE)) == SAMPLE
+    assert decompress(Codec.GZIP, gzip.compress(SAMPLE), len(SAMPLE)) == SAMPLE
+
+
+def test_gzip_members_may_follow_each_other() -> None:
+    members = gzip.compress(b"one ") + gzip.compress(b"") + gzip.compress(SAMPLE) + gzip.compress(b" three")
+    whole = b"one " + SAMPLE + b" three"
+    assert decompress(Codec.GZIP, members, len(whole)) == whole
+    with pytest.raises(CompressionError):
+        decompress(Codec.GZIP, members, len(whole) - 1)
+    with pytest.raises(CompressionError):
+        decompress(Codec.GZIP, members + b"no member", len(whole))
+
+
+def test_snappy_is_written_in_blocks_behind_the_xerial_header() -> None:
+    packed = compress(Codec.SNAPPY, SAMPLE)
+    assert packed[:16] == b"\x82SNAPPY\x00" + b"\x00\x00\x00\x01" * 2
+    position, blocks = 16, []
+    while position < len(packed):
+        (size,) = struct.unpack_from(">i", packed, position)
+        blocks.append(bytes(cramjam.snappy.decompress_raw(packed[position + 4 : position + 4 + size])))
+        position += 4 + size
+    assert b"".join(blocks) == SAMPLE
+    assert {len(block) for block in blocks[:-1]} == {32 * 1024}
+
+
+def test_snappy_is_read_raw_as_librdkafka_sends_it() -> None:
+    assert decompress(Codec.SNAPPY, raw_snappy(SAMPLE), len(SAMPLE)) == SAMPLE
+    with pytest.raises(CompressionError):
+        decompress(Codec.SNAPPY, raw_snappy(SAMPLE), len(SAMPLE) - 1)
+
+
+def test_snappy_is_read_in_blocks_of_any_size() -> None:
+    packed = xerial(raw_snappy(b"a" * 70_000), raw_snappy(b""), raw_snappy(b"b"))
+    assert decompress(Codec.SNAPPY, packed, 70_001) == b"a" * 70_000 + b"b"
+    with pytest.raises(CompressionError, match="70000"):
+        decompress(Codec.SNAPPY, packed, 70_000)
+
+
+def test_snappy_streams_may_follow_each_other() -> None:
+    assert decompress(Codec.SNAPPY, xerial(raw_snappy(b"one")) + xerial(raw_snappy(b"two")), 6) == b"onetwo"
+
+
+def test_an_empty_xerial_stream_is_no_bytes() -> None:
+    assert decompress(Codec.SNAPPY, xerial(), 0) == b""
+
+
+def test_lz4_frames_have_independent_blocks_and_no_checksum_as_the_java_reader_wants() -> None:
+    info = lz4.frame.get_frame_info(compress(Codec.LZ4, SAMPLE))
+    assert not info["block_linked"]
+    assert not info["content_checksum"]
+    assert not info["block_checksum"]
+
+
+def test_lz4_frames_of_every_kind_are_read() -> None:
+    for options in (
+        {"content_checksum": True},
+        {"block_checksum": True},
+        {"block_linked": True},
+        {"store_size": True},
+        {"block_size": lz4.frame.BLOCKSIZE_MAX4MB, "store_size": False},
+    ):
+        packed = lz4.frame.compress(SAMPLE, **options)
+        assert decompress(Codec.LZ4, packed, len(SAMPLE)) == SAMPLE, options
+        assert decompress(Codec.LZ4, packed + packed, 2 * len(SAMPLE)) == SAMPLE * 2, options
+        with pytest.raises(CompressionError):
+            decompress(Codec.LZ4, packed, len(SAMPLE) - 1)
+
+
+def test_zstd_frames_without_a_content_size_are_read() -> None:
+    for data in (b"", b"x", SAMPLE, SAMPLE * 8):
+        packed = streamed_zstd(data)
+        assert decompress(Codec.ZSTD, packed, len(data)) == data
+        assert decompress(Codec.ZSTD, packed + packed, 2 * len(data)) == data * 2
+        if data:
+            with pytest.raises(CompressionError):
+                decompress(Codec.ZSTD, packed, len(data) - 1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 300, 65_791, 65_792, 100_000])
+def test_zstd_frames_with_a_content_size_are_read_at_every_width_of_it(size: int) -> None:
+    data = os.urandom(size)
+    packed = bytes(cramjam.zstd.compress(data, 3))
+    assert decompress(Codec.ZSTD, packed, size) == data
+    assert decompress(Codec.ZSTD, packed + packed, 2 * size) == data * 2
+
+
+# Hostile bytes
+
+
+def bombs(size: int) -> dict[str, tuple[Codec, bytes]]:
+    """Small inputs that expand to `size` zeros, in each framing."""
+    zeros = bytes(size)
+    deflater = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    block = raw_snappy(bytes(64 * 1024))
+    return {
+        "gzip": (Codec.GZIP, deflater.compress(zeros) + deflater.flush()),
+        "gzip members": (Codec.GZIP, gzip.compress(bytes(1024 * 1024)) * (size >> 20)),
+        "snappy": (Codec.SNAPPY, raw_snappy(zeros)),
+        "xerial": (Codec.SNAPPY, xerial(*[block] * (size >> 16))),
+        "lz4": (Codec.LZ4, lz4.frame.compress(zeros, store_size=False)),
+        "lz4 with size": (Codec.LZ4, lz4.frame.compress(zeros, store_size=True)),
+        "zstd": (Codec.ZSTD, bytes(cramjam.zstd.compress(zeros, 3))),
+        "zstd stream": (Codec.ZSTD, streamed_zstd(zeros)),
+    }
+
+
+@pytest.fixture(scope="module")
+def sixty_four_megabytes() -> dict[str, tuple[Codec, bytes]]:
+    return bombs(64 << 20)
+
+
+@pytest.mark.parametrize("name", sorted(bombs(1 << 20)))
+def test_a_bomb_is_refused_and_memory_follows_the_bound(
+    name: str, sixty_four_megabytes: dict[str, tuple[Codec, bytes]]
+) -> None:
+    """R8: what a bomb may take is the bound, not what it claims or would become."""
+    codec, bomb = sixty_four_megabytes[name]
+    bound = 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(CompressionError):
+            decompress(codec, bomb, max_bytes=bound)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * bound
+
+
+LIMITED = """
+import resource, sys
+from ottla.protocol.compression import CompressionError, decompress, compress
+for codec in (1, 2, 3, 4):
+    decompress(codec, compress(codec, b"warm up"), 100)
+bombs = [(line.split()[0], bytes.fromhex(line.split()[1])) for line in sys.stdin]
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (48 << 20),) * 2)
+for codec, bomb in bombs:
+    try:
+        decompress(int(codec), bomb, max_bytes=4 << 20)
+    except CompressionError:
+        print("refused", flush=True)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to know the memory in use")
+def test_native_code_does_not_allocate_past_the_bound_either() -> None:
+    """R8: in a process whose whole address space may grow by 48 MB, bombs of 256 MB are refused, not fatal."""
+    inputs = [item for name, item in bombs(256 << 20).items() if "members" not in name and name != "xerial"]
+    # A frame that claims four gigabytes, and a snappy block that does.
+    inputs.append((Codec.ZSTD, bytes.fromhex("28b52ffd") + b"\xa0" + struct.pack("<I", 0xFFFFFFFF) + b"\x01\x00\x00"))
+    inputs.append((Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"\x00" * 40))
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED],
+        input="\n".join(f"{int(codec)} {bomb.hex()}" for codec, bomb in inputs),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout.split() == ["refused"] * len(inputs), done.stderr
+
+
+def test_a_zstd_frame_cannot_claim_more_than_it_can_hold() -> None:
+    claims_100_mb = bytes.fromhex("28b52ffd") + b"\xa0" + struct.pack("<I", 100_000_000) + b"\x01\x00\x00"
+    with pytest.raises(CompressionError, match="claim"):
+        decompress(Codec.ZSTD, claims_100_mb, max_bytes=1 << 30)
+    densest = bytes(cramjam.zstd.compress(bytes(100_000_000), 19))
+    assert decompress(Codec.ZSTD, densest, 100_000_000) == bytes(100_000_000)
+
+
+def test_a_snappy_block_cannot_claim_more_than_it_can_hold() -> None:
+    claims_100_mb = b"\x80\xc2\xd7\x2f" + b"\x00a"
+    with pytest.raises(CompressionError, match="claim"):
+        decompress(Codec.SNAPPY, claims_100_mb, max_bytes=1 << 30)
+
+
+@pytest.mark.timeout(10)
+def test_thousands_of_empty_gzip_members_take_time_in_proportion() -> None:
+    """R8: zlib copies what follows a member that ends; were that the whole rest each time, this took minutes."""
+    members = gzip.compress(b"") * 200_000
+    assert decompress(Codec.GZIP, members + gzip.compress(b"end"), 3) == b"end"
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_data_cut_short_is_refused(codec: Codec) -> None:
+    packed = compress(codec, SAMPLE[:100_000])
+    for size in {0, 1, 4, 10, 15, 17, len(packed) // 2, len(packed) - 1} - ({0} if codec == Codec.SNAPPY else set()):
+        with pytest.raises(CompressionError):
+            decompress(codec, packed[:size], 100_000)
+    if codec == Codec.SNAPPY:
+        with pytest.raises(CompressionError):
+            decompress(codec, XERIAL_MAGIC, 10)
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+@given(data=st.binary(max_size=200))
+@settings(max_examples=150, deadline=None)
+def test_garbage_is_refused_or_expands_within_the_bound(codec: Codec, data: bytes) -> None:
+    try:
+        assert len(decompress(codec, data, max_bytes=1000)) <= 1000
+    except CompressionError:
+        pass
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_damaged_data_is_refused_or_expands_within_the_bound(codec: Codec, data: st.DataObject) -> None:
+    packed = bytearray(compress(codec, SAMPLE[:3000]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        assert len(decompress(codec, bytes(packed), max_bytes=4000)) <= 4000
+    except CompressionError:
+        pass
