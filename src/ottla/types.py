@@ -7,7 +7,10 @@ from typing import NamedTuple
 ZERO_UUID = bytes(16)
 """The all-zero id, which the protocol reads as "none"."""
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+REBALANCES_TOPIC = "__ottla_rebalances"
+"""Why each group rebalanced, as JSON under the group's id: any Kafka client can read it."""
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", REBALANCES_TOPIC})
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1

@@ -1,0 +1,42 @@
+"""DeleteGroups v0-3: deletes empty groups with their offsets. v3 says why not."""
+
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.coordinator.effects import Effects
+from ottla.coordinator.group.shard import GroupShard
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+
+_MESSAGES = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    ErrorCode.NON_EMPTY_GROUP: "the group has members; stop them first",
+}
+
+
+@handles(ApiKey.DELETE_GROUPS, versions=range(0, 4))
+async def delete_groups(request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
+    results = []
+    for group_id in request.groups_names:
+        code, message = await _delete(group_id, context)
+        results.append(
+            DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code, error_message=message)
+        )
+    return DeleteGroupsResponse(results=results)
+
+
+async def _delete(group_id: str, context: Context) -> tuple[ErrorCode, str | None]:
+    def decide(shard: GroupShard, request_id: int, now: int) -> Effects:
+        return shard.delete_group(group_id, request_id)
+
+    try:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group id is needed")
+        answer = context.services.groups.submit(group_id, decide)
+        code = answer if isinstance(answer, ErrorCode) else await answer
+    except KafkaError as error:
+        if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            # No coordinator topic, no groups.
+            return ErrorCode.GROUP_ID_NOT_FOUND, _MESSAGES[ErrorCode.GROUP_ID_NOT_FOUND]
+        return error.code, error.detail or None
+    return code, _MESSAGES.get(code)

@@ -1,0 +1,34 @@
+"""DescribeGroups v0-6: shows classic groups and their members. v3 authorized operations, v4 instance ids, v6 says of an
+unknown group that it is unknown instead of Dead."""
+
+from ottla.broker.dispatch import handles
+from ottla.broker.group_requests import GROUP_OPERATIONS, ask
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+
+
+@handles(ApiKey.DESCRIBE_GROUPS, versions=range(0, 7))
+async def describe_groups(request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(
+        groups=[
+            await _describe(group_id, request.include_authorized_operations, context) for group_id in request.groups
+        ]
+    )
+
+
+async def _describe(group_id: str, with_operations: bool, context: Context) -> DescribeGroupsResponse.DescribedGroup:
+    try:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group id is needed")
+        described: DescribeGroupsResponse.DescribedGroup = await ask(
+            context.services.groups, group_id, lambda shard: shard.describe(group_id, context.api_version)
+        )
+    except KafkaError as error:
+        described = DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error.code)
+        if context.api_version >= 6:
+            described.error_message = error.detail
+    if with_operations:
+        described.authorized_operations = GROUP_OPERATIONS
+    return described

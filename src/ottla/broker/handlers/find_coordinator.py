@@ -1,0 +1,66 @@
+"""FindCoordinator v0-6: names the broker that coordinates a group. v1 has the key's type, v4 takes many keys at once.
+
+The first call makes the coordinator's topic. Transactional ids and share groups have no coordinator here yet.
+"""
+
+from ottla.broker.dispatch import handles
+from ottla.broker.group_requests import ensure_offsets_topic
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.types import Endpoint, partition_for
+
+GROUP = 0
+_TOPICS = {GROUP: "__consumer_offsets"}
+_NOWHERE = (-1, Endpoint("", -1))
+
+
+@handles(ApiKey.FIND_COORDINATOR, versions=range(0, 7))
+async def find_coordinator(request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
+    if context.api_version >= 4:
+        coordinators = []
+        for key in request.coordinator_keys:
+            code, message, (node_id, endpoint) = await _find(key, request.key_type, context)
+            coordinators.append(
+                FindCoordinatorResponse.Coordinator(
+                    key=key,
+                    node_id=node_id,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    error_code=code,
+                    error_message=message,
+                )
+            )
+        return FindCoordinatorResponse(coordinators=coordinators)
+    code, message, (node_id, endpoint) = await _find(request.key, request.key_type, context)
+    return FindCoordinatorResponse(
+        error_code=code, error_message=message, node_id=node_id, host=endpoint.host, port=endpoint.port
+    )
+
+
+async def _find(key: str, key_type: int, context: Context) -> tuple[ErrorCode, str | None, tuple[int, Endpoint]]:
+    try:
+        return ErrorCode.NONE, None, await _coordinator(key, key_type, context)
+    except KafkaError as error:
+        return error.code, error.detail or None, _NOWHERE
+
+
+async def _coordinator(key: str, key_type: int, context: Context) -> tuple[int, Endpoint]:
+    services = context.services
+    if key_type not in _TOPICS:
+        code = ErrorCode.INVALID_REQUEST if key_type > 2 or key_type < 0 else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        raise KafkaError(code, f"this broker coordinates no keys of type {key_type}")
+    name = _TOPICS[key_type]
+    if name not in services.image.topics:
+        await ensure_offsets_topic(services)
+    image = services.image
+    topic = image.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} is being created")
+    leader = topic.partitions[partition_for(key, len(topic.partitions))].leader
+    broker = image.brokers.get(leader)
+    endpoint = None if broker is None else broker.endpoints.get(context.listener)
+    if endpoint is None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} has no leader that can be reached")
+    return leader, endpoint

@@ -1,0 +1,24 @@
+"""Heartbeat v0-4: keeps a member of a classic group alive, and tells it of a rebalance. v3 knows static members."""
+
+from typing import Any
+
+from ottla.broker.dispatch import handles
+from ottla.broker.group_requests import require_group_id
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+@handles(ApiKey.HEARTBEAT, versions=range(0, 5))
+def heartbeat(request: HeartbeatRequest, context: Context) -> Any:
+    require_group_id(request.group_id)
+    try:
+        return context.services.groups.submit(
+            request.group_id, lambda shard, request_id, now: shard.heartbeat(request, request_id, now)
+        )
+    except KafkaError as error:
+        if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # Its session starts afresh after the load; there is nothing for the member to do meanwhile.
+            return HeartbeatResponse()
+        raise

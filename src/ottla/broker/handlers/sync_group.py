@@ -1,0 +1,20 @@
+"""SyncGroup v0-5: the leader hands its assignment in, and every member gets its part. v3 knows static members, v5
+checks the protocol's type and name."""
+
+from typing import Any
+
+from ottla.broker.dispatch import handles
+from ottla.broker.group_requests import require_group_id
+from ottla.broker.services import Context
+from ottla.coordinator.effects import RequestInfo
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.sync_group import SyncGroupRequest
+
+
+@handles(ApiKey.SYNC_GROUP, versions=range(0, 6))
+def sync_group(request: SyncGroupRequest, context: Context) -> Any:
+    require_group_id(request.group_id)
+    info = RequestInfo(context.api_version, context.client_id, context.client_host)
+    return context.services.groups.submit(
+        request.group_id, lambda shard, request_id, now: shard.sync(request, info, request_id, now)
+    )

@@ -1,0 +1,387 @@
+"""OWNER of a coordinator's shards: append records, replay them, hold replies until they are committed; load, unload.
+
+One runtime serves one coordinator topic; each partition of it that this broker leads is a shard. A shard decides
+purely and returns Effects; everything that happens to it happens here, on the event loop, one step at a time.
+Failover is nothing but `load`, and so is recovery from a failed append: unload, load again, no rollback anywhere.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from ottla.clock import Clock, monotonic
+from ottla.coordinator.effects import Append, Effects, Reply, Shard
+from ottla.errors import ErrorCode, KafkaError
+from ottla.log.partition_log import Origin, PartitionLog
+from ottla.metadata.image import ClusterImage
+from ottla.protocol.record_batch import ControlType, build_batch, iter_batches, read_end_marker, read_records
+from ottla.replication.replica_manager import ACKS_ALL, ReplicaManager
+from ottla.types import TopicPartition, partition_for
+
+log = logging.getLogger("ottla.coordinator")
+
+S = TypeVar("S", bound=Shard)
+
+SLICE_BYTES = 1 << 20
+"""How much of a log is replayed between two turns of the loop."""
+BATCH_BYTES = 512 * 1024
+"""Records of one step are split into batches of about this size; a step of that many records has no atomicity to
+lose (expired offsets, a deleted topic)."""
+
+APPEND_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""What a failed append means to the client of a coordinator."""
+
+
+class _Hosted(Generic[S]):
+    """A shard this broker coordinates, or is loading."""
+
+    __slots__ = ("end_offset", "epoch", "is_active", "loader", "partition", "shard")
+
+    def __init__(self, partition: int, epoch: int, shard: S) -> None:
+        self.partition = partition
+        self.epoch = epoch
+        self.shard = shard
+        self.is_active = False
+        self.end_offset = 0
+        """Everything the shard has seen lies below; a reply waits until it is committed."""
+        self.loader: asyncio.Task[None] | None = None
+
+
+class CoordinatorRuntime(Generic[S]):
+    """Drives the shards of one coordinator topic."""
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        make_shard: Callable[[int], S],
+        replicas: ReplicaManager,
+        clock: Clock,
+        on_event: Callable[[Any], None] | None = None,
+        append_timeout_ms: int = 5_000,
+    ) -> None:
+        self.topic = topic
+        self._make_shard = make_shard
+        self._replicas = replicas
+        self._clock = clock
+        self._on_event = on_event
+        self._append_timeout_ms = append_timeout_ms
+        self._image: ClusterImage | None = None
+        self._hosted: dict[int, _Hosted[S]] = {}
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._last_request_id = 0
+        # The request whose step is running: its reply is handed back without a future.
+        self._current = 0
+        self._answer: Any = None
+        self._has_answer = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        self._is_stopped = False
+
+    # --- requests -----------------------------------------------------------------------------------------
+
+    @property
+    def partition_count(self) -> int:
+        """0 while the topic does not exist."""
+        topic = self._image.topics.get(self.topic) if self._image is not None else None
+        return 0 if topic is None else len(topic.partitions)
+
+    def partition_of(self, key: str) -> int:
+        """The partition that coordinates a group or transactional id."""
+        count = self.partition_count
+        if count == 0:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
+        return partition_for(key, count)
+
+    def submit(self, key: str, decide: Callable[[S, int, int], Effects]) -> Any:
+        """Runs `decide(shard, request_id, now)` on the shard of `key`.
+
+        Returns the reply, or a future of it where it has to wait. Raises KafkaError: NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, or what the reply says.
+        """
+        return self.submit_to(self.partition_of(key), decide)
+
+    def submit_to(self, partition: int, decide: Callable[[S, int, int], Effects]) -> Any:
+        hosted = self._active(partition)
+        self._last_request_id = request_id = self._last_request_id + 1
+        self._current, self._has_answer = request_id, False
+        try:
+            self._run(hosted, decide(hosted.shard, request_id, self._clock()))
+            if self._has_answer:
+                answer, self._answer = self._answer, None
+                if isinstance(answer, KafkaError):
+                    raise answer
+                return answer
+        finally:
+            self._current = 0
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = future
+        return future
+
+    def shard(self, key: str) -> S:
+        """The shard of `key`, to look at. What it shows may not be committed yet: answers go through `submit`."""
+        return self._active(self.partition_of(key)).shard
+
+    def active_shards(self) -> Iterator[tuple[int, S]]:
+        """Every shard that is loaded, by partition."""
+        for partition, hosted in self._hosted.items():
+            if hosted.is_active:
+                yield partition, hosted.shard
+
+    def is_loading(self) -> bool:
+        return any(not hosted.is_active for hosted in self._hosted.values())
+
+    def _active(self, partition: int) -> _Hosted[S]:
+        hosted = self._hosted.get(partition)
+        if hosted is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is led elsewhere")
+        if not hosted.is_active:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being loaded")
+        return hosted
+
+    # --- one step -----------------------------------------------------------------------------------------
+
+    def _run(self, hosted: _Hosted[S], effects: Effects) -> None:
+        if effects.records:
+            try:
+                self._append(hosted, effects)
+            except KafkaError as error:
+                self._append_failed(hosted, effects, error)
+                return
+        if effects.replies or effects.events:
+            self._release(hosted, effects)
+        self._arm(hosted.shard.next_deadline())
+
+    def _append(self, hosted: _Hosted[S], effects: Effects) -> None:
+        now = self._clock()
+        producer_id, producer_epoch = effects.producer or (-1, -1)
+        replay = hosted.shard.replay
+        for records in _in_batches(effects.records):
+            batch = build_batch(
+                [(now, key, value, ()) for key, value in records],
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=0 if effects.producer else -1,
+                transactional=effects.producer is not None,
+            )
+            appended = self._replicas.append(
+                TopicPartition(self.topic, hosted.partition), batch, acks=ACKS_ALL, origin=Origin.COORDINATOR
+            )
+            for index, (key, value) in enumerate(records):
+                replay(appended.base_offset + index, key, value, now, producer_id, producer_epoch)
+            hosted.end_offset = appended.last_offset + 1
+
+    def _append_failed(self, hosted: _Hosted[S], effects: Effects, error: KafkaError) -> None:
+        code = APPEND_ERRORS.get(error.code, error.code)
+        log.warning("%s-%d: cannot append: %s", self.topic, hosted.partition, error)
+        for reply in effects.replies:
+            self._send(Reply(reply.request_id, KafkaError(code, error.detail)))
+        if effects.is_soft:
+            # What the step changed in memory has no record: read back what is true.
+            self._reload(hosted)
+
+    def _release(self, hosted: _Hosted[S], effects: Effects) -> None:
+        """Sends the replies once all the shard has seen so far is committed."""
+        replica = self._replicas.find(self.topic, hosted.partition)
+        if replica is not None and replica.log.high_watermark >= hosted.end_offset:
+            self._deliver(effects)
+        elif replica is None:
+            self._fail(effects, ErrorCode.NOT_COORDINATOR)
+        else:
+
+            def committed(codes: list[ErrorCode]) -> None:
+                if codes[0] is ErrorCode.NONE:
+                    self._deliver(effects)
+                else:
+                    self._fail(effects, APPEND_ERRORS.get(codes[0], codes[0]))
+
+            self._replicas.when_committed([(replica, hosted.end_offset)], self._append_timeout_ms, committed)
+
+    def _deliver(self, effects: Effects) -> None:
+        for reply in effects.replies:
+            self._send(reply)
+        if self._on_event is not None:
+            for event in effects.events:
+                self._on_event(event)
+
+    def _fail(self, effects: Effects, code: ErrorCode) -> None:
+        for reply in effects.replies:
+            self._send(Reply(reply.request_id, KafkaError(code)))
+
+    def _send(self, reply: Reply) -> None:
+        if reply.request_id == self._current:
+            self._answer, self._has_answer = reply.response, True
+            return
+        future = self._waiting.pop(reply.request_id, None)
+        if future is None or future.done():
+            return  # whoever asked has gone
+        if isinstance(reply.response, KafkaError):
+            future.set_exception(reply.response)
+        else:
+            future.set_result(reply.response)
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    def _arm(self, deadline: int | None) -> None:
+        """One timer for all shards, at the earliest deadline of any."""
+        if deadline is None or self._is_stopped or (self._timer is not None and self._timer_at <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        delay = max(0, deadline - self._clock()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._clock()
+        for hosted in list(self._hosted.values()):
+            if not hosted.is_active:
+                continue
+            deadline = hosted.shard.next_deadline()
+            if deadline is not None and deadline <= now:
+                self._run(hosted, hosted.shard.tick(now))
+            self._arm(hosted.shard.next_deadline())
+
+    # --- leading and losing partitions --------------------------------------------------------------------
+
+    def apply(self, image: ClusterImage) -> None:
+        """Loads what this broker now leads, lets go of what it no longer does."""
+        if self._is_stopped:
+            return
+        self._image = image
+        topic = image.topics.get(self.topic)
+        mine = {}
+        if topic is not None:
+            mine = {p.index: p.leader_epoch for p in topic.partitions if p.leader == self._replicas.broker_id}
+        for partition in [p for p in self._hosted if p not in mine]:
+            self._unload(self._hosted.pop(partition))
+        for partition, epoch in mine.items():
+            hosted = self._hosted.get(partition)
+            if hosted is None:
+                self._load(partition, epoch)
+            else:
+                hosted.epoch = epoch
+                if hosted.is_active:
+                    self._run(hosted, hosted.shard.on_image(image, self._clock()))
+
+    def epoch_of(self, partition: int) -> int:
+        """The coordinator's epoch: that of its partition's leader."""
+        return self._active(partition).epoch
+
+    async def stop(self) -> None:
+        """Tells everyone who waits to look elsewhere. The logs are the replica manager's to close."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for hosted in list(self._hosted.values()):
+            self._unload(hosted)
+        self._hosted.clear()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR, "the broker is stopping"))
+        self._waiting.clear()
+
+    def _unload(self, hosted: _Hosted[S]) -> None:
+        if hosted.loader is not None:
+            hosted.loader.cancel()
+        if hosted.is_active:
+            hosted.is_active = False
+            self._deliver(hosted.shard.on_unloaded())
+
+    def _reload(self, hosted: _Hosted[S]) -> None:
+        self._unload(hosted)
+        if self._hosted.get(hosted.partition) is hosted:
+            del self._hosted[hosted.partition]
+            self._load(hosted.partition, hosted.epoch)
+
+    def _load(self, partition: int, epoch: int) -> None:
+        hosted = self._hosted[partition] = _Hosted(partition, epoch, self._make_shard(partition))
+        replica = self._replicas.find(self.topic, partition)
+        if replica is None:
+            del self._hosted[partition]
+            return
+        if replica.log.log_end_offset == replica.log.log_start_offset:
+            hosted.end_offset = replica.log.log_end_offset
+            self._activate(hosted)
+        else:
+            hosted.loader = asyncio.get_running_loop().create_task(self._replay_log(hosted, replica.log))
+
+    async def _replay_log(self, hosted: _Hosted[S], partition_log: PartitionLog) -> None:
+        started = monotonic()
+        offset, records = partition_log.log_start_offset, 0
+        try:
+            while offset < (end := partition_log.log_end_offset):
+                data = partition_log.read(offset, SLICE_BYTES, upper_bound=end)
+                if not data:
+                    break
+                offset, count = _replay_batches(hosted.shard, data, offset)
+                records += count
+                await asyncio.sleep(0)
+        except KafkaError as error:
+            # A coordinator that forgot half its groups would be worse than one that says it cannot serve.
+            log.error("%s-%d cannot be loaded: %s", self.topic, hosted.partition, error)
+            return
+        hosted.end_offset = partition_log.log_end_offset
+        hosted.loader = None
+        self._activate(hosted)
+        log.info(
+            "%s-%d: loaded %d records in %.0f ms",
+            self.topic,
+            hosted.partition,
+            records,
+            (monotonic() - started) * 1000,
+        )
+
+    def _activate(self, hosted: _Hosted[S]) -> None:
+        now = self._clock()
+        hosted.is_active = True
+        effects = hosted.shard.on_loaded(now)
+        self._run(hosted, effects)
+        if self._image is not None:
+            self._run(hosted, hosted.shard.on_image(self._image, now))
+
+
+def _replay_batches(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
+    """Replays whole batches and gives the offset after the last, and how many records they held."""
+    offset, count = start, 0
+    for position, header in iter_batches(data):
+        if header.is_control:
+            if header.record_count:
+                kind, _ = read_end_marker(data[position : position + header.size_bytes])
+                if kind in (ControlType.ABORT, ControlType.COMMIT):
+                    shard.replay_marker(header.producer_id, header.producer_epoch, kind is ControlType.COMMIT)
+        elif header.record_count:
+            producer_id = header.producer_id if header.is_transactional else -1
+            producer_epoch = header.producer_epoch if header.is_transactional else -1
+            for record in read_records(data, position, header):
+                if record.offset >= start:
+                    shard.replay(record.offset, record.key, record.value, record.timestamp, producer_id, producer_epoch)
+                    count += 1
+        offset = header.next_offset
+    return offset, count
+
+
+def _in_batches(records: list[Append]) -> Iterator[list[Append]]:
+    """One batch where that is possible; a step with very many records is split."""
+    size, chosen = 0, []
+    for record in records:
+        chosen.append(record)
+        size += len(record.key) + len(record.value or b"") + 20
+        if size >= BATCH_BYTES:
+            yield chosen
+            size, chosen = 0, []
+    if chosen:
+        yield chosen
