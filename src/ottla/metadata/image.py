@@ -55,6 +55,11 @@ class ClusterImage:
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """Values derived from this image, kept by whoever derived them; they go when the image goes."""
 
+    @property
+    def shown_controller_id(self) -> int:
+        """The controller, as clients are told; while there is none, any broker, since each of them can decide."""
+        return self.controller_id if self.controller_id in self.brokers else next(iter(self.brokers), -1)
+
     def find_partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         topic = self.topics.get(topic_partition.topic)
         if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):

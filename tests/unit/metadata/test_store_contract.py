@@ -67,7 +67,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 async def eventually(check: Callable[[], bool]) -> None:
-    while not check():
+    while not check():  # noqa: ASYNC110 - what is waited for happens in another process or thread
         await asyncio.sleep(0.005)
 
 

@@ -1,0 +1,22 @@
+"""A request's own bound on how long it may take."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from ottla.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+
+
+async def within(timeout_ms: int, work: Awaitable[T]) -> T:
+    """Waits for `work` as long as the request allows; the work itself goes on. No bound for 0 and less."""
+    if timeout_ms <= 0:
+        return await work
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await asyncio.shield(work)
+    except TimeoutError:
+        raise KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, f"not done within {timeout_ms} ms; it may still be done"
+        ) from None

@@ -1,0 +1,34 @@
+"""AlterConfigs v0-2: replaces all that is set on topics or on this broker. v2 is flexible.
+
+The older way: what the request leaves out is unset. IncrementalAlterConfigs changes single settings.
+"""
+
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.metadata.config_changes import ConfigChange, ResourceChange
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+
+
+@handles(ApiKey.ALTER_CONFIGS, versions=range(0, 3))
+async def alter_configs(request: AlterConfigsRequest, context: Context) -> AlterConfigsResponse:
+    wanted = [
+        ResourceChange(
+            resource.resource_type,
+            resource.resource_name,
+            [ConfigChange(config.name, config.value) for config in resource.configs],
+        )
+        for resource in request.resources
+    ]
+    results = await context.services.metadata.alter_configs(wanted, validate_only=request.validate_only)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResponse.AlterConfigsResourceResponse(
+                error_code=result.error,
+                error_message=result.message,
+                resource_type=result.resource_type,
+                resource_name=result.name,
+            )
+            for result in results
+        ]
+    )

@@ -1,0 +1,30 @@
+"""CreatePartitions v0-3: adds partitions to topics, each by itself. v2 is flexible."""
+
+from ottla.broker.deadline import within
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.metadata.controller import MorePartitions
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+
+
+@handles(ApiKey.CREATE_PARTITIONS, versions=range(0, 4))
+async def create_partitions(request: CreatePartitionsRequest, context: Context) -> CreatePartitionsResponse:
+    wanted = [
+        MorePartitions(
+            topic.name,
+            topic.count,
+            None if topic.assignments is None else [assignment.broker_ids for assignment in topic.assignments],
+        )
+        for topic in request.topics
+    ]
+    growth = context.services.metadata.create_partitions(wanted, validate_only=request.validate_only)
+    results = await within(request.timeout_ms, growth)
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsResponse.CreatePartitionsTopicResult(
+                name=result.name or "", error_code=result.error, error_message=result.message
+            )
+            for result in results
+        ]
+    )

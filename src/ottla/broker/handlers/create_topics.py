@@ -1,0 +1,57 @@
+"""CreateTopics v2-7: creates topics, each by itself.
+
+v4 takes -1 for the broker's number of partitions or replicas; v5 is flexible and answers with what was made,
+settings included; v7 with the topic id.
+"""
+
+from ottla.broker.deadline import within
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode
+from ottla.metadata.controller import NewTopic, TopicResult
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from ottla.types import ZERO_UUID
+
+
+@handles(ApiKey.CREATE_TOPICS, versions=range(2, 8))
+async def create_topics(request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
+    wanted = [
+        NewTopic(
+            topic.name,
+            topic.num_partitions,
+            topic.replication_factor,
+            [(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
+            [(config.name, config.value) for config in topic.configs],
+        )
+        for topic in request.topics
+    ]
+    creation = context.services.metadata.create_topics(wanted, validate_only=request.validate_only)
+    results = await within(request.timeout_ms, creation)
+    return CreateTopicsResponse(topics=[_result(result, request, context) for result in results])
+
+
+def _result(
+    result: TopicResult, request: CreateTopicsRequest, context: Context
+) -> CreateTopicsResponse.CreatableTopicResult:
+    answer = CreateTopicsResponse.CreatableTopicResult(
+        name=result.name or "", error_code=result.error, error_message=result.message
+    )
+    if result.error == ErrorCode.NONE:
+        # Nothing has this id if the request only asked whether it would work.
+        answer.topic_id = ZERO_UUID if request.validate_only else result.topic_id
+        answer.num_partitions = result.partitions
+        answer.replication_factor = result.replication_factor
+        if context.api_version >= 5:
+            services = context.services
+            answer.configs = [
+                CreateTopicsResponse.CreatableTopicConfigs(
+                    name=entry.name,
+                    value=entry.value,
+                    read_only=entry.is_read_only,
+                    config_source=entry.source,
+                    is_sensitive=entry.is_sensitive,
+                )
+                for entry in services.settings.describe_topic_configs(services.image, result.configs)
+            ]
+    return answer

@@ -1,0 +1,38 @@
+"""DeleteTopics v1-6: deletes topics, each by itself.
+
+v3 knows TOPIC_DELETION_DISABLED; v4 is flexible; v5 says what went wrong in words; v6 takes topic ids.
+"""
+
+from ottla.broker.deadline import within
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode
+from ottla.metadata.controller import TopicReference
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+
+
+@handles(ApiKey.DELETE_TOPICS, versions=range(1, 7))
+async def delete_topics(request: DeleteTopicsRequest, context: Context) -> DeleteTopicsResponse:
+    if context.api_version >= 6:
+        references = [TopicReference(topic.name, topic.topic_id) for topic in request.topics]
+    else:
+        references = [TopicReference(name) for name in request.topic_names]
+    results = await within(request.timeout_ms, context.services.metadata.delete_topics(references))
+    return DeleteTopicsResponse(
+        responses=[
+            DeleteTopicsResponse.DeletableTopicResult(
+                name=result.name,
+                topic_id=result.topic_id,
+                error_code=_known_to(context.api_version, result.error),
+                error_message=result.message,
+            )
+            for result in results
+        ]
+    )
+
+
+def _known_to(version: int, error: ErrorCode) -> ErrorCode:
+    if error == ErrorCode.TOPIC_DELETION_DISABLED and version < 3:
+        return ErrorCode.INVALID_REQUEST
+    return error

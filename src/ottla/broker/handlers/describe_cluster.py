@@ -1,0 +1,38 @@
+"""DescribeCluster v0-2: the brokers and the controller. v1 adds the endpoint type; v2 fenced brokers.
+
+There are no controllers beside the brokers here, and a broker that is gone is not remembered as fenced.
+"""
+
+from ottla.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+@handles(ApiKey.DESCRIBE_CLUSTER, versions=range(0, 3))
+def describe_cluster(request: DescribeClusterRequest, context: Context) -> DescribeClusterResponse:
+    if request.endpoint_type != BROKERS:
+        known = request.endpoint_type == CONTROLLERS
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"This is a broker; it cannot describe endpoints of type {request.endpoint_type}.",
+            endpoint_type=BROKERS,
+        )
+    image = context.services.image
+    wants_operations = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=image.cluster_id,
+        controller_id=image.shown_controller_id,
+        brokers=[
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
+            for broker in image.brokers.values()
+            if (endpoint := broker.endpoints.get(context.listener)) is not None
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else NOT_REQUESTED,
+    )

@@ -1,0 +1,101 @@
+"""DescribeTopicPartitions v0: topics page by page, sorted by name. A cursor says where the next page begins."""
+
+from ottla.broker.authorized_operations import TOPIC_OPERATIONS
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode, KafkaError
+from ottla.metadata.controller import check_topic_name
+from ottla.metadata.image import ClusterImage, PartitionImage
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from ottla.types import INTERNAL_TOPICS
+
+Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+Partition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+
+
+@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=range(0, 1))
+def describe_topic_partitions(
+    request: DescribeTopicPartitionsRequest, context: Context
+) -> DescribeTopicPartitionsResponse:
+    image = context.services.image
+    first_topic, first_partition = _start(request)
+    names = {topic.name for topic in request.topics} or image.topics.keys()
+    room = max(1, min(request.response_partition_limit, context.services.config.max_request_partition_size_limit))
+    response = DescribeTopicPartitionsResponse()
+    for name in sorted(name for name in names if name >= first_topic):
+        topic = image.topics.get(name)
+        if topic is None:
+            if request.topics:
+                response.topics.append(_unknown(name))
+            continue
+        start = first_partition if name == first_topic else 0
+        if room == 0:
+            response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=start)
+            break
+        shown = topic.partitions[start : start + room]
+        response.topics.append(
+            Topic(
+                name=name,
+                topic_id=topic.topic_id,
+                is_internal=topic.is_internal,
+                partitions=[_partition(partition, image, context.listener) for partition in shown],
+                topic_authorized_operations=TOPIC_OPERATIONS,
+            )
+        )
+        room -= len(shown)
+        if start + len(shown) < len(topic.partitions):
+            response.next_cursor = DescribeTopicPartitionsResponse.Cursor(
+                topic_name=name, partition_index=start + len(shown)
+            )
+            break
+    return response
+
+
+def _start(request: DescribeTopicPartitionsRequest) -> tuple[str, int]:
+    cursor = request.cursor
+    if cursor is None:
+        return "", 0
+    if request.topics and cursor.topic_name not in {topic.name for topic in request.topics}:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"The topic list should contain the cursor topic: {cursor.topic_name}"
+        )
+    if cursor.partition_index < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The cursor's partition must be valid: {cursor.partition_index}")
+    return cursor.topic_name, cursor.partition_index
+
+
+def _unknown(name: str) -> Topic:
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        check_topic_name(name)
+    except KafkaError as problem:
+        error = problem.code
+    return Topic(
+        error_code=error,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(partition: PartitionImage, image: ClusterImage, listener: str) -> Partition:
+    leader, error = partition.leader, ErrorCode.NONE
+    broker = image.brokers.get(leader)
+    if broker is None or listener not in broker.endpoints:
+        error = ErrorCode.LEADER_NOT_AVAILABLE if broker is None else ErrorCode.LISTENER_NOT_FOUND
+        leader = -1
+    return Partition(
+        error_code=error,
+        partition_index=partition.index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=[replica for replica in partition.replicas if replica not in image.brokers],
+    )

@@ -1,0 +1,190 @@
+"""Metadata v0-13: brokers, topics, partitions and their leaders, as seen through the listener of the request.
+
+v0 takes an empty list for all topics, later versions null; v1 adds racks, the controller and internal topics; v2
+the cluster id; v4 lets the client decline auto-creation; v5 offline replicas; v7 leader epochs; v8 authorized
+operations; v9 is flexible; v10 topic ids; v11 drops the cluster's authorized operations; v12 looks topics up by
+id; v13 has an error of its own.
+
+A topic that is created on the way is in the answer with its leaders: the client need not ask again.
+"""
+
+from collections.abc import Awaitable, Sequence
+
+from ottla.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode, KafkaError
+from ottla.metadata.controller import check_topic_name
+from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.types import INTERNAL_TOPICS, ZERO_UUID
+
+Topic = MetadataResponse.MetadataResponseTopic
+Partition = MetadataResponse.MetadataResponsePartition
+
+
+@handles(ApiKey.METADATA, versions=range(0, 14))
+def metadata(request: MetadataRequest, context: Context) -> MetadataResponse | Awaitable[MetadataResponse]:
+    asked = request.topics
+    if asked is None or (context.api_version == 0 and not asked):
+        view = View.of(request, context)
+        return _response(request, context, [view.topic(name) for name in context.services.image.topics])
+    _check_form(asked, context.api_version)
+    image = context.services.image
+    missing = [
+        topic.name
+        for topic in asked
+        if topic.name is not None and topic.topic_id == ZERO_UUID and topic.name not in image.topics
+    ]
+    if missing and request.allow_auto_topic_creation and context.services.config.auto_create_topics_enable:
+        return _create_and_answer(request, context, missing)
+    return _answer(request, context, {})
+
+
+def _check_form(asked: Sequence[MetadataRequest.MetadataRequestTopic], version: int) -> None:
+    for topic in asked:
+        if topic.topic_id != ZERO_UUID:
+            if version < 12:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"Topic IDs are not supported in requests for version {version}"
+                )
+        elif topic.name is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+
+
+async def _create_and_answer(request: MetadataRequest, context: Context, missing: list[str]) -> MetadataResponse:
+    services = context.services
+    wanted = [services.settings.automatic_topic(services.image, name) for name in dict.fromkeys(missing)]
+    results = await services.metadata.ensure_topics(wanted)
+    return _answer(request, context, {result.name: result.error for result in results})
+
+
+def _answer(
+    request: MetadataRequest, context: Context, creation_errors: dict[str | None, ErrorCode]
+) -> MetadataResponse:
+    view = View.of(request, context)
+    topics = {}
+    for asked in request.topics or ():
+        key = asked.topic_id if asked.topic_id != ZERO_UUID else asked.name
+        if key not in topics:
+            topics[key] = _find(asked, view, creation_errors)
+    return _response(request, context, list(topics.values()))
+
+
+def _find(
+    asked: MetadataRequest.MetadataRequestTopic, view: "View", creation_errors: dict[str | None, ErrorCode]
+) -> Topic:
+    if asked.topic_id != ZERO_UUID:
+        topic = view.image.find_topic_by_id(asked.topic_id)
+        if topic is None:
+            return Topic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
+        return view.topic(topic.name)
+    name = asked.name
+    assert name is not None
+    if name in view.image.topics:
+        return view.topic(name)
+    error = creation_errors.get(name, ErrorCode.NONE)
+    if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+        # Not created because nobody asked for it, or deleted again meanwhile.
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            check_topic_name(name)
+        except KafkaError as problem:
+            error = problem.code
+    return Topic(
+        error_code=error,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=view.topic_operations,
+    )
+
+
+def _response(request: MetadataRequest, context: Context, topics: list[Topic]) -> MetadataResponse:
+    image = context.services.image
+    wants_operations = request.include_cluster_authorized_operations
+    return MetadataResponse(
+        brokers=View.of(request, context).brokers,
+        cluster_id=image.cluster_id,
+        controller_id=image.shown_controller_id,
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else NOT_REQUESTED,
+    )
+
+
+class View:
+    """One image through one listener. Its parts are built once and shared by all responses: never change them."""
+
+    __slots__ = ("_listener", "_topics", "brokers", "image", "topic_operations", "version")
+
+    def __init__(self, image: ClusterImage, listener: str, version: int, topic_operations: int) -> None:
+        self.image = image
+        self.version = version
+        self.topic_operations = topic_operations
+        self._listener = listener
+        self._topics: dict[str, Topic] = {}
+        self.brokers = [
+            MetadataResponse.MetadataResponseBroker(
+                node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
+            for broker in image.brokers.values()
+            if (endpoint := broker.endpoints.get(listener)) is not None
+        ]
+
+    @classmethod
+    def of(cls, request: MetadataRequest, context: Context) -> "View":
+        image = context.services.image
+        # Versions that show the same things share a view: errors are told differently in v0 and before v6.
+        version = 0 if context.api_version == 0 else 5 if context.api_version < 6 else 6
+        operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
+        key = ("metadata", context.listener, version, operations)
+        view = image.memo.get(key)
+        if view is None:
+            view = image.memo[key] = cls(image, context.listener, version, operations)
+        return view
+
+    def topic(self, name: str) -> Topic:
+        """An existing topic."""
+        built = self._topics.get(name)
+        if built is None:
+            built = self._topics[name] = self._build(self.image.topics[name])
+        return built
+
+    def _build(self, topic: TopicImage) -> Topic:
+        return Topic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.is_internal,
+            partitions=[self._partition(partition) for partition in topic.partitions],
+            topic_authorized_operations=self.topic_operations,
+        )
+
+    def _partition(self, partition: PartitionImage) -> Partition:
+        live = self.image.brokers
+        replicas, isr = list(partition.replicas), list(partition.isr)
+        offline = [replica for replica in replicas if not self._reaches(replica)]
+        leader, error = partition.leader, ErrorCode.NONE
+        if not self._reaches(leader):
+            # From v6 on a client can tell a broker that is gone from one it cannot see through its listener.
+            error = ErrorCode.LEADER_NOT_AVAILABLE
+            if leader in live and self.version >= 6:
+                error = ErrorCode.LISTENER_NOT_FOUND
+            leader = -1
+        elif self.version == 0 and offline:
+            error = ErrorCode.REPLICA_NOT_AVAILABLE
+        if self.version == 0:
+            replicas = [replica for replica in replicas if replica not in offline]
+            isr = [replica for replica in isr if replica not in offline]
+        return Partition(
+            error_code=error,
+            partition_index=partition.index,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=replicas,
+            isr_nodes=isr,
+            offline_replicas=offline,
+        )
+
+    def _reaches(self, broker_id: int) -> bool:
+        broker = self.image.brokers.get(broker_id)
+        return broker is not None and self._listener in broker.endpoints

@@ -1,0 +1,192 @@
+"""AlterConfigs and IncrementalAlterConfigs: what changes, what is refused and how (PROTOCOL §17)."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from ottla.broker.config import Settings, load_config
+from ottla.errors import ErrorCode
+from ottla.metadata import records
+from ottla.metadata.config_changes import ConfigChange, ConfigOperation, ResourceChange, ResourceType, alter_configs
+from ottla.metadata.decisions import Put
+from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
+
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
+TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
+
+
+class World:
+    """A topic `t`, a broker 0, and settings that somebody alters."""
+
+    def __init__(self, **topic_configs: str) -> None:
+        self.settings = Settings(load_config({"node.id": "0"}))
+        self.topic_configs: Mapping[str, str] = {k.replace("_", "."): v for k, v in topic_configs.items()}
+        self.broker_configs: dict[str, Mapping[str, str]] = {}
+
+    @property
+    def image(self) -> ClusterImage:
+        topic = TopicImage("t", b"t" * 16, (PartitionImage(0, 0, 0, 0, (0,), (0,)),), self.topic_configs)
+        return ClusterImage(topics={"t": topic}, broker_configs=dict(self.broker_configs))
+
+    def alter(
+        self,
+        *changes: ConfigChange,
+        kind: int = TOPIC,
+        name: str = "t",
+        incremental: bool = True,
+        validate_only: bool = False,
+    ) -> ErrorCode:
+        decision = alter_configs(
+            self.image,
+            [ResourceChange(kind, name, changes)],
+            self.settings,
+            0,
+            incremental=incremental,
+            validate_only=validate_only,
+        )
+        for change in decision.changes:
+            assert isinstance(change, Put)
+            configs = records.read_config(change.key, change.value)
+            if kind == TOPIC:
+                assert change.key == "/config/topics/t"
+                self.topic_configs = configs
+            else:
+                assert change.key == f"/config/brokers/{name or '<default>'}"
+                self.broker_configs[name] = configs
+        (result,) = decision.reply
+        self.message = result.message or ""
+        return result.error
+
+
+def test_set_and_delete_touch_only_what_they_name() -> None:
+    world = World(retention_ms="1", max_message_bytes="2")
+    assert world.alter(ConfigChange("retention.ms", "5"), ConfigChange("segment.ms", "7")) == ErrorCode.NONE
+    assert world.topic_configs == {"retention.ms": "5", "max.message.bytes": "2", "segment.ms": "7"}
+    assert world.alter(ConfigChange("retention.ms", None, DELETE), ConfigChange("flush.ms", "", DELETE)) == 0
+    assert world.topic_configs == {"max.message.bytes": "2", "segment.ms": "7"}
+
+
+def test_the_legacy_way_replaces_everything() -> None:
+    world = World(retention_ms="1", max_message_bytes="2")
+    assert world.alter(ConfigChange("segment.ms", "7"), incremental=False) == ErrorCode.NONE
+    assert world.topic_configs == {"segment.ms": "7"}
+    assert world.alter(incremental=False) == ErrorCode.NONE
+    assert world.topic_configs == {}
+
+
+def test_append_and_subtract_work_on_lists_and_begin_with_the_default() -> None:
+    world = World()
+    assert world.alter(ConfigChange("cleanup.policy", "compact", APPEND)) == ErrorCode.NONE
+    assert world.topic_configs == {"cleanup.policy": "delete,compact"}
+    assert world.alter(ConfigChange("cleanup.policy", "compact,delete", APPEND)) == ErrorCode.NONE
+    assert world.topic_configs == {"cleanup.policy": "delete,compact"}, "no item twice"
+    assert world.alter(ConfigChange("cleanup.policy", "delete", SUBTRACT)) == ErrorCode.NONE
+    assert world.topic_configs == {"cleanup.policy": "compact"}
+    assert world.alter(ConfigChange("cleanup.policy", "delete", SUBTRACT)) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
+@pytest.mark.parametrize("name", ["retention.ms", "compression.type", "no.such.thing"])
+def test_append_and_subtract_need_a_list(operation: int, name: str) -> None:
+    world = World()
+    assert world.alter(ConfigChange(name, "1", operation)) == ErrorCode.INVALID_CONFIG
+    assert "not LIST" in world.message
+
+
+def test_what_an_append_adds_is_checked_too() -> None:
+    assert World().alter(ConfigChange("cleanup.policy", "shred", APPEND)) == ErrorCode.INVALID_CONFIG
+
+
+def test_one_bad_setting_leaves_the_whole_resource_as_it_was() -> None:
+    world = World(retention_ms="1")
+    assert world.alter(ConfigChange("segment.ms", "7"), ConfigChange("retention.ms", "x")) == ErrorCode.INVALID_CONFIG
+    assert world.topic_configs == {"retention.ms": "1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([ConfigChange("retention.ms", None)], ErrorCode.INVALID_REQUEST),
+        ([ConfigChange("cleanup.policy", None, APPEND)], ErrorCode.INVALID_REQUEST),
+        ([ConfigChange("retention.ms", "1", 4)], ErrorCode.INVALID_REQUEST),
+        ([ConfigChange("retention.ms", "1", -1)], ErrorCode.INVALID_REQUEST),
+        ([ConfigChange("retention.ms", "1"), ConfigChange("retention.ms", "2")], ErrorCode.INVALID_REQUEST),
+        ([ConfigChange("retention.sm", "1")], ErrorCode.INVALID_CONFIG),
+        ([ConfigChange("", "1")], ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_malformed_changes_are_refused(changes: list[ConfigChange], expected: ErrorCode) -> None:
+    world = World()
+    assert world.alter(*changes) == expected
+    assert world.message and world.topic_configs == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        (TOPIC, "unknown", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "", ErrorCode.INVALID_REQUEST),
+        (TOPIC, "a/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "1", ErrorCode.INVALID_REQUEST),
+        (BROKER, "zero", ErrorCode.INVALID_REQUEST),
+        (ResourceType.GROUP, "g", ErrorCode.INVALID_REQUEST),
+        (0, "", ErrorCode.INVALID_REQUEST),
+        (99, "x", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_resources_that_cannot_be_altered(kind: int, name: str, expected: ErrorCode) -> None:
+    assert World().alter(ConfigChange("retention.ms", "1"), kind=kind, name=name) == expected
+
+
+def test_a_resource_named_twice_is_refused_both_times() -> None:
+    world = World()
+    request = ResourceChange(TOPIC, "t", [ConfigChange("retention.ms", "1")])
+    decision = alter_configs(world.image, [request, request], world.settings, 0, incremental=True)
+    assert [result.error for result in decision.reply] == [ErrorCode.INVALID_REQUEST] * 2
+    assert decision.changes == []
+
+
+def test_validate_only_changes_nothing() -> None:
+    world = World()
+    assert world.alter(ConfigChange("retention.ms", "1"), validate_only=True) == ErrorCode.NONE
+    assert world.topic_configs == {}
+    assert world.alter(ConfigChange("retention.ms", "x"), validate_only=True) == ErrorCode.INVALID_CONFIG
+
+
+# Brokers
+
+
+def test_a_running_broker_and_all_brokers_can_be_given_dynamic_settings() -> None:
+    world = World()
+    assert world.alter(ConfigChange("log.retention.ms", "60000"), kind=BROKER, name="0") == ErrorCode.NONE
+    assert world.alter(ConfigChange("message.max.bytes", "99"), kind=BROKER, name="") == ErrorCode.NONE
+    assert world.broker_configs == {"0": {"log.retention.ms": "60000"}, "": {"message.max.bytes": "99"}}
+    config = world.settings.topic_config(world.image, "t")
+    assert (config.retention_ms, config.max_message_bytes) == (60_000, 99)
+    assert world.alter(ConfigChange("log.retention.ms", None, DELETE), kind=BROKER, name="0") == ErrorCode.NONE
+    assert world.settings.topic_config(world.image, "t").retention_ms == 604_800_000
+
+
+@pytest.mark.parametrize("name", ["node.id", "broker.id", "listeners", "num.partitions", "log.dirs"])
+def test_a_setting_that_needs_a_restart_says_so(name: str) -> None:
+    world = World()
+    assert world.alter(ConfigChange(name, "1"), kind=BROKER, name="0") == ErrorCode.INVALID_REQUEST
+    assert "Cannot update these configs dynamically" in world.message and name in world.message
+    assert "restart" in world.message
+    assert world.broker_configs == {}
+
+
+def test_bad_values_and_unknown_names_of_brokers_are_refused() -> None:
+    world = World()
+    assert world.alter(ConfigChange("message.max.bytes", "x"), kind=BROKER, name="") == ErrorCode.INVALID_REQUEST
+    assert world.alter(ConfigChange("message.max.byte", "1"), kind=BROKER, name="") == ErrorCode.INVALID_CONFIG
+    assert "did you mean message.max.bytes" in world.message
+    assert world.alter(ConfigChange("num.io.threads", "4"), kind=BROKER, name="") == ErrorCode.NONE
+
+
+def test_a_list_of_a_broker_can_be_extended() -> None:
+    world = World()
+    append = ConfigChange("log.cleanup.policy", "compact", APPEND)
+    assert world.alter(append, kind=BROKER, name="") == ErrorCode.NONE
+    assert world.broker_configs[""] == {"log.cleanup.policy": "delete,compact"}
+    assert world.settings.topic_config(world.image, "t").cleanup_policy == ("delete", "compact")

@@ -1,0 +1,384 @@
+"""Every rule about creating, growing and deleting topics (PROTOCOL §14, §17)."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from ottla.broker.config import Settings, load_config
+from ottla.errors import ErrorCode
+from ottla.metadata import controller, records
+from ottla.metadata.controller import MorePartitions, NewTopic, TopicReference, TopicResult
+from ottla.metadata.decisions import Decision, Put
+from ottla.metadata.image import NO_IMAGE, ClusterImage
+from ottla.metadata.store import Change, Entry
+from ottla.types import ZERO_UUID, Endpoint
+
+NONE = ErrorCode.NONE
+
+
+def applied(image: ClusterImage, changes: Iterable[Any]) -> ClusterImage:
+    """The image once a decision has been committed, as the store would deliver it."""
+    version = image.version + 1
+    delivered = []
+    for change in changes:
+        entry = Entry(change.key, change.value, 0, version, version) if isinstance(change, Put) else None
+        delivered.append(Change(change.key, entry, version))
+    return image.apply(delivered, version)
+
+
+class Cluster:
+    """Brokers that are up, and a controller to ask."""
+
+    def __init__(self, brokers: int = 1, racks: Sequence[str] = (), **settings: str) -> None:
+        self.settings = Settings(load_config({name.replace("_", "."): value for name, value in settings.items()}))
+        self.ids = itertools.count(1)
+        self.image = applied(
+            NO_IMAGE,
+            [
+                Put(
+                    records.broker_key(broker),
+                    records.write_broker({"PLAINTEXT": Endpoint("h", 1)}, racks[broker] if racks else None, 0),
+                )
+                for broker in range(brokers)
+            ],
+        )
+
+    def creates(self, *topics: NewTopic, validate_only: bool = False) -> list[TopicResult]:
+        return self._commits(
+            controller.create_topics(
+                self.image,
+                topics,
+                self.settings,
+                lambda: next(self.ids).to_bytes(16, "big"),
+                validate_only=validate_only,
+            )
+        )
+
+    def create(self, name: str, partitions: int = -1, replicas: int = -1, **configs: str) -> TopicResult:
+        pairs = [(name.replace("_", "."), value) for name, value in configs.items()]
+        (result,) = self.creates(NewTopic(name, partitions, replicas, configs=pairs))
+        return result
+
+    def assign(self, name: str, *assignments: tuple[int, Sequence[int]], **others: int) -> TopicResult:
+        (result,) = self.creates(NewTopic(name, assignments=assignments, **others))
+        return result
+
+    def grow(self, *requests: MorePartitions, validate_only: bool = False) -> list[TopicResult]:
+        return self._commits(controller.create_partitions(self.image, requests, validate_only=validate_only))
+
+    def delete(self, *references: TopicReference) -> list[TopicResult]:
+        return self._commits(controller.delete_topics(self.image, references, self.settings))
+
+    def _commits(self, decision: Decision[list[TopicResult]]) -> list[TopicResult]:
+        self.image = applied(self.image, decision.changes)
+        return decision.reply
+
+    def replicas(self, name: str) -> list[tuple[int, ...]]:
+        return [partition.replicas for partition in self.image.topics[name].partitions]
+
+
+def test_a_created_topic_is_there_with_leaders_at_epoch_0_and_its_own_id() -> None:
+    cluster = Cluster(brokers=3)
+    result = cluster.create("orders", 4, 2, retention_ms="1000")
+    assert (result.error, result.partitions, result.replication_factor) == (NONE, 4, 2)
+    topic = cluster.image.topics["orders"]
+    assert topic.topic_id == result.topic_id != ZERO_UUID
+    assert topic.configs == {"retention.ms": "1000"}
+    for partition in topic.partitions:
+        assert (partition.leader, partition.leader_epoch) == (partition.replicas[0], 0)
+        assert partition.isr == partition.replicas
+
+
+def test_minus_one_means_the_brokers_default() -> None:
+    cluster = Cluster(brokers=3, num_partitions="5", default_replication_factor="2")
+    result = cluster.create("t")
+    assert (result.partitions, result.replication_factor) == (5, 2)
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
+def test_legal_names_are_accepted(name: str) -> None:
+    assert Cluster().create(name).error == NONE
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "x" * 250, "a b", "a/b", "tör", "a\n", "a,b", "a:b", "\0", "topic\u00b2", "a*"]
+)
+def test_illegal_names_are_refused(name: str) -> None:
+    cluster = Cluster()
+    result = cluster.create(name)
+    assert result.error == ErrorCode.INVALID_TOPIC_EXCEPTION and result.message
+    assert cluster.image.topics == {}
+
+
+def test_names_that_differ_only_in_dot_and_underscore_collide() -> None:
+    cluster = Cluster()
+    assert cluster.create("a.b").error == NONE
+    result = cluster.create("a_b")
+    assert (result.error, result.message) == (
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "Topic 'a_b' collides with existing topic: a.b",
+    )
+    assert cluster.create("a-b").error == NONE
+    assert [r.error for r in cluster.creates(NewTopic("c.d"), NewTopic("c_d"))] == [
+        NONE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ]
+
+
+def test_a_topic_exists_once() -> None:
+    cluster = Cluster()
+    first = cluster.create("t")
+    assert cluster.create("t").error == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert cluster.image.topics["t"].topic_id == first.topic_id
+
+
+def test_a_topic_named_twice_in_one_request_is_refused_once_and_not_created() -> None:
+    cluster = Cluster()
+    results = cluster.creates(NewTopic("t"), NewTopic("u"), NewTopic("t"))
+    assert [(r.name, r.error) for r in results] == [("t", ErrorCode.INVALID_REQUEST), ("u", NONE)]
+    assert set(cluster.image.topics) == {"u"}
+
+
+def test_the_metadata_topic_of_apache_kafka_cannot_be_created() -> None:
+    assert Cluster().create("__cluster_metadata").error == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("partitions", [0, -2, -(2**31)])
+def test_a_topic_has_at_least_one_partition(partitions: int) -> None:
+    assert Cluster().create("t", partitions).error == ErrorCode.INVALID_PARTITIONS
+
+
+@pytest.mark.parametrize("replicas", [0, -2, 2, 3])
+def test_replicas_are_at_least_one_and_at_most_the_brokers_there_are(replicas: int) -> None:
+    assert Cluster().create("t", 1, replicas).error == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_without_a_broker_nothing_can_be_created() -> None:
+    assert Cluster(brokers=0).create("t").error == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_a_request_for_millions_of_partitions_is_refused_before_any_is_made() -> None:
+    cluster = Cluster()
+    assert cluster.create("t", 2**31 - 1).error == ErrorCode.POLICY_VIOLATION
+    results = cluster.creates(NewTopic("a", 6000), NewTopic("b", 6000))
+    assert [r.error for r in results] == [NONE, ErrorCode.POLICY_VIOLATION]
+
+
+def test_one_bad_topic_does_not_spoil_the_others() -> None:
+    cluster = Cluster()
+    results = cluster.creates(NewTopic("good"), NewTopic("bad", 0), NewTopic("also good", 1), NewTopic("fine"))
+    assert [r.error == NONE for r in results] == [True, False, False, True]
+    assert set(cluster.image.topics) == {"good", "fine"}
+
+
+def test_validate_only_says_what_would_happen_and_does_nothing() -> None:
+    cluster = Cluster()
+    results = cluster.creates(NewTopic("t", 3), NewTopic("", 1), validate_only=True)
+    assert [(r.error, r.partitions) for r in results] == [(NONE, 3), (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)]
+    assert cluster.image.topics == {}
+
+
+# Explicit assignments
+
+
+def test_an_explicit_assignment_is_taken_as_given() -> None:
+    cluster = Cluster(brokers=4)
+    result = cluster.assign("t", (1, [3, 2]), (0, [1, 0]))
+    assert (result.error, result.partitions, result.replication_factor) == (NONE, 2, 2)
+    assert cluster.replicas("t") == [(1, 0), (3, 2)]
+    assert cluster.image.topics["t"].partitions[1].leader == 3
+
+
+@pytest.mark.parametrize("others", [{"partitions": 1}, {"replication_factor": 1}])
+def test_an_explicit_assignment_excludes_counts(others: dict[str, int]) -> None:
+    assert Cluster().assign("t", (0, [0]), **others).error == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("assignments", "why"),
+    [
+        ([(0, [])], "empty replica list"),
+        ([(0, [0, 0])], "more than once"),
+        ([(0, [9])], "no such broker"),
+        ([(0, [0]), (0, [1])], "multiple"),
+        ([(0, [0]), (2, [1])], "consecutive"),
+        ([(1, [0])], "consecutive"),
+        ([(-1, [0])], "consecutive"),
+        ([(0, [0]), (1, [0, 1])], "replica(s)"),
+    ],
+)
+def test_an_impossible_assignment_is_refused(assignments: list[tuple[int, list[int]]], why: str) -> None:
+    result = Cluster(brokers=2).assign("t", *assignments)
+    assert result.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert result.message is not None and why in result.message
+
+
+# Settings of new topics
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.sm", "1"),
+        ("retention.ms", "soon"),
+        ("retention.ms", "-2"),
+        ("retention.ms", "9223372036854775808"),
+        ("cleanup.policy", "shred"),
+        ("cleanup.policy", "delete,shred"),
+        ("compression.type", "rar"),
+        ("min.insync.replicas", "0"),
+        ("segment.bytes", "14"),
+        ("preallocate", "maybe"),
+        ("min.cleanable.dirty.ratio", "1.5"),
+        ("message.timestamp.type", "createtime"),
+        ("remote.storage.enable", "true"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_an_invalid_config(name: str, value: str) -> None:
+    cluster = Cluster()
+    (result,) = cluster.creates(NewTopic("t", configs=[(name, value)]))
+    assert result.error == ErrorCode.INVALID_CONFIG
+    assert result.message is not None and name in result.message
+    assert cluster.image.topics == {}
+
+
+def test_an_unknown_setting_comes_with_a_near_match() -> None:
+    (result,) = Cluster().creates(NewTopic("t", configs=[("retention.sm", "1")]))
+    assert result.message == "Unknown topic config name: retention.sm (did you mean retention.ms?)"
+
+
+def test_a_setting_without_a_value_is_an_invalid_config() -> None:
+    (result,) = Cluster().creates(NewTopic("t", configs=[("retention.ms", None)]))
+    assert result.error == ErrorCode.INVALID_CONFIG
+
+
+def test_settings_that_contradict_each_other_are_an_invalid_config() -> None:
+    result = Cluster().create("t", min_compaction_lag_ms="10", max_compaction_lag_ms="9")
+    assert result.error == ErrorCode.INVALID_CONFIG
+
+
+def test_settings_of_apache_kafka_without_meaning_here_are_kept() -> None:
+    cluster = Cluster()
+    (result,) = cluster.creates(
+        NewTopic("t", configs=[("leader.replication.throttled.replicas", "0:1"), ("remote.storage.enable", "false")])
+    )
+    assert result.error == NONE
+    assert cluster.image.topics["t"].configs["leader.replication.throttled.replicas"] == "0:1"
+
+
+# CreatePartitions
+
+
+def test_a_topic_grows_and_its_partitions_stay_as_they_are() -> None:
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 2, 2)
+    before = cluster.image.topics["t"]
+    assert [r.error for r in cluster.grow(MorePartitions("t", 5))] == [NONE]
+    after = cluster.image.topics["t"]
+    assert len(after.partitions) == 5
+    assert after.partitions[:2] == before.partitions and after.topic_id == before.topic_id
+    assert all(len(p.replicas) == 2 and p.leader == p.replicas[0] for p in after.partitions[2:])
+    assert len({p.leader for p in after.partitions[:3]}) == 3, "leadership goes on round the brokers"
+
+
+def test_growing_needs_a_larger_number() -> None:
+    cluster = Cluster()
+    cluster.create("t", 3)
+    for count in (3, 2, 0, -1):
+        (result,) = cluster.grow(MorePartitions("t", count))
+        assert result.error == ErrorCode.INVALID_PARTITIONS, count
+    assert cluster.grow(MorePartitions("t", 2**31 - 1))[0].error == ErrorCode.POLICY_VIOLATION
+    assert len(cluster.image.topics["t"].partitions) == 3
+
+
+def test_growing_an_unknown_topic_is_refused() -> None:
+    assert Cluster().grow(MorePartitions("t", 3))[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_growing_with_assignments() -> None:
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 2)
+    cases: list[tuple[list[list[int]], ErrorCode]] = [
+        ([[0, 1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([[0, 1], [1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([[0, 1], [1, 9]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([[0, 1], [2, 0]], NONE),
+    ]
+    for assignments, expected in cases:
+        assert cluster.grow(MorePartitions("t", 3, assignments))[0].error == expected, assignments
+    assert cluster.replicas("t")[1:] == [(0, 1), (2, 0)]
+
+
+def test_growing_a_topic_twice_in_one_request_is_refused_and_validate_only_changes_nothing() -> None:
+    cluster = Cluster()
+    cluster.create("t")
+    assert [r.error for r in cluster.grow(MorePartitions("t", 2), MorePartitions("t", 3))] == [
+        ErrorCode.INVALID_REQUEST
+    ]
+    assert cluster.grow(MorePartitions("t", 2), validate_only=True)[0].error == NONE
+    assert len(cluster.image.topics["t"].partitions) == 1
+
+
+# DeleteTopics
+
+
+def test_topics_are_deleted_by_name_and_by_id() -> None:
+    cluster = Cluster()
+    a, b = cluster.create("a"), cluster.create("b", 3, retention_ms="1")
+    results = cluster.delete(TopicReference("a"), TopicReference(None, b.topic_id))
+    assert [(r.name, r.topic_id, r.error) for r in results] == [("a", a.topic_id, NONE), ("b", b.topic_id, NONE)]
+    assert cluster.image.topics == {} and cluster.image.topic_names == {}
+
+
+def test_a_topic_made_again_has_a_new_id_and_none_of_the_old_settings() -> None:
+    cluster = Cluster()
+    old = cluster.create("t", 3, retention_ms="1")
+    cluster.delete(TopicReference("t"))
+    new = cluster.create("t", 1)
+    assert new.topic_id != old.topic_id
+    assert cluster.image.topics["t"].configs == {}
+    assert len(cluster.image.topics["t"].partitions) == 1
+    assert cluster.delete(TopicReference(None, old.topic_id))[0].error == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_deleting_what_is_not_there_says_so() -> None:
+    results = Cluster().delete(TopicReference("t"), TopicReference(None, b"x" * 16), TopicReference("a/b"))
+    assert [r.error for r in results] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+
+
+def test_a_reference_is_a_name_or_an_id_and_comes_once() -> None:
+    cluster = Cluster()
+    t = cluster.create("t")
+    assert [r.error for r in cluster.delete(TopicReference(None))] == [ErrorCode.INVALID_REQUEST]
+    assert [r.error for r in cluster.delete(TopicReference("t", t.topic_id))] == [ErrorCode.INVALID_REQUEST]
+    assert [r.error for r in cluster.delete(TopicReference("t"), TopicReference("t"))] == [ErrorCode.INVALID_REQUEST]
+    assert [r.error for r in cluster.delete(TopicReference("t"), TopicReference(None, t.topic_id))] == [
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert "t" in cluster.image.topics
+
+
+def test_deletion_can_be_switched_off() -> None:
+    cluster = Cluster(delete_topic_enable="false")
+    cluster.create("t")
+    assert cluster.delete(TopicReference("t"))[0].error == ErrorCode.TOPIC_DELETION_DISABLED
+    assert "t" in cluster.image.topics
+
+
+# Producer ids
+
+
+def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
+    first = controller.next_producer_id_block(0, None, 1)
+    assert first.reply == range(0, 1000)
+    (put,) = first.changes
+    assert isinstance(put, Put)
+    second = controller.next_producer_id_block(1, put.value, 5000)
+    assert second.reply == range(1000, 6000)

@@ -1,0 +1,139 @@
+"""The image is built from the store's entries alone, and shares what did not change."""
+
+import pytest
+
+from ottla.metadata import records
+from ottla.metadata.image import NO_IMAGE, ClusterImage, PartitionImage
+from ottla.metadata.store import Change, Entry
+from ottla.types import Endpoint, TopicPartition
+
+ID_A, ID_B = bytes([1]) * 16, bytes([2]) * 16
+
+
+def put(key: str, value: bytes, version: int = 0, revision: int = 1) -> Change:
+    return Change(key, Entry(key, value, version, revision, revision), revision)
+
+
+def gone(key: str) -> Change:
+    return Change(key, None, 2)
+
+
+def topic_entries(name: str, topic_id: bytes, *leaders: int, configs: dict[str, str] | None = None) -> list[Change]:
+    return [
+        put(records.topic_key(name), records.write_topic(topic_id, [(leader,) for leader in leaders])),
+        put(records.topic_config_key(name), records.write_config(configs or {})),
+        *(
+            put(records.partition_state_key(name, index), records.write_partition_state(leader, 4, [leader]), version=7)
+            for index, leader in enumerate(leaders)
+        ),
+    ]
+
+
+def two_topics() -> ClusterImage:
+    return NO_IMAGE.apply(
+        topic_entries("a", ID_A, 0, 1) + topic_entries("b", ID_B, 0, configs={"retention.ms": "5"}), 1
+    )
+
+
+def test_topics_brokers_configs_controller_and_cluster_id_are_read() -> None:
+    image = two_topics().apply(
+        [
+            put("/brokers/ids/3", records.write_broker({"PLAINTEXT": Endpoint("::1", 9092)}, "r1", 5), revision=9),
+            put("/config/brokers/<default>", records.write_config({"x": "1"})),
+            put("/config/brokers/3", records.write_config({"y": "2"})),
+            put("/controller", records.write_controller(3, 5)),
+            put("/cluster/id", records.write_cluster_id("abc")),
+        ],
+        9,
+    )
+    assert image.topics["a"].partitions == (
+        PartitionImage(0, 0, 4, 7, (0,), (0,)),
+        PartitionImage(1, 1, 4, 7, (1,), (1,)),
+    )
+    assert image.topics["b"].configs == {"retention.ms": "5"}
+    assert image.topic_names == {ID_A: "a", ID_B: "b"}
+    assert image.brokers[3] == (3, 9, {"PLAINTEXT": Endpoint("::1", 9092)}, "r1")
+    assert image.broker_configs == {"": {"x": "1"}, "3": {"y": "2"}}
+    assert (image.controller_id, image.cluster_id, image.version) == (3, "abc", 9)
+
+
+def test_a_changed_topic_leaves_the_others_and_the_old_image_as_they_were() -> None:
+    before = two_topics()
+    state = records.write_partition_state(-1, 5, [1])
+    after = before.apply([put(records.partition_state_key("a", 1), state, version=8)], 2)
+    assert after.topics["a"].partitions[1] == PartitionImage(1, -1, 5, 8, (1,), (1,))
+    assert after.topics["a"].partitions[0] is not None
+    assert after.topics["b"] is before.topics["b"]
+    assert after.brokers is before.brokers and after.broker_configs is before.broker_configs
+    assert before.topics["a"].partitions[1].leader == 1
+
+
+def test_a_deleted_topic_is_gone_by_name_and_by_id() -> None:
+    keys = [records.partition_state_key("a", 0), records.partition_state_key("a", 1)]
+    after = two_topics().apply([*map(gone, keys), gone(records.topic_config_key("a")), gone(records.topic_key("a"))], 2)
+    assert set(after.topics) == {"b"} and after.topic_names == {ID_B: "b"}
+    assert after.find_topic_by_id(ID_A) is None
+
+
+def test_a_topic_made_again_has_nothing_of_the_old_one_but_its_name() -> None:
+    after = two_topics().apply([*topic_entries("b", ID_A[:15] + b"x", 2, 2), gone(records.topic_config_key("b"))], 2)
+    assert after.topics["b"].topic_id == ID_A[:15] + b"x"
+    assert [partition.leader for partition in after.topics["b"].partitions] == [2, 2]
+    assert after.topics["b"].configs == {}
+    assert set(after.topic_names.values()) == {"a", "b"} and ID_B not in after.topic_names
+
+
+def test_a_partition_without_a_state_has_no_leader() -> None:
+    image = NO_IMAGE.apply([put(records.topic_key("t"), records.write_topic(ID_A, [(1, 2)]))], 1)
+    assert image.topics["t"].partitions == (PartitionImage(0, -1, 0, -1, (1, 2), ()),)
+
+
+@pytest.mark.parametrize("name", ["state", "partitions", "topics", "controller"])
+def test_a_topic_may_be_called_like_a_part_of_the_layout(name: str) -> None:
+    image = NO_IMAGE.apply(topic_entries(name, ID_A, 0, configs={"retention.ms": "1"}), 1)
+    assert image.topics[name].partitions[0].leader == 0
+    assert image.topics[name].configs == {"retention.ms": "1"}
+
+
+def test_keys_that_mean_nothing_to_the_image_leave_it_the_same() -> None:
+    image = two_topics()
+    assert image.apply([put(records.PRODUCER_ID_BLOCK, b"{}"), put("/brokers/topics", b"{}")], 5) is image
+
+
+def test_partitions_are_found_or_not() -> None:
+    image = two_topics()
+    found = image.find_partition(TopicPartition("a", 1))
+    assert found is not None and found.index == 1
+    for nowhere in (TopicPartition("a", 2), TopicPartition("a", -1), TopicPartition("z", 0)):
+        assert image.find_partition(nowhere) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("/brokers/topics/t", b"not json"),
+        ("/brokers/topics/t", b"[]"),
+        ("/brokers/topics/t", b'{"partitions":{"1":[0]},"topic_id":"AAAAAAAAAAAAAAAAAAAAAA"}'),
+        ("/brokers/topics/t", b'{"partitions":{},"topic_id":"short"}'),
+        ("/brokers/topics/t/partitions/0/state", b'{"leader":1}'),
+        ("/brokers/ids/1", b'{"endpoints":["PLAINTEXT:/nowhere"]}'),
+        ("/config/topics/t", b'{"version":1}'),
+        ("/controller", b"{}"),
+        ("/cluster/id", b"{}"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_named_by_its_key(key: str, value: bytes) -> None:
+    with pytest.raises(records.RecordError, match=key.replace("/", "/")):
+        NO_IMAGE.apply([put(key, value)], 1)
+
+
+def test_the_values_are_written_as_zookeeper_holds_them() -> None:
+    assert records.write_partition_state(0, 3, (0, 1)) == (
+        b'{"version":1,"leader":0,"leader_epoch":3,"isr":[0,1],"controller_epoch":0}'
+    )
+    assert records.write_topic(ID_A, [(0, 1)]) == (
+        b'{"version":3,"topic_id":"AQEBAQEBAQEBAQEBAQEBAQ","partitions":{"0":[0,1]},'
+        b'"adding_replicas":{},"removing_replicas":{}}'
+    )
+    assert records.write_config({"a": "1"}) == b'{"version":1,"config":{"a":"1"}}'
+    assert records.read_producer_id_block("", records.write_producer_id_block(1, 1000, 1999)) == (1000, 1999)
