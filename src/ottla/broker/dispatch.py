@@ -52,6 +52,7 @@ SERVED: dict[int, Served] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served("incremental_alter_configs", range(0, 2)),
     ApiKey.DESCRIBE_CLUSTER: Served("describe_cluster", range(0, 3)),
     ApiKey.DESCRIBE_PRODUCERS: Served("describe_producers", range(0, 1)),
+    ApiKey.LIST_CONFIG_RESOURCES: Served("list_config_resources", range(0, 2)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served("describe_topic_partitions", range(0, 1)),
 }
 """Every API this broker serves. Handlers are imported when first asked for, so that starting stays quick."""

@@ -39,7 +39,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.dispatcher = Dispatcher(services=None)  # type: ignore[arg-type]
-        self.handlers: dict[int, Any] = {}
+        self.handlers: dict[int, Any] = dict.fromkeys(SERVED, _unexpected)
         monkeypatch.setattr(dispatch, "_handlers", self.handlers)
 
     def frame(self, request: Any, version: int, correlation_id: int = 7, client_id: str = "c") -> bytes:
@@ -57,6 +57,10 @@ class World:
         correlated, response = decode_response(request.api_key, version, answer[4:])
         assert correlated == correlation_id
         return response
+
+
+def _unexpected(request: Any, context: Any) -> Any:
+    raise AssertionError(f"{request} was not to be handled")
 
 
 async def _result(awaitable: Any) -> Any:
@@ -160,7 +164,7 @@ def test_produce_is_advertised_from_version_zero_for_librdkafka() -> None:
         (struct.pack(">hhih", 3, 0, 1, 30_000) + b"short", "request header"),
         (struct.pack(">hhih", 3, 0, 1, 2) + b"\xff\xfe", "request header"),
         (struct.pack(">hhih", 3, 4, 1, -1) + b"\x7f\xff\xff\xff", "MetadataRequest v4"),
-        (struct.pack(">hhih", 0, 9, 1, -1) + b"\0\xff\xff\xff\xff\xff\xff", "ProduceRequest v9"),
+        (struct.pack(">hhih", 0, 9, 1, -1) + b"\0\x02\x00", "ProduceRequest v9"),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "API key"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "API key"),
     ],

@@ -1,0 +1,207 @@
+"""`ottla serve` as a process: ready line, clean ends, and mistakes told in one line."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ottla.protocol.api import ApiKey
+from ottla.protocol.framing import decode_response, encode_request
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+SOURCE = str(Path(__file__).parents[3] / "src")
+
+
+def start(*arguments: str, stdin: int | None = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ottla", "serve", *arguments],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
+
+
+@contextmanager
+def serving(*arguments: str, stdin: int | None = subprocess.DEVNULL) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    process = start("--listen", "127.0.0.1:0", *arguments, stdin=stdin)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        readable, _, _ = select.select([process.stdout], [], [], 30)
+        assert readable, "no ready line"
+        line = process.stdout.readline().decode()
+        assert line.startswith("ottla ready: 127.0.0.1:"), line + process.stderr.read().decode()
+        yield process, int(line.rpartition(":")[2])
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def refused(*arguments: str) -> str:
+    """The one line a refused start says."""
+    process = start(*arguments)
+    out, err = process.communicate(timeout=30)
+    text = err.decode()
+    assert process.returncode == 2, text
+    assert out == b"" and "Traceback" not in text
+    lines = [line for line in text.splitlines() if line.startswith("ottla: ")]
+    assert len(lines) == 1 and text.endswith(lines[0] + "\n"), text
+    return lines[0]
+
+
+class Client:
+    """Speaks the protocol over a plain socket."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+
+    def send(self, request: object, version: int) -> None:
+        key: int = request.api_key  # type: ignore[attr-defined]
+        self.socket.sendall(encode_request(key, version, 1, "test", request))  # type: ignore[arg-type]
+
+    def receive(self, key: ApiKey, version: int) -> object:
+        size = int.from_bytes(self._read(4), "big")
+        return decode_response(key, version, self._read(size))[1]
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = self.socket.recv(size - len(data))
+            assert piece, "the connection was closed"
+            data += piece
+        return data
+
+    def metadata(self, topic: str) -> MetadataResponse:
+        self.send(MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)]), 9)
+        response = self.receive(ApiKey.METADATA, 9)
+        assert isinstance(response, MetadataResponse)
+        return response
+
+
+def test_it_says_when_it_is_ready_and_answers(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path)) as (_, port):
+        response = Client(port).metadata("orders")
+        assert [(broker.host, broker.port) for broker in response.brokers] == [("127.0.0.1", port)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    with serving("--data", str(tmp_path)) as (process, port):
+        Client(port).metadata("orders")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err.decode()
+        assert out == b"" and b"Traceback" not in err
+    # Its data and its directory are free for the next one.
+    with serving("--data", str(tmp_path)) as (_, port):
+        assert [topic.name for topic in Client(port).metadata("orders").topics] == ["orders"]
+
+
+def test_a_fetch_that_waits_is_answered_before_the_end(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path)) as (process, port):
+        client = Client(port)
+        client.metadata("orders")
+        partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        topic = FetchRequest.FetchTopic(topic="orders", partitions=[partition])
+        client.send(FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1000, topics=[topic]), 11)
+        time.sleep(0.2)  # the request must have arrived; nothing else tells
+        began = time.monotonic()
+        process.terminate()
+        response = client.receive(ApiKey.FETCH, 11)
+        assert isinstance(response, FetchResponse) and response.error_code == 0
+        process.communicate(timeout=20)
+        assert process.returncode == 0 and time.monotonic() - began < 10
+
+
+def test_it_ends_with_its_standard_input_where_asked(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path), "--stop-with-stdin", stdin=subprocess.PIPE) as (process, _):
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+
+
+def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = refused("--listen", address, "--data", str(tmp_path))
+        assert line.startswith(f"ottla: cannot listen on {address}: the port is taken (")
+    # The failed start left nothing behind.
+    with serving("--data", str(tmp_path)) as (_, port):
+        Client(port).metadata("orders")
+
+
+def test_a_directory_in_use_is_told_with_who_uses_it(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path)) as (process, port):
+        line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path))
+        assert str(tmp_path) in line and str(process.pid) in line
+        Client(port).metadata("orders")
+
+
+def test_a_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path / "file"))
+    assert str(tmp_path / "file") in line
+    line = refused("--listen", "127.0.0.1:0", "--data", "/proc/nowhere")
+    assert "/proc/nowhere" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "num.partition=3"], "Unknown setting num.partition"),
+        (["--set", "num.partitions=many"], "Invalid value many for configuration num.partitions"),
+        (["--set", "num.partitions=0"], "Invalid value 0 for configuration num.partitions"),
+        (["--set", "listeners=nonsense"], "Invalid value nonsense for configuration listeners"),
+        (["--listen", "no.such.host.invalid:0"], "cannot listen on no.such.host.invalid:0"),
+        (["--listen", "203.0.113.7:0"], "cannot listen on 203.0.113.7:0"),
+        (["--metrics", "nonsense"], "Invalid value nonsense for configuration ottla.metrics.listen"),
+    ],
+)
+def test_a_bad_setting_is_told_in_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
+    listen = [] if "--listen" in arguments or "listeners" in arguments[1] else ["--listen", "127.0.0.1:0"]
+    assert message in refused("--data", str(tmp_path / "d"), *listen, *arguments)
+
+
+def test_metrics_count_what_happened(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        metrics_port = probe.getsockname()[1]
+    with serving("--data", str(tmp_path), "--metrics", f"127.0.0.1:{metrics_port}") as (_, port):
+        client = Client(port)
+        client.metadata("orders")
+
+        def http(request: bytes) -> str:
+            with socket.create_connection(("127.0.0.1", metrics_port), timeout=20) as connection:
+                connection.sendall(request)
+                return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+        text = http(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert text.startswith("HTTP/1.1 200 OK\r\n")
+        assert 'ottla_requests_total{api="Metadata",version="9"} 1.0' in text
+        assert 'ottla_request_seconds_count{api="Metadata"} 1.0' in text
+        assert "ottla_connections 1.0" in text and "ottla_partitions 1.0" in text
+        assert 'ottla_log_end_offset{partition="0",topic="orders"} 0.0' in text
+        assert http(b"GET /elsewhere HTTP/1.1\r\n\r\n").startswith("HTTP/1.1 404")
+        assert http(b"POST /metrics HTTP/1.1\r\n\r\n").startswith("HTTP/1.1 405")
+        assert http(b"G" * 20_000).startswith("HTTP/1.1 431")
+
+
+def test_starting_loads_no_library_it_does_not_need() -> None:
+    """Start-up time: the tools of the other commands stay out of the broker's process."""
+    code = "import sys, ottla.cli.serve, ottla.broker.broker; print(' '.join(sys.modules))"
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env={**os.environ, "PYTHONPATH": SOURCE}, check=True
+    )
+    loaded = set(out.stdout.decode().split())
+    assert not loaded & {"typer", "click", "rich", "pyarrow", "numpy", "prometheus_client", "argparse", "http", "email"}
