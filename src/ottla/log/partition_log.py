@@ -7,7 +7,6 @@ flushed_offset is on stable storage.
 import enum
 import logging
 import os
-import zlib
 from bisect import bisect_right
 from typing import Any, NamedTuple
 
@@ -20,25 +19,26 @@ from ottla.log.flush import FlushTicket, UnsyncedSegments
 from ottla.log.index import CorruptIndex
 from ottla.log.leader_epochs import LeaderEpochCache
 from ottla.log.open_files import OpenFiles
-from ottla.log.producer_snapshot import encode_snapshot
 from ottla.log.producer_state import ProducerStateManager
-from ottla.log.recovery import EPOCHS_FILE, SNAPSHOT_SUFFIX, LogLoader, offset_of, snapshot_path
+from ottla.log.recovery import EPOCHS_FILE, LogLoader
 from ottla.log.replay import aborted_entry, note_batch
 from ottla.log.retention import SegmentFacts, segments_to_delete
-from ottla.log.segment import INT32_MAX, Segment
+from ottla.log.rolling import RollRules
+from ottla.log.segment import Segment
 from ottla.log.segments import Segments
+from ottla.log.snapshot_files import SnapshotFiles
+from ottla.log.time_search import OffsetAndTimestamp, find_by_timestamp, find_latest
 from ottla.log.transaction_index import AbortedTransaction, collect
-from ottla.log.validation import open_single_batch, prepare_client_batch
+from ottla.log.validation import BatchRules
 from ottla.protocol.record_batch import (
     BatchHeader,
     ControlType,
-    Record,
     check_crc,
     iter_batches,
     read_end_marker,
     stamped_prefix,
 )
-from ottla.types import INT64_MAX, TopicPartition
+from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.log")
 
@@ -63,14 +63,6 @@ class Appended(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     duplicate: bool = False
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """A record by its time."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
 
 
 class PartitionLog:
@@ -102,6 +94,9 @@ class PartitionLog:
         self.flushed_offset = 0
         self.first_dirty_offset = 0
         """Compaction has seen everything below."""
+        self._snapshots = SnapshotFiles(self.disk, directory)
+        self._snapshot_offset = -1
+        """Where the latest producer snapshot was taken."""
         self._clock = clock
         self._opened_ms = self._last_flush_ms = clock()
         self._unsynced = UnsyncedSegments()
@@ -109,9 +104,7 @@ class PartitionLog:
         """A failed append left bytes behind that could not be cut off yet."""
         self._has_lost_writes = False
         """A sync failed: what the disk had accepted may be gone, and only opening the log again can tell."""
-        self._snapshot_offset = -1
-        """Where the latest producer snapshot was taken."""
-        self._update_roll_rules()
+        self._update_rules()
 
     @classmethod
     def open(
@@ -131,7 +124,7 @@ class PartitionLog:
         files: OpenFiles | None = None,
     ) -> "PartitionLog":
         """Opens the log in `directory`, which may be new. OSError if its files cannot be used at all."""
-        self = cls(directory, topic_partition, topic_id, config, files or OpenFiles(disk), clock)
+        self = cls(directory, topic_partition, topic_id, config, OpenFiles(disk) if files is None else files, clock)
         disk.make_directories(directory)
         loaded = self._loader().load(
             clean_shutdown=clean_shutdown, recovery_point=recovery_point, first_offset=log_start_offset
@@ -170,14 +163,11 @@ class PartitionLog:
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
         self.segments.active.index_interval_bytes = config.index_interval_bytes
-        self._update_roll_rules()
+        self._update_rules()
 
-    def _update_roll_rules(self) -> None:
-        config = self.config
-        self._roll_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
-        # Entries of the time index are the larger ones, and it never has more of them than the offset index.
-        self._index_entries_max = max(1, config.segment_index_bytes // 12)
-        self._roll_timestamp = -1
+    def _update_rules(self) -> None:
+        self._rules = BatchRules(self.config)
+        self._rolling = RollRules(self.topic_partition, self.config)
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -218,17 +208,17 @@ class PartitionLog:
         `transaction_version` is that of a marker's coordinator. `verification_guard` is what `producers` gave
         out before the coordinator was asked whether the transaction is open.
         """
-        header = open_single_batch(batch, self.config)
+        header = self._rules.open(batch)
         now = self._clock()
         append_time = -1
         if origin is Origin.CLIENT:
-            batch, header, append_time = prepare_client_batch(batch, header, self.config, now, produce_version)
-        marker = None
-        if header.producer_id >= 0:
+            batch, header, append_time = self._rules.prepare(batch, header, now, produce_version)
+        producer_id, marker = header.producer_id, None
+        if producer_id >= 0:
             if header.attributes & _CONTROL:
                 marker = read_end_marker(batch)
                 self.producers.check_marker(
-                    header.producer_id, header.producer_epoch, marker[1], transaction_version=transaction_version
+                    producer_id, header.producer_epoch, marker[1], transaction_version=transaction_version
                 )
             else:
                 duplicate = self._check_producer(header, origin, produce_version, verification_guard)
@@ -236,38 +226,29 @@ class PartitionLog:
                     return duplicate if append_time >= 0 else duplicate._replace(log_append_time_ms=-1)
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
-        prefix = stamped_prefix(base_offset, header.batch_length, leader_epoch)
-        self._write((prefix, memoryview(batch)[16:]), header.batch_length + 12, last_offset, header.max_timestamp, now)
+        length = header.batch_length
+        prefix = stamped_prefix(base_offset, length, leader_epoch)
+        self._write((prefix, memoryview(batch)[16:]), length + 12, last_offset, header.max_timestamp, now)
         if leader_epoch > self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         if marker is not None:
             self._note_marker(header, marker, last_offset, now)
-        elif header.producer_id >= 0:
-            self.producers.update(
-                header.producer_id,
-                header.producer_epoch,
-                base_offset,
-                last_offset,
-                header.last_sequence,
-                header.max_timestamp,
-                transactional=bool(header.attributes & _TRANSACTIONAL),
-                now=now,
-            )
-        return Appended(base_offset, last_offset, append_time, self.log_start_offset)
+        elif producer_id >= 0:
+            self.producers.update(header, base_offset, now)
+        return Appended(base_offset, last_offset, append_time, self.log_start_offset, False)
 
     def _check_producer(
         self, header: BatchHeader, origin: Origin, produce_version: int | None, guard: int | None
     ) -> Appended | None:
         """Refuses a data batch out of turn; for a duplicate, where the original went."""
-        transactional = bool(header.attributes & _TRANSACTIONAL)
         duplicate = self.producers.check(
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            header.last_sequence,
-            transactional=transactional,
+            header,
             check_sequence=origin is Origin.CLIENT,
-            require_known_start=transactional and (produce_version or 0) >= _EPOCH_BUMP_SINCE_PRODUCE_VERSION,
+            require_known_start=(
+                produce_version is not None
+                and produce_version >= _EPOCH_BUMP_SINCE_PRODUCE_VERSION
+                and bool(header.attributes & _TRANSACTIONAL)
+            ),
         )
         if duplicate is not None:
             return Appended(
@@ -289,13 +270,7 @@ class PartitionLog:
         if kind not in (ControlType.ABORT, ControlType.COMMIT):
             return
         completed = self.producers.update_marker(
-            header.producer_id,
-            header.producer_epoch,
-            offset,
-            header.max_timestamp,
-            aborted=kind is ControlType.ABORT,
-            coordinator_epoch=coordinator_epoch,
-            now=now,
+            header, offset, now, aborted=kind is ControlType.ABORT, coordinator_epoch=coordinator_epoch
         )
         entry = aborted_entry(self.producers, completed)
         if entry is not None:
@@ -335,21 +310,23 @@ class PartitionLog:
         """Puts one batch at the end of the active segment, or of a new one, and moves the log end offset."""
         if self._is_torn or self._has_lost_writes:
             self._mend()
-        if self._roll_timestamp < 0:
-            self._find_roll_timestamp(self.segments.active)
         if size > self.config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"a batch of {size} bytes; segment.bytes is {self.config.segment_bytes}",
             )
-        segment = self.segments.active
+        segment, rolling = self.segments.active, self._rolling
         try:
-            if segment.size == 0:
-                self._begin_segment(segment, now, max_timestamp)
-            elif self._is_full(segment, size, last_offset, max_timestamp):
+            if not rolling.is_begun and segment.size:
+                rolling.begin(segment.base_offset, segment.find_first_timestamp())
+            if segment.size and rolling.is_full(
+                segment.base_offset, segment.size, segment.index_entries, size, last_offset, max_timestamp
+            ):
                 self.roll()
                 segment = self.segments.active
-                self._begin_segment(segment, now, max_timestamp)
+            if segment.size == 0:
+                segment.begin(now, max_timestamp)
+                rolling.begin(segment.base_offset, max_timestamp)
             segment.append(buffers, size, last_offset, max_timestamp)
         except OSError as error:
             self._is_torn = True
@@ -380,34 +357,10 @@ class PartitionLog:
 
     # --- rolling ------------------------------------------------------------------------------------------
 
-    def _begin_segment(self, segment: Segment, now: int, max_timestamp: int) -> None:
-        """The first batch of a segment is about to be written: its age counts from here."""
-        segment.created_ms = now
-        segment.first_timestamp = max_timestamp
-        self._find_roll_timestamp(segment)
-
-    def _find_roll_timestamp(self, segment: Segment) -> None:
-        """Which record is too late for this segment. Records without a time are left to `roll_if_due`."""
-        first = segment.find_first_timestamp()
-        self._roll_timestamp = first + self._roll_ms - self._jitter_ms(segment) if first >= 0 else INT64_MAX
-
-    def _is_full(self, segment: Segment, size: int, last_offset: int, max_timestamp: int) -> bool:
-        return (
-            segment.size + size > self.config.segment_bytes
-            or max_timestamp > self._roll_timestamp
-            or last_offset - segment.base_offset > INT32_MAX
-            or (segment.offset_index is not None and len(segment.offset_index) >= self._index_entries_max)
-        )
-
-    def _jitter_ms(self, segment: Segment) -> int:
-        bound = min(self.config.segment_jitter_ms, self._roll_ms)
-        # A fixed hash spreads the partitions as well as a random number, and a replayed run rolls where it did.
-        return zlib.crc32(f"{self.topic_partition}:{segment.base_offset}".encode()) % bound if bound > 0 else 0
-
     def roll_if_due(self, now: int) -> bool:
         """Starts a new segment if the active one has been written to for segment.ms, though nobody appends."""
         active = self.segments.active
-        if active.size == 0 or now - active.begun_at(now) <= self._roll_ms - self._jitter_ms(active):
+        if active.size == 0 or not self._rolling.is_due(active.base_offset, active.begun_at(now), now):
             return False
         try:
             self.roll()
@@ -458,7 +411,8 @@ class PartitionLog:
                     end = segment.size
                 else:
                     end = segment.end_position(upper_bound)
-                data = segment.read(offset, max_bytes, end, minimum_one_batch)
+                bound = min(upper_bound, log_end_offset)
+                data = segment.read(offset, max_bytes, end, bound, minimum_one_batch)
                 if data is not None:
                     return data
         except OSError as error:
@@ -486,38 +440,16 @@ class PartitionLog:
     def find_offset_by_timestamp(self, timestamp: int, *, upper_bound: int) -> OffsetAndTimestamp | None:
         """The first record below `upper_bound` that is as late as `timestamp`."""
         try:
-            for segment in self._segments_from_start():
-                if segment.base_offset >= upper_bound:
-                    break
-                if segment.max_timestamp >= timestamp:
-                    found = segment.find_by_timestamp(timestamp, self.log_start_offset, segment.size)
-                    if found is not None:
-                        return _found(found) if found[0].offset < upper_bound else None
+            return find_by_timestamp(self.segments, timestamp, self.log_start_offset, upper_bound)
         except OSError as error:
             raise self._storage_error("cannot search by time", error) from error
-        return None
 
     def find_max_timestamp(self, upper_bound: int) -> OffsetAndTimestamp | None:
         """The record below `upper_bound` with the largest timestamp; the first of them, if several."""
-        best: OffsetAndTimestamp | None = None
         try:
-            for segment in self._segments_from_start():
-                if segment.base_offset >= upper_bound:
-                    break
-                if best is not None and segment.max_timestamp <= best.timestamp:
-                    continue
-                number = self.segments.number_of(segment.base_offset)
-                whole = self.segments.end_of(number, self.log_end_offset) <= upper_bound
-                end = segment.size if whole else segment.end_position(upper_bound)
-                found = segment.find_latest(self.log_start_offset, end)
-                if found is not None and (best is None or found[0].timestamp > best.timestamp):
-                    best = _found(found)
+            return find_latest(self.segments, self.log_start_offset, upper_bound, self.log_end_offset)
         except OSError as error:
             raise self._storage_error("cannot search by time", error) from error
-        return best
-
-    def _segments_from_start(self) -> list[Segment]:
-        return self.segments.between(self.log_start_offset, self.log_end_offset)
 
     # --- cutting ------------------------------------------------------------------------------------------
 
@@ -560,7 +492,8 @@ class PartitionLog:
         self.flushed_offset = min(self.flushed_offset, end)
         self.first_dirty_offset = min(self.first_dirty_offset, active.base_offset)
         self._is_torn = False
-        self._roll_timestamp = self._snapshot_offset = -1
+        self._snapshot_offset = -1
+        self._rolling.restart()
         self.leader_epochs.truncate_from_end(end)
         self._reload_producers()
 
@@ -568,15 +501,15 @@ class PartitionLog:
         """Forgets everything and starts over at `start_offset`."""
         try:
             self.segments.replace_all(lambda: self._loader().new_segment(start_offset))
-            for snapshot in self._snapshots():
-                self.disk.remove(snapshot_path(self.directory, snapshot))
+            self._snapshots.remove_above(-1)
         except OSError as error:
             self._has_lost_writes = True
             raise self._storage_error(f"cannot start over at {start_offset}", error) from error
         self._unsynced.cut([])
         self._unsynced.new_names = True
         self._is_torn = False
-        self._roll_timestamp = self._snapshot_offset = -1
+        self._snapshot_offset = -1
+        self._rolling.restart()
         self.log_start_offset = self.log_end_offset = self.high_watermark = start_offset
         self.flushed_offset = self.first_dirty_offset = start_offset
         self.leader_epochs.clear()
@@ -585,15 +518,8 @@ class PartitionLog:
 
     def _reload_producers(self) -> None:
         """The producers' state as of the end of the log: from a snapshot and what follows it."""
-        loader = self._loader()
-        snapshots = self._snapshots()
-        for snapshot in snapshots:
-            if snapshot > self.log_end_offset:
-                self.disk.remove(snapshot_path(self.directory, snapshot))
-        start = loader.load_snapshot(snapshots, self.log_end_offset)
-        if start < self.log_end_offset:
-            loader.replay(list(self.segments), start, self.log_end_offset)
-        self.producers = loader.producers
+        self._snapshots.remove_above(self.log_end_offset)
+        self.producers = self._loader().load_producers(list(self.segments), self.log_end_offset)
         self.producers.on_high_watermark(self.high_watermark)
 
     # --- upkeep -------------------------------------------------------------------------------------------
@@ -628,7 +554,7 @@ class PartitionLog:
             self.leader_epochs.truncate_from_start(self.log_start_offset)
             gone = self.segments.remove_oldest(count, now + self.config.file_delete_delay_ms)
             self._unsynced.forget(gone)
-            self._prune_snapshots()
+            self._snapshots.prune(self.segments.bases)
         except OSError as error:
             raise self._storage_error("cannot remove old segments", error) from error
         log.info("%s: %d segments removed, starts at %d", self.topic_partition, count, self.log_start_offset)
@@ -684,30 +610,12 @@ class PartitionLog:
             or now - self._last_flush_ms >= self.config.flush_ms
         )
 
-    def _snapshots(self) -> list[int]:
-        names = self.disk.list(self.directory)
-        return sorted(offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
-
     def snapshot_producers(self) -> None:
-        """Writes the producers' state as of the end of the log. Its checksum, not a sync, makes it trustworthy."""
-        if self._snapshot_offset == self.log_end_offset:
-            return
-        handle = self.disk.open(snapshot_path(self.directory, self.log_end_offset), create=True)
-        try:
-            self.disk.truncate(handle, 0)
-            self.disk.append(handle, (encode_snapshot(self.producers.entries()),))
-        finally:
-            self.disk.close(handle)
-        self._snapshot_offset = self.log_end_offset
-        self._prune_snapshots()
-
-    def _prune_snapshots(self) -> None:
-        """Keeps those that truncation may need, at the segments' beginnings, and the latest."""
-        snapshots = self._snapshots()
-        keep = {*self.segments.bases, *snapshots[-1:]}
-        for snapshot in snapshots:
-            if snapshot not in keep:
-                self.disk.remove(snapshot_path(self.directory, snapshot))
+        """Writes the producers' state as of the end of the log, so that a start need not read what lies before."""
+        if self._snapshot_offset != self.log_end_offset:
+            self._snapshots.write(self.log_end_offset, self.producers)
+            self._snapshot_offset = self.log_end_offset
+            self._snapshots.prune(self.segments.bases)
 
     def epochs_to_save(self) -> tuple[str, bytes] | None:
         """The leader epochs' file and content if it lacks something; to be written before a recovery point is."""
@@ -748,8 +656,3 @@ class PartitionLog:
         self.disk.rename(self.directory, new)
         self.directory = new
         return new
-
-
-def _found(found: tuple[Record, BatchHeader]) -> OffsetAndTimestamp:
-    record, header = found
-    return OffsetAndTimestamp(record.offset, record.timestamp, header.partition_leader_epoch)

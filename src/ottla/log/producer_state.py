@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.record_batch import BatchHeader
 from ottla.types import INT32_MAX
 
 CACHED_BATCHES = 5
 """A producer may have this many requests in flight, so any of the last five batches may come again."""
 
-NO_EPOCH = -1
 NO_SEQUENCE = -1
+_TRANSACTIONAL = 0x10
 
 
 class BatchMetadata(NamedTuple):
@@ -144,40 +145,30 @@ class ProducerStateManager:
     # --- before the append --------------------------------------------------------------------------------
 
     def check(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        base_sequence: int,
-        last_sequence: int,
-        *,
-        transactional: bool,
-        check_sequence: bool = True,
-        require_known_start: bool = False,
+        self, header: BatchHeader, *, check_sequence: bool = True, require_known_start: bool = False
     ) -> BatchMetadata | None:
-        """Refuses a batch out of turn; gives the original when the batch is a duplicate of one appended.
+        """Refuses a data batch out of turn; gives the original when it is a duplicate of one appended.
 
         `require_known_start`: a producer new here must begin with sequence 0 (transactions of version 2).
         """
+        producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
         entry = self._entries.get(producer_id)
         if entry is None:
-            if require_known_start and check_sequence and base_sequence != 0:
-                raise self._out_of_order(producer_id, producer_epoch, base_sequence, "nothing is known of it here")
+            if require_known_start and check_sequence and sequence != 0:
+                raise self._out_of_order(header, "nothing is known of it here")
             return None
         known_epoch = entry.producer_epoch
-        if check_sequence and not (producer_epoch == known_epoch and base_sequence == entry.next_sequence):
-            duplicate = entry.find_duplicate(producer_epoch, base_sequence, last_sequence)
+        if check_sequence and (epoch != known_epoch or sequence != entry.next_sequence):
+            duplicate = entry.find_duplicate(epoch, sequence, header.last_sequence)
             if duplicate is not None:
                 return duplicate
-        if producer_epoch < known_epoch:
+        if epoch < known_epoch:
             raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id}: epoch {producer_epoch} is older than {known_epoch}",
+                ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id}: epoch {epoch} is older than {known_epoch}"
             )
-        if check_sequence and base_sequence != (entry.next_sequence if producer_epoch == known_epoch else 0):
-            raise self._out_of_order(
-                producer_id, producer_epoch, base_sequence, f"{entry.next_sequence} of epoch {known_epoch} is next"
-            )
-        if entry.transaction_first_offset is not None and not transactional:
+        if check_sequence and sequence != (entry.next_sequence if epoch == known_epoch else 0):
+            raise self._out_of_order(header, f"{entry.next_sequence} of epoch {known_epoch} is next")
+        if entry.transaction_first_offset is not None and not header.attributes & _TRANSACTIONAL:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {producer_id} has an open transaction from offset {entry.transaction_first_offset} "
@@ -186,10 +177,11 @@ class ProducerStateManager:
         return None
 
     @staticmethod
-    def _out_of_order(producer_id: int, epoch: int, sequence: int, known: str) -> KafkaError:
+    def _out_of_order(header: BatchHeader, known: str) -> KafkaError:
         return KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {producer_id}: sequence {sequence} of epoch {epoch}, but {known}",
+            f"producer {header.producer_id}: sequence {header.base_sequence} of epoch {header.producer_epoch}, "
+            f"but {known}",
         )
 
     def check_marker(
@@ -218,56 +210,39 @@ class ProducerStateManager:
 
     # --- after the append ---------------------------------------------------------------------------------
 
-    def update(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        base_offset: int,
-        last_offset: int,
-        last_sequence: int,
-        timestamp: int,
-        *,
-        transactional: bool,
-        now: int,
-    ) -> None:
-        """Takes note of an appended data batch."""
+    def update(self, header: BatchHeader, base_offset: int, now: int) -> None:
+        """Takes note of a data batch appended at `base_offset`."""
+        _, _, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, _ = header
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
-        elif producer_epoch != entry.producer_epoch:
-            entry.begin_epoch(producer_epoch)
-        entry.add_batch(BatchMetadata(last_sequence, last_offset, last_offset - base_offset, timestamp))
+            entry = self._entries[producer_id] = ProducerEntry(producer_id, epoch)
+        elif epoch != entry.producer_epoch:
+            entry.begin_epoch(epoch)
+        last_sequence = (sequence + delta) & INT32_MAX if sequence >= 0 else NO_SEQUENCE
+        entry.add_batch(BatchMetadata(last_sequence, base_offset + delta, delta, timestamp))
         entry.last_timestamp = timestamp
         entry.last_seen_ms = now
-        if transactional and entry.transaction_first_offset is None:
+        if attributes & _TRANSACTIONAL and entry.transaction_first_offset is None:
             entry.transaction_first_offset = base_offset
             self._ongoing[base_offset] = producer_id
             if self.first_unstable_offset is None:
                 self.first_unstable_offset = base_offset
 
     def update_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        offset: int,
-        timestamp: int,
-        *,
-        aborted: bool,
-        coordinator_epoch: int,
-        now: int,
+        self, header: BatchHeader, offset: int, now: int, *, aborted: bool, coordinator_epoch: int
     ) -> CompletedTransaction | None:
         """Takes note of an appended end marker; gives the transaction it ended, if any record was in it.
 
         The transaction keeps holding back the last stable offset until the marker is committed:
         see `on_high_watermark`.
         """
+        producer_id = header.producer_id
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
-        elif producer_epoch != entry.producer_epoch:
-            entry.begin_epoch(producer_epoch)
+            entry = self._entries[producer_id] = ProducerEntry(producer_id, header.producer_epoch)
+        entry.begin_epoch(header.producer_epoch)
         entry.coordinator_epoch = coordinator_epoch
-        entry.last_timestamp = timestamp
+        entry.last_timestamp = header.max_timestamp
         entry.last_seen_ms = now
         entry.markers_seen += 1
         first_offset, entry.transaction_first_offset = entry.transaction_first_offset, None

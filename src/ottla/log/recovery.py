@@ -14,18 +14,18 @@ from ottla.log.disk import Disk
 from ottla.log.index import CorruptIndex, OffsetIndex
 from ottla.log.leader_epochs import LeaderEpochCache
 from ottla.log.open_files import OpenFiles
-from ottla.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from ottla.log.producer_state import ProducerStateManager
 from ottla.log.replay import needs_bytes, note_batch
 from ottla.log.scan import scan_batches, scan_headers
 from ottla.log.segment import SUFFIXES, Segment, file_name
+from ottla.log.snapshot_files import SUFFIX as SNAPSHOT_SUFFIX
+from ottla.log.snapshot_files import SnapshotFiles
 from ottla.log.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import CorruptBatch, check_crc
 
 log = logging.getLogger("ottla.log")
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
-SNAPSHOT_SUFFIX = ".snapshot"
 
 
 class LoadedLog(NamedTuple):
@@ -49,6 +49,7 @@ class LogLoader:
         self.index_interval_bytes = index_interval_bytes
         self.now = now
         self.producers = ProducerStateManager()
+        self.snapshots = SnapshotFiles(self.disk, directory)
         self.snapshot_offset = -1
         self.leader_epochs = LeaderEpochCache()
 
@@ -69,7 +70,7 @@ class LogLoader:
         self.leader_epochs.truncate_from_end(log_end_offset)
         for offset in snapshots:
             if offset > log_end_offset:
-                self.disk.remove(snapshot_path(self.directory, offset))
+                self.disk.remove(self.snapshots.path(offset))
         for segment in segments:
             segment.close()
         return LoadedLog(segments, log_end_offset, self.producers, self.snapshot_offset, self.leader_epochs)
@@ -122,27 +123,21 @@ class LogLoader:
         """The log end offset, or None when the files do not look like those of a clean shutdown after all."""
         try:
             log_end_offset = segments[-1].next_offset()
-            start = self.load_snapshot(snapshots, log_end_offset)
-            if start < log_end_offset:
-                self.replay(segments, start, log_end_offset)
+            self.load_producers(segments, log_end_offset, snapshots)
             return log_end_offset
         except CorruptBatch as error:
             log.warning("%s was not closed cleanly: %s", self.directory, error.detail)
             return None
 
-    def load_snapshot(self, snapshots: list[int], at_most: int) -> int:
-        """Starts the producers' state from the latest good snapshot; the offset it was taken at, or 0."""
-        for offset in reversed(snapshots):
-            if offset <= at_most:
-                path = snapshot_path(self.directory, offset)
-                try:
-                    self.producers.load(decode_snapshot(self.disk.read_file(path), self.now))
-                    self.snapshot_offset = offset
-                    return offset
-                except (CorruptSnapshot, OSError) as error:
-                    log.warning("passing over %s: %s", path, error)
-        self.producers.clear()
-        return 0
+    def load_producers(
+        self, segments: list[Segment], end: int, snapshots: list[int] | None = None
+    ) -> ProducerStateManager:
+        """The producers' state before offset `end`: from the latest snapshot, and what lies between."""
+        self.snapshot_offset, self.producers = self.snapshots.load_latest(end, self.now, snapshots)
+        start = max(0, self.snapshot_offset)
+        if start < end:
+            self.replay(segments, start, end)
+        return self.producers
 
     def replay(self, segments: list[Segment], start: int, end: int) -> None:
         """Takes note of the producers of every batch in [start, end)."""
@@ -166,12 +161,7 @@ class LogLoader:
 
     def rebuild_transaction_index(self, segments: list[Segment], segment: Segment) -> list[AbortedTransaction]:
         """Finds the aborted transactions of one segment in the log itself."""
-        names = self.disk.list(self.directory)
-        snapshots = sorted(offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
-        base_offset = segment.base_offset
-        start = self.load_snapshot(snapshots, base_offset)
-        if start < base_offset:
-            self.replay(segments, start, base_offset)
+        self.load_producers(segments, segment.base_offset)
         entries = []
         try:
             for _, header, batch in segment.batches():
@@ -191,9 +181,7 @@ class LogLoader:
         while first + 1 < len(segments) and segments[first + 1].base_offset <= recovery_point:
             first += 1
         base = segments[first].base_offset
-        start = self.load_snapshot(snapshots, base)
-        if start < base:
-            self.replay(segments[:first], start, base)
+        self.load_producers(segments[:first], base, snapshots)
         log_end_offset = base
         for number, segment in enumerate(segments[first:], first):
             log_end_offset, whole = self._recover_segment(segment, recovery_point)
@@ -275,10 +263,6 @@ class LogLoader:
 def offset_of(name: str) -> int:
     """The offset in a file's name."""
     return int(name.partition(".")[0])
-
-
-def snapshot_path(directory: str, offset: int) -> str:
-    return f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
 
 
 def finish_interrupted_work(disk: Disk, directory: str) -> list[str]:

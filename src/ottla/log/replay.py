@@ -4,7 +4,6 @@ from ottla.log.producer_state import CompletedTransaction, ProducerStateManager
 from ottla.log.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import BatchHeader, BytesLike, ControlType, read_end_marker
 
-_TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 
 
@@ -23,42 +22,20 @@ def note_batch(
     if header.producer_id < 0:
         return None
     if not header.attributes & _CONTROL:
-        producers.update(
-            header.producer_id,
-            header.producer_epoch,
-            header.base_offset,
-            header.last_offset,
-            header.last_sequence,
-            header.max_timestamp,
-            transactional=bool(header.attributes & _TRANSACTIONAL),
-            now=now,
-        )
+        producers.update(header, header.base_offset, now)
         return None
     if not header.record_count:
         # Compaction kept the husk of a marker for its epoch alone.
         entry = producers.find(header.producer_id)
-        producers.update_marker(
-            header.producer_id,
-            header.producer_epoch,
-            header.last_offset,
-            header.max_timestamp,
-            aborted=False,
-            coordinator_epoch=-1 if entry is None else entry.coordinator_epoch,
-            now=now,
-        )
+        coordinator_epoch = -1 if entry is None else entry.coordinator_epoch
+        producers.update_marker(header, header.last_offset, now, aborted=False, coordinator_epoch=coordinator_epoch)
         return None
     assert batch is not None
     kind, coordinator_epoch = read_end_marker(batch)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
     completed = producers.update_marker(
-        header.producer_id,
-        header.producer_epoch,
-        header.last_offset,
-        header.max_timestamp,
-        aborted=kind is ControlType.ABORT,
-        coordinator_epoch=coordinator_epoch,
-        now=now,
+        header, header.last_offset, now, aborted=kind is ControlType.ABORT, coordinator_epoch=coordinator_epoch
     )
     return aborted_entry(producers, completed)
 

@@ -256,6 +256,15 @@ class Segment:
 
     # --- appending ----------------------------------------------------------------------------------------
 
+    def begin(self, now: int, max_timestamp: int) -> None:
+        """The first batch is about to be written: the segment's age counts from here."""
+        self.created_ms = now
+        self.first_timestamp = max_timestamp
+
+    @property
+    def index_entries(self) -> int:
+        return 0 if self.offset_index is None else len(self.offset_index)
+
     def find_first_timestamp(self) -> int:
         """The first batch's largest timestamp; -1 if it has none, or there is no batch."""
         if self.first_timestamp is None:
@@ -359,7 +368,7 @@ class Segment:
         return read_header(self.disk.pread(self.file.handle(), 61, position))
 
     def _whole_batches(self, start: int, limit: int) -> tuple[int, int]:
-        """The end of the last batch from `start` that ends by `limit`, and the offset after it (-1: none does)."""
+        """The end of the last batch from `start` that ends by `limit`, and the offset after it."""
         index = self._load() if self.offset_index is None else self.offset_index
         entry = index.entry_at_or_before_position(limit)
         position = max(start, index.positions[entry]) if entry >= 0 else start
@@ -376,26 +385,29 @@ class Segment:
             if magic != 2 or length < 49:
                 raise self._damaged(position)
             if position + 12 + length > limit:
-                break
+                # Not base_offset + 1 of the batch before: what compaction took out in between is passed over too.
+                return position, base_offset
             position += 12 + length
             next_offset = base_offset + delta + 1
         return position, next_offset
 
-    def read(self, offset: int, max_bytes: int, end: int, minimum_one_batch: bool) -> bytes | None:
-        """Whole batches from the one that holds `offset`, up to position `end` and `max_bytes`; None: there is none."""
+    def read(self, offset: int, max_bytes: int, end: int, end_offset: int, minimum_one_batch: bool) -> bytes | None:
+        """Whole batches from the one that holds `offset`, at most `max_bytes`; None if there is none.
+
+        Only up to position `end`, where the batches at or after `end_offset` begin, now or later.
+        """
         start = self.find_position(offset)
         if start is None or start >= end:
             return None
-        stop = end
+        stop, next_offset = end, end_offset
         if start + max_bytes < end:
             stop, next_offset = self._whole_batches(start, start + max_bytes)
-            if stop > start:
-                if next_offset >= 0:
-                    self._hint(next_offset, stop)
-            elif minimum_one_batch:
-                stop = min(start + self.header_at(start).size_bytes, end)
-            else:
-                return b""
+            if stop == start:
+                if not minimum_one_batch:
+                    return b""
+                header = self.header_at(start)
+                stop, next_offset = min(start + header.size_bytes, end), header.next_offset
+        self._hint(next_offset, stop)
         data = self.disk.pread(self.file.handle(), stop - start, start)
         if len(data) != stop - start:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path('.log')} is shorter than it was")

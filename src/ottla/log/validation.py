@@ -26,6 +26,8 @@ _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
+# Attributes that ask for nothing: the codecs up to lz4 (the first three), and being part of a transaction.
+_HARMLESS = 0x03 | _TRANSACTIONAL
 _MAGIC_POSITION = 16
 _SMALLEST_OLD_BATCH = 17
 ZSTD_SINCE_PRODUCE_VERSION = 7
@@ -45,22 +47,6 @@ class InvalidRecord(KafkaError):
     def __init__(self, code: ErrorCode, detail: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(code, detail)
         self.record_errors = record_errors
-
-
-def open_single_batch(records: Any, config: TopicConfig) -> BatchHeader:
-    """The header of the one whole batch that `records` must be, its checksum checked and its size allowed."""
-    size = len(records)
-    if not size:
-        raise _invalid("a produce request carries exactly one batch a partition, this one none")
-    if size >= _SMALLEST_OLD_BATCH and records[_MAGIC_POSITION] in (0, 1):
-        raise _invalid(f"message format {records[_MAGIC_POSITION]} is no longer written; format 2 is")
-    header = open_batch(records)
-    batch_size = header.batch_length + 12
-    if batch_size != size:
-        raise _invalid("a produce request carries exactly one batch a partition, this one more")
-    if batch_size > config.max_message_bytes:
-        raise _too_large(batch_size, config)
-    return header
 
 
 def _too_large(size: int, config: TopicConfig) -> KafkaError:
@@ -140,6 +126,53 @@ def check_records(batch: BytesLike, header: BatchHeader, config: TopicConfig) ->
     if config.compacts and summary.null_keys:
         message = "a compacted topic accepts no record without a key"
         raise InvalidRecord(ErrorCode.INVALID_RECORD, message, [(index, message) for index in summary.null_keys])
+
+
+class BatchRules:
+    """What one topic's settings ask of its batches, worked out once rather than with every append."""
+
+    __slots__ = ("_after_max_ms", "_is_plain", "_max_message_bytes", "config")
+
+    def __init__(self, config: TopicConfig) -> None:
+        self.config = config
+        self._max_message_bytes = config.max_message_bytes
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        self._is_plain = (
+            config.compression_type == "producer"
+            and config.message_timestamp_type == "CreateTime"
+            and config.message_timestamp_before_max_ms == INT64_MAX
+            and not config.compacts
+        )
+
+    def open(self, records: Any) -> BatchHeader:
+        """The header of the one whole batch that `records` must be, its checksum checked and its size allowed."""
+        size = len(records)
+        if size >= _SMALLEST_OLD_BATCH and records[_MAGIC_POSITION] < 2:
+            raise _invalid(f"message format {records[_MAGIC_POSITION]} is no longer written; format 2 is")
+        if not size:
+            raise _invalid("a produce request carries exactly one batch a partition, this one none")
+        header = open_batch(records)
+        if header.batch_length + 12 != size:
+            raise _invalid("a produce request carries exactly one batch a partition, this one more")
+        if size > self._max_message_bytes:
+            raise _too_large(size, self.config)
+        return header
+
+    def prepare(
+        self, batch: BytesLike, header: BatchHeader, now: int, produce_version: int | None
+    ) -> tuple[BytesLike, BatchHeader, int]:
+        """Checks a client's batch and changes it as the topic asks: (batch, header, append time or -1)."""
+        _, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, sequence, count = header
+        if (
+            self._is_plain
+            and not attributes & ~_HARMLESS
+            and count == delta + 1 > 0
+            and max_timestamp <= now + self._after_max_ms
+            and (sequence >= 0 <= epoch if producer_id >= 0 else not attributes & _TRANSACTIONAL)
+        ):
+            # What nearly every batch looks like: nothing below would object, nor change anything.
+            return batch, header, -1
+        return prepare_client_batch(batch, header, self.config, now, produce_version)
 
 
 def prepare_client_batch(

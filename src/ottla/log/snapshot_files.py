@@ -1,0 +1,62 @@
+"""The producer snapshot files of one log: one at the beginning of each segment, and the latest."""
+
+import logging
+from collections.abc import Collection
+
+from ottla.log.disk import Disk
+from ottla.log.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
+from ottla.log.producer_state import ProducerStateManager
+
+log = logging.getLogger("ottla.log")
+
+SUFFIX = ".snapshot"
+
+
+class SnapshotFiles:
+    """Named by the offset they were taken at: the state of every producer before that offset."""
+
+    __slots__ = ("directory", "disk")
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.disk = disk
+        self.directory = directory
+
+    def path(self, offset: int) -> str:
+        return f"{self.directory}/{offset:020d}{SUFFIX}"
+
+    def offsets(self) -> list[int]:
+        return sorted(int(name[:20]) for name in self.disk.list(self.directory) if name.endswith(SUFFIX))
+
+    def write(self, offset: int, producers: ProducerStateManager) -> None:
+        """Not synced: the checksum tells a snapshot that did not survive from one that did."""
+        handle = self.disk.open(self.path(offset), create=True)
+        try:
+            self.disk.truncate(handle, 0)
+            self.disk.append(handle, (encode_snapshot(producers.entries()),))
+        finally:
+            self.disk.close(handle)
+
+    def load_latest(self, at_most: int, now: int, offsets: list[int] | None = None) -> tuple[int, ProducerStateManager]:
+        """The latest good snapshot up to `at_most`: (its offset, the state); (-1, an empty state) without one."""
+        producers = ProducerStateManager()
+        for offset in reversed(self.offsets() if offsets is None else offsets):
+            if offset <= at_most:
+                try:
+                    producers.load(decode_snapshot(self.disk.read_file(self.path(offset)), now))
+                    return offset, producers
+                except (CorruptSnapshot, OSError) as error:
+                    log.warning("passing over %s: %s", self.path(offset), error)
+        return -1, producers
+
+    def prune(self, segment_bases: Collection[int]) -> None:
+        """Keeps those that truncation may need, at the segments' beginnings, and the latest."""
+        offsets = self.offsets()
+        for offset in offsets[:-1]:
+            if offset not in segment_bases:
+                self.disk.remove(self.path(offset))
+
+    def remove_above(self, offset: int) -> None:
+        """Removes those of a future that did not happen."""
+        for each in self.offsets():
+            if each > offset:
+                self.disk.remove(self.path(each))
