@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.config import BrokerConfig, Settings
+from ottla.broker.coordinators import Coordinators
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners
@@ -64,6 +65,7 @@ class Broker:
         self._directory: LogDirectory | None = None
         self._metadata: MetadataFollower | None = None
         self._replicas: ReplicaManager | None = None
+        self._coordinators: Coordinators | None = None
         self._listeners: dict[str, Listener] = {}
 
     @staticmethod
@@ -130,9 +132,11 @@ class Broker:
             clock=clock,
         )
         directory.load(lambda topic: settings.topic_config(metadata.image, topic))
-        metadata.subscribe(replicas.apply)
         replicas.start()
         self._replicas = replicas
+        self._coordinators = coordinators = Coordinators(config, metadata=metadata, replicas=replicas, clock=clock)
+        metadata.subscribe(replicas.apply)
+        metadata.subscribe(coordinators.apply)
         self.services = Services(
             broker_id=config.node_id,
             config=config,
@@ -141,6 +145,7 @@ class Broker:
             replicas=replicas,
             sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
             clock=clock,
+            coordinators=coordinators,
         )
         self.dispatcher = Dispatcher(self.services, measure_latency=config.metrics_listen is not None)
         if config.metrics_listen is not None:
@@ -195,6 +200,8 @@ class Broker:
             await asyncio.sleep(0)
             if self._replicas is not None:
                 self._replicas.end_fetches()
+            if self._coordinators is not None:
+                await self._coordinators.stop()
             await closing
         stops = [part.stop for part in (self._metadata, self._replicas) if part is not None]
         if self._replicas is None:

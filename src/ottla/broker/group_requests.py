@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.coordinator.effects import Effects
 from ottla.errors import ErrorCode, KafkaError
 
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from ottla.coordinator.group.shard import GroupShard
     from ottla.coordinator.runtime import CoordinatorRuntime
 
-OFFSETS_TOPIC = "__consumer_offsets"
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Read, delete, describe, describe configs, alter configs: all there is to do with a group when nothing is refused."""
 

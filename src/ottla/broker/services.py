@@ -11,9 +11,12 @@ from ottla.broker.transaction_seams import (
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig, Settings
+    from ottla.broker.coordinators import Coordinators
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.clock import Clock
     from ottla.metadata.follower import MetadataFollower
+    from ottla.coordinator.group.shard import GroupShard
+    from ottla.coordinator.runtime import CoordinatorRuntime
     from ottla.metadata.image import ClusterImage
     from ottla.net.server import Connection
     from ottla.replication.replica_manager import ReplicaManager
@@ -26,6 +29,7 @@ class Services:
         "broker_id",
         "clock",
         "config",
+        "coordinators",
         "init_transactional_producer",
         "metadata",
         "replicas",
@@ -44,6 +48,7 @@ class Services:
         replicas: "ReplicaManager",
         sessions: "FetchSessions",
         clock: "Clock",
+        coordinators: "Coordinators | None" = None,
     ) -> None:
         self.broker_id = broker_id
         self.config = config
@@ -52,6 +57,7 @@ class Services:
         self.replicas = replicas
         self.sessions = sessions
         self.clock = clock
+        self.coordinators = coordinators
         self.verify_transaction: TransactionVerifier = refuse_transactions
         self.init_transactional_producer: TransactionalInit = no_transaction_coordinator
 
@@ -59,6 +65,12 @@ class Services:
     def image(self) -> "ClusterImage":
         """The cluster as this broker knows it now."""
         return self.metadata.image
+
+    @property
+    def groups(self) -> "CoordinatorRuntime[GroupShard]":
+        """The group coordinator."""
+        assert self.coordinators is not None
+        return self.coordinators.groups
 
 
 class Context:

@@ -3,6 +3,7 @@
 The first call makes the coordinator's topic. Transactional ids and share groups have no coordinator here yet.
 """
 
+from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.broker.dispatch import handles
 from ottla.broker.group_requests import ensure_offsets_topic
 from ottla.broker.services import Context
@@ -12,7 +13,7 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from ottla.types import Endpoint, partition_for
 
 GROUP = 0
-_TOPICS = {GROUP: "__consumer_offsets"}
+_TOPICS = {GROUP: OFFSETS_TOPIC}
 _NOWHERE = (-1, Endpoint("", -1))
 
 

@@ -23,8 +23,7 @@ async def offset_fetch(request: OffsetFetchRequest, context: Context) -> OffsetF
             for group in request.groups
         ]
     else:
-        topics = None if request.topics is None else _topics(request.topics, context)
-        asked = [(request.group_id, topics)]
+        asked = [(request.group_id, None if request.topics is None else _topics(request.topics, context))]
     answers = await asyncio.gather(
         *(_fetch(group_id, topics, request.require_stable, context) for group_id, topics in asked)
     )
@@ -35,13 +34,8 @@ async def offset_fetch(request: OffsetFetchRequest, context: Context) -> OffsetF
                 for (group_id, _), (code, topics) in zip(asked, answers, strict=True)
             ]
         )
-    ((code, topics),) = answers
-    if code and version < 2:
-        # There is no place for one error: every partition gets it.
-        for topic in topics:
-            for partition in topic.partitions:
-                partition.error_code = code
-    return OffsetFetchResponse(error_code=code, topics=topics)
+    ((code, found),) = answers
+    return OffsetFetchResponse(error_code=code, topics=found)
 
 
 def _topics(topics: Any, context: Context) -> list[tuple[str, bytes, list[int]]]:
