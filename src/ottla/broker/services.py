@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from ottla.broker.coordinators import Coordinators
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.clock import Clock
-    from ottla.metadata.follower import MetadataFollower
     from ottla.coordinator.group.shard import GroupShard
     from ottla.coordinator.runtime import CoordinatorRuntime
+    from ottla.metadata.follower import MetadataFollower
     from ottla.metadata.image import ClusterImage
     from ottla.net.server import Connection
     from ottla.replication.replica_manager import ReplicaManager
