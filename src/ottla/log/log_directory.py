@@ -163,6 +163,12 @@ class LogDirectory:
         self.failed.pop(partition, None)
         return created
 
+    def adopt(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Writes down which topic a log belongs to that had lost its own note of it."""
+        self.logs[partition].topic_id = topic_id
+        path = f"{self.path}/{partition}/{PARTITION_METADATA_FILE}"
+        self.disk.write_file(path, encode_partition_metadata(topic_id))
+
     def delete_log(self, partition: TopicPartition) -> str:
         """Takes a log out and renames its directory; the new path, for the owner to remove in a thread."""
         deleted = self.logs.pop(partition)

@@ -19,7 +19,7 @@ from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.replication.maintenance import LogMaintenance, ReplicaConfig
 from ottla.replication.replica import Replica
 from ottla.replication.waiting import CommitWait, FetchWait, Limit, PartitionWaits
-from ottla.types import TopicPartition
+from ottla.types import ZERO_UUID, TopicPartition
 
 log = logging.getLogger("ottla.replication")
 
@@ -54,6 +54,7 @@ class ReplicaManager:
         self.topics_by_id: dict[bytes, HostedTopic] = {}
         self.offline: dict[TopicPartition, str] = {}
         """Partitions this broker should hold but cannot open, and why."""
+        self._has_met_cluster = False
         self._topic_config = topic_config
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -349,12 +350,16 @@ class ReplicaManager:
     def delete_records(self, replica: Replica, offset: int) -> int:
         """Moves the log's start to `offset` (−1: to the high watermark) and returns the low watermark."""
         partition_log = replica.log
-        if replica.topic_partition.topic in self.topics and not partition_log.config.deletes:
+        if partition_log.config.compacts and not partition_log.config.deletes:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
                 f"records of {replica.topic_partition} are compacted, not deleted: its cleanup.policy has no delete",
             )
-        partition_log.delete_records_before(partition_log.high_watermark if offset == -1 else offset)
+        if offset == -1:
+            offset = partition_log.high_watermark
+        elif offset < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{replica.topic_partition}: {offset} is no offset")
+        partition_log.delete_records_before(offset)
         self._maintenance.changed(replica)
         return replica.low_watermark(partition_log.log_start_offset)
 
@@ -378,7 +383,9 @@ class ReplicaManager:
             before = None if previous is None else previous.topics.get(name)
             if defaults_changed or before is not topic:
                 self._apply_topic(topic)
-        if previous is None:
+        if image.cluster_id and not self._has_met_cluster:
+            # Not before a real image came: one that nobody read from a store knows of no topic at all.
+            self._has_met_cluster = True
             self._set_strays_aside()
 
     def _is_gone(self, hosted: HostedTopic, image: ClusterImage) -> bool:
@@ -419,6 +426,10 @@ class ReplicaManager:
             unusable = self.log_directory.failed.get(topic_partition)
             if unusable is not None:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, unusable)
+            if partition_log is not None and partition_log.topic_id == ZERO_UUID:
+                # A loss of power took the file that names the topic before it was synced. The data is what counts.
+                log.warning("partition %s: its directory names no topic; taken as this topic's", topic_partition)
+                self.log_directory.adopt(topic_partition, topic.topic_id)
             if partition_log is not None and partition_log.topic_id != topic.topic_id:
                 # Left over from a topic of the same name that was deleted while this broker was away.
                 log.warning("partition %s: its directory belongs to a deleted topic of that name", topic_partition)
