@@ -295,10 +295,8 @@ class LogMaintenance:
                 removed = replica.log.enforce_retention(now)
                 if producers_due:
                     replica.log.expire_producers(now, self._config.producer_id_expiration_ms)
-            except (OSError, KafkaError) as error:
-                log.warning(
-                    "partition %s: retention failed, and is tried again later: %s", replica.topic_partition, error
-                )
+            except Exception as error:
+                _report(replica, "retention failed, and is tried again later", error)
                 continue
             if removed:
                 log.info(
@@ -327,8 +325,8 @@ class LogMaintenance:
             del self._to_compact[replica]
             try:
                 plan = replica.log.plan_compaction(self._clock())
-            except (OSError, KafkaError) as error:
-                log.warning("partition %s: compaction was not planned: %s", replica.topic_partition, error)
+            except Exception as error:
+                _report(replica, "compaction was not planned", error)
                 continue
             if plan is not None:
                 self._compacting = True
@@ -343,8 +341,8 @@ class LogMaintenance:
                 future.result()
                 replica.log.apply_compaction(plan)
                 self.changed(replica)
-            except (OSError, KafkaError) as error:
-                log.warning("partition %s: compaction failed: %s", replica.topic_partition, error)
+            except Exception as error:
+                _report(replica, "compaction failed", error)
         self._compacting = False
         if self._to_compact:
             # The log just done may have more to do, but not before the others had their turn.
@@ -392,3 +390,9 @@ class LogMaintenance:
         error = None if future.cancelled() else future.exception()
         if error is not None:
             log.warning("%s could not be removed: %s", path, error)
+
+
+def _report(replica: Replica, what: str, error: Exception) -> None:
+    """One log's trouble is written down and does not stop the care of the others."""
+    expected = isinstance(error, (OSError, KafkaError))
+    log.warning("partition %s: %s: %s", replica.topic_partition, what, error, exc_info=None if expected else error)

@@ -55,6 +55,7 @@ class DataWorld:
         config: ReplicaConfig | None = None,
         broker_config: BrokerConfig | None = None,
         session_slots: int = 1000,
+        image: ClusterImage | None = None,
     ) -> None:
         self.directory = directory
         self.loop = loop or SimLoop()
@@ -63,7 +64,7 @@ class DataWorld:
         self.broker_config = broker_config or BrokerConfig()
         self.session_slots = session_slots
         self.connection = SimpleNamespace(client_host="/127.0.0.1", listener=LISTENER)
-        self.image = ClusterImage(
+        self.image = image or ClusterImage(
             cluster_id="world",
             brokers={
                 broker_id: BrokerRegistration(broker_id, 1, {LISTENER: Endpoint(f"broker{broker_id}", 9092)}, "rack")

@@ -88,6 +88,8 @@ class Reading:
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.available_bytes = 0
         self.found: list[Replica] = []
+        self.items: list[tuple[Any, Any]]
+        """(topic, what is asked of one of its partitions) in the order to serve them."""
         if session is not None:
             self.items = [(partition.topic, partition.asked) for partition in session.partitions.values()]
         elif version >= TOPIC_IDS_SINCE:
@@ -239,7 +241,8 @@ class Reading:
         if self.context.api_version < 10 and log.config.compression_type == "zstd":
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Fetch version 10")
         offset = asked.fetch_offset
-        if not log.log_start_offset <= offset <= log.log_end_offset:
+        # A reader whose log went another way learns from where on, not that its offset is beyond the end.
+        if diverging is None and not log.log_start_offset <= offset <= log.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is not in [{log.log_start_offset}, {log.log_end_offset}]",

@@ -207,8 +207,8 @@ def _unverified(
         hosted = (
             replicas.topics_by_id.get(topic.topic_id) if context.api_version >= 13 else replicas.topics.get(topic.name)
         )
-        for data in topic.partition_data if hosted is not None else ():
-            replica = hosted.replicas.get(data.index)
+        for data in topic.partition_data:
+            replica = None if hosted is None else hosted.replicas.get(data.index)
             if replica is None or data.records is None or len(data.records) < HEADER_SIZE:
                 continue
             try:

@@ -1,0 +1,380 @@
+"""The broker's replicas follow the image; their logs are kept in order by timers that run only when they must."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.metadata.image import NO_IMAGE
+from ottla.replication.maintenance import ReplicaConfig
+from ottla.testing.data_world import DataWorld, batch_of, topic_id_of
+from ottla.testing.sim_disk import SimPlatter
+from ottla.testing.sim_loop import SimLoop
+from ottla.types import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def world(tmp_path: Any) -> Iterator[DataWorld]:
+    world = DataWorld(str(tmp_path))
+    yield world
+    world.close()
+
+
+def directories(world: DataWorld) -> list[str]:
+    return sorted(name for name in os.listdir(world.directory) if os.path.isdir(f"{world.directory}/{name}"))
+
+
+# -- the image --
+
+
+def test_an_image_makes_the_logs_it_names_and_no_others(world: DataWorld) -> None:
+    world.topic("orders", partitions=2)
+    world.topic("elsewhere", replicas=(1, 2))
+    assert directories(world) == ["orders-0", "orders-1"]
+    assert [str(replica.topic_partition) for replica in world.replicas.replicas()] == ["orders-0", "orders-1"]
+
+
+def test_new_partitions_of_a_topic_are_added_to_those_there(world: DataWorld) -> None:
+    world.topic("orders", partitions=1)
+    world.append("orders", "kept")
+    before = world.replica("orders", 0)
+    world.topic("orders", partitions=3)
+    assert world.replica("orders", 0) is before
+    assert directories(world) == ["orders-0", "orders-1", "orders-2"]
+
+
+def test_only_what_changed_is_touched(world: DataWorld) -> None:
+    asked: list[str] = []
+    given = world.replicas._topic_config
+    world.replicas._topic_config = lambda topic: (asked.append(topic.name), given(topic))[1]
+    for name in ("a", "b", "c"):
+        world.topic(name)
+    asked.clear()
+    world.topic("b", configs={"retention.ms": "5"})
+    assert asked == ["b"]
+
+
+def test_changed_settings_reach_the_log(world: DataWorld) -> None:
+    world.topic("orders", replicas=(0, 1), isr=(0,))
+    world.topic("orders", replicas=(0, 1), isr=(0,), configs={"retention.ms": "5", "min.insync.replicas": "2"})
+    assert world.log("orders").config.retention_ms == 5
+    with pytest.raises(KafkaError) as caught:
+        world.replicas.append(ORDERS, batch_of("a"), acks=-1)
+    assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_a_deleted_topic_is_gone_at_once_and_its_files_after_the_delay(world: DataWorld) -> None:
+    world.topic("orders", configs={"file.delete.delay.ms": "60000"})
+    world.append("orders", "a")
+    world.delete_topic("orders")
+    with pytest.raises(KafkaError) as caught:
+        world.replicas.leader(ORDERS)
+    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    (renamed,) = directories(world)
+    assert renamed.startswith("orders-0.") and renamed.endswith("-delete")
+    world.wait(59_000)
+    assert directories(world) == [renamed]
+    world.wait(2_000)
+    assert directories(world) == []
+
+
+def test_a_topic_can_be_made_again_before_its_old_files_are_gone(world: DataWorld) -> None:
+    world.topic("orders")
+    world.append("orders", "old")
+    world.topic("orders", generation=1)
+    assert world.log("orders").log_end_offset == 0
+    assert world.log("orders").topic_id == topic_id_of("orders", 1)
+    world.append("orders", "new")
+    world.wait(61_000)
+    assert directories(world) == ["orders-0"] and world.log("orders").log_end_offset == 1
+
+
+def test_a_topic_made_again_while_the_broker_was_away_starts_empty(world: DataWorld) -> None:
+    world.topic("orders")
+    world.append("orders", "old")
+    world.stop()
+    topic = world.image.topics["orders"]._replace(topic_id=topic_id_of("orders", 1))
+    object.__setattr__(world.image, "topics", {"orders": topic})
+    world.start()
+    assert world.log("orders").log_end_offset == 0
+
+
+def test_a_directory_of_no_topic_is_set_aside_and_never_deleted(world: DataWorld) -> None:
+    world.topic("orders")
+    world.topic("kept")
+    world.append("orders", "precious")
+    world.stop()
+    topics = dict(world.image.topics)
+    del topics["orders"]
+    object.__setattr__(world.image, "topics", topics)
+    world.start()
+    world.wait(3_600_000)
+    kept, aside = directories(world)
+    assert kept == "kept-0"
+    assert aside.startswith("orders-0.") and aside.endswith("-stray")
+    assert os.path.getsize(f"{world.directory}/{aside}/{0:020d}.log") == len(batch_of("precious"))
+    world.restart()
+    assert directories(world) == [kept, aside], "and it is not loaded either"
+
+
+def test_an_image_that_was_never_read_from_a_store_sets_nothing_aside(world: DataWorld) -> None:
+    world.topic("orders")
+    world.append("orders", "precious")
+    world.stop()
+    image, world.image = world.image, NO_IMAGE
+    world.start()
+    world.publish(image)
+    assert world.log("orders").log_end_offset == 1
+
+
+def test_a_partition_moved_to_other_brokers_leaves_this_one(world: DataWorld) -> None:
+    world.topic("orders", partitions=2)
+    world.change_partitions(lambda p: p._replace(replicas=(1,), leader=1, isr=(1,)) if p.index == 0 else p)
+    assert world.replicas.find("orders", 0) is None and world.replicas.find("orders", 1) is not None
+    with pytest.raises(KafkaError) as caught:
+        world.replicas.leader(ORDERS)
+    assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_restart_keeps_records_and_a_new_epoch_begins_after_them(world: DataWorld) -> None:
+    world.topic("orders")
+    world.append("orders", "a", "b")
+    world.restart()
+    log = world.log("orders")
+    assert (log.log_end_offset, log.high_watermark) == (2, 2)
+    world.append("orders", "c")
+    assert log.leader_epochs.entries() == [(0, 0), (1, 2)]
+
+
+def test_a_log_that_cannot_be_opened_is_offline_and_the_others_serve() -> None:
+    platter = SimPlatter(SimLoop())
+    world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
+    world.topic("good")
+    platter.fail_next("open")
+    world.topic("orders")
+    with pytest.raises(KafkaError) as caught:
+        world.replicas.leader(ORDERS)
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    world.append("good", "a")
+    world.topic("orders", configs={"retention.ms": "7"})
+    assert world.replicas.leader(ORDERS).log.log_end_offset == 0, "the next image tries again"
+
+
+# -- waiting for a commit --
+
+
+def test_what_is_committed_needs_no_waiting(world: DataWorld) -> None:
+    world.topic("orders")
+    world.append("orders", "a")
+    world.run(world.replicas.wait_committed(ORDERS, 1, 1_000))
+    assert world.loop.time() == 0
+
+
+def waiting_for(world: DataWorld, next_offset: int, timeout_ms: int = 1_000) -> "asyncio.Task[None]":
+    task = world.loop.create_task(world.replicas.wait_committed(ORDERS, next_offset, timeout_ms))
+    world.wait()
+    assert not task.done()
+    return task
+
+
+def fails_with(task: "asyncio.Task[None]") -> ErrorCode:
+    error = task.exception()
+    assert isinstance(error, KafkaError)
+    return error.code
+
+
+def test_a_commit_is_waited_for_and_no_longer(world: DataWorld) -> None:
+    world.topic("orders", replicas=(0, 1))
+    world.append("orders", "a")
+    task = waiting_for(world, 1)
+    world.replicas.follower_fetched(world.replica("orders"), 1, 1, 0)
+    world.wait()
+    assert task.done() and task.exception() is None
+
+
+def test_a_commit_that_does_not_come_times_out(world: DataWorld) -> None:
+    world.topic("orders", replicas=(0, 1))
+    world.append("orders", "a")
+    task = waiting_for(world, 1, timeout_ms=400)
+    world.wait(401)
+    assert fails_with(task) == ErrorCode.REQUEST_TIMED_OUT
+    assert len(world.replica("orders").waits.commits) == 0  # type: ignore[union-attr]
+
+
+def test_waiting_ends_with_the_lead(world: DataWorld) -> None:
+    world.topic("orders", replicas=(0, 1))
+    world.append("orders", "a")
+    task = waiting_for(world, 1)
+    world.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1))
+    world.wait()
+    assert fails_with(task) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_stopping_lets_everyone_go(world: DataWorld) -> None:
+    world.topic("orders", replicas=(0, 1))
+    world.append("orders", "a")
+    task = waiting_for(world, 1, timeout_ms=600_000)
+    world.stop()
+    assert fails_with(task) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.loop.time() < 10
+
+
+def test_a_cancelled_wait_is_forgotten(world: DataWorld) -> None:
+    world.topic("orders", replicas=(0, 1))
+    world.append("orders", "a")
+    task = waiting_for(world, 1)
+    task.cancel()
+    world.wait()
+    assert len(world.replica("orders").waits.commits) == 0  # type: ignore[union-attr]
+    world.replicas.follower_fetched(world.replica("orders"), 1, 1, 0)
+
+
+# -- background work --
+
+
+def timers(world: DataWorld) -> int:
+    return sum(1 for timer in world.loop._scheduled if not timer.cancelled())  # type: ignore[attr-defined]
+
+
+def test_a_thousand_idle_partitions_need_one_timer(world: DataWorld) -> None:
+    world.topic("many", partitions=1_000)
+    world.wait(30_000)
+    assert timers(world) == 1, "the next look at retention"
+
+
+def test_checkpoints_are_written_a_few_seconds_after_a_change_and_only_then(world: DataWorld) -> None:
+    world.topic("orders")
+    world.wait(10_000)
+    path = f"{world.directory}/replication-offset-checkpoint"
+    written = []
+    plan = world.log_directory.plan_checkpoint
+    world.log_directory.plan_checkpoint = lambda: (written.append(1), plan())[1]  # type: ignore[method-assign,func-returns-value]
+    world.wait(60_000)
+    assert written == []
+    for value in "abc":
+        world.append("orders", value)
+    world.wait(6_000)
+    assert written == [1]
+    with open(path) as file:
+        assert "orders 0 3" in file.read()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_tried_again_after_the_next_change() -> None:
+    platter = SimPlatter(SimLoop())
+    world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
+    world.topic("orders")
+    world.wait(10_000)
+    world.append("orders", "a")
+    platter.fail_next("write_file")
+    world.wait(10_000)
+    world.append("orders", "b")
+    world.wait(10_000)
+    assert b"orders 0 2" in bytes(platter.files["/data/replication-offset-checkpoint"].content)
+
+
+def test_retention_removes_old_segments_when_it_is_time_to_look(world: DataWorld) -> None:
+    world.topic("orders", configs={"retention.ms": "1000"})
+    world.append("orders", "old", timestamp=world.clock())
+    world.log("orders").roll()
+    world.append("orders", "new", timestamp=world.clock() + 1_000_000)
+    world.wait(299_000)
+    assert world.log("orders").log_start_offset == 0
+    world.wait(2_000)
+    assert world.log("orders").log_start_offset == 1
+
+
+def test_retention_looks_at_every_one_of_many_logs(world: DataWorld) -> None:
+    world.topic("many", partitions=250, configs={"retention.ms": "1000"})
+    for partition in range(250):
+        world.append("many", "old", partition=partition, timestamp=world.clock() - 5_000)
+    world.wait(301_000)
+    assert all(replica.log.log_start_offset == 1 for replica in world.replicas.replicas())
+
+
+def test_idle_producers_are_forgotten(tmp_path: Any) -> None:
+    config = ReplicaConfig(producer_id_expiration_ms=1_000_000)
+    world = DataWorld(str(tmp_path), config=config)
+    world.topic("orders")
+    world.append("orders", "a", producer_id=7, producer_epoch=0, base_sequence=0)
+    world.wait(900_000)
+    assert len(world.log("orders").producers) == 1
+    world.wait(1_000_000)
+    assert len(world.log("orders").producers) == 0
+
+
+def test_flush_messages_syncs_after_so_many_records(world: DataWorld) -> None:
+    world.topic("orders", configs={"flush.messages": "3"})
+    world.append("orders", "a", "b")
+    world.wait(100)
+    assert world.log("orders").flushed_offset == 0
+    world.append("orders", "c")
+    world.wait(100)
+    assert world.log("orders").flushed_offset == 3
+
+
+def test_flush_ms_syncs_after_so_long(world: DataWorld) -> None:
+    world.topic("orders", configs={"flush.ms": "5000"})
+    world.append("orders", "a")
+    world.wait(4_900)
+    assert world.log("orders").flushed_offset == 0
+    world.wait(200)
+    assert world.log("orders").flushed_offset == 1
+    world.wait(60_000)
+    assert timers(world) == 1, "nothing is due while nothing is written"
+
+
+def test_stopping_syncs_everything_and_leaves_the_mark_of_a_clean_shutdown(world: DataWorld) -> None:
+    world.topic("orders")
+    world.append("orders", "a")
+    world.stop()
+    assert os.path.exists(f"{world.directory}/.kafka_cleanshutdown")
+    world.start()
+    assert world.log_directory.was_clean
+
+
+def test_a_topic_deleted_during_a_sync_does_no_harm(tmp_path: Any) -> None:
+    world = DataWorld(str(tmp_path), config=ReplicaConfig(flush_before_ack=True))
+    world.topic("orders", configs={"file.delete.delay.ms": "0"})
+    world.loop.executor_delay_ms = (50, 50)
+    world.append("orders", "a")
+    world.wait(1)
+    world.delete_topic("orders")
+    world.wait(500)
+    assert directories(world) == []
+
+
+def test_after_a_restart_flush_before_ack_makes_sure_of_what_was_written() -> None:
+    platter = SimPlatter(SimLoop())
+    world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
+    world.topic("orders")
+    world.append("orders", "a", "b")
+    world.disk.detach()  # type: ignore[attr-defined]
+    world = DataWorld(
+        "/data",
+        disk=platter.disk(),
+        loop=SimLoop(1),
+        config=ReplicaConfig(flush_before_ack=True),
+        image=world.image,
+    )
+    world.wait(100)
+    log = world.log("orders")
+    assert (log.log_end_offset, log.flushed_offset, log.high_watermark) == (2, 2, 2)
+
+
+def test_the_config_takes_what_it_needs_from_the_brokers() -> None:
+    from ottla.broker.config import BrokerConfig
+
+    taken = ReplicaConfig.taken_from(BrokerConfig())
+    assert taken == ReplicaConfig()
+
+
+def test_no_setting_of_ours_is_unknown_to_the_broker() -> None:
+    from ottla.broker.config import BrokerConfig
+    from ottla.config import settings_of
+
+    assert set(settings_of(ReplicaConfig)) <= set(settings_of(BrokerConfig))
