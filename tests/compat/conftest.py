@@ -16,7 +16,7 @@ import pytest
 
 from ottla.testing.clients import ForeignClient, foreign_clients
 from ottla.testing.oracle import oracle_available, shared_kafka
-from ottla.testing.raw import Side
+from ottla.testing.raw import Side, differences
 
 CLIENTS = {client.name: client for client in foreign_clients()}
 
@@ -123,7 +123,8 @@ def same(sides: list[Side]) -> Callable[[Callable[[Side], Any]], Any]:
 
     def run(script: Callable[[Side], Any]) -> Any:
         ours, theirs = (script(side) for side in sides)
-        assert ours == theirs
+        found = differences(ours, theirs)
+        assert not found, "\n".join(found)
         return theirs
 
     return run

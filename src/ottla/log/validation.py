@@ -30,6 +30,7 @@ _DELETE_HORIZON = 0x40
 _HARMLESS = 0x03 | _TRANSACTIONAL
 _MAGIC_POSITION = 16
 _SMALLEST_OLD_BATCH = 17
+_SMALLEST_OLD_LENGTH = 14
 ZSTD_SINCE_PRODUCE_VERSION = 7
 
 _TARGET_CODECS = {
@@ -53,6 +54,14 @@ def _too_large(size: int, config: TopicConfig) -> KafkaError:
     return KafkaError(
         ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; max.message.bytes is {config.max_message_bytes}"
     )
+
+
+def _is_cut_short(records: Any) -> bool:
+    """Whether fewer bytes came than the batch announces. A nonsensical announcement is corruption instead."""
+    if len(records) <= _MAGIC_POSITION:
+        return True
+    announced = int.from_bytes(records[8:12], "big", signed=True)
+    return announced >= _SMALLEST_OLD_LENGTH and announced + 12 > len(records)
 
 
 def _invalid(detail: str) -> InvalidRecord:
@@ -151,7 +160,13 @@ class BatchRules:
             raise _invalid(f"message format {records[_MAGIC_POSITION]} is no longer written; format 2 is")
         if not size:
             raise _invalid("a produce request carries exactly one batch a partition, this one none")
-        header = open_batch(records)
+        try:
+            header = open_batch(records)
+        except CorruptBatch:
+            if _is_cut_short(records):
+                # As in Kafka: part of a batch is no batch, and sending it again would not help.
+                raise _invalid("a produce request carries whole batches, this one is cut short") from None
+            raise
         if header.batch_length + 12 != size:
             raise _invalid("a produce request carries exactly one batch a partition, this one more")
         if size > self._max_message_bytes:

@@ -207,3 +207,19 @@ def _plain_field(name: str, value: Any, node_id: int | None, hide: frozenset[str
             return ["the node" if item == node_id else item for item in value]
         return "the node" if value == node_id else value
     return plain(value, node_id=node_id, hide=hide)
+
+
+def differences(ours: Any, theirs: Any, place: str = "") -> list[str]:
+    """Where two outcomes differ, one line each: short enough to read where the outcomes are long.
+
+    >>> differences({"a": [1, 2], "b": 0}, {"a": [1, 3], "b": 0})
+    ['.a[1]: ours 2, theirs 3']
+    """
+    if place.endswith(".error_message") and ours and not theirs:
+        return []  # saying more about an error is no difference that a client minds
+    if isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():
+        return [line for key in ours for line in differences(ours[key], theirs[key], f"{place}.{key}")]
+    if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple) and len(ours) == len(theirs):
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        return [line for i, (a, b) in pairs for line in differences(a, b, f"{place}[{i}]")]
+    return [] if ours == theirs else [f"{place}: ours {ours!r}, theirs {theirs!r}"]
