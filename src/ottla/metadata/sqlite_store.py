@@ -99,13 +99,14 @@ class SqliteStore(MetadataStore):
             self._lock_handle, self.session_id = await loop.run_in_executor(self._thread, self._open_session)
             if self._reader is None:
                 self._reader = self._connect()
-        except sqlite3.Error as error:
-            self._thread.shutdown(wait=False)
-            self._thread = None
-            raise OttlaError(
-                f"cannot use {self.path} for metadata: {error}",
-                "Check that the directory is writable and the file was made by this program.",
-            ) from error
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, sqlite3.Error):
+                raise OttlaError(
+                    f"cannot use {self.path} for metadata: {error}",
+                    "Check that the directory is writable and the file was made by this program.",
+                ) from error
+            raise
         (self._seen_revision,) = self._reader.execute("SELECT revision FROM state").fetchone()
         self._data_version = -1
         self._poll()
@@ -370,15 +371,20 @@ class SqliteStore(MetadataStore):
 
     def _poll(self) -> None:
         """Looks for other sessions and their commits; asks to be called again."""
-        reader = self._reader
-        if reader is None or not self.session_id:
+        if self._reader is None or not self.session_id:
             return
+        try:
+            self._look_around(self._reader)
+        except (sqlite3.Error, OSError):
+            log.exception("%s could not be read; trying again", self.path)
+        if self.session_id:
+            interval = POLL_TOGETHER_SECONDS if self._peers else POLL_ALONE_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(interval, self._poll)
+
+    def _look_around(self, reader: sqlite3.Connection) -> None:
         data_version = reader.execute("PRAGMA data_version").fetchone()[0]
         if data_version != self._data_version:
-            self._data_version = data_version
             self._catch_up()
-            if not self.session_id:
-                return
             others = {
                 session_id: timeout_ms
                 for session_id, timeout_ms in reader.execute("SELECT id, timeout_ms FROM sessions")
@@ -388,9 +394,9 @@ class SqliteStore(MetadataStore):
                 session_id: self._peers.get(session_id) or _Peer(timeout_ms, self._monotonic())
                 for session_id, timeout_ms in others.items()
             }
-        self._check_peers()
-        interval = POLL_TOGETHER_SECONDS if self._peers else POLL_ALONE_SECONDS
-        self._timer = asyncio.get_running_loop().call_later(interval, self._poll)
+            self._data_version = data_version
+        if self.session_id:
+            self._check_peers()
 
     def _check_peers(self) -> None:
         now = self._monotonic()
@@ -411,8 +417,13 @@ class SqliteStore(MetadataStore):
                 task.add_done_callback(self._expiring.discard)
 
     async def _expire(self, session_id: int) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._expire_in_thread, session_id)
-        self._catch_up()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._expire_in_thread, session_id)
+            self._catch_up()
+        except sqlite3.Error:
+            log.exception("session %d could not be ended; trying again", session_id)
+            self._peers.pop(session_id, None)
+            self._data_version = -1
 
     def _expire_in_thread(self, session_id: int) -> None:
         writer = self._writer

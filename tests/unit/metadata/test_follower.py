@@ -1,0 +1,443 @@
+"""One broker's part in the cluster: joining, deciding, publishing, taking over. On both stores where it matters."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.config import Settings, load_config
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.metadata.config_changes import ConfigChange, ResourceChange, ResourceType
+from ottla.metadata.controller import MorePartitions, NewTopic, TopicReference
+from ottla.metadata.follower import MetadataFollower, new_topic_id
+from ottla.metadata.image import BrokerRegistration, ClusterImage
+from ottla.metadata.sqlite_store import SqliteStore
+from ottla.metadata.store import MetadataStore
+from ottla.testing.memory_store import MemoryStore, MemoryTree
+from ottla.types import Endpoint, uuid_to_text
+
+NONE = ErrorCode.NONE
+
+
+class World:
+    """Brokers that share one store."""
+
+    def __init__(self, make: Callable[[], MetadataStore]) -> None:
+        self._make = make
+        self.followers: dict[int, MetadataFollower] = {}
+        self.stores: dict[int, MetadataStore] = {}
+
+    async def start(self, broker_id: int, **settings: str) -> MetadataFollower:
+        config = load_config({name.replace("_", "."): value for name, value in settings.items()})
+        store = self._make()
+        follower = MetadataFollower(store, Settings(config))
+        await follower.start(registration(broker_id))
+        self.followers[broker_id], self.stores[broker_id] = follower, store
+        return follower
+
+    async def stop(self, broker_id: int) -> None:
+        await self.followers.pop(broker_id).stop()
+
+    async def crash(self, broker_id: int) -> None:
+        """The process is gone: no hand-over, and its session ends."""
+        follower = self.followers.pop(broker_id)
+        assert follower._duties is not None
+        follower._duties.cancel()
+        await asyncio.gather(follower._duties, return_exceptions=True)
+        follower._stop_watching()
+        await self.stores[broker_id].close()
+
+    def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def whole() -> None:
+            try:
+                async with asyncio.timeout(20):
+                    await story()
+            finally:
+                for broker_id in list(self.followers):
+                    await self.stop(broker_id)
+
+        asyncio.run(whole())
+
+
+def registration(broker_id: int) -> BrokerRegistration:
+    return BrokerRegistration(broker_id, 0, {"PLAINTEXT": Endpoint("127.0.0.1", 9000 + broker_id)})
+
+
+@pytest.fixture
+def tree() -> MemoryTree:
+    return MemoryTree()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, tree: MemoryTree) -> World:
+    if request.param == "memory":
+        return World(lambda: MemoryStore(tree))
+    return World(lambda: SqliteStore(str(tmp_path / "metadata.sqlite")))
+
+
+@pytest.fixture
+def memory_world(tree: MemoryTree) -> World:
+    return World(lambda: MemoryStore(tree))
+
+
+async def until(follower: MetadataFollower, check: Callable[[ClusterImage], bool]) -> ClusterImage:
+    """Waits for an image that `check` likes."""
+    arrived = asyncio.Event()
+    end = follower.subscribe(lambda image: arrived.set() if check(image) else None)
+    await arrived.wait()
+    end()
+    return follower.image
+
+
+@contextlib.asynccontextmanager
+async def recording(follower: MetadataFollower) -> AsyncIterator[list[ClusterImage]]:
+    images: list[ClusterImage] = []
+    end = follower.subscribe(images.append)
+    yield images
+    end()
+
+
+def test_a_lone_broker_registers_becomes_controller_and_names_the_cluster(world: World) -> None:
+    async def story() -> None:
+        follower = await world.start(3)
+        image = follower.image
+        assert list(image.brokers) == [3] and image.controller_id == 3
+        assert image.brokers[3].endpoints == {"PLAINTEXT": Endpoint("127.0.0.1", 9003)}
+        assert len(image.cluster_id) == 22
+        await world.stop(3)
+        again = await world.start(3)
+        assert again.image.cluster_id == image.cluster_id
+        assert again.image.brokers[3].epoch > image.brokers[3].epoch
+
+    world.run(story)
+
+
+def test_topics_settings_and_ids_survive_a_restart_and_leader_epochs_grow(world: World) -> None:
+    async def story() -> None:
+        follower = await world.start(0)
+        await follower.create_topics([NewTopic("t", 3, configs=[("retention.ms", "7")])])
+        before = follower.image.topics["t"]
+        for restart in range(1, 4):
+            await (world.stop(0) if restart % 2 else world.crash(0))
+            follower = await world.start(0)
+            after = follower.image.topics["t"]
+            assert (after.topic_id, after.configs) == (before.topic_id, {"retention.ms": "7"})
+            assert [(p.leader, p.leader_epoch) for p in after.partitions] == [(0, restart)] * 3
+
+    world.run(story)
+
+
+def test_all_epochs_are_raised_in_one_commit(memory_world: World, tree: MemoryTree) -> None:
+    async def story() -> None:
+        follower = await memory_world.start(0)
+        await follower.create_topics([NewTopic("t", 200), NewTopic("u", 200)])
+        await memory_world.stop(0)
+        before = tree.commits
+        follower = await memory_world.start(0)
+        assert tree.commits == before + 1, "registering, raising epochs and becoming controller are one step"
+        assert follower.image.topics["u"].partitions[199].leader_epoch == 1
+
+    memory_world.run(story)
+
+
+def test_the_image_has_what_was_decided_when_the_call_returns(world: World) -> None:
+    async def story() -> None:
+        follower = await world.start(0)
+        (created,) = await follower.create_topics([NewTopic("t", 2)])
+        assert created.error == NONE and len(follower.image.topics["t"].partitions) == 2
+        await follower.create_partitions([MorePartitions("t", 5)])
+        assert len(follower.image.topics["t"].partitions) == 5
+        change = ResourceChange(ResourceType.TOPIC, "t", [ConfigChange("retention.ms", "9")])
+        await follower.incremental_alter_configs([change])
+        assert follower.image.topics["t"].configs == {"retention.ms": "9"}
+        await follower.alter_configs([ResourceChange(ResourceType.TOPIC, "t", [])])
+        assert follower.image.topics["t"].configs == {}
+        await follower.delete_topics([TopicReference("t")])
+        assert follower.image.topics == {}
+
+    world.run(story)
+
+
+def test_every_image_is_published_once_in_order(world: World) -> None:
+    async def story() -> None:
+        follower = await world.start(0)
+        async with recording(follower) as images:
+            for number in range(10):
+                await follower.create_topics([NewTopic(f"t{number}")])
+        assert images[0].topics == {}, "a subscriber begins with the image at hand"
+        assert [len(image.topics) for image in images] == list(range(11))
+        versions = [image.version for image in images]
+        assert versions == sorted(set(versions))
+        assert images[-1] is follower.image
+
+    world.run(story)
+
+
+def test_the_first_image_published_already_has_the_broker_and_its_new_epochs(world: World) -> None:
+    async def story() -> None:
+        follower = await world.start(0)
+        await follower.create_topics([NewTopic("t")])
+        await world.stop(0)
+        store = world._make()
+        follower = MetadataFollower(store, Settings(load_config({})))
+        images: list[ClusterImage] = []
+        follower.subscribe(images.append)
+        await follower.start(registration(0))
+        world.followers[0] = follower
+        assert list(images[0].brokers) == [0]
+        assert images[0].topics["t"].partitions[0].leader_epoch == 1
+
+    world.run(story)
+
+
+def test_a_subscriber_that_fails_does_not_keep_the_news_from_others(world: World) -> None:
+    async def story() -> None:
+        follower = await world.start(0)
+
+        def broken(image: ClusterImage) -> None:
+            if image.topics:
+                raise OSError("disk full")
+
+        follower.subscribe(broken)
+        async with recording(follower) as images:
+            (created,) = await follower.create_topics([NewTopic("t")])
+        assert created.error == NONE and "t" in images[-1].topics
+
+    world.run(story)
+
+
+def test_validate_only_and_refusals_commit_nothing(memory_world: World, tree: MemoryTree) -> None:
+    async def story() -> None:
+        follower = await memory_world.start(0)
+        before = tree.commits
+        await follower.create_topics([NewTopic("t")], validate_only=True)
+        await follower.create_topics([NewTopic("bad name")])
+        await follower.delete_topics([TopicReference("t")])
+        assert tree.commits == before
+
+    memory_world.run(story)
+
+
+def test_many_who_want_the_same_new_topic_cause_one_creation(memory_world: World, tree: MemoryTree) -> None:
+    async def story() -> None:
+        follower = await memory_world.start(0)
+        before = tree.commits
+        outcomes = await asyncio.gather(
+            *(follower.ensure_topics([NewTopic("t"), NewTopic(f"own{number % 3}")]) for number in range(50))
+        )
+        assert all({result.error for result in results} == {NONE} for results in outcomes)
+        assert all(len(results) == 2 for results in outcomes)
+        assert set(follower.image.topics) == {"t", "own0", "own1", "own2"}
+        assert tree.commits <= before + 3
+        (again,) = await follower.ensure_topics([NewTopic("t")])
+        assert again.error == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert follower._creating == {}
+
+    memory_world.run(story)
+
+
+def test_one_who_gives_up_waiting_does_not_take_the_topic_from_the_others(memory_world: World) -> None:
+    async def story() -> None:
+        follower = await memory_world.start(0)
+        impatient = asyncio.create_task(follower.ensure_topics([NewTopic("t")]))
+        patient = asyncio.create_task(follower.ensure_topics([NewTopic("t")]))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        (result,) = await patient
+        assert result.error == NONE and "t" in follower.image.topics
+
+    memory_world.run(story)
+
+
+def test_producer_ids_are_never_given_twice(world: World) -> None:
+    async def story() -> None:
+        ann, bob = await world.start(0), await world.start(1)
+        given = [await follower.allocate_producer_ids() for _ in range(1500) for follower in (ann, bob)]
+        assert len(set(given)) == 3000
+        block = await ann.allocate_producer_ids(2500)
+        await world.crash(0)
+        ann = await world.start(0)
+        later = await ann.allocate_producer_ids()
+        assert later > max(given) and later >= block + 2500
+
+    world.run(story)
+
+
+def test_concurrent_producer_id_requests_get_different_ids(world: World) -> None:
+    async def story() -> None:
+        follower = await world.start(0)
+        given = await asyncio.gather(*(follower.allocate_producer_ids() for _ in range(1100)))
+        assert len(set(given)) == 1100
+
+    world.run(story)
+
+
+# Several brokers
+
+
+def test_brokers_see_each_other_come_and_go(world: World) -> None:
+    async def story() -> None:
+        ann = await world.start(0)
+        bob = await world.start(1)
+        assert set(bob.image.brokers) == {0, 1}
+        await until(ann, lambda image: set(image.brokers) == {0, 1})
+        assert ann.image.controller_id == bob.image.controller_id == 0
+        await world.stop(1)
+        await until(ann, lambda image: set(image.brokers) == {0})
+
+    world.run(story)
+
+
+def test_any_broker_can_decide_and_all_hear_of_it(world: World) -> None:
+    async def story() -> None:
+        ann, bob = await world.start(0), await world.start(1)
+        await until(ann, lambda image: set(image.brokers) == {0, 1})
+        assert (await bob.create_topics([NewTopic("t", 2, 2)]))[0].error == NONE
+        await until(ann, lambda image: "t" in image.topics)
+        await ann.delete_topics([TopicReference("t")])
+        await until(bob, lambda image: "t" not in image.topics)
+
+    world.run(story)
+
+
+def test_two_brokers_that_create_colliding_topics_at_once_do_not_both_succeed(world: World) -> None:
+    async def story() -> None:
+        ann, bob = await world.start(0), await world.start(1)
+        await until(ann, lambda image: set(image.brokers) == {0, 1})
+        for round_ in range(5):
+            (a,), (b,) = await asyncio.gather(
+                ann.create_topics([NewTopic(f"x.{round_}")]), bob.create_topics([NewTopic(f"x_{round_}")])
+            )
+            assert sorted([a.error, b.error]) == [NONE, ErrorCode.INVALID_TOPIC_EXCEPTION]
+            (a,), (b,) = await asyncio.gather(
+                ann.create_topics([NewTopic(f"same{round_}")]), bob.create_topics([NewTopic(f"same{round_}")])
+            )
+            assert sorted([a.error, b.error]) == [NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
+
+    world.run(story)
+
+
+def test_a_dead_broker_is_replaced_as_leader_and_as_controller(world: World) -> None:
+    """MISSION B10."""
+
+    async def story() -> None:
+        ann, bob, cid = await world.start(0), await world.start(1), await world.start(2)
+        await until(ann, lambda image: len(image.brokers) == 3)
+        await ann.create_topics([NewTopic("t", assignments=[(0, (0, 1, 2)), (1, (1, 2, 0))])])
+        await world.crash(0)
+
+        def healed(image: ClusterImage) -> bool:
+            topic = image.topics.get("t")
+            return topic is not None and [set(p.isr) for p in topic.partitions] == [{1, 2}, {1, 2}]
+
+        for survivor in (bob, cid):
+            image = await until(survivor, healed)
+            assert image.controller_id in (1, 2)
+            assert [p.leader for p in image.topics["t"].partitions] == [1, 1]
+            assert [p.leader_epoch for p in image.topics["t"].partitions] == [1, 0]
+
+    world.run(story)
+
+
+def test_a_broker_that_stops_hands_its_partitions_over_before_it_goes(memory_world: World) -> None:
+    async def story() -> None:
+        ann, bob = await memory_world.start(0), await memory_world.start(1)
+        await until(ann, lambda image: len(image.brokers) == 2)
+        await ann.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
+        await until(bob, lambda image: "t" in image.topics)
+        async with recording(bob) as images:
+            await memory_world.stop(0)
+            await until(bob, lambda image: set(image.brokers) == {1})
+        handed_over = [image for image in images if image.topics["t"].partitions[0].leader == 1]
+        assert 0 in handed_over[0].brokers, "leadership moved while the old leader was still there"
+
+    memory_world.run(story)
+
+
+def test_the_only_replica_leads_again_when_it_returns(world: World) -> None:
+    async def story() -> None:
+        ann, _ = await world.start(0), await world.start(1)
+        await until(ann, lambda image: len(image.brokers) == 2)
+        await ann.create_topics([NewTopic("t", assignments=[(0, (1,))])])
+        await world.crash(1)
+        await until(ann, lambda image: image.topics["t"].partitions[0].leader == -1)
+        await world.start(1)
+        image = await until(ann, lambda image: image.topics["t"].partitions[0].leader == 1)
+        assert image.topics["t"].partitions[0].leader_epoch == 2
+
+    world.run(story)
+
+
+def test_an_id_that_is_in_use_is_refused_with_advice(world: World) -> None:
+    async def story() -> None:
+        await world.start(0)
+        with pytest.raises(OttlaError, match="id 0") as caught:
+            await world.start(0)
+        assert "node.id" in caught.value.hint
+
+    world.run(story)
+
+
+def test_a_broker_whose_session_expired_joins_again_by_itself(memory_world: World, tree: MemoryTree) -> None:
+    async def story() -> None:
+        ann, bob = await memory_world.start(0), await memory_world.start(1)
+        await until(ann, lambda image: len(image.brokers) == 2)
+        await ann.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
+        async with recording(ann) as images:
+            tree.expire(memory_world.stores[0])  # type: ignore[arg-type]
+            with pytest.raises(KafkaError) as caught:
+                await ann.create_topics([NewTopic("too-soon")])
+            assert caught.value.code == ErrorCode.NOT_CONTROLLER and caught.value.retriable
+            await until(ann, lambda image: image.controller_id == 1 and set(image.brokers) == {0, 1})
+        assert all("t" in image.topics for image in images[1:]), "nobody saw the topic vanish meanwhile"
+        await until(bob, lambda image: set(image.brokers) == {0, 1})
+        assert ann.image.topics["t"].partitions[0].leader == 1
+        assert (await ann.create_topics([NewTopic("later")]))[0].error == NONE
+
+    memory_world.run(story)
+
+
+def test_stored_metadata_that_cannot_be_read_is_named(memory_world: World, tree: MemoryTree) -> None:
+    async def story() -> None:
+        await memory_world.start(0)
+        await memory_world.stop(0)
+        entry = tree.entries["/cluster/id"]
+        tree.entries["/cluster/id"] = entry._replace(value=b"{")
+        with pytest.raises(OttlaError, match="/cluster/id"):
+            await memory_world.start(0)
+
+    memory_world.run(story)
+
+
+# Size
+
+
+def test_a_thousand_partitions_are_created_and_loaded_quickly(tmp_path: Path) -> None:
+    """Generous bounds: they catch work per partition that should be work per commit, not a busy machine."""
+
+    async def story() -> None:
+        world = World(lambda: SqliteStore(str(tmp_path / "metadata.sqlite")))
+        follower = await world.start(0)
+        began = time.perf_counter()
+        await follower.create_topics([NewTopic("t", 1000)])
+        created = time.perf_counter() - began
+        await world.stop(0)
+        began = time.perf_counter()
+        follower = await world.start(0)
+        loaded = time.perf_counter() - began
+        assert len(follower.image.topics["t"].partitions) == 1000
+        await world.stop(0)
+        assert created < 1.0 and loaded < 1.0, (created, loaded)
+
+    asyncio.run(story())
+
+
+def test_topic_ids_are_random_uuids_that_tools_can_take_as_an_argument() -> None:
+    ids = {new_topic_id() for _ in range(2000)}
+    assert len(ids) == 2000
+    assert not any(uuid_to_text(id_).startswith("-") for id_ in ids)
+    assert all(id_[6] >> 4 == 4 and id_[8] >> 6 == 2 for id_ in ids)

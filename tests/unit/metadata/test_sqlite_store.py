@@ -1,0 +1,328 @@
+"""What only the SQLite store has to prove: processes that die or hang, durability, idleness, damaged files."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.errors import OttlaError
+from ottla.metadata.sqlite_store import SqliteStore
+from ottla.metadata.store import Change, Conflict, Create, Delete, Set, StoreUnavailable
+
+OTHER_PROCESS = """
+    import asyncio, sys
+    from ottla.metadata.sqlite_store import SqliteStore
+    from ottla.metadata.store import Create
+
+    async def main():
+        store = SqliteStore(sys.argv[1], session_timeout_ms=int(sys.argv[2]))
+        await store.start()
+        await store.commit([Create("/brokers/ids/9", b"other", ephemeral=True), Create("/written", b"kept")])
+        print("ready", flush=True)
+        await asyncio.sleep(60)
+
+    asyncio.run(main())
+"""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "metadata.sqlite")
+
+
+def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await story()
+
+    asyncio.run(bounded())
+
+
+async def eventually(check: Callable[[], bool]) -> None:
+    while not check():  # noqa: ASYNC110 - what is waited for happens in another process
+        await asyncio.sleep(0.01)
+
+
+def start_other(path: str, session_timeout_ms: int = 18_000) -> "subprocess.Popen[str]":
+    other = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(OTHER_PROCESS), path, str(session_timeout_ms)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "ready\n"
+    return other
+
+
+def test_a_killed_process_loses_its_ephemeral_keys_at_once_and_nothing_else(path: str) -> None:
+    """TESTING R6: kill -9."""
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        heard: list[Change] = []
+        store.watch("/brokers/ids", heard.extend)
+        other = start_other(path)
+        try:
+            await eventually(lambda: len(heard) == 1)
+            assert heard[0].entry is not None and heard[0].entry.value == b"other"
+            other.kill()
+            other.wait()
+            await eventually(lambda: heard[-1].entry is None)
+            kept = await store.get("/written")
+            assert kept is not None and kept.value == b"kept"
+        finally:
+            other.kill()
+            other.wait()
+            await store.close()
+
+    run(story)
+
+
+def test_a_process_that_hangs_is_expired_after_its_timeout(path: str) -> None:
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        heard: list[Change] = []
+        store.watch("/brokers/ids", heard.extend)
+        other = start_other(path, session_timeout_ms=600)
+        try:
+            await eventually(lambda: len(heard) == 1)
+            os.kill(other.pid, signal.SIGSTOP)
+            await eventually(lambda: heard[-1].entry is None)
+        finally:
+            other.kill()
+            other.wait()
+            await store.close()
+
+    run(story)
+
+
+def test_a_silent_peer_is_judged_by_the_observers_own_clock(path: str) -> None:
+    async def story() -> None:
+        clock = Clock()
+        ann = SqliteStore(path, session_timeout_ms=6000, monotonic=clock)
+        bob = SqliteStore(path, session_timeout_ms=6000, monotonic=clock)
+        await ann.start()
+        await bob.start()
+        told = asyncio.Event()
+        ann.on_expired = told.set
+        bob._poll()
+        for _ in range(5):
+            clock.now += 3
+            ann._poll()  # ann lives: she touches her file
+            bob._poll()
+        assert bob._expiring == set()
+        clock.now += 6.1
+        bob._check_peers()
+        assert len(bob._expiring) == 1
+        await told.wait()
+        assert ann.session_id == 0
+        await ann.close()
+        await bob.close()
+
+    run(story)
+
+
+def test_after_a_crash_the_next_start_buries_the_dead_session(path: str) -> None:
+    other = start_other(path)
+    other.kill()
+    other.wait()
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        assert await store.get("/brokers/ids/9") is None
+        assert await store.get("/written") is not None
+        await store.close()
+
+    run(story)
+    left = sorted(name for name in os.listdir(os.path.dirname(path)) if "session" in name)
+    assert left == [], "lock files are cleaned up"
+
+
+def test_what_was_committed_is_there_after_closing_and_opening(path: str) -> None:
+    async def story() -> None:
+        for number in range(3):
+            store = SqliteStore(path)
+            await store.start()
+            await store.commit([Create(f"/{number}", b"v")])
+            assert [entry.key for entry in await store.scan("/")] == [f"/{n}" for n in range(number + 1)]
+            await store.close()
+
+    run(story)
+
+
+def test_commits_are_synced_to_disk(path: str) -> None:
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        assert store._writer is not None
+        assert store._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert store._writer.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
+        await store.close()
+
+    run(story)
+
+
+def test_writing_happens_off_the_event_loop(path: str) -> None:
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        threads = []
+        commit = store._commit
+
+        def noting(*arguments: Any) -> None:
+            threads.append(threading.current_thread())
+            commit(*arguments)
+
+        store._commit = noting  # type: ignore[method-assign]
+        await store.commit([Create("/a", b"")])
+        assert len(threads) == 1 and threads[0] is not threading.main_thread()
+        await store.close()
+
+    run(story)
+
+
+def test_a_caller_that_gives_up_does_not_leave_the_store_behind(path: str) -> None:
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        heard: list[Change] = []
+        store.watch("/", heard.extend)
+        commit = asyncio.create_task(store.commit([Create("/a", b"")]))
+        await asyncio.sleep(0)
+        commit.cancel()
+        await asyncio.gather(commit, return_exceptions=True)
+        await eventually(lambda: [change.key for change in heard] == ["/a"])
+        await store.close()
+
+    run(story)
+
+
+def test_alone_it_looks_for_others_once_a_second_and_often_in_company(path: str) -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        ann = SqliteStore(path)
+        await ann.start()
+        assert ann._timer is not None and ann._timer.when() - loop.time() > 0.5
+        bob = SqliteStore(path)
+        await bob.start()
+        assert bob._timer is not None and bob._timer.when() - loop.time() < 0.1
+        await bob.close()
+        await ann.close()
+
+    run(story)
+
+
+def test_removals_are_forgotten_in_time_and_who_missed_them_starts_afresh(path: str) -> None:
+    async def story() -> None:
+        now = [1_000_000]
+        ann = SqliteStore(path, session_timeout_ms=1000, clock=lambda: now[0])
+        bob = SqliteStore(path, session_timeout_ms=1000, clock=lambda: now[0])
+        await ann.start()
+        await bob.start()
+        assert bob._timer is not None
+        bob._timer.cancel()  # bob sleeps
+        lost = asyncio.Event()
+        bob.on_expired = lost.set
+        await ann.commit([Create("/a", b""), Create("/b", b"")])
+        await ann.commit([Delete("/a")])
+        now[0] += 11_000
+        await ann.commit([Delete("/b")])
+        assert ann._writer is not None
+        assert ann._writer.execute("SELECT key FROM removals").fetchall() == [("/b",)]
+        await bob.sync()
+        await lost.wait()
+        await ann.close()
+        await bob.close()
+
+    run(story)
+
+
+def test_a_full_disk_is_an_error_for_the_caller_not_the_end(path: str) -> None:
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        assert store._writer is not None
+        pages = store._writer.execute("PRAGMA page_count").fetchone()[0]
+        store._writer.execute(f"PRAGMA max_page_count = {pages + 1}")
+        with pytest.raises(StoreUnavailable, match="full"):
+            await store.commit([Create("/a", bytes(100_000))])
+        assert await store.get("/a") is None
+        store._writer.execute("PRAGMA max_page_count = 100000")
+        await store.commit([Create("/a", bytes(100_000))])
+        await store.close()
+
+    run(story)
+
+
+def test_a_conflict_leaves_the_writer_usable(path: str) -> None:
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        for _ in range(3):
+            with pytest.raises(Conflict):
+                await store.commit([Set("/missing", b"")])
+        await store.commit([Create("/a", b"")])
+        await store.close()
+
+    run(story)
+
+
+def test_a_file_that_is_no_database_is_named(path: str) -> None:
+    Path(path).write_bytes(b"this is not a database, whatever its name says" * 100)
+
+    async def story() -> None:
+        with pytest.raises(OttlaError, match=r"metadata\.sqlite"):
+            await SqliteStore(path).start()
+
+    run(story)
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async def story() -> None:
+        with pytest.raises(OttlaError, match="nowhere"):
+            await SqliteStore(str(tmp_path / "nowhere" / "metadata.sqlite")).start()
+
+    run(story)
+
+
+def test_a_file_of_a_later_version_is_left_alone(path: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 7")
+    connection.close()
+
+    async def story() -> None:
+        with pytest.raises(OttlaError, match="layout 7"):
+            await SqliteStore(path).start()
+
+    run(story)
+
+
+def test_two_that_start_at_once_on_a_new_file_both_get_a_session(path: str) -> None:
+    async def story() -> None:
+        stores = [SqliteStore(path) for _ in range(4)]
+        await asyncio.gather(*(store.start() for store in stores))
+        assert len({store.session_id for store in stores}) == 4
+        for store in stores:
+            await store.close()
+
+    run(story)
