@@ -560,6 +560,7 @@ def filter_records(
     first: cython.Py_ssize_t
     body: cython.Py_ssize_t
     rest: cython.Py_ssize_t
+    size: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     delta: cython.longlong
     place: cython.longlong
@@ -574,6 +575,11 @@ def filter_records(
         delta = number(data, cython.address(position), stop, 64)
         rest = position
         place = offset_delta(data, cython.address(position), stop)
+        size = length(data, cython.address(position), stop)
+        position += max(size, 0)
+        size = length(data, cython.address(position), stop)
+        if position + max(size, 0) >= stop:
+            raise ValueError("a value's length is out of bounds")
         position = stop
         if keep is not None and place not in keep:
             continue

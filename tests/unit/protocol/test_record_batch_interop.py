@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import aiokafka.codec
 import aiokafka.record.default_records as aiokafka_records
+import kafka.codec
 import kafka.record.default_records as kafka_python_records
 import pytest
 from aiokafka.record.control_record import ControlRecord as AiokafkaControlRecord
@@ -32,6 +34,17 @@ ROWS: list[Any] = [
 ]
 
 
+def has_codec(library: Any, codec: Codec) -> bool:
+    """Whether the other client found the package it needs for a codec."""
+    known = kafka.codec if library is kafka_python_records else aiokafka.codec
+    return codec is Codec.NONE or bool(getattr(known, f"has_{codec.name.lower()}")())
+
+
+def need_codec(library: Any, codec: Codec) -> None:
+    if not has_codec(library, codec):
+        pytest.skip(f"the other client lacks {codec.name.lower()} here")
+
+
 def theirs(library: Any, codec: Codec, transactional: bool) -> bytes:
     builder = library.DefaultRecordBatchBuilder(
         magic=2,
@@ -57,6 +70,7 @@ def read_by(library: Any, batch: bytes) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("transactional", [False, True])
 def test_we_read_what_they_write(library: Any, codec: Codec, transactional: bool) -> None:
+    need_codec(library, codec)
     batch = theirs(library, codec, transactional)
     header = open_batch(batch)
     assert (header.codec, header.record_count, header.last_offset) == (codec, len(ROWS), len(ROWS) - 1)
@@ -72,6 +86,7 @@ def test_we_read_what_they_write(library: Any, codec: Codec, transactional: bool
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("transactional", [False, True])
 def test_they_read_what_we_write(library: Any, codec: Codec, transactional: bool) -> None:
+    need_codec(library, codec)
     batch = build_batch(
         ROWS,
         base_offset=1000,
@@ -98,6 +113,7 @@ def test_uncompressed_batches_are_equal_to_the_byte(library: Any) -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("codec", Codec)
 def test_they_read_what_compaction_leaves(library: Any, codec: Codec) -> None:
+    need_codec(library, codec)
     batch = build_batch(ROWS, base_offset=1000, codec=codec)
     kept = rewrite(batch, keep_offsets={1001, 1003, 2000}, delete_horizon_ms=NOW + 1_000_000)
     assert read_by(library, kept) == [(1000 + index, *ROWS[index]) for index in (1, 3, 1000)]
@@ -108,6 +124,7 @@ def test_they_read_what_compaction_leaves(library: Any, codec: Codec) -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("codec", Codec)
 def test_they_read_log_append_time(library: Any, codec: Codec) -> None:
+    need_codec(library, codec)
     batch = rewrite(build_batch(ROWS, codec=codec), log_append_time_ms=NOW + 7_000_000)
     assert {item[1] for item in read_by(library, batch)} == {NOW + 7_000_000}
 
@@ -124,7 +141,8 @@ def test_they_read_our_markers(commit: bool) -> None:
 
 
 def test_a_fetched_run_of_batches_reads_alike() -> None:
-    run = b"".join(build_batch(ROWS[:50], base_offset=50 * n, codec=codec) for n, codec in enumerate(Codec))
+    codecs = [codec for codec in Codec if has_codec(kafka_python_records, codec)]
+    run = b"".join(build_batch(ROWS[:50], base_offset=50 * n, codec=codec) for n, codec in enumerate(codecs))
     cut = run[:-10]
     seen = []
     memory_records = MemoryRecords(cut)
@@ -133,4 +151,4 @@ def test_a_fetched_run_of_batches_reads_alike() -> None:
         seen += [(item.offset, item.value) for item in batch]
     ours = [(r.offset, r.value) for position, _ in iter_batches(cut) for r in read_records(cut, position)]
     assert seen == ours
-    assert len(ours) == 200
+    assert len(ours) == 50 * (len(codecs) - 1)
