@@ -36,21 +36,4 @@ async def ask(groups: "CoordinatorRuntime[GroupShard]", group_id: str, look: Cal
 
 async def ensure_offsets_topic(services: "Services") -> None:
     """Makes `__consumer_offsets` on first need; whoever comes second finds it made."""
-    from ottla.metadata.controller import NewTopic
-
-    config = services.config
-    brokers = max(1, len(services.image.brokers))
-    await services.metadata.ensure_topics(
-        [
-            NewTopic(
-                OFFSETS_TOPIC,
-                config.offsets_topic_num_partitions,
-                min(config.offsets_topic_replication_factor, brokers),
-                configs=(
-                    ("cleanup.policy", "compact"),
-                    ("compression.type", "producer"),
-                    ("segment.bytes", str(config.offsets_topic_segment_bytes)),
-                ),
-            )
-        ]
-    )
+    await services.metadata.ensure_topics([services.settings.automatic_topic(services.image, OFFSETS_TOPIC)])

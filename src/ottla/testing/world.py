@@ -106,7 +106,7 @@ class World:
             await consumer.seek_to_beginning([(topic, partition)])
             found: list[tuple[int, bytes | None]] = []
             for _ in range(10_000):
-                if found and found[-1][0] >= end - 1 or end == 0:
+                if (found and found[-1][0] >= end - 1) or end == 0:
                     break
                 found += [(record.offset, record.value) for record in await consumer.poll(1000)]
             return found

@@ -271,7 +271,8 @@ class ClassicGroup:
 
     def supports(self, protocol_type: str, protocols: list[tuple[str, bytes]]) -> bool:
         """Whether a member with these protocols can be in the group."""
-        if self.is_empty:
+        if not self.members:
+            # Also in the middle of a rebalance from which everyone has gone.
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
             return False
