@@ -352,3 +352,38 @@ class Encoder:
                 source(f"{self.out}.append({item})")
             else:
                 self.value(element_of(declared), item, path)
+
+
+def find_misfit(value: Struct, version: int, path: str = "") -> str:
+    """Which field of a message holds what cannot be written, for the error that says so; empty if none does."""
+    for declared in value._fields:
+        if version not in declared.versions:
+            continue
+        name, held = path + declared.name, getattr(value, declared.name)
+        if held is None and version in declared.nullable:
+            continue
+        if declared.is_array and not isinstance(held, list | tuple):
+            return f"{name} holds {held!r}"
+        for item in held if declared.is_array else [held]:
+            if declared.struct is None:
+                found = "" if _fits(declared.element, item) else f"{name} holds {item!r}"
+            elif isinstance(item, declared.struct):
+                found = find_misfit(item, version, name + ".")
+            else:
+                found = f"{name} holds {item!r}"
+            if found:
+                return found
+    return ""
+
+
+def _fits(kind: str, item: Any) -> bool:
+    try:
+        if kind in FORMATS:
+            struct.pack(">" + FORMATS[kind], item)
+        elif kind == "string":
+            return len(item.encode()) <= primitives.STRING_MAX
+        else:
+            memoryview(item)
+    except primitives.MISFIT:
+        return False
+    return True

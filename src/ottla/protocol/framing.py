@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from ottla.errors import ErrorCode
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.primitives import MALFORMED, MISFIT, Buffer, ProtocolError, skip_tags
-from ottla.protocol.schema import Message, join
+from ottla.protocol.schema import Message
 
 M = TypeVar("M", bound=Message)
 
@@ -65,6 +65,15 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
     return RequestHeader(api_key, api_version, correlation_id, client_id, position)
 
 
+def _join(message: Message, version: int, chunks: list[Buffer]) -> bytes:
+    """The chunks of an encoded message and its header in one piece."""
+    try:
+        return b"".join(chunks)
+    except TypeError:
+        message.encode(version)  # says which field is not bytes
+        raise
+
+
 def encode_request(key: int, version: int, correlation_id: int, client_id: str | None, message: Message) -> bytes:
     """A whole request frame, its size first."""
     chunks: list[Buffer] = [b""]
@@ -77,7 +86,7 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str |
         chunks[0] = _REQUEST_PREFIX.pack(size, key, version, correlation_id, length) + name + tags
     except MISFIT as error:
         raise ProtocolError(f"request header: {error}") from None
-    return join(chunks)
+    return _join(message, version, chunks)
 
 
 def encode_response(key: int, version: int, correlation_id: int, message: Message) -> bytes:
@@ -88,8 +97,8 @@ def encode_response(key: int, version: int, correlation_id: int, message: Messag
         # Summing up the chunks' lengths is dearer than copying a small body, but not a large one.
         size = sum(map(len, chunks))
         chunks[0] = _response_prefix(key, version, correlation_id, size)
-        return join(chunks)
-    body = join(chunks)
+        return _join(message, version, chunks)
+    body = _join(message, version, chunks)
     return _response_prefix(key, version, correlation_id, len(body)) + body
 
 
@@ -129,9 +138,7 @@ def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
 
 def encode_versioned(message: Message, version: int) -> bytes:
     """A message behind its version: values of coordinator records, and the consumer protocol."""
-    chunks: list[Buffer] = [_INT16.pack(version)]
-    message.encode_chunks(chunks, version)
-    return join(chunks)
+    return _INT16.pack(version) + message.encode(version)
 
 
 def decode_versioned(cls: type[M], blob: Buffer, *, accept_newer: bool = False) -> M:
@@ -148,9 +155,7 @@ def decode_versioned(cls: type[M], blob: Buffer, *, accept_newer: bool = False) 
 
 def encode_record_key(key: Message) -> bytes:
     """The key of a coordinator's record, behind its type."""
-    chunks: list[Buffer] = [_INT16.pack(key.api_key)]
-    key.encode_chunks(chunks, 0)
-    return join(chunks)
+    return _INT16.pack(key.api_key) + key.encode(0)
 
 
 def decode_record_key(keys: Mapping[int, type[Message]], blob: Buffer) -> Message | None:

@@ -259,27 +259,21 @@ class Message(Struct):
         """The message's bytes in one version."""
         chunks: list[Buffer] = []
         self.encode_chunks(chunks, version)
-        return join(chunks)
+        try:
+            return b"".join(chunks)
+        except TypeError as error:  # a bytes field holds something else
+            raise _misfit(self, version, error) from None
 
     def encode_into(self, out: bytearray, version: int) -> None:
         """Appends the message's bytes to `out`, which stays as it was if the message does not fit."""
-        chunks: list[Buffer] = []
-        self.encode_chunks(chunks, version)
-        out += join(chunks)
+        out += self.encode(version)
 
     def encode_chunks(self, chunks: list[Buffer], version: int) -> None:
         """Appends the message's bytes in pieces. Records are not copied."""
         try:
             self._encoders[version](self, chunks)
         except MISFIT as error:
-            raise ProtocolError(f"{type(self).__name__} v{version}: {error}") from None
-
-
-def join(chunks: list[Buffer]) -> bytes:
-    try:
-        return b"".join(chunks)
-    except TypeError as error:
-        raise ProtocolError(f"a bytes field holds something else: {error}") from None
+            raise _misfit(self, version, error) from None
 
 
 def declare(cls: Any, *, versions: range, flexible_since: int | None = None, api_key: int = -1) -> None:
@@ -304,6 +298,12 @@ def _compile_encoder(cls: type[Message], version: int) -> Any:
     from ottla.protocol.encoder import build_encoder
 
     return build_encoder(cls, version)
+
+
+def _misfit(message: Message, version: int, error: Exception) -> ProtocolError:
+    from ottla.protocol.encoder import find_misfit
+
+    return ProtocolError(f"{type(message).__name__} v{version}: {find_misfit(message, version) or error}")
 
 
 def _compile_decoder(cls: type[Message], version: int, *, of_bytes: bool) -> Any:

@@ -106,14 +106,23 @@ def test_only_flexible_api_versions_requests_have_a_flexible_header() -> None:
     assert decode_request_header(encode_request(18, 3, 1, "c", request)[4:]).body_offset == 12
 
 
-@pytest.mark.parametrize(
-    "frame",
-    ["", "0012", "00120003000000070005636c69", "0012000300000007fffe", "00120003000000070002fffe",
-     "0004000000000007ffff", "7fff000000000007ffff", "ffff000000000007ffff", "0000000200000007ffff",
-     "003c000000000007ffff", "003c000000000007ffff01"],
-    ids=["empty", "two bytes", "client id cut", "negative length", "not UTF-8", "an API that is gone",
-         "unknown API", "negative API", "a version that is gone", "no tag section", "a tag section cut"],
-)  # fmt: skip
+MALFORMED_HEADERS = {
+    "empty": "",
+    "two bytes": "0012",
+    "client id cut": "00120003000000070005636c69",
+    "client id cut, classic": "00120000000000070005636c69",
+    "negative length": "0012000300000007fffe",
+    "not UTF-8": "00120003000000070002fffe",
+    "an API that is gone": "0004000000000007ffff",
+    "unknown API": "7fff000000000007ffff",
+    "negative API": "ffff000000000007ffff",
+    "a version that is gone": "0000000200000007ffff",
+    "no tag section": "003c000000000007ffff",
+    "a tag section cut": "003c000000000007ffff01",
+}
+
+
+@pytest.mark.parametrize("frame", MALFORMED_HEADERS.values(), ids=MALFORMED_HEADERS)
 def test_a_malformed_request_header_is_a_protocol_error(frame: str) -> None:
     """R8: the connection is closed, nothing else happens."""
     for kind in (bytes, bytearray, memoryview):
@@ -134,6 +143,10 @@ def test_a_header_that_cannot_be_written_is_a_protocol_error() -> None:
         encode_request(18, 0, 1, "x" * 40_000, ApiVersionsRequest())
     with pytest.raises(ProtocolError):
         encode_response(18, 0, 2**31, ApiVersionsResponse())
+    with pytest.raises(ProtocolError, match="auth_bytes holds 'text'"):
+        encode_request(36, 0, 1, "c", API[36].request(auth_bytes="text"))
+    with pytest.raises(ProtocolError, match="auth_bytes holds 'text'"):
+        encode_response(36, 0, 1, API[36].response(auth_bytes="text"))
 
 
 def test_a_newer_version_of_the_consumer_protocol_reads_as_the_newest_known() -> None:

@@ -1,5 +1,7 @@
 """Every message in every version: round trips, and the same bytes as the plainest reading of the rules."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -31,6 +33,18 @@ def test_there_is_a_table_for_every_api_and_every_stored_record() -> None:
         assert {api.request.__name__, api.response.__name__} == {f"{api.name}Request", f"{api.name}Response"} <= names
 
 
+def test_the_table_of_apis_is_light_and_loads_a_message_only_when_asked() -> None:
+    program = """
+import sys
+from ottla.protocol.api import API
+loaded = lambda: sorted(name for name in sys.modules if name.startswith("ottla.protocol."))
+assert loaded() == ["ottla.protocol.api"], loaded()
+API[12].request
+assert [name for name in loaded() if ".messages." in name] == ["ottla.protocol.messages.heartbeat"], loaded()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 @each_message
 def test_the_fullest_message_survives_every_version(cls: type[Message]) -> None:
     for version in cls.versions:
@@ -52,7 +66,7 @@ def test_any_message_survives(cls: type[Message]) -> None:
     )
 
     @settings(
-        max_examples=4 + len(versions), deadline=None, database=None,
+        max_examples=3 + len(versions), deadline=None, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )  # fmt: skip
     @given(pairs)

@@ -24,8 +24,8 @@ def test_an_unsigned_varint_is_read_back_wherever_it_stands(value: int, before: 
     assert read_uvarint(before + encoded + after, len(before)) == (value, len(before) + len(encoded))
 
 
-@pytest.mark.parametrize("hostile", ["808080808001", "ffffffffff7f", "ffffffff0f", "8180808008"])
-def test_an_unsigned_varint_beyond_a_java_int_is_refused(hostile: str) -> None:
+@pytest.mark.parametrize("hostile", ["808080808001", "808080808000", "ffffffffff7f", "ffffffff0f", "8180808008"])
+def test_an_unsigned_varint_longer_or_larger_than_a_java_int_is_refused(hostile: str) -> None:
     with pytest.raises(ProtocolError):
         read_uvarint(bytes.fromhex(hostile), 0)
 

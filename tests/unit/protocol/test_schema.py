@@ -248,6 +248,19 @@ def test_a_value_that_does_not_fit_its_field_is_a_protocol_error(message: Sample
         message.encode(version)
 
 
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [(Sample(tiny=128), "tiny holds 128"), (Sample(name=5), "name holds 5"), (Sample(data="text"), "data holds 'text'"),
+     (Sample(ids=5), "ids holds 5"), (Sample(labels=["a", None]), "labels holds None"),
+     (Sample(inner=Sample.Inner(a="1")), "inner.a holds '1'"), (Sample(inner=Sample.Listing()), "inner holds"),
+     (Sample(listing=Sample.Listing(more=[Sample.Inner(b=b"x")])), "listing.more.b holds b'x'")],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_the_error_names_the_field_that_does_not_fit(message: Sample, complaint: str) -> None:
+    with pytest.raises(ProtocolError, match=f"^Sample v3: {complaint}"):
+        message.encode(3)
+
+
 def test_an_id_of_the_wrong_length_is_not_padded() -> None:
     topic = FetchResponse.FetchableTopicResponse(topic_id=b"short")
     with pytest.raises(ProtocolError, match="is not 16 bytes"):
