@@ -7,25 +7,25 @@ flushed_offset is on stable storage.
 import enum
 import logging
 import os
-from bisect import bisect_right
 from typing import Any, NamedTuple
 
 from ottla.clock import Clock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.checkpoints import encode_epochs
+from ottla.log.compaction import CleanableSegment, choose_cleanable
+from ottla.log.compactor import CompactionPlan
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
-from ottla.log.flush import FlushTicket, UnsyncedSegments
+from ottla.log.flush import FlushTicket
 from ottla.log.index import CorruptIndex
 from ottla.log.leader_epochs import LeaderEpochCache
+from ottla.log.log_store import LogStore
 from ottla.log.open_files import OpenFiles
 from ottla.log.producer_state import ProducerStateManager
 from ottla.log.recovery import EPOCHS_FILE, LogLoader
 from ottla.log.replay import aborted_entry, note_batch
 from ottla.log.retention import SegmentFacts, segments_to_delete
-from ottla.log.rolling import RollRules
 from ottla.log.segment import Segment
-from ottla.log.segments import Segments
 from ottla.log.snapshot_files import SnapshotFiles
 from ottla.log.time_search import OffsetAndTimestamp, find_by_timestamp, find_latest
 from ottla.log.transaction_index import AbortedTransaction, collect
@@ -68,17 +68,16 @@ class Appended(NamedTuple):
 class PartitionLog:
     """All of one partition on one disk."""
 
-    producers: ProducerStateManager
-    leader_epochs: LeaderEpochCache
-    segments: Segments
-
     def __init__(
         self,
         directory: str,
         topic_partition: TopicPartition,
         topic_id: bytes,
         config: TopicConfig,
-        files: OpenFiles,
+        *,
+        store: LogStore,
+        producers: ProducerStateManager,
+        leader_epochs: LeaderEpochCache,
         clock: Clock,
     ) -> None:
         """Use `open`."""
@@ -86,25 +85,23 @@ class PartitionLog:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.config = config
-        self.files = files
-        self.disk: Disk = files.disk
+        self.disk: Disk = store.disk
+        self.store = store
+        self.segments = store.segments
+        self.producers = producers
+        self.leader_epochs = leader_epochs
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.high_watermark = 0
         self.flushed_offset = 0
         self.first_dirty_offset = 0
         """Compaction has seen everything below."""
+        self._rules = BatchRules(config)
+        self._clock = clock
+        self._opened_ms = self._last_flush_ms = clock()
         self._snapshots = SnapshotFiles(self.disk, directory)
         self._snapshot_offset = -1
         """Where the latest producer snapshot was taken."""
-        self._clock = clock
-        self._opened_ms = self._last_flush_ms = clock()
-        self._unsynced = UnsyncedSegments()
-        self._is_torn = False
-        """A failed append left bytes behind that could not be cut off yet."""
-        self._has_lost_writes = False
-        """A sync failed: what the disk had accepted may be gone, and only opening the log again can tell."""
-        self._update_rules()
 
     @classmethod
     def open(
@@ -124,22 +121,27 @@ class PartitionLog:
         files: OpenFiles | None = None,
     ) -> "PartitionLog":
         """Opens the log in `directory`, which may be new. OSError if its files cannot be used at all."""
-        self = cls(directory, topic_partition, topic_id, config, OpenFiles(disk) if files is None else files, clock)
+        files = OpenFiles(disk) if files is None else files
         disk.make_directories(directory)
-        loaded = self._loader().load(
+        loaded = LogLoader(directory, files=files, index_interval_bytes=config.index_interval_bytes, now=clock()).load(
             clean_shutdown=clean_shutdown, recovery_point=recovery_point, first_offset=log_start_offset
         )
-        self.log_end_offset = loaded.log_end_offset
-        self.producers = loaded.producers
-        self.leader_epochs = loaded.leader_epochs
+        self = cls(
+            directory,
+            topic_partition,
+            topic_id,
+            config,
+            store=LogStore(topic_partition, directory, config, files=files, segments=loaded.segments),
+            producers=loaded.producers,
+            leader_epochs=loaded.leader_epochs,
+            clock=clock,
+        )
         self._snapshot_offset = loaded.snapshot_offset
-        self.segments = Segments(disk, loaded.segments)
+        self.log_end_offset = loaded.log_end_offset
         self.log_start_offset = max(log_start_offset, self.segments[0].base_offset)
-        self.flushed_offset = loaded.log_end_offset if clean_shutdown else min(recovery_point, loaded.log_end_offset)
-        for segment in loaded.segments:
-            if segment.unsynced or segment.unsynced_indexes:
-                self._unsynced.add(segment)
-        self._unsynced.new_names = not clean_shutdown
+        self.flushed_offset = loaded.log_end_offset
+        if self.store.has_unsynced:
+            self.flushed_offset = min(recovery_point, loaded.log_end_offset)
         if self.log_start_offset > self.log_end_offset:
             self.truncate_fully(self.log_start_offset)
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
@@ -155,19 +157,15 @@ class PartitionLog:
     def _loader(self) -> LogLoader:
         return LogLoader(
             self.directory,
-            files=self.files,
+            files=self.store.files,
             index_interval_bytes=self.config.index_interval_bytes,
             now=self._clock(),
         )
 
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
-        self.segments.active.index_interval_bytes = config.index_interval_bytes
-        self._update_rules()
-
-    def _update_rules(self) -> None:
-        self._rules = BatchRules(self.config)
-        self._rolling = RollRules(self.topic_partition, self.config)
+        self._rules = BatchRules(config)
+        self.store.update_config(config)
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -180,7 +178,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self.segments)
+        return self.store.size_bytes
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Raises the high watermark, never past the end of the log; whether it moved."""
@@ -227,8 +225,10 @@ class PartitionLog:
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         length = header.batch_length
-        prefix = stamped_prefix(base_offset, length, leader_epoch)
-        self._write((prefix, memoryview(batch)[16:]), length + 12, last_offset, header.max_timestamp, now)
+        buffers = (stamped_prefix(base_offset, length, leader_epoch), memoryview(batch)[16:])
+        if self.store.write(buffers, length + 12, base_offset, last_offset, header.max_timestamp, now):
+            self._snapshot_at_roll()
+        self.log_end_offset = last_offset + 1
         if leader_epoch > self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         if marker is not None:
@@ -296,7 +296,9 @@ class PartitionLog:
         for position, header in batches:
             size = header.batch_length + 12
             batch = view[position : position + size]
-            self._write((batch,), size, header.last_offset, header.max_timestamp, now)
+            if self.store.write((batch,), size, header.base_offset, header.last_offset, header.max_timestamp, now):
+                self._snapshot_at_roll()
+            self.log_end_offset = header.next_offset
             self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
             entry = note_batch(self.producers, header, batch, now)
             if entry is not None:
@@ -306,84 +308,25 @@ class PartitionLog:
         """This replica leads from here on: the epoch starts at the end of the log."""
         self.leader_epochs.assign(leader_epoch, self.log_end_offset)
 
-    def _write(self, buffers: tuple[Any, ...], size: int, last_offset: int, max_timestamp: int, now: int) -> None:
-        """Puts one batch at the end of the active segment, or of a new one, and moves the log end offset."""
-        if self._is_torn or self._has_lost_writes:
-            self._mend()
-        if size > self.config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"a batch of {size} bytes; segment.bytes is {self.config.segment_bytes}",
-            )
-        segment, rolling = self.segments.active, self._rolling
-        try:
-            if not rolling.is_begun and segment.size:
-                rolling.begin(segment.base_offset, segment.find_first_timestamp())
-            if segment.size and rolling.is_full(
-                segment.base_offset, segment.size, segment.index_entries, size, last_offset, max_timestamp
-            ):
-                self.roll()
-                segment = self.segments.active
-            if segment.size == 0:
-                segment.begin(now, max_timestamp)
-                rolling.begin(segment.base_offset, max_timestamp)
-            segment.append(buffers, size, last_offset, max_timestamp)
-        except OSError as error:
-            self._is_torn = True
-            try:
-                self._mend()
-            except KafkaError:
-                pass  # Tried again before the next append.
-            raise self._storage_error("cannot append", error) from error
-        if not segment.unsynced:
-            self._unsynced.add(segment)
-        self.log_end_offset = last_offset + 1
-
-    def _mend(self) -> None:
-        """Cuts off what a failed append left, so that the next one does not follow a torn batch."""
-        if self._has_lost_writes:
-            raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: the disk failed to keep what was written"
-            )
-        try:
-            self.segments.active.heal()
-        except OSError as error:
-            raise self._storage_error("cannot cut off a torn batch", error) from error
-        self._is_torn = False
-
-    def _storage_error(self, what: str, error: OSError) -> KafkaError:
-        log.error("%s: %s: %s", self.topic_partition, what, error)
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: {what}: {error}")
-
-    # --- rolling ------------------------------------------------------------------------------------------
-
     def roll_if_due(self, now: int) -> bool:
         """Starts a new segment if the active one has been written to for segment.ms, though nobody appends."""
-        active = self.segments.active
-        if active.size == 0 or not self._rolling.is_due(active.base_offset, active.begun_at(now), now):
-            return False
         try:
-            self.roll()
+            return self.store.is_due(now) and self._roll(now)
         except OSError as error:
-            raise self._storage_error("cannot start a segment", error) from error
-        return True
+            raise self.store.error("cannot start a segment", error) from error
 
-    def roll(self) -> None:
-        """Starts a new segment at the end of the log. OSError if its file cannot be made; then nothing changed."""
-        finished = self.segments.active
-        if self.log_end_offset == finished.base_offset:
-            return
-        self.segments.add(self._loader().new_segment(self.log_end_offset))
-        self._unsynced.new_names = True
-        finished.unsynced_indexes = True
-        if not finished.unsynced:
-            self._unsynced.add(finished)
+    def _roll(self, now: int) -> bool:
+        rolled = self.store.roll(self.log_end_offset, now)
+        if rolled:
+            self._snapshot_at_roll()
+        return rolled
+
+    def _snapshot_at_roll(self) -> None:
         try:
-            finished.save_indexes()
             self.snapshot_producers()
         except OSError as error:
-            # Both can be had again from the log: the indexes go with the next flush, the state by replay.
-            log.warning("%s: cannot write the indexes of a finished segment: %s", self.topic_partition, error)
+            # The next start reads a little more of the log instead.
+            log.warning("%s: cannot write a producer snapshot: %s", self.topic_partition, error)
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -400,24 +343,19 @@ class PartitionLog:
             )
         if offset >= upper_bound or offset == log_end_offset:
             return b""
-        segments = self.segments
-        bases = segments.bases
         try:
-            for number in range(bisect_right(bases, offset) - 1, len(bases)):
-                segment = segments[number]
-                if segment.base_offset >= upper_bound:
-                    break
-                if upper_bound >= segments.end_of(number, log_end_offset):
-                    end = segment.size
-                else:
-                    end = segment.end_position(upper_bound)
-                bound = min(upper_bound, log_end_offset)
-                data = segment.read(offset, max_bytes, end, bound, minimum_one_batch)
-                if data is not None:
-                    return data
+            return self.store.read(offset, max_bytes, upper_bound, log_end_offset, minimum_one_batch)
         except OSError as error:
-            raise self._storage_error(f"cannot read at offset {offset}", error) from error
-        return b""
+            raise self.store.error(f"cannot read at offset {offset}", error) from error
+
+    def size_between(self, offset: int, end: int) -> int:
+        """The bytes a reader would get from the batch that holds `offset` up to `end`."""
+        if not self.log_start_offset <= offset < min(end, self.log_end_offset):
+            return 0
+        try:
+            return self.store.size_between(offset, end, self.log_end_offset)
+        except OSError as error:
+            raise self.store.error(f"cannot read at offset {offset}", error) from error
 
     def _aborted_in(self, segment: Segment) -> list[AbortedTransaction]:
         try:
@@ -434,7 +372,7 @@ class PartitionLog:
                 if collect(self._aborted_in(self.segments[number]), fetch_offset, upper_bound, found):
                     break
         except OSError as error:
-            raise self._storage_error("cannot read the transaction index", error) from error
+            raise self.store.error("cannot read the transaction index", error) from error
         return found
 
     def find_offset_by_timestamp(self, timestamp: int, *, upper_bound: int) -> OffsetAndTimestamp | None:
@@ -442,14 +380,14 @@ class PartitionLog:
         try:
             return find_by_timestamp(self.segments, timestamp, self.log_start_offset, upper_bound)
         except OSError as error:
-            raise self._storage_error("cannot search by time", error) from error
+            raise self.store.error("cannot search by time", error) from error
 
     def find_max_timestamp(self, upper_bound: int) -> OffsetAndTimestamp | None:
         """The record below `upper_bound` with the largest timestamp; the first of them, if several."""
         try:
             return find_latest(self.segments, self.log_start_offset, upper_bound, self.log_end_offset)
         except OSError as error:
-            raise self._storage_error("cannot search by time", error) from error
+            raise self.store.error("cannot search by time", error) from error
 
     # --- cutting ------------------------------------------------------------------------------------------
 
@@ -460,6 +398,9 @@ class PartitionLog:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{self.topic_partition}: {offset} is above the high watermark {self.high_watermark}",
             )
+        self._move_start(offset)
+
+    def _move_start(self, offset: int) -> None:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.first_dirty_offset = max(self.first_dirty_offset, offset)
@@ -473,56 +414,34 @@ class PartitionLog:
             self.truncate_fully(max(0, offset))
             return
         try:
-            self._truncate_segments(offset)
+            end = self.log_end_offset = self.store.truncate(offset)
+            self.high_watermark = min(self.high_watermark, end)
+            self.flushed_offset = min(self.flushed_offset, end)
+            self.first_dirty_offset = min(self.first_dirty_offset, self.segments.active.base_offset)
+            self.leader_epochs.truncate_from_end(end)
+            self._snapshots.remove_above(end)
+            loader = self._loader()
+            self.producers = loader.load_producers(list(self.segments), end)
+            self._snapshot_offset = loader.snapshot_offset
+            self.producers.on_high_watermark(self.high_watermark)
         except OSError as error:
-            raise self._storage_error(f"cannot truncate to {offset}", error) from error
-
-    def _truncate_segments(self, offset: int) -> None:
-        self.segments.cut_after(offset)
-        active = self.segments.active
-        self._unsynced.cut(list(self.segments))
-        position = active.find_position(offset)
-        end = offset
-        if position is not None:
-            # Offsets of a batch go together: one that only reaches past `offset` goes with the rest.
-            end = min(offset, active.header_at(position).base_offset)
-            active.truncate(position, end)
-        self.log_end_offset = end
-        self.high_watermark = min(self.high_watermark, end)
-        self.flushed_offset = min(self.flushed_offset, end)
-        self.first_dirty_offset = min(self.first_dirty_offset, active.base_offset)
-        self._is_torn = False
-        self._snapshot_offset = -1
-        self._rolling.restart()
-        self.leader_epochs.truncate_from_end(end)
-        self._reload_producers()
+            raise self.store.error(f"cannot truncate to {offset}", error) from error
 
     def truncate_fully(self, start_offset: int) -> None:
         """Forgets everything and starts over at `start_offset`."""
         try:
-            self.segments.replace_all(lambda: self._loader().new_segment(start_offset))
+            self.store.start_over(start_offset, self._clock())
             self._snapshots.remove_above(-1)
         except OSError as error:
-            self._has_lost_writes = True
-            raise self._storage_error(f"cannot start over at {start_offset}", error) from error
-        self._unsynced.cut([])
-        self._unsynced.new_names = True
-        self._is_torn = False
+            raise self.store.error(f"cannot start over at {start_offset}", error) from error
         self._snapshot_offset = -1
-        self._rolling.restart()
         self.log_start_offset = self.log_end_offset = self.high_watermark = start_offset
         self.flushed_offset = self.first_dirty_offset = start_offset
         self.leader_epochs.clear()
         self.producers.clear()
         log.info("%s: starts over at %d", self.topic_partition, start_offset)
 
-    def _reload_producers(self) -> None:
-        """The producers' state as of the end of the log: from a snapshot and what follows it."""
-        self._snapshots.remove_above(self.log_end_offset)
-        self.producers = self._loader().load_producers(list(self.segments), self.log_end_offset)
-        self.producers.on_high_watermark(self.high_watermark)
-
-    # --- upkeep -------------------------------------------------------------------------------------------
+    # --- retention and compaction -------------------------------------------------------------------------
 
     def enforce_retention(self, now: int) -> int:
         """Removes the segments that are too old, too many, or below the log's start; how many."""
@@ -544,50 +463,94 @@ class PartitionLog:
                 high_watermark=self.high_watermark,
                 log_start_offset=self.log_start_offset,
             )
-            if not count:
-                return 0
             if count == len(facts):
-                self.roll()
-            # The start moves first: should a file stay behind, its records are still out of reach.
-            self.log_start_offset = max(self.log_start_offset, facts[count - 1].next_offset)
-            self.first_dirty_offset = max(self.first_dirty_offset, self.log_start_offset)
-            self.leader_epochs.truncate_from_start(self.log_start_offset)
-            gone = self.segments.remove_oldest(count, now + self.config.file_delete_delay_ms)
-            self._unsynced.forget(gone)
-            self._snapshots.prune(self.segments.bases)
+                self._roll(now)
+            if count:
+                # The start moves first: should a file stay behind, its records are still out of reach.
+                self._move_start(facts[count - 1].next_offset)
+                self.store.remove_oldest(count, now)
+                self._snapshots.prune(self.segments.bases)
         except OSError as error:
-            raise self._storage_error("cannot remove old segments", error) from error
-        log.info("%s: %d segments removed, starts at %d", self.topic_partition, count, self.log_start_offset)
+            raise self.store.error("cannot remove old segments", error) from error
         return count
 
     def _latest_ms(self, segment: Segment) -> int:
-        latest = segment.max_timestamp if segment.size else -1
-        if latest < 0:
-            latest = segment.created_ms if segment.created_ms is not None else self._opened_ms
-        return latest
+        if not segment.size:
+            # Compaction emptied it, or it is the active one, which retention leaves alone while it is empty.
+            return 0
+        if (latest := segment.max_timestamp) >= 0:
+            return latest
+        return self._opened_ms if segment.created_ms is None else segment.created_ms
 
     def expire_producers(self, now: int, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
         """Forgets producers that have not written for so long; how many."""
         return self.producers.expire(now, expiration_ms)
 
+    def plan_compaction(self, now: int) -> CompactionPlan | None:
+        """What to compact, if the settings say that it is time; None otherwise."""
+        if not self.config.compacts or self.store.has_failed:
+            return None
+        try:
+            segments = [
+                CleanableSegment(
+                    segment.base_offset,
+                    self.segments.end_of(number, self.log_end_offset),
+                    segment.size,
+                    segment.find_first_timestamp(),
+                    segment.max_timestamp if segment.size else -1,
+                )
+                for number, segment in enumerate(self.segments)
+            ]
+            chosen = choose_cleanable(segments[:-1], self.config, self.first_dirty_offset, self.last_stable_offset, now)
+            if chosen is None:
+                return None
+            return CompactionPlan(
+                self.topic_partition,
+                self.directory,
+                self.config,
+                disk=self.disk,
+                now=now,
+                first_dirty_offset=chosen.first_dirty_offset,
+                end_offset=chosen.end_offset,
+                sources=[segment for segment in self.segments if segment.base_offset < chosen.end_offset],
+                aborted=self.aborted_transactions(self.segments[0].base_offset, chosen.end_offset),
+                producers=self.producers.entries(),
+            )
+        except OSError as error:
+            raise self.store.error("cannot plan compaction", error) from error
+
+    def apply_compaction(self, plan: CompactionPlan) -> bool:
+        """Puts the plan's segments in place of those they were made from; False if the log has changed meanwhile."""
+        if not plan.is_finished or not all(segment in self.segments for segment in plan.sources):
+            plan.discard()
+            return False
+        try:
+            for group in plan.cleaned:
+                self.store.swap(group.sources, group.replacement(self.store.files), self._clock())
+            self._snapshots.prune(self.segments.bases)
+        except OSError as error:
+            raise self.store.error("cannot put compacted segments in place", error) from error
+        self.first_dirty_offset = max(self.first_dirty_offset, plan.cleaned_up_to)
+        return True
+
+    # --- stable storage -----------------------------------------------------------------------------------
+
     def unsynced(self) -> FlushTicket:
         """What to sync so that everything appended until now is on stable storage. Report back, either way."""
         try:
-            return self._unsynced.ticket(self.log_end_offset, self.directory)
+            return self.store.unsynced(self.log_end_offset)
         except OSError as error:
-            raise self._storage_error("cannot flush", error) from error
+            raise self.store.error("cannot flush", error) from error
 
     def flushed(self, ticket: FlushTicket) -> None:
         """The ticket's files are synced."""
-        if ticket.truncations == self._unsynced.truncations:
+        if self.store.flushed(ticket):
             self.flushed_offset = max(self.flushed_offset, ticket.offset)
-        self._unsynced.settle(ticket, succeeded=True)
         self._last_flush_ms = self._clock()
 
     def flush_failed(self, ticket: FlushTicket) -> None:
-        """The ticket's files could not be synced. The kernel may have dropped the bytes: nothing more is accepted."""
-        self._has_lost_writes = True
-        self._unsynced.settle(ticket, succeeded=False)
+        """The ticket's files could not be synced: nothing more is accepted until the log is opened again."""
+        self.store.flush_failed(ticket)
 
     def flush(self) -> None:
         """Syncs everything, waiting for the disk."""
@@ -596,16 +559,16 @@ class PartitionLog:
             ticket.sync(self.disk)
         except OSError as error:
             self.flush_failed(ticket)
-            raise self._storage_error("cannot flush", error) from error
+            raise self.store.error("cannot flush", error) from error
         self.flushed(ticket)
 
     @property
     def has_unsynced(self) -> bool:
-        return bool(self._unsynced)
+        return self.store.has_unsynced
 
     def needs_flush(self, now: int) -> bool:
         """Whether flush.messages or flush.ms asks for a flush now."""
-        return bool(self._unsynced) and (
+        return self.store.has_unsynced and (
             self.log_end_offset - self.flushed_offset >= self.config.flush_messages
             or now - self._last_flush_ms >= self.config.flush_ms
         )
@@ -623,33 +586,41 @@ class PartitionLog:
             return None
         return f"{self.directory}/{EPOCHS_FILE}", encode_epochs(self.leader_epochs.entries())
 
-    def save_epochs(self) -> None:
-        if (unsaved := self.epochs_to_save()) is not None:
-            self.disk.write_file(*unsaved)
-            self.leader_epochs.is_dirty = False
+    def begin_close(self) -> FlushTicket:
+        """All of closing but the waiting: sync the ticket, save the epochs, then `finish_close`."""
+        try:
+            self.store.prepare_close()
+            self.snapshot_producers()
+        except OSError as error:
+            raise self.store.error("cannot close", error) from error
+        return self.unsynced()
+
+    def finish_close(self, ticket: FlushTicket | None) -> None:
+        """Closes the files; without a ticket, as they are."""
+        if ticket is not None:
+            self.flushed(ticket)
+        self.store.close()
 
     def close(self) -> None:
         """Leaves everything on stable storage, so that the next start need not look. KafkaError if it cannot."""
+        ticket = None
         try:
-            if not self._has_lost_writes:
-                if self._is_torn:
-                    self._mend()
-                self.segments.purge()
-                self.segments.active.save_indexes()
-                self.segments.active.unsynced_indexes = self.segments.active.unsynced
-                self.flush()
-                self.snapshot_producers()
-                self.save_epochs()
-        except OSError as error:
-            raise self._storage_error("cannot close", error) from error
+            ticket = self.begin_close()
+            try:
+                ticket.sync(self.disk)
+                if (unsaved := self.epochs_to_save()) is not None:
+                    self.disk.write_file(*unsaved)
+                    self.leader_epochs.is_dirty = False
+            except OSError as error:
+                self.flush_failed(ticket)
+                ticket = None
+                raise self.store.error("cannot close", error) from error
         finally:
-            for segment in self.segments:
-                segment.close()
+            self.finish_close(ticket)
 
     def rename_for_deletion(self) -> str:
         """Closes the log and renames its directory, which the owner removes when it likes; the new path."""
-        for segment in self.segments:
-            segment.close()
+        self.store.close()
         parent, _, name = self.directory.rpartition("/")
         mark = f".{os.urandom(16).hex()}-delete"
         new = f"{parent}/{name[: 255 - len(mark)]}{mark}"

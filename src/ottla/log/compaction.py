@@ -1,0 +1,234 @@
+"""The rules of compaction: when a log is due, which records stay, and what becomes of transactions. Pure.
+
+The last record of each key stays. A tombstone stays for delete.retention.ms after the first pass that met it,
+which notes the time in the batch (the delete horizon). Records of aborted transactions go at once; a marker goes
+once none of its transaction's records is left, and a horizon later. The last batch of a live producer stays, if
+need be without records, so that its sequence is never forgotten. Offsets never change.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ottla.log.config import TopicConfig
+from ottla.log.transaction_index import AbortedTransaction
+from ottla.protocol.record_batch import BatchHeader, BytesLike, ControlType, read_end_marker, rewrite, scan_keys
+from ottla.types import INT32_MAX, INT64_MAX
+
+
+class CleanableSegment(NamedTuple):
+    """What the choice of what to compact asks about a finished segment."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    first_timestamp: int
+    max_timestamp: int
+
+
+class Cleanable(NamedTuple):
+    """Compact [first_dirty_offset, end_offset), against everything before."""
+
+    first_dirty_offset: int
+    end_offset: int
+
+
+def choose_cleanable(
+    finished: Sequence[CleanableSegment],
+    config: TopicConfig,
+    first_dirty_offset: int,
+    last_stable_offset: int,
+    now: int,
+) -> Cleanable | None:
+    """Whether enough of the log is dirty, or a record has waited for too long.
+
+    Only segments whose transactions are all decided, and whose records are old enough, count.
+    """
+    clean_bytes, dirty = 0, []
+    for segment in finished:
+        if segment.next_offset <= first_dirty_offset:
+            clean_bytes += segment.size_bytes
+            continue
+        too_young = config.min_compaction_lag_ms > 0 and segment.max_timestamp > now - config.min_compaction_lag_ms
+        if too_young or segment.next_offset > last_stable_offset:
+            break
+        dirty.append(segment)
+    dirty_bytes = sum(segment.size_bytes for segment in dirty)
+    if not dirty_bytes:
+        return None
+    if dirty_bytes / (clean_bytes + dirty_bytes) <= config.min_cleanable_dirty_ratio and not _is_overdue(
+        dirty, config, now
+    ):
+        return None
+    return Cleanable(first_dirty_offset, dirty[-1].next_offset)
+
+
+def _is_overdue(dirty: Sequence[CleanableSegment], config: TopicConfig, now: int) -> bool:
+    if config.max_compaction_lag_ms == INT64_MAX:
+        return False
+    oldest = min((segment.first_timestamp for segment in dirty if segment.first_timestamp >= 0), default=now)
+    return now - oldest > config.max_compaction_lag_ms
+
+
+def group_segments(segments: Sequence[CleanableSegment], config: TopicConfig) -> list[list[int]]:
+    """Numbers of neighbouring segments that go into one, so that a shrinking log does not end in crumbs."""
+    groups: list[list[int]] = []
+    size = 0
+    for number, segment in enumerate(segments):
+        first = segments[groups[-1][0]] if groups else None
+        if (
+            first is not None
+            and size + segment.size_bytes <= config.segment_bytes
+            and segment.next_offset - first.base_offset <= INT32_MAX
+        ):
+            groups[-1].append(number)
+            size += segment.size_bytes
+        else:
+            groups.append([number])
+            size = segment.size_bytes
+    return groups
+
+
+class TransactionTracker:
+    """Follows transactions through a log as it is read in order: whose records are aborted, which markers are idle."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._waiting = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        self._aborting: dict[int, AbortedTransaction] = {}
+        self._aborted_seen: set[int] = set()
+        self._committed_seen: set[int] = set()
+        self.still_needed: list[AbortedTransaction] = []
+        """The aborted transactions of which records were seen: readers must still be told of them."""
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._waiting and self._waiting[-1].first_offset <= offset:
+            entry = self._waiting.pop()
+            self._aborting.setdefault(entry.producer_id, entry)
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether a data batch belongs to an aborted transaction."""
+        self._begin_up_to(header.last_offset)
+        if not header.is_transactional:
+            return False
+        if header.producer_id in self._aborting:
+            self._aborted_seen.add(header.producer_id)
+            return True
+        self._committed_seen.add(header.producer_id)
+        return False
+
+    def is_idle_marker(self, header: BatchHeader, batch: BytesLike) -> bool:
+        """Whether no record of the transaction that this control batch ends is left before it."""
+        self._begin_up_to(header.last_offset)
+        if not header.record_count:
+            return True
+        kind, _ = read_end_marker(batch)
+        producer_id = header.producer_id
+        if kind is ControlType.ABORT:
+            entry = self._aborting.pop(producer_id, None)
+            if entry is None or producer_id not in self._aborted_seen:
+                return True
+            self._aborted_seen.discard(producer_id)
+            self.still_needed.append(entry)
+            return False
+        if kind is ControlType.COMMIT:
+            seen = producer_id in self._committed_seen
+            self._committed_seen.discard(producer_id)
+            return not seen
+        return False
+
+
+class LatestOffsets:
+    """Where the last record of each key lies, over the part of the log that was read."""
+
+    def __init__(self, max_keys: int) -> None:
+        self._offsets: dict[bytes, int] = {}
+        self._max_keys = max_keys
+        self.end_offset = 0
+        """Everything below was read; nothing is known of what follows."""
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._offsets) >= self._max_keys
+
+    def add(self, header: BatchHeader, batch: BytesLike, start_offset: int) -> None:
+        base_offset = header.base_offset
+        for delta, key, _ in scan_keys(batch, 0, header):
+            if key is not None and base_offset + delta >= start_offset:
+                self._offsets[key] = base_offset + delta
+
+    def is_latest(self, key: bytes, offset: int) -> bool:
+        return offset >= self._offsets.get(key, -1)
+
+
+class LastRecord(NamedTuple):
+    """The last thing a live producer wrote: its last record's offset, or -1 if that was a marker."""
+
+    producer_id: int
+    last_data_offset: int
+    producer_epoch: int
+
+
+class BatchCleaner:
+    """Decides batch by batch what of it stays."""
+
+    def __init__(
+        self,
+        latest: LatestOffsets,
+        tracker: TransactionTracker,
+        last_records: Iterable[LastRecord],
+        *,
+        delete_retention_ms: int,
+        now: int,
+    ) -> None:
+        self.latest = latest
+        self.tracker = tracker
+        self.now = now
+        self.delete_horizon_ms = now + delete_retention_ms
+        self._last_records = {last.producer_id: last for last in last_records}
+
+    def clean(self, header: BatchHeader, batch: BytesLike) -> BytesLike | None:
+        """What to keep in the batch's place: the batch itself, a smaller one, or nothing."""
+        if header.is_control:
+            return self._clean_control(header, batch)
+        if self.tracker.is_aborted(header):
+            return self._husk(header, batch)
+        horizon = header.base_timestamp if header.has_delete_horizon else None
+        drop_tombstones = horizon is not None and horizon <= self.now
+        kept, has_tombstones = [], False
+        records = scan_keys(batch, 0, header)
+        for delta, key, is_tombstone in records:
+            offset = header.base_offset + delta
+            if offset < self.latest.end_offset and (
+                key is None or not self.latest.is_latest(key, offset) or (is_tombstone and drop_tombstones)
+            ):
+                continue
+            has_tombstones = has_tombstones or is_tombstone
+            kept.append(offset)
+        if not kept:
+            return self._husk(header, batch)
+        new_horizon = self.delete_horizon_ms if has_tombstones and horizon is None else None
+        if len(kept) == len(records):
+            return batch if new_horizon is None else rewrite(batch, delete_horizon_ms=new_horizon)
+        return rewrite(batch, keep_offsets=kept, delete_horizon_ms=new_horizon)
+
+    def _clean_control(self, header: BatchHeader, batch: BytesLike) -> BytesLike | None:
+        if not self.tracker.is_idle_marker(header, batch):
+            return batch
+        if not header.record_count:
+            return self._husk(header, batch)
+        if not header.has_delete_horizon:
+            # Readers that began before this pass may still hold records of the transaction: the marker waits.
+            return rewrite(batch, delete_horizon_ms=self.delete_horizon_ms)
+        return self._husk(header, batch) if header.base_timestamp <= self.now else batch
+
+    def _husk(self, header: BatchHeader, batch: BytesLike) -> BytesLike | None:
+        """A batch whose records all go: its empty shell if a live producer's state hangs on it, else nothing."""
+        last = self._last_records.get(header.producer_id) if header.producer_id >= 0 else None
+        if last is None:
+            return None
+        if last.last_data_offset >= 0:
+            is_needed = header.last_offset == last.last_data_offset
+        else:
+            is_needed = header.is_control and header.producer_epoch == last.producer_epoch
+        if not is_needed:
+            return None
+        return batch if not header.record_count else rewrite(batch, keep_offsets=())

@@ -1,0 +1,213 @@
+"""Runs a compaction in a thread: reads finished segments, writes `.cleaned` ones, touches nothing else.
+
+The log goes on being written and read meanwhile. Its owner puts the result in place afterwards, on the loop, or
+throws it away if the log has changed.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ottla.log.compaction import (
+    BatchCleaner,
+    CleanableSegment,
+    LastRecord,
+    LatestOffsets,
+    TransactionTracker,
+    group_segments,
+)
+from ottla.log.config import TopicConfig
+from ottla.log.disk import Disk
+from ottla.log.open_files import OpenFiles
+from ottla.log.producer_state import ProducerEntry
+from ottla.log.segment import Segment
+from ottla.log.transaction_index import AbortedTransaction
+from ottla.protocol.record_batch import BatchHeader, check_crc, read_header
+from ottla.types import TopicPartition
+
+log = logging.getLogger("ottla.log")
+
+MAX_KEYS = 1_000_000
+"""How many keys one pass keeps in mind; a log with more is compacted in several."""
+
+_OPEN_FILES = 8
+
+
+class _Source(NamedTuple):
+    """A segment to read, as it was when the plan was made."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+
+
+class CleanedGroup:
+    """One compacted segment, under `.cleaned` names, and the segments it replaces."""
+
+    def __init__(self, sources: list[Segment], cleaned: Segment) -> None:
+        self.sources = sources
+        self.cleaned = cleaned
+
+    def replacement(self, files: OpenFiles) -> Segment:
+        """The compacted segment for the log to own."""
+        return Segment(
+            self.cleaned.directory,
+            self.cleaned.base_offset,
+            files=files,
+            size=self.cleaned.size,
+            index_interval_bytes=self.cleaned.index_interval_bytes,
+            suffix=self.cleaned.suffix,
+        )
+
+
+class CompactionPlan:
+    """What to compact, decided on the loop; `run` may be called from any thread, once."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        directory: str,
+        config: TopicConfig,
+        *,
+        disk: Disk,
+        now: int,
+        first_dirty_offset: int,
+        end_offset: int,
+        sources: list[Segment],
+        aborted: list[AbortedTransaction],
+        producers: Sequence[ProducerEntry],
+        max_keys: int = MAX_KEYS,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.directory = directory
+        self.config = config
+        self.disk = disk
+        self.now = now
+        self.first_dirty_offset = first_dirty_offset
+        self.end_offset = end_offset
+        self.sources = sources
+        self.cleaned: list[CleanedGroup] = []
+        self.cleaned_up_to = first_dirty_offset
+        self.is_finished = False
+        self.is_cancelled = False
+        self._max_keys = max_keys
+        self._aborted = list(aborted)
+        # Entries change as producers write on: what they say now is what counts.
+        self._last_records = [
+            LastRecord(entry.producer_id, entry.last_data_offset, entry.producer_epoch) for entry in producers
+        ]
+        ends = [segment.base_offset for segment in sources[1:]] + [end_offset]
+        self._sources = [
+            _Source(segment.base_offset, end, segment.size) for segment, end in zip(sources, ends, strict=True)
+        ]
+
+    def cancel(self) -> None:
+        """Asks a running compaction to stop soon. Any thread."""
+        self.is_cancelled = True
+
+    def run(self) -> None:
+        """Reads, decides, writes and syncs. OSError or KafkaError: the log stays as it is. Any thread."""
+        files = OpenFiles(self.disk, _OPEN_FILES)
+        try:
+            latest = self._read_keys(files)
+            tracker = TransactionTracker(self._aborted)
+            cleaner = BatchCleaner(
+                latest,
+                tracker,
+                self._last_records,
+                delete_retention_ms=self.config.delete_retention_ms,
+                now=self.now,
+            )
+            used = [source for source in self._sources if source.base_offset < latest.end_offset]
+            facts = [CleanableSegment(s.base_offset, s.next_offset, s.size, -1, -1) for s in used]
+            for numbers in group_segments(facts, self.config):
+                self._clean_group(numbers, cleaner, files)
+            self.sources = self.sources[: len(used)]
+            self.cleaned_up_to = latest.end_offset
+            self.is_finished = not self.is_cancelled
+        finally:
+            if not self.is_finished:
+                self.discard()
+        log.info(
+            "%s: compacted up to %d: %d bytes are %d now",
+            self.topic_partition,
+            self.cleaned_up_to,
+            sum(source.size for source in used),
+            sum(group.cleaned.size for group in self.cleaned),
+        )
+
+    def discard(self) -> None:
+        """Removes what was written."""
+        for group in self.cleaned:
+            group.cleaned.remove()
+        self.cleaned.clear()
+
+    def _open(self, source: _Source, files: OpenFiles) -> Segment:
+        return Segment(
+            self.directory,
+            source.base_offset,
+            files=files,
+            size=source.size,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
+
+    def _batches(self, source: _Source, files: OpenFiles) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Every batch of a segment, its checksum checked: damage must not be copied as if it were good."""
+        segment = self._open(source, files)
+        try:
+            for _, header, batch in segment.batches():
+                if self.is_cancelled:
+                    return
+                check_crc(batch, 0, header)
+                yield header, batch
+        finally:
+            segment.close()
+
+    def _read_keys(self, files: OpenFiles) -> LatestOffsets:
+        """Where the last record of each key is, over the dirty part, or as much of it as there is room for."""
+        latest = LatestOffsets(self._max_keys)
+        tracker = TransactionTracker(self._aborted)
+        latest.end_offset = self.first_dirty_offset
+        for source in self._sources:
+            if source.next_offset <= self.first_dirty_offset:
+                continue
+            for header, batch in self._batches(source, files):
+                if header.last_offset < self.first_dirty_offset:
+                    continue
+                if latest.is_full:
+                    return latest
+                if header.is_control:
+                    tracker.is_idle_marker(header, batch)
+                elif not tracker.is_aborted(header):
+                    latest.add(header, batch, self.first_dirty_offset)
+                latest.end_offset = header.next_offset
+            latest.end_offset = source.next_offset
+        return latest
+
+    def _clean_group(self, numbers: list[int], cleaner: BatchCleaner, files: OpenFiles) -> None:
+        target = Segment.create(
+            self.directory,
+            self._sources[numbers[0]].base_offset,
+            files=files,
+            index_interval_bytes=self.config.index_interval_bytes,
+            suffix=".cleaned",
+        )
+        self.cleaned.append(CleanedGroup([self.sources[number] for number in numbers], target))
+        aborted = cleaner.tracker.still_needed
+        known = len(aborted)
+        for number in numbers:
+            for header, batch in self._batches(self._sources[number], files):
+                kept = cleaner.clean(header, batch)
+                if kept is not None:
+                    new = header if kept is batch else read_header(kept)
+                    target.append((kept,), new.size_bytes, new.last_offset, new.max_timestamp)
+        assert target.transaction_index is not None
+        target.transaction_index += aborted[known:]
+        paths = {*target.save_indexes(), target.save_transaction_index(rewrite=True), target.path(".log")}
+        target.close()
+        for path in sorted(path for path in paths if path is not None):
+            handle = self.disk.open(path)
+            try:
+                self.disk.sync(handle)
+            finally:
+                self.disk.close(handle)
