@@ -310,13 +310,14 @@ class PartitionLog:
 
     def roll_if_due(self, now: int) -> bool:
         """Starts a new segment if the active one has been written to for segment.ms, though nobody appends."""
+        return self.store.is_due(now) and self.roll()
+
+    def roll(self) -> bool:
+        """Starts a new segment at the end of the log, unless the active one is still empty; whether it did."""
         try:
-            return self.store.is_due(now) and self._roll(now)
+            rolled = self.store.roll(self.log_end_offset, self._clock())
         except OSError as error:
             raise self.store.error("cannot start a segment", error) from error
-
-    def _roll(self, now: int) -> bool:
-        rolled = self.store.roll(self.log_end_offset, now)
         if rolled:
             self._snapshot_at_roll()
         return rolled
@@ -464,7 +465,7 @@ class PartitionLog:
                 log_start_offset=self.log_start_offset,
             )
             if count == len(facts):
-                self._roll(now)
+                self.roll()
             if count:
                 # The start moves first: should a file stay behind, its records are still out of reach.
                 self._move_start(facts[count - 1].next_offset)
