@@ -21,6 +21,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
 from struct import Struct
+from sys import getrefcount
 from typing import Any, NamedTuple
 
 log = logging.getLogger("ottla.net")
@@ -30,6 +31,8 @@ LARGE_FRAME_BYTES = 32 * 1024
 """From this size on a frame is read straight into its own memory instead of being copied."""
 FIRST_ALLOCATION_BYTES = 256 * 1024
 """Memory a size prefix alone can claim. More is given as bytes really arrive."""
+SPARE_BUFFERS = 8
+SPARE_BUFFER_BYTES = 2 * 1024 * 1024
 FLUSH_BYTES = 512 * 1024
 """Responses gathered in one read are written out early beyond this, to see whether the peer keeps up."""
 WRITE_HIGH_BYTES = 1024 * 1024
@@ -191,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
-            return memoryview(self._frame)[self._filled :]
+            return memoryview(self._frame)[self._filled : self._frame_size]
         view = self._server.receive_view
         stash = self._stash
         if stash and not self._blocked:
@@ -208,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
             self._filled += nbytes
             if self._filled == self._frame_size:
                 self._take_large_frame()
-            elif self._filled == len(self._frame):
+            elif self._filled >= len(self._frame):
                 self._grow_frame()
         elif self._blocked:
             # Only a loop that had read ahead before it was paused brings us here.
@@ -273,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_large_frame(self, size: int, head: memoryview) -> None:
         # A peer gets as much memory as its earlier frames have shown it to need, or as it has sent.
-        self._frame = frame = bytearray(min(size, max(self._largest_frame, 2 * len(head))))
+        self._frame = frame = self._server.spares.take(min(size, max(self._largest_frame, 2 * len(head))))
         self._frame_size = size
         self._filled = len(head)
         frame[: len(head)] = head
@@ -290,10 +293,11 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = None
         self._largest_frame = max(self._largest_frame, self._frame_size)
         try:
-            response = self._server.handle(memoryview(frame), self)
+            response = self._server.handle(memoryview(frame)[: self._frame_size], self)
         except Exception as error:
             self._failed(error)
             return
+        self._server.spares.give(frame)
         kind = type(response)
         if self._waiting:
             self._wait(response, kind, self._frame_size)
@@ -457,6 +461,31 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
 
+class SpareBuffers:
+    """Memory of large frames that were dealt with, for the next ones: fresh memory has to be cleared first."""
+
+    def __init__(self) -> None:
+        self._buffers: deque[bytearray] = deque(maxlen=SPARE_BUFFERS)
+
+    def take(self, size: int) -> bytearray:
+        """A buffer of at least `size` bytes with anything in it."""
+        for index in range(len(self._buffers)):
+            buffer = self._buffers[index]
+            # Unused is what only the deque, this variable and getrefcount's argument refer to: a view of a frame
+            # that somebody kept is one more.
+            if size <= len(buffer) <= 4 * size and getrefcount(buffer) <= 3:
+                del self._buffers[index]
+                return buffer
+        return bytearray(size)
+
+    def give(self, buffer: bytearray) -> None:
+        if len(buffer) <= SPARE_BUFFER_BYTES:
+            self._buffers.append(buffer)
+
+    def clear(self) -> None:
+        self._buffers.clear()
+
+
 class Server:
     """Listens, and owns every connection that comes in."""
 
@@ -465,6 +494,7 @@ class Server:
         self.limits = limits or Limits()
         self.loop = asyncio.get_running_loop()
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self.spares = SpareBuffers()
         self.connections: set[Connection] = set()
         self._connections_by_host: dict[str, int] = {}
         self.accepted = 0
@@ -578,6 +608,7 @@ class Server:
 
     def _sweep(self) -> None:
         self._schedule_sweep()
+        self.spares.clear()
         oldest = self.loop.time() - self.limits.max_idle_ms / 1000
         for connection in list(self.connections):
             if connection.last_active < oldest and not connection.is_busy:

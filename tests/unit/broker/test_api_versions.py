@@ -14,7 +14,9 @@ from ottla.protocol.framing import encode_response
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 
-def asked(version: int, *, name: str = "apache-kafka-java", software: str = "4.3.0", **fields: Any) -> ApiVersionsResponse:
+def asked(
+    version: int, *, name: str = "apache-kafka-java", software: str = "4.3.0", **fields: Any
+) -> ApiVersionsResponse:
     request = ApiVersionsRequest(client_software_name=name, client_software_version=software, **fields)
     services = SimpleNamespace(broker_id=1, image=SimpleNamespace(cluster_id="this-cluster"))
     context = SimpleNamespace(api_version=version, services=services)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from ottla.net.server import Connection, Disconnect, Limits, Server
+from ottla.net.server import Connection, Disconnect, Limits, Server, SpareBuffers
 from ottla.testing.sim_loop import SimLoop
 from ottla.testing.sim_network import SimNetwork
 
@@ -51,7 +51,7 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what it looks at cannot notify
             await asyncio.sleep(0.001)
 
 
@@ -120,6 +120,38 @@ def test_a_handler_may_keep_views_into_its_frame(run: Run) -> None:
                 writer.write(frame(body))
                 await read_frame(reader)
         assert [bytes(view) for view in kept] == bodies
+
+    run(story())
+
+
+def test_the_memory_of_large_frames_is_used_again_once_nobody_looks_at_it() -> None:
+    spares = SpareBuffers()
+    first = spares.take(100_000)
+    identity, view = id(first), memoryview(first)
+    spares.give(first)
+    del first
+    assert id(spares.take(90_000)) != identity
+    view.release()
+    assert id(spares.take(90_000)) == identity
+
+
+def test_large_frames_in_a_row_need_no_new_memory(run: Run) -> None:
+    async def story() -> None:
+        async with serving(lambda request, connection: frame(b"")) as (server, port):
+            taken = []
+            take = server.spares.take
+
+            def spy(size: int) -> bytearray:
+                buffer = take(size)
+                taken.append(id(buffer))
+                return buffer
+
+            server.spares.take = spy  # type: ignore[method-assign]
+            async with connected(port) as (reader, writer):
+                for _ in range(6):
+                    writer.write(frame(bytes(200_000)))
+                    await read_frame(reader)
+            assert len(taken) == 6 and len(set(taken)) == 1
 
     run(story())
 
