@@ -2,8 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 from ottla.client.delivery import BatchOutcome, Delivery
 from ottla.client.model import Headers
@@ -89,17 +88,12 @@ class ProducerBatch:
         return self.encoded
 
 
-class Appended(NamedTuple):
-    """The promise for a record, and whether the network should look at once."""
-
-    delivery: Delivery
-    wake: bool
-
-
 class Accumulator:
     """Holds what waits to be sent, by partition, within `buffer.memory`."""
 
-    def __init__(self, *, batch_size: int, linger_ms: int, buffer_memory: int) -> None:
+    def __init__(self, *, batch_size: int, linger_ms: int, buffer_memory: int, wake: Callable[[], None]) -> None:
+        """`wake` tells the network that there is something to look at; it is called once or twice a batch."""
+        self._wake = wake
         self.batch_size = batch_size
         self.linger_ms = linger_ms
         self.buffer_memory = buffer_memory
@@ -122,7 +116,7 @@ class Accumulator:
         value: bytes | None,
         headers: Headers,
         size_bytes: int,
-    ) -> Appended | None:
+    ) -> Delivery | None:
         """Adds a record to its partition's last batch, or None while `buffer.memory` is used up. Any thread."""
         with self._lock:
             # A record that alone exceeds the buffer goes in once the buffer is empty.
@@ -132,20 +126,24 @@ class Accumulator:
             queue = self._queues.get(partition)
             if queue is None:
                 queue = self._queues[partition] = deque()
-            batch = queue[-1] if queue else None
             wake = False
-            if batch is None or batch.is_full or batch.size_bytes + size_bytes > self.batch_size:
-                if batch is not None and not batch.is_full:
-                    batch.is_full = True
+            if queue and not (batch := queue[-1]).is_full and batch.size_bytes + size_bytes <= self.batch_size:
+                batch.size_bytes += size_bytes
+            else:
+                if queue:
+                    queue[-1].is_full = True
                 batch = self._new_batch(partition)
+                batch.size_bytes += size_bytes
                 queue.append(batch)
                 wake = True
             records = batch.records
             records.append((timestamp, key, value, headers))
-            batch.size_bytes += size_bytes
             if batch.size_bytes >= self.batch_size:
                 batch.is_full = wake = True
-            return Appended(Delivery(batch.outcome, len(records) - 1, timestamp), wake)
+            delivery = Delivery(batch.outcome, len(records) - 1, timestamp)
+        if wake:
+            self._wake()
+        return delivery
 
     def _new_batch(self, partition: TopicPartition) -> ProducerBatch:
         order = self._orders.get(partition, 0)

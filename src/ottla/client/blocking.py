@@ -36,12 +36,13 @@ class LoopThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
+        self.process = object()
+        """Stands for this process; a child made by fork() has another."""
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the loop and waits for it. Ctrl-C breaks it off."""
         loop = self._running_loop()
-        if threading.current_thread().name == _THREAD_NAME:
+        if asyncio._get_running_loop() is loop:
             coroutine.close()
             raise OttlaError("a blocking call inside a callback would wait for itself", "Use the async client there.")
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
@@ -53,13 +54,10 @@ class LoopThread:
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                self._loop, self._pid = _new_loop(), os.getpid()
-                threading.Thread(target=self._loop.run_forever, name=_THREAD_NAME, daemon=True).start()
+            if self._loop is None:
+                self._loop = _new_loop()
+                threading.Thread(target=self._loop.run_forever, name="ottla-client", daemon=True).start()
             return self._loop
-
-
-_THREAD_NAME = "ottla-client"
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -71,29 +69,29 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 _io = LoopThread()
-
-
-def _forget_lock_held_at_fork() -> None:
-    """A child gets its own: the thread that may have held this one does not exist there."""
-    _io._lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_lock_held_at_fork)
+# Threads do not survive a fork, and neither does a lock that one of them held: a child starts with nothing.
+os.register_at_fork(after_in_child=_io.__init__)  # type: ignore[misc]
 
 
 class _Blocking(abc.ABC):
     """What the three faces share: calls go to the loop thread of the process that made the client."""
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
+        self._process = _io.process
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if self._pid != os.getpid():
+        try:
+            self._check_process()
+        except OttlaError:
             coroutine.close()
+            raise
+        return _io.call(coroutine)
+
+    def _check_process(self) -> None:
+        if self._process is not _io.process:
             raise OttlaError(
                 "this client was made in another process", "Connections do not survive a fork: make it after forking."
             )
-        return _io.call(coroutine)
 
     def __enter__(self) -> Self:
         return self
@@ -205,8 +203,13 @@ class Producer(_Blocking):
         headers: HeadersLike = None,
     ) -> Delivery:
         """Hands a record over; waits only for room and for the topic. Crosses to the loop once a batch."""
-        arguments: dict[str, Any] = {"key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
-        return self.try_send(topic, value, **arguments) or self._call(self._async.send(topic, value, **arguments))
+        self._check_process()
+        delivery = self._async._append(topic, value, key, partition, timestamp, headers)
+        if delivery is not None:
+            return delivery
+        return self._call(
+            self._async.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+        )
 
     def try_send(
         self,
@@ -218,6 +221,7 @@ class Producer(_Blocking):
         timestamp: int | None = None,
         headers: HeadersLike = None,
     ) -> Delivery | None:
+        self._check_process()
         return self._async.try_send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
 
     def send_and_wait(

@@ -60,6 +60,8 @@ class ClusterView:
         self.controller_id = -1
         self.brokers: dict[int, Node] = {}
         self.topics: dict[str, TopicDescription] = {}
+        self.partitions: dict[str, tuple[TopicPartition, ...]] = {}
+        """The partitions of each known topic, by number: ready to use for every record that is sent."""
         self.topic_errors: dict[str, ErrorCode] = {}
         self.version = 0
         """Counts the responses taken in, so that an owner can see that something may have changed."""
@@ -80,8 +82,8 @@ class ClusterView:
         return self._leaders.get(partition)
 
     def find_partition_count(self, topic: str) -> int | None:
-        description = self.topics.get(topic)
-        return len(description.partitions) if description is not None else None
+        partitions = self.partitions.get(topic)
+        return len(partitions) if partitions is not None else None
 
     def topic_id(self, topic: str) -> bytes:
         description = self.topics.get(topic)
@@ -89,10 +91,7 @@ class ClusterView:
 
     def led_partitions(self, topic: str) -> list[int]:
         """The partitions of a topic that can be written to now."""
-        description = self.topics.get(topic)
-        if description is None:
-            return []
-        return [p.partition for p in description.partitions if TopicPartition(topic, p.partition) in self._leaders]
+        return [p.partition for p in self.partitions.get(topic, ()) if p in self._leaders]
 
     # --- what is wanted -----------------------------------------------------------------------------------
 
@@ -203,6 +202,7 @@ class ClusterView:
         for partition in description.partitions:
             self._take_leader(TopicPartition(topic.name, partition.partition), partition)
         self.topics[topic.name] = description
+        self.partitions[topic.name] = tuple(TopicPartition(topic.name, i) for i in range(len(description.partitions)))
         return all(partition.leader >= 0 for partition in description.partitions)
 
     def _take_leader(self, topic_partition: TopicPartition, partition: PartitionDescription) -> None:
@@ -225,10 +225,9 @@ class ClusterView:
         self._remove_topic(topic)
 
     def _remove_topic(self, topic: str) -> None:
-        description = self.topics.pop(topic, None)
-        if description is not None:
-            for partition in description.partitions:
-                self._leaders.pop(TopicPartition(topic, partition.partition), None)
+        self.topics.pop(topic, None)
+        for partition in self.partitions.pop(topic, ()):
+            self._leaders.pop(partition, None)
 
 
 def describe_topic(topic: Any) -> TopicDescription:

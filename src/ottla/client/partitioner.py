@@ -51,11 +51,11 @@ class StickyPartitioner:
         self._choose = choose
         self._current: dict[str, list[int]] = {}  # topic -> [partition, bytes it has had]
 
-    def partition(self, topic: str, size_bytes: int, available: Callable[[], Sequence[int]]) -> int:
-        """The partition for a record of this size. `available()` lists those that can be written to."""
+    def partition(self, topic: str, size_bytes: int, available: Callable[[str], Sequence[int]]) -> int:
+        """The partition for a record of this size. `available(topic)` lists those that can be written to."""
         current = self._current.get(topic)
         if current is None or current[1] >= self._batch_size:
-            candidates = available()
+            candidates = available(topic)
             if current is not None and len(candidates) > 1:
                 candidates = [partition for partition in candidates if partition != current[0]]
             current = self._current[topic] = [self._choose(candidates), 0]

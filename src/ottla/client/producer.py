@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from ottla.client.accumulator import Accumulator, record_size
@@ -15,7 +15,6 @@ from ottla.client.settings import ProducerConfig, build
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.record_batch import HEADER_SIZE
-from ottla.types import TopicPartition
 
 Bytes = bytes | bytearray | memoryview | str | None
 HeadersLike = Mapping[str, Bytes] | Iterable[tuple[str, Bytes]] | None
@@ -51,6 +50,7 @@ class AsyncProducer:
             batch_size=self.config.batch_size,
             linger_ms=self.config.linger_ms,
             buffer_memory=self.config.buffer_memory,
+            wake=self._network.wake,
         )
         self._sender = Sender(
             self.config,
@@ -88,14 +88,14 @@ class AsyncProducer:
         Text is sent as UTF-8. Records with equal keys go to the same partition; records without a key fill
         one partition's batch after the other's.
         """
-        delivery = self.try_send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+        delivery = self._append(topic, value, key, partition, timestamp, headers)
         if delivery is not None:
             return delivery
         self._network.start()
         deadline = self._network.now() + self.config.max_block_ms
         while True:
             await self._until_topic(topic, deadline)
-            delivery = self.try_send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+            delivery = self._append(topic, value, key, partition, timestamp, headers)
             if delivery is not None:
                 return delivery
             if topic in self._network.view.topics:
@@ -125,41 +125,51 @@ class AsyncProducer:
         headers: HeadersLike = None,
     ) -> Delivery | None:
         """As send(), but never waits: None when the topic is not known yet or the buffer is full. Any thread."""
+        return self._append(topic, value, key, partition, timestamp, headers)
+
+    def _append(
+        self,
+        topic: str,
+        value: Bytes,
+        key: Bytes,
+        partition: int | None,
+        timestamp: int | None,
+        headers: HeadersLike,
+    ) -> Delivery | None:
+        # Every record comes through here, so the usual case (bytes, no headers) takes the shortest way.
         if self._sender.fatal_error is not None:
             raise self._sender.fatal_error
         if self._closing:
             raise OttlaError("this producer is closed", "Make a new one.")
-        key_bytes, value_bytes = as_bytes(key, "key"), as_bytes(value, "value")
-        record_headers = as_headers(headers)
-        size_bytes = record_size(key_bytes, value_bytes, record_headers)
+        if type(value) is not bytes:
+            value = as_bytes(value, "value")
+        if key is not None and type(key) is not bytes:
+            key = as_bytes(key, "key")
+        record_headers = as_headers(headers) if headers else ()
+        size_bytes = record_size(key, value, record_headers)
         if size_bytes + HEADER_SIZE > self.config.max_request_size:
             detail = f"a record of {size_bytes} bytes is larger than max.request.size ({self.config.max_request_size})"
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
-        count = self._network.view.find_partition_count(topic)
-        if count is None:
+        partitions = self._network.view.partitions.get(topic)
+        if partitions is None:
             return None
         if partition is None:
-            if key_bytes is not None:
-                partition = partition_for_key(key_bytes, count)
+            if key is not None:
+                partition = partition_for_key(key, len(partitions))
             else:
-                partition = self._sticky.partition(
-                    topic, size_bytes, lambda: self._network.view.led_partitions(topic) or range(count)
-                )
-        elif not 0 <= partition < count:
-            detail = f"topic {topic} has partitions 0 to {count - 1}, not {partition}"
+                partition = self._sticky.partition(topic, size_bytes, self._writable)
+        elif not 0 <= partition < len(partitions):
+            detail = f"topic {topic} has partitions 0 to {len(partitions) - 1}, not {partition}"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
         if timestamp is None:
             timestamp = self._clock()
         elif timestamp < 0:
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"the timestamp {timestamp} is negative")
-        appended = self._accumulator.append(
-            TopicPartition(topic, partition), timestamp, key_bytes, value_bytes, record_headers, size_bytes
-        )
-        if appended is None:
-            return None
-        if appended.wake:
-            self._network.wake()
-        return appended.delivery
+        return self._accumulator.append(partitions[partition], timestamp, key, value, record_headers, size_bytes)
+
+    def _writable(self, topic: str) -> Sequence[int]:
+        view = self._network.view
+        return view.led_partitions(topic) or range(view.find_partition_count(topic) or 1)
 
     async def _until_topic(self, topic: str, deadline: int) -> None:
         view = self._network.view

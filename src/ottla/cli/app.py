@@ -1,0 +1,95 @@
+"""Puts the commands together and turns whatever goes wrong into one line and an exit status."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+import ottla
+from ottla.cli import cluster, config, consume, demo, produce, topic
+from ottla.cli.output import drop_output, prepare_streams, print_error
+from ottla.cli.session import explain, status_of
+from ottla.errors import KafkaError, OttlaError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="ottla",
+    help="Kafka's little sister: a broker every Kafka client can talk to, and the tools around it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", metavar="", help="Show the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"ottla {ottla.__version__}")
+        raise typer.Exit()
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve(context: typer.Context) -> None:
+    """Run a broker until Ctrl-C."""
+    from ottla.cli.serve import serve as run_broker
+
+    raise typer.Exit(run_broker(context.args))
+
+
+app.command("demo")(demo.demo)
+app.add_typer(topic.app, name="topic")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.command("cluster")(cluster.cluster)
+app.add_typer(config.app, name="config")
+
+
+def run(words: Sequence[str]) -> int:
+    """Runs one command line and gives its exit status. No mistake of a user ends in a traceback."""
+    prepare_streams()
+    try:
+        result = app(list(words), standalone_mode=False, prog_name="ottla")
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        drop_output()  # whoever read us has seen enough: `ottla consume orders | head`
+        return 0
+    except OttlaError as error:
+        print_error(error.message, error.hint)
+        return status_of(error)
+    except KafkaError as error:
+        print_error(*explain(error))
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print_error(f"{os.fsdecode(error.filename)}: {(error.strerror or str(error)).lower()}")
+        return 2
+    except Exception as error:
+        status = _usage_status(error)
+        if status is None:
+            raise
+        return status
+
+
+def _usage_status(error: Any) -> int | None:
+    """The exit status for what the option parser raises, told in our way; None for anything else."""
+    if type(error).__name__ == "Abort":
+        return INTERRUPTED
+    if not hasattr(error, "format_message"):
+        return None
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "ottla"
+    message = error.format_message().strip().rstrip(".")
+    if message:
+        print_error(message[0].lower() + message[1:], f"{command} --help shows what it takes")
+    return int(getattr(error, "exit_code", 2))

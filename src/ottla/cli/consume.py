@@ -1,0 +1,256 @@
+"""`ottla consume`: shows records, from any place, until told to stop."""
+
+import json
+import re
+import string
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from ottla.cli.output import CommandError, bytes_json, bytes_text, safe_text, time_text
+from ottla.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    check_partitions,
+    client_settings,
+    find_topics,
+    open_admin,
+)
+from ottla.client.blocking import Consumer
+from ottla.client.model import ConsumerRecord
+from ottla.client.settings import ConsumerConfig, build
+from ottla.errors import OttlaError
+from ottla.types import TopicPartition
+
+POLL_MS = 500
+FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
+Format = Callable[[ConsumerRecord], str]
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="beginning, end, an offset, -N for the last N of each partition, "
+            "a time such as 2026-01-31T12:00 or @1700000000000 (milliseconds).",
+        ),
+    ] = "beginning",
+    partitions: Annotated[
+        list[int], typer.Option("--partition", "-p", metavar="N", help="Only this one; may be given often.")
+    ] = [],  # noqa: B006
+    limit: Annotated[
+        int | None, typer.Option("--max", "-n", metavar="N", min=1, help="Stop after so many records.")
+    ] = None,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit-at-end", "-e", metavar="", help="Stop at what is the end when it starts.")
+    ] = False,
+    format_text: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            "-o",
+            metavar="FORMAT",
+            help="value, key-value, json, full, or a template of {topic} {partition} {offset} {timestamp} "
+            "{time} {key} {value} {headers}.",
+        ),
+    ] = "value",
+    isolation: Annotated[
+        str, typer.Option("--isolation", metavar="LEVEL", help="read_uncommitted or read_committed.")
+    ] = "read_uncommitted",
+    settings: Annotated[
+        list[str], typer.Option("--set", metavar="NAME=VALUE", help="Any consumer setting, under Kafka's name.")
+    ] = [],  # noqa: B006
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show a topic's records and then wait for more, until Ctrl-C.
+
+    \b
+    Examples:
+      ottla consume orders
+      ottla consume orders --from end
+      ottla consume orders --from -5 --exit-at-end          # the last 5 of each partition
+      ottla consume orders --from 2026-01-31T12:00 --format json | jq .value
+      ottla consume orders --format '{partition}/{offset} {key}: {value}' --max 10
+    """
+    show = make_format("json" if as_json else format_text)
+    where = parse_start(start)
+    given = {"isolation.level": isolation, "auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
+    merged = given | client_settings(bootstrap, settings)
+    build(ConsumerConfig, merged, {})  # a mistake in the settings shows before anything is opened
+    with open_admin(bootstrap) as admin:
+        (description,) = find_topics(admin, [topic], f"create it with: ottla topic create {topic}")
+    check_partitions(description, partitions)
+    chosen = sorted(set(partitions)) or [p.partition for p in description.partitions]
+    with Consumer(merged) as consumer:
+        assigned = [TopicPartition(topic, partition) for partition in chosen]
+        consumer.assign(assigned)
+        _go_to(consumer, assigned, where)
+        try:
+            _show_records(consumer, assigned, show, limit, exit_at_end)
+        except KeyboardInterrupt:
+            sys.stdout.flush()
+            # Ctrl-C is how a live tail ends; that is no failure.
+
+
+def _show_records(
+    consumer: Consumer, partitions: list[TopicPartition], show: Format, limit: int | None, exit_at_end: bool
+) -> None:
+    ends = consumer.end_offsets(partitions) if exit_at_end else {}
+    unfinished = {p for p in partitions if exit_at_end and consumer.position(p) < ends[p]}
+    if exit_at_end and not unfinished:
+        return
+    shown = 0
+    while True:
+        records = consumer.poll(POLL_MS)
+        lines = []
+        for record in records:
+            partition = TopicPartition(record.topic, record.partition)
+            if exit_at_end and record.offset >= ends[partition]:
+                unfinished.discard(partition)
+                continue
+            lines.append(show(record))
+            shown += 1
+            if exit_at_end and record.offset + 1 >= ends[partition]:
+                unfinished.discard(partition)
+            if shown == limit:
+                break
+        if lines:
+            sys.stdout.write("\n".join(lines) + "\n")
+            sys.stdout.flush()
+        elif exit_at_end:
+            # The last offsets may be transaction markers, which are passed over and never shown.
+            unfinished = {p for p in unfinished if consumer.position(p) < ends[p]}
+        if shown == limit or (exit_at_end and not unfinished):
+            return
+
+
+# Where to begin
+
+
+class Start(NamedTuple):
+    """Where to begin: `kind` is beginning, end, offset, last or time."""
+
+    kind: str
+    value: int = 0
+
+
+def parse_start(text: str) -> Start:
+    """
+    >>> parse_start("-5"), parse_start("120"), parse_start("@1700000000000")
+    (Start(kind='last', value=5), Start(kind='offset', value=120), Start(kind='time', value=1700000000000))
+    """
+    lowered = text.strip().lower()
+    if lowered in ("beginning", "start", "earliest"):
+        return Start("beginning")
+    if lowered in ("end", "latest"):
+        return Start("end")
+    if re.fullmatch(r"-\d+", lowered):
+        return Start("last", int(lowered[1:]))
+    if re.fullmatch(r"\d+", lowered):
+        return Start("offset", int(lowered))
+    if re.fullmatch(r"@\d+", lowered):
+        return Start("time", int(lowered[1:]))
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        return Start("time", int(moment.timestamp() * 1000))
+    except (ValueError, OverflowError, OSError):
+        raise OttlaError(
+            f"--from {text} is no place to begin",
+            "write beginning, end, an offset, -N, a time such as 2026-01-31T12:00, or @MILLISECONDS",
+        ) from None
+
+
+def _go_to(consumer: Consumer, partitions: list[TopicPartition], where: Start) -> None:
+    if where.kind == "beginning":
+        consumer.seek_to_beginning()
+    elif where.kind == "end":
+        consumer.seek_to_end()
+        for partition in partitions:
+            consumer.position(partition)  # the end as of now, not as of the first poll
+    elif where.kind == "time":
+        found = consumer.offsets_for_times({partition: where.value for partition in partitions})
+        ends = consumer.end_offsets(partitions)
+        for partition in partitions:
+            at = found[partition]
+            consumer.seek(partition, at.offset if at is not None else ends[partition])
+    else:
+        first, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        for partition in partitions:
+            if where.kind == "last":
+                consumer.seek(partition, max(first[partition], ends[partition] - where.value))
+            elif not first[partition] <= where.value <= ends[partition] and len(partitions) == 1:
+                raise CommandError(
+                    f"{partition} has no offset {where.value}", f"it has {first[partition]} to {ends[partition]}"
+                )
+            else:
+                consumer.seek(partition, min(max(where.value, first[partition]), ends[partition]))
+
+
+# How to show
+
+
+def make_format(text: str) -> Format:
+    """The function that shows a record as --format asks; a mistake in a template is told before anything is read."""
+    clean = safe_text if sys.stdout.isatty() else _same
+    if text == "value":
+        return lambda record: clean(bytes_text(record.value))
+    if text == "key-value":
+        return lambda record: clean(f"{bytes_text(record.key)}\t{bytes_text(record.value)}")
+    if text == "json":
+        return lambda record: json.dumps(record_json(record), ensure_ascii=False)
+    if text == "full":
+        template = "{topic}-{partition} {offset} {time} {key} {value}{headers}"
+    elif "{" in text:
+        template = text.replace("\\t", "\t").replace("\\n", "\n")
+    else:
+        raise OttlaError(
+            f"unknown format {text}", "use value, key-value, json, full, or a template such as '{offset} {value}'"
+        )
+    try:
+        used = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise OttlaError(f"the template {text!r} cannot be read: {error}", "write { as {{") from None
+    for name in used:
+        if name not in FIELDS:
+            raise OttlaError(f"the template has no field {{{name}}}", f"there are {', '.join(FIELDS)}")
+    spaced = text == "full"
+    return lambda record: clean(template.format_map(_fields(record, spaced)))
+
+
+def _fields(record: ConsumerRecord, spaced: bool) -> dict[str, Any]:
+    headers = ", ".join(f"{name}={bytes_text(value)}" for name, value in record.headers)
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "time": time_text(record.timestamp),
+        "key": bytes_text(record.key),
+        "value": bytes_text(record.value),
+        "headers": f" [{headers}]" if spaced and headers else headers,
+    }
+
+
+def record_json(record: ConsumerRecord) -> dict[str, Any]:
+    """A record for JSON. Bytes that are no text become {"base64": …}."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": bytes_json(record.key),
+        "value": bytes_json(record.value),
+        "headers": [[name, bytes_json(value)] for name, value in record.headers],
+    }
+
+
+def _same(text: str) -> str:
+    return text

@@ -1,0 +1,146 @@
+"""What every command needs of the cluster: its address, a quick check that somebody is there, errors in words."""
+
+import asyncio
+import difflib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.output import CommandError
+from ottla.client.blocking import Admin
+from ottla.client.model import TopicDescription
+from ottla.client.settings import parse_endpoint
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.net.connection import Connection
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+CONNECT_TIMEOUT_MS = 5_000
+API_TIMEOUT_MS = 20_000
+TOPIC_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+TOPIC_NAME_LENGTH_MAX = 249
+
+Bootstrap = Annotated[
+    str,
+    typer.Option("--bootstrap", "-b", metavar="HOST:PORT,…", envvar="OTTLA_BOOTSTRAP", help="Brokers to ask first."),
+]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON for programs.")]
+
+
+def check_reachable(bootstrap: str) -> None:
+    """Tries every address once. Raises with each of them and the reason when nobody answers."""
+    servers = [server.strip() for server in bootstrap.split(",") if server.strip()]
+    if not servers:
+        raise OttlaError("--bootstrap is empty", f"write HOST:PORT, as in {DEFAULT_BOOTSTRAP}")
+    endpoints = [parse_endpoint(server) for server in servers]
+
+    async def attempt() -> None:
+        reasons = []
+        for endpoint in endpoints:
+            try:
+                connection = await Connection.open(endpoint, connect_timeout_ms=CONNECT_TIMEOUT_MS)
+            except KafkaError as error:
+                reasons.append(error.detail)
+            else:
+                connection.close()
+                return
+        raise CommandError(
+            "; ".join(reasons), "start a broker with: ottla serve — or name another with --bootstrap HOST:PORT"
+        )
+
+    asyncio.run(attempt())
+
+
+def client_settings(bootstrap: str, extra: Sequence[str] = ()) -> dict[str, str]:
+    """The settings of a command's client: where the brokers are, and what --set added."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "client.id": "ottla-cli",
+        "default.api.timeout.ms": str(API_TIMEOUT_MS),
+        "socket.connection.setup.timeout.ms": str(CONNECT_TIMEOUT_MS),
+    }
+    return settings | parse_pairs(extra, "--set")
+
+
+def open_admin(bootstrap: str) -> Admin:
+    check_reachable(bootstrap)
+    return Admin(client_settings(bootstrap))
+
+
+def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """NAME=VALUE options as a dict.
+
+    >>> parse_pairs(["retention.ms=1000"], "--config")
+    {'retention.ms': '1000'}
+    """
+    parsed = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise OttlaError(f"{option} {pair} has no '='", f"write {option} NAME=VALUE")
+        parsed[name.strip()] = value
+    return parsed
+
+
+def check_topic_name(name: str) -> str:
+    """Refuses what no broker would take, before anything is sent."""
+    if not name:
+        raise OttlaError("the topic name is empty", "give it a name of letters, digits, '.', '_' and '-'")
+    bad = sorted({character for character in name if character not in TOPIC_NAME_CHARACTERS})
+    if bad:
+        shown = " ".join(repr(character) for character in bad)
+        raise OttlaError(f"illegal topic name {name!r}: {shown}", "use letters, digits, '.', '_' and '-'")
+    if name in (".", ".."):
+        raise OttlaError(f"illegal topic name {name!r}", "'.' and '..' are directories")
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        raise OttlaError(f"the topic name has {len(name)} characters", f"at most {TOPIC_NAME_LENGTH_MAX} fit")
+    return name
+
+
+def find_topics(
+    admin: Admin, names: Sequence[str], otherwise: str = "ottla topic list shows what there is"
+) -> list[TopicDescription]:
+    """Describes topics, or says which is missing and what comes near it, or else what to do."""
+    for name in names:
+        check_topic_name(name)
+    try:
+        return admin.describe_topics(names)
+    except KafkaError as error:
+        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+    known = [topic.name for topic in admin.list_topics(include_internal=True)]
+    missing = next(name for name in names if name not in known)
+    close = difflib.get_close_matches(missing, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else otherwise
+    raise CommandError(f"topic {missing} does not exist", hint)
+
+
+def check_partitions(topic: TopicDescription, partitions: Sequence[int]) -> None:
+    for partition in partitions:
+        if not 0 <= partition < len(topic.partitions):
+            last = len(topic.partitions) - 1
+            has = "only partition 0" if last == 0 else f"partitions 0 to {last}"
+            raise OttlaError(f"topic {topic.name} has no partition {partition}", f"it has {has}")
+
+
+_HINTS = {
+    ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or change it with: ottla topic alter",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "there cannot be more copies than brokers; see: ottla cluster",
+    ErrorCode.INVALID_CONFIG: "ottla config describe topic NAME --all lists the settings",
+    ErrorCode.UNSUPPORTED_VERSION: "this broker cannot do it",
+    ErrorCode.NETWORK_EXCEPTION: "is the broker still running?",
+    ErrorCode.REQUEST_TIMED_OUT: "is the broker overloaded or gone?",
+}
+
+
+def explain(error: KafkaError) -> tuple[str, str]:
+    """A broker's error as (what, how to mend)."""
+    hint = _HINTS.get(error.code, "")
+    if not error.detail:
+        return error.code.name, hint
+    return f"{error.detail} [{error.code.name}]", hint
+
+
+def status_of(error: Any) -> int:
+    """2 for a mistake in what was asked, 1 when it could not be done."""
+    return 2 if isinstance(error, OttlaError) and not isinstance(error, CommandError) else 1
