@@ -125,11 +125,18 @@ class FetchWait:
 class PartitionWaits:
     """Everyone who waits on one partition."""
 
-    __slots__ = ("_fetches", "commits")
+    __slots__ = ("_committed", "_decided", "_fetches", "_written", "commits")
 
     def __init__(self) -> None:
         self.commits = CommitQueue()
-        self._fetches: tuple[dict[FetchWait, None], ...] = ({}, {}, {})
+        self._committed: dict[FetchWait, None] = {}
+        self._decided: dict[FetchWait, None] = {}
+        self._written: dict[FetchWait, None] = {}
+        self._fetches = (self._committed, self._decided, self._written)
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits here."""
+        return bool(self._committed or self._decided or self._written or self.commits)
 
     def add_fetch(self, wait: FetchWait, limit: Limit) -> None:
         place = self._fetches[limit]

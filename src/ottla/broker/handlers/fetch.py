@@ -84,8 +84,12 @@ class Reading:
             self.limit = Limit.LAST_STABLE_OFFSET
         else:
             self.limit = Limit.HIGH_WATERMARK
-        self.max_bytes = min(request.max_bytes, context.services.config.fetch_max_bytes)
-        self.min_bytes = min(request.min_bytes, self.max_bytes)
+        self.max_bytes, self.min_bytes = request.max_bytes, request.min_bytes
+        allowed = context.services.config.fetch_max_bytes
+        if self.max_bytes > allowed:
+            self.max_bytes = allowed
+        if self.min_bytes > self.max_bytes:
+            self.min_bytes = self.max_bytes
         self.available_bytes = 0
         self.found: list[Replica] = []
         self.items: list[tuple[Any, Any]]
@@ -103,36 +107,43 @@ class Reading:
 
     def is_ready(self) -> bool:
         """Whether to answer now: enough bytes, nothing asked for, or something to report other than data."""
-        if self.min_bytes <= 0 or not self.items:
+        min_bytes = self.min_bytes
+        if min_bytes <= 0 or not self.items:
             return True
-        found = self.found
         for topic, asked in self.items:
             hosted = self.topics.get(topic)
             replica = None if hosted is None else hosted.replicas.get(asked.partition)
             if replica is None or not replica.is_leader:
                 return True
-            if asked.current_leader_epoch not in (-1, replica.leader_epoch) or asked.last_fetched_epoch >= 0:
+            offset = asked.fetch_offset
+            end = self._end(replica)
+            if offset < end:
+                # A byte, or an error: there is something to answer in any case.
+                if min_bytes == 1:
+                    return True
+                try:
+                    self.available_bytes += self._readable_bytes(replica, asked, end)
+                except KafkaError:
+                    return True
+                if self.available_bytes >= min_bytes:
+                    return True
+            elif offset > replica.log.log_end_offset:
+                return True
+            epoch = asked.current_leader_epoch
+            if (epoch != replica.leader_epoch and epoch != -1) or asked.last_fetched_epoch >= 0:
                 try:
                     if self._diverging_epoch(replica, asked) is not None:
                         return True
                 except KafkaError:
                     return True
-            log = replica.log
-            offset, end = asked.fetch_offset, self._end(replica)
-            if not log.log_start_offset <= offset <= log.log_end_offset:
-                return True
-            if offset < end:
-                if self.min_bytes == 1:
-                    return True
-                try:
-                    readable = self.replicas.readable_bytes(replica, offset, end)
-                except KafkaError:
-                    return True
-                self.available_bytes += min(readable, max(asked.partition_max_bytes, 1))
-                if self.available_bytes >= self.min_bytes:
-                    return True
-            found.append(replica)
+            self.found.append(replica)
         return False
+
+    def _readable_bytes(self, replica: Replica, asked: Any, end: int) -> int:
+        if asked.fetch_offset < replica.log.log_start_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        readable = self.replicas.readable_bytes(replica, asked.fetch_offset, end)
+        return min(readable, max(asked.partition_max_bytes, 1))
 
     def _end(self, replica: Replica) -> int:
         """Up to where this reader may see."""
@@ -229,7 +240,8 @@ class Reading:
         if replica is None or not replica.is_leader:
             raise self._not_leading(topic, asked.partition)
         diverging = None
-        if asked.current_leader_epoch not in (-1, replica.leader_epoch) or asked.last_fetched_epoch >= 0:
+        epoch = asked.current_leader_epoch
+        if (epoch != replica.leader_epoch and epoch != -1) or asked.last_fetched_epoch >= 0:
             diverging = self._diverging_epoch(replica, asked)
         if self.follower_id >= 0 and self.follower_id not in replica.followers:
             # In an epoch both agree on, this leader may just not have heard of its new follower yet.
@@ -250,7 +262,9 @@ class Reading:
         end = self._end(replica)
         records = b""
         if diverging is None and offset < end:
-            size = min(asked.partition_max_bytes, remaining)
+            size = asked.partition_max_bytes
+            if size > remaining:
+                size = remaining
             if size > 0 or not has_data:
                 # The first data of an answer is at least one batch, however large, so that readers always get on.
                 records = log.read(offset, max(size, 0), upper_bound=end, minimum_one_batch=not has_data)
