@@ -14,6 +14,7 @@ from typing import Any
 from ottla.clock import Clock
 from ottla.config import setting, settings_of
 from ottla.errors import KafkaError
+from ottla.log.compactor import CompactionPlan
 from ottla.log.flush import FlushTicket
 from ottla.log.log_directory import LogDirectory
 from ottla.replication.replica import Replica
@@ -106,7 +107,7 @@ class LogMaintenance:
         self._stopping = False
         self._changed: dict[Replica, None] = {}
         self._to_compact: dict[Replica, None] = {}
-        self._compacting = False
+        self._compacting: tuple[Replica, CompactionPlan] | None = None
         self._checkpointing = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._removals: dict[str, asyncio.TimerHandle | None] = {}
@@ -133,6 +134,8 @@ class LogMaintenance:
     async def stop(self) -> None:
         """Waits for what runs, then syncs everything, so that closing the directory has little left to do."""
         self._stopping = True
+        if self._compacting is not None:
+            self._compacting[1].cancel()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -191,6 +194,8 @@ class LogMaintenance:
             upkeep.flush_timer.cancel()
         self._changed.pop(replica, None)
         self._to_compact.pop(replica, None)
+        if self._compacting is not None and self._compacting[0] is replica:
+            self._compacting[1].cancel()
 
     def changed(self, replica: Replica) -> None:
         """Its offsets differ from those in the checkpoint files."""
@@ -262,6 +267,9 @@ class LogMaintenance:
             return
         for replica in self._changed:
             replica.upkeep.is_changed = False
+            if replica.log.flushed_offset < replica.log.segments.active.base_offset:
+                # Finished segments are synced, so that after a crash only the last one has to be looked through.
+                self._flush(replica)
         self._changed.clear()
         self._checkpointing = True
         self._in_thread(self._directory.plan_checkpoint()).add_done_callback(self._checkpointed)
@@ -316,7 +324,7 @@ class LogMaintenance:
     def _look_for_compaction(self, replica: Replica) -> None:
         if self._config.cleaner_enable:
             self._to_compact[replica] = None
-            if not self._compacting:
+            if self._compacting is None:
                 self._arm("compaction", self._config.cleaner_backoff_ms, self._compact_next)
 
     def _compact_next(self) -> None:
@@ -329,12 +337,12 @@ class LogMaintenance:
                 _report(replica, "compaction was not planned", error)
                 continue
             if plan is not None:
-                self._compacting = True
+                self._compacting = replica, plan
                 future = self._in_thread(plan.run)
                 future.add_done_callback(functools.partial(self._compacted, replica, plan))
                 return
 
-    def _compacted(self, replica: Replica, plan: Any, future: "asyncio.Future[Any]") -> None:
+    def _compacted(self, replica: Replica, plan: CompactionPlan, future: "asyncio.Future[None]") -> None:
         others_wait = bool(self._to_compact)
         if not replica.upkeep.is_closed and not future.cancelled():
             try:
@@ -343,7 +351,7 @@ class LogMaintenance:
                 self.changed(replica)
             except Exception as error:
                 _report(replica, "compaction failed", error)
-        self._compacting = False
+        self._compacting = None
         if self._to_compact:
             # The log just done may have more to do, but not before the others had their turn.
             self._arm("compaction", 0 if others_wait else self._config.cleaner_backoff_ms, self._compact_next)

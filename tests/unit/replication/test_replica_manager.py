@@ -9,6 +9,7 @@ import pytest
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import NO_IMAGE
+from ottla.protocol.record_batch import build_batch, iter_batches, read_records
 from ottla.replication.maintenance import ReplicaConfig
 from ottla.testing.data_world import DataWorld, batch_of, topic_id_of
 from ottla.testing.sim_disk import SimPlatter
@@ -326,6 +327,106 @@ def test_flush_ms_syncs_after_so_long(world: DataWorld) -> None:
     assert world.log("orders").flushed_offset == 1
     world.wait(60_000)
     assert timers(world) == 1, "nothing is due while nothing is written"
+
+
+def test_finished_segments_are_synced_soon(world: DataWorld) -> None:
+    world.topic("orders")
+    world.append("orders", "a")
+    world.log("orders").roll()
+    world.append("orders", "b")
+    world.wait(6_000)
+    assert world.log("orders").flushed_offset >= 1
+    world.append("orders", "c")
+    world.wait(6_000)
+    assert world.log("orders").flushed_offset < 3, "the active segment is left to the operating system"
+
+
+def keyed(*pairs: str) -> bytes:
+    return build_batch([(1_700_000_000_000, pair[0].encode(), pair[1:].encode() or None, ()) for pair in pairs])
+
+
+def write(world: DataWorld, topic: str, *pairs: str, partition: int = 0) -> None:
+    async def append() -> None:
+        world.replicas.append(TopicPartition(topic, partition), keyed(*pairs), acks=1)
+
+    world.run(append())
+
+
+def contents(world: DataWorld, topic: str, partition: int = 0) -> list[str]:
+    log = world.log(topic, partition)
+    found, offset = [], log.log_start_offset
+    while data := log.read(offset, 1 << 20, upper_bound=log.high_watermark):
+        for position, header in iter_batches(data):
+            found += [(r.key or b"").decode() + (r.value or b"").decode() for r in read_records(data, position, header)]
+            offset = header.next_offset
+    return found
+
+
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+
+
+def test_compaction_keeps_the_latest_of_each_key(world: DataWorld) -> None:
+    world.topic("latest", partitions=3, configs=COMPACTED)
+    for partition in range(3):
+        write(world, "latest", "a1", "b1", partition=partition)
+        write(world, "latest", "a2", partition=partition)
+        world.log("latest", partition).roll()
+        write(world, "latest", "c1", partition=partition)
+    world.wait(20_000)
+    for partition in range(3):
+        assert contents(world, "latest", partition) == ["b1", "a2", "c1"]
+    world.wait(400_000)
+    assert timers(world) == 1, "a clean log is left alone"
+
+
+def test_compaction_can_be_switched_off(tmp_path: Any) -> None:
+    world = DataWorld(str(tmp_path), config=ReplicaConfig(cleaner_enable=False))
+    world.topic("latest", configs=COMPACTED)
+    write(world, "latest", "a1", "a2")
+    world.log("latest").roll()
+    world.wait(400_000)
+    assert contents(world, "latest") == ["a1", "a2"]
+
+
+def test_a_topic_that_becomes_compacted_is_compacted(world: DataWorld) -> None:
+    world.topic("latest")
+    write(world, "latest", "a1", "a2")
+    world.log("latest").roll()
+    world.wait(20_000)
+    assert contents(world, "latest") == ["a1", "a2"]
+    world.topic("latest", configs=COMPACTED)
+    world.wait(20_000)
+    assert contents(world, "latest") == ["a2"]
+
+
+def test_a_compaction_that_fails_spares_the_log_and_the_other_logs() -> None:
+    platter = SimPlatter(SimLoop())
+    world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
+    world.topic("latest", partitions=2, configs=COMPACTED)
+    for partition in range(2):
+        write(world, "latest", "a1", "a2", partition=partition)
+        world.log("latest", partition).roll()
+    world.wait(14_000)
+    platter.fail_next("pread", times=1)
+    world.wait(10_000)
+    compacted = [contents(world, "latest", partition) for partition in range(2)]
+    assert sorted(compacted) == [["a1", "a2"], ["a2"]]
+    world.wait(400_000)
+    assert [contents(world, "latest", partition) for partition in range(2)] == [["a2"], ["a2"]]
+
+
+def test_a_topic_deleted_while_it_is_compacted_does_no_harm(world: DataWorld) -> None:
+    world.topic("latest", configs=COMPACTED | {"file.delete.delay.ms": "0"})
+    world.topic("other", configs=COMPACTED)
+    for topic in ("latest", "other"):
+        write(world, topic, "a1", "a2")
+        world.log(topic).roll()
+    world.loop.executor_delay_ms = (500, 500)
+    world.wait(15_100)
+    world.delete_topic("latest")
+    world.wait(20_000)
+    assert directories(world) == ["other-0"]
+    assert contents(world, "other") == ["a2"]
 
 
 def test_stopping_syncs_everything_and_leaves_the_mark_of_a_clean_shutdown(world: DataWorld) -> None:
