@@ -52,7 +52,8 @@ class BrokerConfig:
         raise AttributeError(f"BrokerConfig is immutable: {name}")
 
     def __repr__(self) -> str:
-        return f"BrokerConfig({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
+        fields = type(self).__dataclass_fields__
+        return f"BrokerConfig({', '.join(f'{k}={v!r}' for k, v in self.__dict__.items() if k in fields)})"
 
     # Who and where
 
