@@ -223,14 +223,14 @@ def test_lost_and_spoiled_indexes_are_rebuilt(tmp_path: Path) -> None:
     at = 1_700_000_000_000
     with Broker.embedded(tmp_path / "data") as broker:
         client.create_topic(broker.bootstrap, TOPIC, configs=CONFIGS)
-        for part in range(40):
+        for part in range(80):
             messages = [Message(b"x" * 1000, None, (), at + part * 50 + i) for i in range(50)]
             client.produce(broker.bootstrap, TOPIC, messages)
         before = read_everything(broker.bootstrap, 0)
-        assert len(before) == 2000
+        assert len(before) == 4000
         broker.kill()
         indexes = sorted(tmp_path.rglob(f"{TOPIC}-0/*index"))
-        assert len(indexes) >= 4, "two segments at least, each with two indexes"
+        assert len(indexes) >= 4, "two closed segments at least, each with two indexes"
         for number, index in enumerate(indexes):
             if number % 2:
                 index.unlink()

@@ -217,6 +217,8 @@ def _decompress_zstd(data: BytesLike, max_bytes: int) -> bytes:
             # A frame that does not say its size, or several frames, may need more room than was guessed.
             if _ZSTD_NO_ROOM not in str(error):
                 raise CompressionError(f"zstd: {error}") from None
+        # Not two of them at once, and none kept alive by the exception's frame.
+        del output
         if size >= max_bytes:
             raise _too_large(max_bytes)
         size = min(4 * size + _OUTPUT_BYTES_MIN, max_bytes)

@@ -84,7 +84,7 @@ def _append(
                 appended = replicas.append_to(replica, records, acks, Origin.CLIENT, version, 0, guard)
             except KafkaError as error:
                 answer = PartitionAnswer(index=index, base_offset=-1)
-                failed.append((name, answer, error))
+                failed.append((name, answer, _without_history(error)))
             else:
                 answer = PartitionAnswer(
                     index=index,
@@ -107,6 +107,13 @@ def _append(
     if uncommitted:
         return _when_committed(response, uncommitted, request.timeout_ms, context)
     return response
+
+
+def _without_history(error: KafkaError) -> KafkaError:
+    """An error to be kept. Its frames lead back to the list it is kept in: a ring that would hold the batch, and
+    what it was unpacked to, until the garbage collector comes by."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
 
 
 def _not_leading(context: Context, name: str, topic_id: bytes, index: int) -> KafkaError:
