@@ -7,6 +7,7 @@ producer, so it reads ours as its own, while ours still knows a retry of an olde
 
 import struct
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from ottla.log.producer_state import BatchMetadata, ProducerEntry
 from ottla.protocol._speedups import crc32c
@@ -46,8 +47,21 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     return struct.pack(">hI", VERSION, crc32c(covered)) + covered
 
 
-def decode_snapshot(data: bytes, now: int) -> list[ProducerEntry]:
-    """The producers in a snapshot, seen last at `now`; CorruptSnapshot if a byte is wrong."""
+class SnapshotRow(NamedTuple):
+    """One entry as it stands in the file; -1 stands for none."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
+def decode_rows(data: bytes) -> list[SnapshotRow]:
+    """The entries of a snapshot in order; CorruptSnapshot if a byte is wrong."""
     if len(data) < _HEADER.size:
         raise CorruptSnapshot(f"{len(data)} bytes are too few")
     version, crc, count = _HEADER.unpack_from(data)
@@ -57,15 +71,19 @@ def decode_snapshot(data: bytes, now: int) -> list[ProducerEntry]:
         raise CorruptSnapshot("the checksum is wrong")
     if len(data) != _HEADER.size + count * _ENTRY.size:
         raise CorruptSnapshot(f"{count} entries announced in {len(data)} bytes")
+    return [SnapshotRow(*row) for row in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])]
+
+
+def decode_snapshot(data: bytes, now: int) -> list[ProducerEntry]:
+    """The producers in a snapshot, seen last at `now`; CorruptSnapshot if a byte is wrong."""
     entries: dict[int, ProducerEntry] = {}
-    for row in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :]):
-        producer_id, epoch, sequence, last_offset, delta, timestamp, coordinator_epoch, first_offset = row
-        entry = entries.setdefault(producer_id, ProducerEntry(producer_id, epoch))
-        entry.begin_epoch(epoch)
-        if last_offset >= 0:
-            entry.add_batch(BatchMetadata(sequence, last_offset, delta, timestamp))
-        entry.coordinator_epoch = coordinator_epoch
-        entry.last_timestamp = timestamp
+    for row in decode_rows(data):
+        entry = entries.setdefault(row.producer_id, ProducerEntry(row.producer_id, row.producer_epoch))
+        entry.begin_epoch(row.producer_epoch)
+        if row.last_offset >= 0:
+            entry.add_batch(BatchMetadata(row.last_sequence, row.last_offset, row.offset_delta, row.timestamp))
+        entry.coordinator_epoch = row.coordinator_epoch
+        entry.last_timestamp = row.timestamp
         entry.last_seen_ms = now
-        entry.transaction_first_offset = first_offset if first_offset >= 0 else None
+        entry.transaction_first_offset = row.transaction_first_offset if row.transaction_first_offset >= 0 else None
     return list(entries.values())

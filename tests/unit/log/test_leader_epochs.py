@@ -1,0 +1,80 @@
+"""Where each leader's reign began and ended (PROTOCOL 14, OffsetForLeaderEpoch)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.log.checkpoints import decode_epochs, encode_epochs
+from ottla.log.leader_epochs import UNKNOWN, EpochEndOffset, LeaderEpochCache
+
+
+def cache() -> LeaderEpochCache:
+    return LeaderEpochCache([(2, 0), (5, 100), (7, 150)])
+
+
+def test_the_current_epoch_ends_at_the_end_of_the_log() -> None:
+    assert cache().end_offset_for(7, 200) == EpochEndOffset(7, 200)
+
+
+def test_an_old_epoch_ends_where_the_next_began() -> None:
+    assert cache().end_offset_for(5, 200) == EpochEndOffset(5, 150)
+
+
+def test_an_epoch_nobody_wrote_in_is_answered_with_the_one_before() -> None:
+    assert cache().end_offset_for(6, 200) == EpochEndOffset(5, 150)
+    assert cache().end_offset_for(4, 200) == EpochEndOffset(2, 100)
+
+
+def test_an_epoch_older_than_all_ended_where_the_log_begins() -> None:
+    assert cache().end_offset_for(1, 200) == EpochEndOffset(1, 0)
+
+
+def test_a_newer_epoch_is_unknown_and_so_is_none() -> None:
+    assert cache().end_offset_for(8, 200) == UNKNOWN == cache().end_offset_for(-1, 200)
+    assert LeaderEpochCache().end_offset_for(0, 200) == UNKNOWN
+
+
+def test_an_epoch_keeps_its_beginning() -> None:
+    epochs = cache()
+    epochs.assign(7, 180)
+    epochs.assign(6, 180)
+    assert epochs.entries() == [(2, 0), (5, 100), (7, 150)] and not epochs.is_dirty
+
+
+def test_an_epoch_without_a_record_is_replaced_by_the_next() -> None:
+    epochs = cache()
+    epochs.assign(8, 200)
+    epochs.assign(9, 200)
+    assert epochs.entries() == [(2, 0), (5, 100), (7, 150), (9, 200)] and epochs.latest == 9 and epochs.is_dirty
+
+
+def test_a_cut_at_the_end_takes_the_epochs_that_began_there() -> None:
+    epochs = cache()
+    epochs.truncate_from_end(150)
+    assert epochs.entries() == [(2, 0), (5, 100)] and epochs.latest == 5
+    epochs.truncate_from_end(101)
+    assert epochs.entries() == [(2, 0), (5, 100)]
+
+
+def test_a_cut_at_the_start_moves_the_first_epoch_up() -> None:
+    epochs = cache()
+    epochs.truncate_from_start(120)
+    assert epochs.entries() == [(5, 120), (7, 150)]
+    epochs.truncate_from_start(150)
+    assert epochs.entries() == [(7, 150)]
+
+
+def test_the_epoch_of_an_offset() -> None:
+    assert [cache().epoch_for_offset(offset) for offset in (0, 99, 100, 149, 150, 999)] == [2, 2, 5, 5, 7, 7]
+    assert LeaderEpochCache([(3, 10)]).epoch_for_offset(9) == -1
+    assert cache().start_of(5) == 100 and cache().start_of(6) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=20))
+def test_whatever_is_assigned_stays_in_order_and_survives_its_file(steps: list[tuple[int, int]]) -> None:
+    epochs, offset = LeaderEpochCache(), 0
+    for epoch, count in steps:
+        epochs.assign(epoch, offset)
+        offset += count
+    entries = epochs.entries()
+    assert entries == sorted(entries) and len({start for _, start in entries}) == len(entries)
+    assert decode_epochs(encode_epochs(entries)) == entries

@@ -1,0 +1,234 @@
+"""Sequences, epochs and transactions of the producers of a partition (MISSION D3, D4; PROTOCOL 10, 11.7, 13)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.log.producer_state import BatchMetadata, ProducerStateManager
+from ottla.protocol.record_batch import BatchHeader
+from ottla.types import INT32_MAX
+
+DAY = 86_400_000
+
+
+def refused(code: ErrorCode, act: Callable[[], Any]) -> None:
+    with pytest.raises(KafkaError) as caught:
+        act()
+    assert caught.value.code is code
+
+
+class World:
+    """A partition's producers, and how far its log goes."""
+
+    def __init__(self) -> None:
+        self.producers = ProducerStateManager()
+        self.end = 0
+
+    def header(self, sequence: int, count: int = 1, *, epoch: int = 0, txn: bool = False) -> BatchHeader:
+        return BatchHeader(0, 100, 0, 2, 0, 0x10 if txn else 0, count - 1, 5, 5, 7, epoch, sequence, count)
+
+    def writes(self, sequence: int, count: int = 1, *, checks: bool = True, **details: Any) -> BatchMetadata | None:
+        """Checks a batch of producer 7 and, unless it is a duplicate, appends it."""
+        header = self.header(sequence, count, **details)
+        duplicate = self.producers.check(header, check_sequence=checks)
+        if duplicate is None:
+            self.producers.update(header, self.end, now=0)
+            self.end += count
+        return duplicate
+
+    def ends(
+        self, *, abort: bool = False, epoch: int = 0, coordinator_epoch: int = 0, version: int = 0
+    ) -> tuple[int, int] | None:
+        """A marker for producer 7 arrives; the range of the transaction it ended."""
+        self.producers.check_marker(7, epoch, coordinator_epoch, transaction_version=version)
+        completed = self.producers.update_marker(
+            self.header(-1, epoch=epoch, txn=True), self.end, 0, aborted=abort, coordinator_epoch=coordinator_epoch
+        )
+        self.end += 1
+        return None if completed is None else (completed.first_offset, completed.last_offset)
+
+
+def test_sequences_are_accepted_one_after_the_other() -> None:
+    world = World()
+    assert [world.writes(0, 3), world.writes(3), world.writes(4, 2)] == [None, None, None]
+    assert world.end == 6
+
+
+def test_a_gap_is_refused_and_changes_nothing() -> None:
+    world = World()
+    world.writes(0)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(2))
+    assert world.writes(1) is None
+
+
+def test_a_duplicate_of_any_of_the_last_five_batches_is_answered_with_its_offset() -> None:
+    world = World()
+    for sequence in range(0, 12, 2):
+        world.writes(sequence, 2)
+    for sequence in range(2, 12, 2):
+        duplicate = world.writes(sequence, 2)
+        assert duplicate is not None and (duplicate.first_offset, duplicate.last_offset) == (sequence, sequence + 1)
+    assert world.end == 12
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(0, 2))
+
+
+def test_a_batch_that_only_overlaps_an_older_one_is_no_duplicate() -> None:
+    world = World()
+    world.writes(0, 3)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(0, 2))
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(1, 2))
+
+
+def test_after_the_largest_sequence_comes_zero() -> None:
+    world = World()
+    world.writes(INT32_MAX - 1, 2)
+    assert world.writes(0) is None
+
+
+def test_a_batch_across_the_wrap_is_recognised_again() -> None:
+    world = World()
+    world.writes(INT32_MAX - 1, 4)
+    duplicate = world.writes(INT32_MAX - 1, 4)
+    assert duplicate is not None and duplicate.last_sequence == 1 and duplicate.first_sequence == INT32_MAX - 1
+    assert world.writes(2) is None
+
+
+def test_a_new_epoch_starts_again_at_zero() -> None:
+    world = World()
+    world.writes(0, 3)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(3, epoch=1))
+    assert world.writes(0, epoch=1) is None
+    assert world.end == 4
+
+
+def test_an_old_epoch_is_refused() -> None:
+    world = World()
+    world.writes(0, epoch=3)
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.writes(1, epoch=2))
+
+
+def test_the_same_sequence_of_a_new_epoch_is_no_duplicate() -> None:
+    world = World()
+    world.writes(0, 3)
+    assert world.writes(0, 3, epoch=1) is None
+    assert world.end == 6
+
+
+def test_an_unknown_producer_may_begin_anywhere_but_not_in_a_new_style_transaction() -> None:
+    world = World()
+    header = world.header(17, txn=True)
+    assert world.producers.check(header) is None
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.producers.check(header, require_known_start=True))
+    assert world.producers.check(world.header(0, txn=True), require_known_start=True) is None
+
+
+def test_coordinators_write_without_sequences() -> None:
+    world = World()
+    assert world.writes(-1, txn=True, checks=False) is None
+    assert world.writes(-1, txn=True, checks=False) is None
+    assert world.end == 2
+
+
+def test_an_open_transaction_takes_transactional_batches_only() -> None:
+    world = World()
+    world.writes(0, txn=True)
+    refused(ErrorCode.INVALID_TXN_STATE, lambda: world.writes(1))
+    assert world.writes(1, txn=True) is None
+
+
+def test_the_first_open_transaction_is_the_first_unstable_offset() -> None:
+    world = World()
+    world.writes(0)
+    assert world.producers.first_unstable_offset is None
+    world.writes(1, 3, txn=True)
+    world.writes(4, txn=True)
+    assert world.producers.first_unstable_offset == 1
+    assert world.ends() == (1, 5)
+
+
+def test_a_decided_transaction_holds_back_until_its_marker_is_committed() -> None:
+    world = World()
+    world.writes(0, 2, txn=True)
+    world.ends()
+    world.producers.on_high_watermark(2)
+    assert world.producers.first_unstable_offset == 0
+    world.producers.on_high_watermark(3)
+    assert world.producers.first_unstable_offset is None
+
+
+def test_a_marker_without_records_holds_nothing_back() -> None:
+    world = World()
+    assert world.ends() is None
+    assert world.producers.first_unstable_offset is None
+
+
+def test_the_last_stable_offset_after_an_abort_is_where_the_next_open_transaction_begins() -> None:
+    world = World()
+    world.writes(0, txn=True)
+    other = world.header(0, txn=True)._replace(producer_id=8)
+    world.producers.update(other, 1, now=0)
+    world.end = 2
+    completed = world.producers.update_marker(world.header(-1, txn=True), 2, 0, aborted=True, coordinator_epoch=0)
+    assert completed is not None
+    assert world.producers.last_stable_offset_after(completed) == 1
+    last = world.producers.update_marker(other, 3, 0, aborted=True, coordinator_epoch=0)
+    assert last is not None and world.producers.last_stable_offset_after(last) == 4
+
+
+def test_a_marker_raises_the_epoch_and_fences_the_old_one() -> None:
+    world = World()
+    world.writes(0, txn=True)
+    world.ends(abort=True, epoch=1)
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.writes(1, txn=True))
+    assert world.writes(0, txn=True, epoch=1) is None
+
+
+def test_a_marker_of_an_old_epoch_is_refused() -> None:
+    world = World()
+    world.writes(0, epoch=2, txn=True)
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.ends(epoch=1))
+
+
+def test_a_marker_of_the_running_epoch_ends_an_old_style_transaction_but_not_a_new_one() -> None:
+    world = World()
+    world.writes(0, txn=True)
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.ends(version=2))
+    assert world.ends(version=2, epoch=1) == (0, 1)
+    assert world.ends(version=2, epoch=1) is None, "a marker that comes again finds nothing open and is welcome"
+    world.writes(0, epoch=1, txn=True)
+    assert world.ends(version=1, epoch=1) == (3, 4)
+
+
+def test_a_marker_from_a_coordinator_that_was_replaced_is_refused() -> None:
+    world = World()
+    world.writes(0, txn=True)
+    world.ends(coordinator_epoch=5)
+    refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED, lambda: world.ends(coordinator_epoch=4))
+    assert world.ends(coordinator_epoch=5) is None
+
+
+def test_a_verification_is_void_once_a_marker_came_in_between() -> None:
+    world = World()
+    guard = world.producers.verification_guard(7)
+    world.ends(epoch=1)
+    assert world.producers.verification_guard(7) != guard
+
+
+def test_an_open_transaction_is_the_proof_that_the_coordinator_knows_it() -> None:
+    world = World()
+    assert not world.producers.has_open_transaction(7, 0)
+    world.writes(0, txn=True)
+    assert world.producers.has_open_transaction(7, 0) and not world.producers.has_open_transaction(7, 1)
+    world.ends()
+    assert not world.producers.has_open_transaction(7, 0)
+
+
+def test_silent_producers_are_forgotten_but_never_an_open_transaction() -> None:
+    world = World()
+    world.writes(0)
+    assert world.producers.expire(DAY - 1, DAY) == 0
+    assert world.producers.expire(DAY, DAY) == 1
+    assert world.writes(41, txn=True) is None, "nothing is known of it any more: any sequence will do"
+    assert world.producers.expire(10 * DAY, DAY) == 0

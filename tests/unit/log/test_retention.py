@@ -1,0 +1,74 @@
+"""Which segments may go (pure decisions)."""
+
+from ottla.log.config import TopicConfig
+from ottla.log.retention import SegmentFacts, segments_to_delete
+
+HOUR = 3_600_000
+NOW = 100 * HOUR
+# Ten records and a thousand bytes each, written at 10, 20 and 30 o'clock; the last is the active one.
+SEGMENTS = [
+    SegmentFacts(0, 10, 1000, 10 * HOUR),
+    SegmentFacts(10, 20, 1000, 20 * HOUR),
+    SegmentFacts(20, 30, 1000, 30 * HOUR),
+]
+
+
+def count(
+    segments: list[SegmentFacts] = SEGMENTS,
+    *,
+    high_watermark: int = 30,
+    log_start_offset: int = 0,
+    **settings: object,
+) -> int:
+    config = TopicConfig(**settings)  # type: ignore[arg-type]
+    return segments_to_delete(
+        segments, config, now=NOW, high_watermark=high_watermark, log_start_offset=log_start_offset
+    )
+
+
+def test_segments_go_when_their_newest_record_is_too_old() -> None:
+    assert count(retention_ms=85 * HOUR) == 1
+    assert count(retention_ms=75 * HOUR) == 2
+    assert count(retention_ms=90 * HOUR) == 0, "just old enough is not too old"
+
+
+def test_the_active_segment_goes_too_when_all_of_it_is_too_old() -> None:
+    assert count(retention_ms=HOUR) == 3
+
+
+def test_an_empty_active_segment_stays() -> None:
+    assert count([*SEGMENTS, SegmentFacts(30, 30, 0, 0)], retention_ms=HOUR) == 3
+
+
+def test_a_young_segment_shields_those_after_it() -> None:
+    shuffled = [SEGMENTS[0], SegmentFacts(10, 20, 1000, NOW), SEGMENTS[2]]
+    assert count(shuffled, retention_ms=HOUR) == 1
+
+
+def test_minus_one_keeps_for_ever() -> None:
+    assert count(retention_ms=-1) == 0
+    assert count(retention_ms=-1, retention_bytes=-1) == 0
+
+
+def test_segments_go_while_the_log_stays_large_enough_without_them() -> None:
+    assert count(retention_ms=-1, retention_bytes=2000) == 1
+    assert count(retention_ms=-1, retention_bytes=2001) == 0
+    assert count(retention_ms=-1, retention_bytes=999) == 2
+    assert count(retention_ms=-1, retention_bytes=0) == 3
+
+
+def test_nothing_at_or_above_the_high_watermark_goes() -> None:
+    assert count(retention_ms=HOUR, high_watermark=29) == 2
+    assert count(retention_ms=HOUR, high_watermark=15) == 1
+    assert count(retention_ms=HOUR, high_watermark=9) == 0
+
+
+def test_what_lies_below_the_logs_start_goes_whatever_the_policy() -> None:
+    assert count(cleanup_policy=("compact",), retention_ms=HOUR, log_start_offset=20) == 2
+    assert count(cleanup_policy=("compact",), retention_ms=HOUR, log_start_offset=19) == 1
+    assert count(retention_ms=-1, log_start_offset=30) == 2, "never the active one"
+
+
+def test_compaction_alone_deletes_nothing_by_age_or_size() -> None:
+    assert count(cleanup_policy=("compact",), retention_ms=HOUR, retention_bytes=0) == 0
+    assert count(cleanup_policy=("compact", "delete"), retention_ms=75 * HOUR) == 2
