@@ -92,7 +92,7 @@ def test_one_bad_partition_does_not_spoil_the_others(world: DataWorld) -> None:
         ],
     )
     bad, good, nowhere = world.ask(request, 9).responses[0].partition_responses
-    assert (bad.index, bad.error_code, bad.base_offset) == (0, ErrorCode.CORRUPT_MESSAGE, -1)
+    assert (bad.index, bad.error_code, bad.base_offset) == (0, ErrorCode.INVALID_RECORD, -1)
     assert (good.index, good.error_code, good.base_offset) == (1, 0, 0)
     assert (nowhere.index, nowhere.error_code) == (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
@@ -108,7 +108,7 @@ def flipped(batch: bytes) -> bytes:
         (b"", ErrorCode.INVALID_RECORD),
         (batch_of("a") + batch_of("b"), ErrorCode.INVALID_RECORD),
         (flipped(batch_of("a")), ErrorCode.CORRUPT_MESSAGE),
-        (batch_of("a")[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (batch_of("a")[:-1], ErrorCode.INVALID_RECORD),
         (batch_of("x" * 2_000_000), ErrorCode.MESSAGE_TOO_LARGE),
     ],
     ids=["null", "empty", "two batches", "bit flip", "cut short", "too large"],
