@@ -24,6 +24,8 @@ from ottla.types import ZERO_UUID, TopicPartition
 log = logging.getLogger("ottla.replication")
 
 ACKS_ALL = -1
+REPORTED_ONE_BY_ONE = 12
+"""Up to this many partitions with new roles get a log line each."""
 
 
 class HostedTopic(NamedTuple):
@@ -55,6 +57,7 @@ class ReplicaManager:
         self.offline: dict[TopicPartition, str] = {}
         """Partitions this broker should hold but cannot open, and why."""
         self._has_met_cluster = False
+        self._new_roles: list[Replica] = []
         self._topic_config = topic_config
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -387,6 +390,27 @@ class ReplicaManager:
             # Not before a real image came: one that nobody read from a store knows of no topic at all.
             self._has_met_cluster = True
             self._set_strays_aside()
+        self._report_roles()
+
+    def _report_roles(self) -> None:
+        """A line for each partition that has a new role, or one for all of them where there are many."""
+        replicas, self._new_roles = self._new_roles, []
+        level = logging.INFO
+        if len(replicas) > REPORTED_ONE_BY_ONE:
+            leads = sum(replica.is_leader for replica in replicas)
+            log.info("%d partitions have new roles: leads %d, follows %d", len(replicas), leads, len(replicas) - leads)
+            level = logging.DEBUG
+        if not log.isEnabledFor(level):
+            return
+        for replica in replicas:
+            log.log(
+                level,
+                "partition %s: %s in leader epoch %d at offset %d",
+                replica.topic_partition,
+                "leads" if replica.is_leader else f"follows {replica.leader}",
+                replica.leader_epoch,
+                replica.log.log_end_offset,
+            )
 
     def _is_gone(self, hosted: HostedTopic, image: ClusterImage) -> bool:
         topic = image.topics.get(hosted.name)
@@ -460,13 +484,7 @@ class ReplicaManager:
         led = replica.is_leader
         new_epoch = replica.become(partition, log_end_offset=replica.log.log_end_offset, now=self._clock())
         if new_epoch:
-            log.info(
-                "partition %s: %s in leader epoch %d at offset %d",
-                replica.topic_partition,
-                "leads" if replica.is_leader else f"follows {replica.leader}",
-                replica.leader_epoch,
-                replica.log.log_end_offset,
-            )
+            self._new_roles.append(replica)
             if led:
                 self._release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not replica.is_leader:
