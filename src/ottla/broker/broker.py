@@ -120,7 +120,11 @@ class Broker:
 
             path = os.path.join(directory.path, METADATA_DIRECTORY)
             self._disk.make_directories(path)
-            store = SqliteStore(os.path.join(path, "metadata.sqlite"), clock=clock)
+            store = SqliteStore(
+                os.path.join(path, "metadata.sqlite"),
+                session_timeout_ms=config.broker_session_timeout_ms,
+                clock=clock,
+            )
         metadata = MetadataFollower(store, settings, clock=clock)
         await metadata.start(BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack))
         self._metadata = metadata

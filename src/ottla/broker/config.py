@@ -38,11 +38,26 @@ SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
 }
 """Broker settings with several names: each name, and what its value is multiplied with. The first that is set holds."""
 
+
+def _is_replica(item: str) -> bool:
+    partition, colon, broker = item.partition(":")
+    return bool(colon) and partition.isdecimal() and broker.isdecimal()
+
+
 UNUSED_TOPIC_SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting("leader.replication.throttled.replicas", (), "Accepted, without effect here.", "list", ""),
-        Setting("follower.replication.throttled.replicas", (), "Accepted, without effect here.", "list", ""),
+        *(
+            Setting(
+                f"{role}.replication.throttled.replicas",
+                (),
+                "Accepted, without effect here: * or a list of partition:broker.",
+                "list",
+                "",
+                check=lambda items: items == ("*",) or all(_is_replica(item) for item in items),
+            )
+            for role in ("leader", "follower")
+        ),
         Setting(
             "remote.storage.enable",
             False,
@@ -250,7 +265,12 @@ class Settings:
                     setting.parse(configs[name])
                 except ConfigError as error:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
-            elif not is_unused(name):
+            elif is_unused(name):
+                if _unused_setting(name).kind == "password":
+                    raise KafkaError(
+                        ErrorCode.INVALID_REQUEST, f"{name} would have no effect here, and it is not kept for nothing."
+                    )
+            else:
                 raise KafkaError(
                     ErrorCode.INVALID_CONFIG,
                     f"Unknown broker config name: {name}{_near_match(name, BROKER_SETTINGS)}",

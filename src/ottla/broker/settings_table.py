@@ -93,12 +93,6 @@ class BrokerConfig:
     socket_request_max_bytes: int = setting(
         "socket.request.max.bytes", 104_857_600, "A larger request ends the connection.", at_least=1
     )
-    socket_send_buffer_bytes: int = setting(
-        "socket.send.buffer.bytes", 102_400, "SO_SNDBUF of client connections (-1: the system's default)."
-    )
-    socket_receive_buffer_bytes: int = setting(
-        "socket.receive.buffer.bytes", 102_400, "SO_RCVBUF of client connections (-1: the system's default)."
-    )
     socket_listen_backlog_size: int = setting(
         "socket.listen.backlog.size", 50, "Connections that may wait to be accepted.", at_least=1
     )
@@ -303,9 +297,6 @@ class BrokerConfig:
     offsets_commit_timeout_ms: int = setting(
         "offsets.commit.timeout.ms", 5000, "How long a commit may wait for its replicas.", at_least=1
     )
-    offsets_load_buffer_size: int = setting(
-        "offsets.load.buffer.size", 5_242_880, "Bytes read at a time when a coordinator loads its groups.", at_least=1
-    )
     group_initial_rebalance_delay_ms: int = setting(
         "group.initial.rebalance.delay.ms",
         3000,
@@ -386,12 +377,6 @@ class BrokerConfig:
     transaction_state_log_segment_bytes: int = setting(
         "transaction.state.log.segment.bytes", 104_857_600, "Segment size of __transaction_state.", at_least=1_048_576
     )
-    transaction_state_log_load_buffer_size: int = setting(
-        "transaction.state.log.load.buffer.size",
-        5_242_880,
-        "Bytes read at a time when a coordinator loads its transactions.",
-        at_least=1,
-    )
     transaction_max_timeout_ms: int = setting(
         "transaction.max.timeout.ms", 900_000, "The longest transaction timeout a producer may ask for.", at_least=1
     )
@@ -437,27 +422,33 @@ class BrokerConfig:
 
 UNUSED = frozenset(
     """
-    advertised.host.name advertised.port alter.config.policy.class.name auto.include.jmx.reporter background.threads
-    broker.heartbeat.interval.ms broker.id.generation.enable client.quota.callback.class connections.max.reauth.ms
-    connection.failed.authentication.delay.ms controlled.shutdown.enable controlled.shutdown.max.retries
-    controlled.shutdown.retry.backoff.ms controller.socket.timeout.ms create.topic.policy.class.name
-    delete.records.purgatory.purge.interval.requests early.start.listeners eligible.leader.replicas.enable
-    fetch.purgatory.purge.interval.requests follower.replication.throttled.rate group.coordinator.append.linger.ms
-    group.coordinator.new.enable group.coordinator.threads initial.broker.registration.timeout.ms
-    inter.broker.protocol.version leader.imbalance.per.broker.percentage leader.replication.throttled.rate
-    log.cleaner.dedupe.buffer.size log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
-    log.cleaner.io.max.bytes.per.second log.cleaner.threads log.dir.failure.timeout.ms
-    log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms
-    log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
-    max.connection.creation.rate max.connections.per.ip.overrides num.io.threads num.network.threads
-    num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
-    offsets.commit.required.acks password.encoder.cipher.algorithm password.encoder.iterations
-    password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
-    password.encoder.secret principal.builder.class process.roles producer.purgatory.purge.interval.requests
-    queued.max.request.bytes queued.max.requests replica.selector.class replica.socket.receive.buffer.bytes
-    replica.socket.timeout.ms reserved.broker.max.id security.inter.broker.protocol security.providers
-    server.max.startup.time.ms socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
-    unclean.leader.election.interval.ms unstable.api.versions.enable unstable.feature.versions.enable
+    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms advertised.host.name
+    advertised.port alter.config.policy.class.name auto.include.jmx.reporter background.threads
+    broker.heartbeat.interval.ms broker.id.generation.enable client.quota.callback.class config.providers
+    connection.failed.authentication.delay.ms connections.max.reauth.ms controlled.shutdown.enable
+    controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms controller.socket.timeout.ms
+    cordoned.log.dirs create.topic.policy.class.name delete.records.purgatory.purge.interval.requests
+    early.start.listeners eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
+    follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
+    group.consumer.assignment.interval.ms group.consumer.max.assignment.interval.ms
+    group.consumer.min.assignment.interval.ms group.coordinator.append.linger.ms
+    group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes group.coordinator.new.enable
+    group.coordinator.threads initial.broker.registration.timeout.ms inter.broker.protocol.version
+    leader.imbalance.per.broker.percentage leader.replication.throttled.rate log.cleaner.dedupe.buffer.size
+    log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second
+    log.cleaner.threads log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms
+    log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.message.downconversion.enable
+    log.message.format.version log.message.timestamp.difference.max.ms max.connection.creation.rate
+    max.connections.per.ip.overrides num.io.threads num.network.threads num.recovery.threads.per.data.dir
+    num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.required.acks offsets.load.buffer.size
+    password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
+    password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
+    principal.builder.class process.roles producer.purgatory.purge.interval.requests queued.max.request.bytes
+    queued.max.requests replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms
+    reserved.broker.max.id security.inter.broker.protocol security.providers server.max.startup.time.ms
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms socket.receive.buffer.bytes
+    socket.send.buffer.bytes transaction.state.log.load.buffer.size unclean.leader.election.interval.ms
+    unstable.api.versions.enable unstable.feature.versions.enable
     """.split()  # noqa: SIM905
 )
 """Settings of Apache Kafka that mean nothing here: accepted, so that an existing file can be used, and reported."""

@@ -87,6 +87,8 @@ def test_the_file_apache_kafka_ships_is_accepted_and_what_it_does_not_change_is_
         "controller.quorum.voters",
         "num.network.threads",
         "num.io.threads",
+        "socket.send.buffer.bytes",
+        "socket.receive.buffer.bytes",
         "num.recovery.threads.per.data.dir",
         "share.coordinator.state.topic.replication.factor",
         "share.coordinator.state.topic.min.isr",

@@ -182,6 +182,16 @@ def test_bad_values_and_unknown_names_of_brokers_are_refused() -> None:
     assert world.alter(ConfigChange("message.max.byte", "1"), kind=BROKER, name="") == ErrorCode.INVALID_CONFIG
     assert "did you mean message.max.bytes" in world.message
     assert world.alter(ConfigChange("num.io.threads", "4"), kind=BROKER, name="") == ErrorCode.NONE
+    secret = ConfigChange("ssl.keystore.password", "hush")
+    assert world.alter(secret, kind=BROKER, name="") == ErrorCode.INVALID_REQUEST, "kept by nobody who needs it not"
+
+
+@pytest.mark.parametrize(
+    ("value", "accepted"), [("*", True), ("0:1,1:0", True), ("zz", False), ("0:", False), ("*,0:1", False)]
+)
+def test_throttled_replicas_are_kept_if_they_could_be(value: str, accepted: bool) -> None:
+    outcome = World().alter(ConfigChange("leader.replication.throttled.replicas", value))
+    assert outcome == (ErrorCode.NONE if accepted else ErrorCode.INVALID_CONFIG)
 
 
 def test_a_list_of_a_broker_can_be_extended() -> None:
