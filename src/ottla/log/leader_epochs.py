@@ -18,7 +18,7 @@ UNKNOWN = EpochEndOffset(-1, -1)
 class LeaderEpochCache:
     """The epochs of one log, oldest first, each with the offset of its first record."""
 
-    __slots__ = ("_epochs", "_starts", "is_dirty", "latest")
+    __slots__ = ("_epochs", "_saved", "_starts", "is_dirty", "latest")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
@@ -30,12 +30,31 @@ class LeaderEpochCache:
         """The newest epoch, -1 if none is known. A plain attribute: every append looks at it."""
         self.is_dirty = False
         """Whether the checkpoint file lacks something."""
+        self._saved = self.entries()
 
     def __repr__(self) -> str:
         return f"LeaderEpochCache({self.entries()})"
 
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
+
+    def to_save(self, log_end_offset: int) -> list[tuple[int, int]] | None:
+        """What the checkpoint file should hold, None if it holds that already.
+
+        An epoch without a record is not worth a write: the next start begins a newer one. Else every restart would
+        write a file for each partition.
+        """
+        if not self.is_dirty:
+            return None
+        entries = self.entries()
+        if entries and entries[-1][1] >= log_end_offset and entries[:-1] == self._saved:
+            return None
+        return entries
+
+    def saved(self) -> None:
+        """The file holds everything, or is about to."""
+        self._saved = self.entries()
+        self.is_dirty = False
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Epoch `epoch` begins at `start_offset`. An epoch already known keeps its beginning.

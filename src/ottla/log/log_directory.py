@@ -188,7 +188,7 @@ class LogDirectory:
         for each in self.logs.values():
             if (content := each.epochs_to_save()) is not None:
                 unsaved.append((each, *content))
-                each.leader_epochs.is_dirty = False
+                each.leader_epochs.saved()
         offsets = {name: encode_offsets(found) for name, found in self._current_offsets().items()}
 
         def write() -> None:

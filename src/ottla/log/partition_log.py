@@ -583,9 +583,8 @@ class PartitionLog:
 
     def epochs_to_save(self) -> tuple[str, bytes] | None:
         """The leader epochs' file and content if it lacks something; to be written before a recovery point is."""
-        if not self.leader_epochs.is_dirty:
-            return None
-        return f"{self.directory}/{EPOCHS_FILE}", encode_epochs(self.leader_epochs.entries())
+        entries = self.leader_epochs.to_save(self.log_end_offset)
+        return None if entries is None else (f"{self.directory}/{EPOCHS_FILE}", encode_epochs(entries))
 
     def begin_close(self) -> FlushTicket:
         """All of closing but the waiting: sync the ticket, save the epochs, then `finish_close`."""
@@ -611,7 +610,7 @@ class PartitionLog:
                 ticket.sync(self.disk)
                 if (unsaved := self.epochs_to_save()) is not None:
                     self.disk.write_file(*unsaved)
-                    self.leader_epochs.is_dirty = False
+                    self.leader_epochs.saved()
             except OSError as error:
                 self.flush_failed(ticket)
                 ticket = None

@@ -24,7 +24,7 @@ from ottla.types import ZERO_UUID, TopicPartition
 log = logging.getLogger("ottla.replication")
 
 ACKS_ALL = -1
-REPORTED_ONE_BY_ONE = 12
+REPORTED_ONE_BY_ONE = 3
 """Up to this many partitions with new roles get a log line each."""
 
 

@@ -78,3 +78,16 @@ def test_whatever_is_assigned_stays_in_order_and_survives_its_file(steps: list[t
     entries = epochs.entries()
     assert entries == sorted(entries) and len({start for _, start in entries}) == len(entries)
     assert decode_epochs(encode_epochs(entries)) == entries
+
+
+def test_an_epoch_is_not_worth_a_write_before_its_first_record() -> None:
+    """A restart of a broker with a thousand partitions must not write a thousand files."""
+    epochs = LeaderEpochCache([(2, 0)])
+    assert epochs.to_save(100) is None
+    epochs.assign(3, 100)
+    assert epochs.to_save(100) is None
+    assert epochs.to_save(101) == [(2, 0), (3, 100)]
+    epochs.saved()
+    assert epochs.to_save(101) is None
+    epochs.truncate_from_end(100)
+    assert epochs.to_save(100) == [(2, 0)]
