@@ -52,8 +52,13 @@ SERVED: dict[int, Served] = {
     ApiKey.CREATE_TOPICS: Served("create_topics", range(2, 8)),
     ApiKey.DELETE_TOPICS: Served("delete_topics", range(1, 7)),
     ApiKey.DELETE_RECORDS: Served("delete_records", range(0, 3)),
-    ApiKey.INIT_PRODUCER_ID: Served("init_producer_id", range(0, 6)),
+    ApiKey.INIT_PRODUCER_ID: Served("init_producer_id", range(0, 7)),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served("offset_for_leader_epoch", range(2, 5)),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Served("add_partitions_to_txn", range(0, 6)),
+    ApiKey.ADD_OFFSETS_TO_TXN: Served("add_offsets_to_txn", range(0, 5)),
+    ApiKey.END_TXN: Served("end_txn", range(0, 6)),
+    ApiKey.WRITE_TXN_MARKERS: Served("write_txn_markers", range(1, 3)),
+    ApiKey.TXN_OFFSET_COMMIT: Served("txn_offset_commit", range(0, 7)),
     ApiKey.DESCRIBE_CONFIGS: Served("describe_configs", range(1, 5)),
     ApiKey.ALTER_CONFIGS: Served("alter_configs", range(0, 3)),
     ApiKey.DESCRIBE_LOG_DIRS: Served("describe_log_dirs", range(1, 6)),
@@ -64,6 +69,8 @@ SERVED: dict[int, Served] = {
     ApiKey.DESCRIBE_CLUSTER: Served("describe_cluster", range(0, 3)),
     ApiKey.DESCRIBE_PRODUCERS: Served("describe_producers", range(0, 1)),
     ApiKey.LIST_CONFIG_RESOURCES: Served("list_config_resources", range(0, 2)),
+    ApiKey.DESCRIBE_TRANSACTIONS: Served("describe_transactions", range(0, 1)),
+    ApiKey.LIST_TRANSACTIONS: Served("list_transactions", range(0, 3)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served("describe_topic_partitions", range(0, 1)),
 }
 """Every API this broker serves. Handlers are imported when first asked for, so that starting stays quick."""
@@ -254,7 +261,8 @@ class _Late:
         started: float,
     ) -> None:
         self._dispatcher = dispatcher
-        self._awaitable = awaitable
+        self._awaitable: Awaitable[Any] | None = awaitable
+        """None once it was begun."""
         self._route = route
         self._request = request
         self._context = context
@@ -262,12 +270,14 @@ class _Late:
         self._started = started
 
     def __await__(self) -> Generator[Any, None, bytes | None]:
-        route = self._route
+        route, awaitable = self._route, self._awaitable
+        assert awaitable is not None, "a response is awaited once"
+        self._awaitable = None
         try:
             if route.runs_to_its_end:
-                response = yield from asyncio.shield(asyncio.ensure_future(self._awaitable)).__await__()
+                response = yield from asyncio.shield(asyncio.ensure_future(awaitable)).__await__()
             else:
-                response = yield from self._awaitable.__await__()
+                response = yield from awaitable.__await__()
         except Exception as error:
             response = self._dispatcher._error_response(route, self._request, self._context, error)
         if self._started:

@@ -109,6 +109,43 @@ def test_a_response_may_come_later(world: World) -> None:
     assert world.sends(MetadataRequest(topics=[]), 9).cluster_id == "late"
 
 
+def test_what_was_begun_is_finished_though_its_client_has_gone(world: World) -> None:
+    """A topic is not half made because somebody hung up."""
+    steps: list[str] = []
+
+    async def metadata(request: Any, context: Any) -> MetadataResponse:
+        steps.append("begun")
+        await asyncio.sleep(0.01)
+        steps.append("finished")
+        return MetadataResponse()
+
+    async def story() -> None:
+        late: Any = world.dispatcher(world.frame(MetadataRequest(topics=[]), 9), Client())  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(late)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        late.close()  # as the server does with everything a lost connection waited for
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0.05)
+
+    world.handlers[ApiKey.METADATA] = metadata
+    asyncio.run(story())
+    assert steps == ["begun", "finished"]
+
+
+def test_what_was_not_begun_is_dropped_quietly(world: World, recwarn: pytest.WarningsRecorder) -> None:
+    async def metadata(request: Any, context: Any) -> MetadataResponse:
+        raise AssertionError("never begun")
+
+    world.handlers[ApiKey.METADATA] = metadata
+    late: Any = world.dispatcher(world.frame(MetadataRequest(topics=[]), 9), Client())  # type: ignore[arg-type]
+    late.close()
+    del late
+    assert not list(recwarn)
+
+
 def test_requests_are_counted_by_api_and_version(world: World) -> None:
     world.handlers[ApiKey.METADATA] = lambda request, context: MetadataResponse()
     for version in (9, 9, 12):
