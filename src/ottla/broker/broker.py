@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import socket
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.config import BrokerConfig, Settings
@@ -13,6 +14,7 @@ from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners
 from ottla.broker.services import Services
+from ottla.broker.transaction_seams import TransactionalAppend, TransactionVerifier, Verdicts
 from ottla.clock import Clock, system_clock
 from ottla.errors import OttlaError
 from ottla.log.disk import Disk
@@ -151,6 +153,7 @@ class Broker:
             clock=clock,
             coordinators=coordinators,
         )
+        self.services.verify_transaction = _verify_by(self.services)
         self.dispatcher = Dispatcher(self.services, measure_latency=config.metrics_listen is not None)
         if config.metrics_listen is not None:
             await self._start_metrics(server, config.metrics_listen)
@@ -221,6 +224,18 @@ class Broker:
     async def _close_directory(self) -> None:
         if self._directory is not None:
             self._directory.close()
+
+
+def _verify_by(services: Services) -> TransactionVerifier:
+    """Asks the transaction coordinator, whose code is loaded with the first transaction."""
+
+    def verify(append: TransactionalAppend) -> Verdicts | Awaitable[Verdicts]:
+        from ottla.broker.transaction_requests import verifier
+
+        services.verify_transaction = verifier(services)
+        return services.verify_transaction(append)
+
+    return verify
 
 
 def _not_ready(frame: bytes | memoryview, connection: Connection) -> None:

@@ -12,13 +12,16 @@ from ottla.replication.replica_manager import ReplicaManager
 if TYPE_CHECKING:
     from ottla.broker.group_history import GroupHistory
     from ottla.coordinator.group.shard import GroupShard
+    from ottla.coordinator.markers import MarkerDelivery, MarkerWriter
     from ottla.coordinator.runtime import CoordinatorRuntime
+    from ottla.coordinator.transaction.shard import TransactionShard
 
 OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
 
 
 class Coordinators:
-    """Holds the group coordinator, and passes each new image on to it."""
+    """Holds the group and the transaction coordinator, and passes each new image on to them."""
 
     def __init__(
         self, config: BrokerConfig, *, metadata: MetadataFollower, replicas: ReplicaManager, clock: Clock
@@ -29,6 +32,9 @@ class Coordinators:
         self._clock = clock
         self._groups: CoordinatorRuntime[GroupShard] | None = None
         self._history: GroupHistory | None = None
+        self._transactions: CoordinatorRuntime[TransactionShard] | None = None
+        self._marker_writer: MarkerWriter | None = None
+        self._marker_delivery: MarkerDelivery | None = None
 
     @property
     def groups(self) -> "CoordinatorRuntime[GroupShard]":
@@ -38,13 +44,38 @@ class Coordinators:
             self._groups.apply(self._metadata.image)
         return self._groups
 
+    @property
+    def transactions(self) -> "CoordinatorRuntime[TransactionShard]":
+        if self._transactions is None:
+            self._build_transactions()
+            assert self._transactions is not None
+            self._transactions.apply(self._metadata.image)
+        return self._transactions
+
+    @property
+    def marker_writer(self) -> "MarkerWriter":
+        """Appends transaction markers to the partitions this broker leads."""
+        if self._marker_writer is None:
+            from ottla.coordinator.markers import MarkerWriter
+
+            self._marker_writer = MarkerWriter(self._replicas, lambda: self.groups, self._clock)
+        return self._marker_writer
+
     def apply(self, image: ClusterImage) -> None:
         if self._groups is None and OFFSETS_TOPIC in image.topics:
             self._build_groups()
         if self._groups is not None:
             self._groups.apply(image)
+        if self._transactions is None and TRANSACTIONS_TOPIC in image.topics:
+            self._build_transactions()
+        if self._transactions is not None:
+            self._transactions.apply(image)
 
     async def stop(self) -> None:
+        if self._marker_delivery is not None:
+            self._marker_delivery.stop()
+        if self._transactions is not None:
+            await self._transactions.stop()
         if self._groups is not None:
             await self._groups.stop()
         if self._history is not None:
@@ -79,6 +110,35 @@ class Coordinators:
             on_event=self._history.note,
             append_timeout_ms=config.offsets_commit_timeout_ms,
         )
+
+    def _build_transactions(self) -> None:
+        from ottla.coordinator.markers import MarkerDelivery
+        from ottla.coordinator.runtime import CoordinatorRuntime
+        from ottla.coordinator.transaction.config import TransactionConfig
+        from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
+
+        config = self._config
+        transactions = TransactionConfig(
+            max_timeout_ms=config.transaction_max_timeout_ms,
+            transactional_id_expiration_ms=config.transactional_id_expiration_ms,
+            abort_timed_out_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            remove_expired_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
+            two_phase_commit_enable=config.transaction_two_phase_commit_enable,
+        )
+
+        def on_event(event: object) -> None:
+            if isinstance(event, SendMarkers):
+                delivery.send(event)
+
+        runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
+            TRANSACTIONS_TOPIC,
+            make_shard=lambda partition: TransactionShard(transactions),
+            replicas=self._replicas,
+            clock=self._clock,
+            on_event=on_event,
+        )
+        delivery = MarkerDelivery(self.marker_writer, self._replicas, runtime)
+        self._transactions, self._marker_delivery = runtime, delivery
 
 
 def random_uuid() -> str:

@@ -2,12 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.transaction_seams import (
-    TransactionalInit,
-    TransactionVerifier,
-    no_transaction_coordinator,
-    refuse_transactions,
-)
+from ottla.broker.transaction_seams import TransactionVerifier, refuse_transactions
+from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig, Settings
@@ -16,6 +12,7 @@ if TYPE_CHECKING:
     from ottla.clock import Clock
     from ottla.coordinator.group.shard import GroupShard
     from ottla.coordinator.runtime import CoordinatorRuntime
+    from ottla.coordinator.transaction.shard import TransactionShard
     from ottla.metadata.follower import MetadataFollower
     from ottla.metadata.image import ClusterImage
     from ottla.net.server import Connection
@@ -30,7 +27,6 @@ class Services:
         "clock",
         "config",
         "coordinators",
-        "init_transactional_producer",
         "metadata",
         "replicas",
         "sessions",
@@ -59,7 +55,6 @@ class Services:
         self.clock = clock
         self.coordinators = coordinators
         self.verify_transaction: TransactionVerifier = refuse_transactions
-        self.init_transactional_producer: TransactionalInit = no_transaction_coordinator
 
     @property
     def image(self) -> "ClusterImage":
@@ -69,8 +64,16 @@ class Services:
     @property
     def groups(self) -> "CoordinatorRuntime[GroupShard]":
         """The group coordinator."""
-        assert self.coordinators is not None
+        if self.coordinators is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker coordinates no groups")
         return self.coordinators.groups
+
+    @property
+    def transactions(self) -> "CoordinatorRuntime[TransactionShard]":
+        """The transaction coordinator."""
+        if self.coordinators is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker coordinates no transactions")
+        return self.coordinators.transactions
 
 
 class Context:

@@ -1,12 +1,9 @@
-"""The two places where the transaction coordinator joins the broker, and what is said while there is none. Pure.
-
-`Services` holds one callable for each. Whoever brings transactions assigns its own; nothing else has to change.
-"""
+"""What Produce asks of the transaction coordinator before a transaction's first batch goes into a partition. Pure."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import ErrorCode
 from ottla.types import TopicPartition
 
 
@@ -29,16 +26,7 @@ TransactionVerifier = Callable[[TransactionalAppend], Verdicts | Awaitable[Verdi
 hang there for ever. The answer may come at once, which keeps the connection's order, or be awaited; the log
 itself refuses an append that a marker overtook meanwhile, and one out of sequence."""
 
-TransactionalInit = Callable[[Any, Any], Any]
-"""Answers an InitProducerId request that has a transactional id: (request, context) -> response or awaitable."""
-
 
 def refuse_transactions(append: TransactionalAppend) -> Verdicts:
     """No coordinator, no transaction."""
     return dict.fromkeys(append.partitions, ErrorCode.INVALID_TXN_STATE)
-
-
-def no_transaction_coordinator(request: Any, context: Any) -> Any:
-    raise KafkaError(
-        ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates the transactional id {request.transactional_id!r}"
-    )

@@ -129,6 +129,20 @@ class CoordinatorRuntime(Generic[S]):
         self._waiting[request_id] = future
         return future
 
+    def tell(self, key: str, decide: Callable[[S, int], Effects]) -> None:
+        """Runs `decide(shard, now)`, a step nobody waits for. Raises KafkaError where the shard is not here."""
+        hosted = self._active(self.partition_of(key))
+        self._run(hosted, decide(hosted.shard, self._clock()))
+
+    def marker_appended(
+        self, partition: int, next_offset: int, producer_id: int, producer_epoch: int, commit: bool
+    ) -> None:
+        """A transaction's marker went into one of this topic's partitions."""
+        hosted = self._hosted.get(partition)
+        if hosted is not None and hosted.is_active:
+            hosted.shard.replay_marker(producer_id, producer_epoch, commit)
+            hosted.end_offset = max(hosted.end_offset, next_offset)
+
     def shard(self, key: str) -> S:
         """The shard of `key`, to look at. What it shows may not be committed yet: answers go through `submit`."""
         return self._active(self.partition_of(key)).shard

@@ -23,7 +23,7 @@ class Feature(NamedTuple):
     finalized_level: int
 
 
-FEATURES: dict[str, Feature] = {}
+FEATURES: dict[str, Feature] = {"transaction.version": Feature(0, 2, 2)}
 """Features by name. A row here changes what clients do, so it comes with the code that serves it."""
 
 FEATURES_EPOCH = 0

@@ -1,19 +1,21 @@
-"""FindCoordinator v0-6: names the broker that coordinates a group. v1 has the key's type, v4 takes many keys at once.
+"""FindCoordinator v0-6: names the broker that coordinates a group or a transactional id.
 
-The first call makes the coordinator's topic. Transactional ids and share groups have no coordinator here yet.
+v1 has the key's type, v4 takes many keys at once.
+
+The first call makes the coordinator's topic. Key type 0 is a group, 1 a transactional id; share groups (2) have no
+coordinator here.
 """
 
-from ottla.broker.coordinators import OFFSETS_TOPIC
+from ottla.broker.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.broker.dispatch import handles
-from ottla.broker.group_requests import ensure_offsets_topic
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.types import Endpoint, partition_for
 
-GROUP = 0
-_TOPICS = {GROUP: OFFSETS_TOPIC}
+GROUP, TRANSACTION = 0, 1
+_TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 _NOWHERE = (-1, Endpoint("", -1))
 
 
@@ -54,7 +56,7 @@ async def _coordinator(key: str, key_type: int, context: Context) -> tuple[int, 
         raise KafkaError(code, f"this broker coordinates no keys of type {key_type}")
     name = _TOPICS[key_type]
     if name not in services.image.topics:
-        await ensure_offsets_topic(services)
+        await services.metadata.ensure_topics([services.settings.automatic_topic(services.image, name)])
     image = services.image
     topic = image.topics.get(name)
     if topic is None:

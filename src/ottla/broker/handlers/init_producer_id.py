@@ -1,12 +1,9 @@
-"""InitProducerId v0-5: a producer id of its own for each idempotent producer.
+"""InitProducerId v0-6: an id and an epoch for each producer; with a transactional id, older producers are fenced.
 
-v2 is flexible; v3 lets a producer name the id and epoch it had, which without a transactional id changes nothing: it
-gets a new id; v4 and v5 add error codes of transactions. A request with a transactional id is answered by
-`services.init_transactional_producer`.
+v2 is flexible; v3 lets a producer name the id and epoch it had (KIP-360), which without a transactional id changes
+nothing: it gets a new id; v4 adds PRODUCER_FENCED; v6 asks for two-phase commit (KIP-939): the transaction never times
+out, and a new instance may keep the one it finds prepared.
 """
-
-from collections.abc import Awaitable
-from typing import Any
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
@@ -17,16 +14,46 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 NONE_GIVEN = -1
 
 
-@handles(ApiKey.INIT_PRODUCER_ID, versions=range(0, 6))
+@handles(ApiKey.INIT_PRODUCER_ID, versions=range(0, 7))
 async def init_producer_id(request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
     try:
         if request.transactional_id == "":
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
         if (request.producer_id == NONE_GIVEN) != (request.producer_epoch == NONE_GIVEN):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id without its epoch, or the other way round")
-        if request.transactional_id is not None:
-            answer: Any = context.services.init_transactional_producer(request, context)
-            return await answer if isinstance(answer, Awaitable) else answer
-        return InitProducerIdResponse(producer_id=await context.services.metadata.allocate_producer_ids(1))
+        fresh_id = await context.services.metadata.allocate_producer_ids(1)
+        if request.transactional_id is None:
+            return InitProducerIdResponse(producer_id=fresh_id)
+        return await _init_transactional(request.transactional_id, request, fresh_id, context)
     except KafkaError as error:
-        return InitProducerIdResponse(error_code=error.code, producer_epoch=-1)
+        code = error.code
+        if code is ErrorCode.PRODUCER_FENCED and context.api_version < 4:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+
+
+async def _init_transactional(
+    transactional_id: str, request: InitProducerIdRequest, fresh_id: int, context: Context
+) -> InitProducerIdResponse:
+    from ottla.broker.transaction_requests import ask
+
+    expected = None if request.producer_id == NONE_GIVEN else (request.producer_id, request.producer_epoch)
+    answer = await ask(
+        context.services.transactions,
+        transactional_id,
+        lambda shard, request_id, now: shard.init_producer_id(
+            transactional_id,
+            request.transaction_timeout_ms,
+            expected,
+            fresh_id,
+            request_id,
+            now,
+            two_phase=request.enable2_pc,
+            keep_prepared=request.keep_prepared_txn,
+        ),
+    )
+    response = InitProducerIdResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+    if context.api_version >= 6:
+        response.ongoing_txn_producer_id = answer.ongoing_producer_id
+        response.ongoing_txn_producer_epoch = answer.ongoing_producer_epoch
+    return response

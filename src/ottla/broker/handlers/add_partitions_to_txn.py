@@ -1,0 +1,105 @@
+"""AddPartitionsToTxn v0-5: registers partitions with a transaction before they are written to.
+
+v0-3 come from clients, for one transaction; v2 adds PRODUCER_FENCED. v4-5 come from brokers, for many, and can only ask
+whether the partitions are registered.
+"""
+
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.broker.transaction_requests import ask, check_partitions, fenced_code
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from ottla.types import TopicPartition
+
+Codes = dict[TopicPartition, ErrorCode]
+
+
+@handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions=range(0, 6))
+async def add_partitions_to_txn(request: AddPartitionsToTxnRequest, context: Context) -> AddPartitionsToTxnResponse:
+    if context.api_version < 4:
+        codes = await _add(
+            request.v3_and_below_transactional_id,
+            request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch,
+            _partitions(request.v3_and_below_topics),
+            context,
+        )
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_pack(codes))
+    results = []
+    for transaction in request.transactions:
+        partitions = _partitions(transaction.topics)
+        ids = (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch)
+        if transaction.verify_only:
+            codes = await _verify(*ids, partitions, context)
+        else:
+            codes = await _add(*ids, partitions, context)
+        results.append(
+            AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
+                transactional_id=transaction.transactional_id, topic_results=_pack(codes)
+            )
+        )
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+
+def _partitions(topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, partition) for topic in topics for partition in topic.partitions]
+
+
+async def _add(
+    transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[TopicPartition], context: Context
+) -> Codes:
+    topics = context.services.image.topics
+    unknown = [
+        each
+        for each in partitions
+        if (topic := topics.get(each.topic)) is None or not 0 <= each.partition < len(topic.partitions)
+    ]
+    if unknown:
+        # All or nothing: a transaction that is half registered would hang in the other half.
+        codes = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        return codes | dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    try:
+        await ask(
+            context.services.transactions,
+            transactional_id,
+            lambda shard, request_id, now: shard.add_partitions(
+                transactional_id, producer_id, producer_epoch, partitions, request_id, now
+            ),
+        )
+    except KafkaError as error:
+        return dict.fromkeys(partitions, fenced_code(error.code, context.api_version, 2))
+    return dict.fromkeys(partitions, ErrorCode.NONE)
+
+
+async def _verify(
+    transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[TopicPartition], context: Context
+) -> Codes:
+    try:
+        answer = check_partitions(
+            context.services, transactional_id, producer_id, producer_epoch, partitions, implicit=False
+        )
+        found: Codes = answer if isinstance(answer, dict) else await answer
+    except KafkaError as error:
+        return dict.fromkeys(partitions, error.code)
+    if context.api_version < 5:
+        # TRANSACTION_ABORTABLE is not known to v4.
+        return {
+            partition: ErrorCode.INVALID_TXN_STATE if code is ErrorCode.TRANSACTION_ABORTABLE else code
+            for partition, code in found.items()
+        }
+    return found
+
+
+def _pack(codes: Codes) -> list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
+    topics: dict[str, list[AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult]] = {}
+    for partition, code in codes.items():
+        topics.setdefault(partition.topic, []).append(
+            AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(
+                partition_index=partition.partition, partition_error_code=code
+            )
+        )
+    return [
+        AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(name=name, results_by_partition=results)
+        for name, results in topics.items()
+    ]

@@ -1,0 +1,80 @@
+"""TxnOffsetCommit v0-6: stores a group's positions inside a transaction; they count when it commits.
+
+v3 names the member, so that a zombie is fenced by its generation (KIP-447); v5 adds the group to the transaction by
+itself (KIP-890); v6 names topics by id.
+"""
+
+from typing import Any
+
+from ottla.broker.coordinators import OFFSETS_TOPIC
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.broker.transaction_requests import (
+    ABORTABLE_SINCE_OFFSET_COMMIT,
+    IMPLICIT_ADD_SINCE_OFFSET_COMMIT,
+    check_partitions,
+)
+from ottla.coordinator.effects import RequestInfo
+from ottla.coordinator.runtime import APPEND_ERRORS
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from ottla.types import TopicPartition
+
+
+@handles(ApiKey.TXN_OFFSET_COMMIT, versions=range(0, 7))
+async def txn_offset_commit(request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
+    services, version = context.services, context.api_version
+    implicit = version >= IMPLICIT_ADD_SINCE_OFFSET_COMMIT
+    info = RequestInfo(version, context.client_id, context.client_host)
+    try:
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group id is needed")
+        partition = TopicPartition(OFFSETS_TOPIC, services.groups.partition_of(request.group_id))
+        if implicit or services.config.transaction_partition_verification_enable:
+            answer: Any = check_partitions(
+                services,
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                [partition],
+                implicit=implicit,
+            )
+            verdict = answer if isinstance(answer, dict | ErrorCode) else await answer
+            code = verdict.get(partition, ErrorCode.NONE) if isinstance(verdict, dict) else verdict
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code, "the group's offsets are not part of this transaction")
+        answer = services.groups.submit(
+            request.group_id,
+            lambda shard, request_id, now: shard.commit_in_transaction(request, info, request_id, now),
+        )
+        response: TxnOffsetCommitResponse = answer if isinstance(answer, TxnOffsetCommitResponse) else await answer
+        return response
+    except KafkaError as error:
+        return _refuse(request, _code(error.code, version))
+
+
+def _code(code: ErrorCode, version: int) -> ErrorCode:
+    if code is ErrorCode.NETWORK_EXCEPTION:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE_OFFSET_COMMIT:
+        return ErrorCode.INVALID_TXN_STATE
+    return APPEND_ERRORS.get(code, code)
+
+
+def _refuse(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                        partition_index=part.partition_index, error_code=code
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

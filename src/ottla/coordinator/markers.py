@@ -1,0 +1,172 @@
+"""OWNER of transaction markers on their way: writes the decision of a transaction into every partition it touched.
+
+`write` appends one marker where this broker leads the partition; it serves WriteTxnMarkers too. `MarkerDelivery` takes
+decided transactions from the coordinator, writes their markers until each is in, and tells the coordinator so.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ottla.clock import Clock
+from ottla.coordinator.group.shard import GroupShard
+from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
+from ottla.errors import ErrorCode, KafkaError
+from ottla.log.partition_log import Origin
+from ottla.protocol.record_batch import control_batch
+from ottla.replication.replica import Replica
+from ottla.replication.replica_manager import ACKS_ALL, ReplicaManager
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    Groups = Callable[[], CoordinatorRuntime[GroupShard]]
+
+log = logging.getLogger("ottla.coordinator")
+
+OFFSETS_TOPIC = "__consumer_offsets"
+FIRST_RETRY_MS = 20
+LAST_RETRY_MS = 1_000
+COMMIT_TIMEOUT_MS = 30_000
+
+GIVEN_UP = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.PRODUCER_FENCED)
+"""Somebody newer has taken over the transactional id: this marker has nothing left to end."""
+
+
+class MarkerWriter:
+    """Appends markers to partitions this broker leads."""
+
+    def __init__(self, replicas: ReplicaManager, groups: "Groups", clock: Clock) -> None:
+        self._replicas = replicas
+        self._groups = groups
+        self._clock = clock
+
+    def write(
+        self,
+        partition: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        *,
+        commit: bool,
+        transaction_version: int,
+    ) -> tuple[Replica, int]:
+        """Appends one marker and gives what to wait for: the replica, and the offset after the marker."""
+        replica = self._replicas.leader(partition)
+        batch = control_batch(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=self._clock(),
+        )
+        appended = self._replicas.append_to(
+            replica, batch, ACKS_ALL, Origin.COORDINATOR, None, transaction_version, None
+        )
+        next_offset = appended.last_offset + 1
+        if partition.topic == OFFSETS_TOPIC:
+            # The offsets that waited for this become visible, or are forgotten.
+            self._groups().marker_appended(partition.partition, next_offset, producer_id, producer_epoch, commit)
+        return replica, next_offset
+
+    def when_committed(self, written: list[tuple[Replica, int]], reply: Callable[[list[ErrorCode]], None]) -> None:
+        self._replicas.when_committed(written, COMMIT_TIMEOUT_MS, reply)
+
+
+class MarkerDelivery:
+    """Brings decided transactions to their end, however long that takes."""
+
+    def __init__(
+        self, writer: MarkerWriter, replicas: ReplicaManager, transactions: CoordinatorRuntime[TransactionShard]
+    ) -> None:
+        self._writer = writer
+        self._replicas = replicas
+        self._transactions = transactions
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._is_stopped = False
+
+    def send(self, decided: SendMarkers) -> None:
+        # Not at once: the coordinator is in the middle of the step that decided this.
+        asyncio.get_running_loop().call_soon(self._deliver, decided, decided.partitions, FIRST_RETRY_MS)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def _deliver(self, decided: SendMarkers, partitions: Iterable[TopicPartition], retry_ms: int) -> None:
+        if self._is_stopped:
+            return
+        try:
+            coordinator_epoch = self._transactions.epoch_of(self._transactions.partition_of(decided.transactional_id))
+        except KafkaError:
+            return  # whoever coordinates now has the decision in its log, and delivers it
+        done: list[TopicPartition] = []
+        written: list[tuple[TopicPartition, tuple[Replica, int]]] = []
+        failed: list[TopicPartition] = []
+        for partition in partitions:
+            try:
+                ticket = self._writer.write(
+                    partition,
+                    decided.producer_id,
+                    decided.producer_epoch,
+                    coordinator_epoch,
+                    commit=decided.commit,
+                    transaction_version=decided.transaction_version,
+                )
+                written.append((partition, ticket))
+            except KafkaError as error:
+                if error.code in GIVEN_UP or self._is_gone(partition):
+                    done.append(partition)
+                else:
+                    log.warning("transaction %s: no marker in %s: %s", decided.transactional_id, partition, error)
+                    failed.append(partition)
+        if failed:
+            self._retry(decided, failed, retry_ms)
+        if done or not decided.partitions:
+            self._report(decided, done)
+        if written:
+
+            def committed(codes: list[ErrorCode]) -> None:
+                landed = [p for (p, _), code in zip(written, codes, strict=True) if code is ErrorCode.NONE]
+                again = [p for (p, _), code in zip(written, codes, strict=True) if code is not ErrorCode.NONE]
+                if again:
+                    self._retry(decided, again, retry_ms)
+                if landed:
+                    self._report(decided, landed)
+
+            self._writer.when_committed([ticket for _, ticket in written], committed)
+
+    def _is_gone(self, partition: TopicPartition) -> bool:
+        """Whether the partition was deleted, and its records with it."""
+        image = self._replicas.image
+        topic = None if image is None else image.topics.get(partition.topic)
+        return topic is None or partition.partition >= len(topic.partitions)
+
+    def _retry(self, decided: SendMarkers, partitions: list[TopicPartition], retry_ms: int) -> None:
+        if self._is_stopped:
+            return
+        loop = asyncio.get_running_loop()
+
+        def again() -> None:
+            self._timers.discard(timer)
+            self._deliver(decided, partitions, min(2 * retry_ms, LAST_RETRY_MS))
+
+        timer = loop.call_later(retry_ms / 1000, again)
+        self._timers.add(timer)
+
+    def _report(self, decided: SendMarkers, partitions: list[TopicPartition]) -> None:
+        if self._is_stopped:
+            return
+        try:
+            self._transactions.tell(
+                decided.transactional_id,
+                lambda shard, now: shard.markers_written(
+                    decided.transactional_id, decided.producer_id, decided.producer_epoch, partitions, now
+                ),
+            )
+        except KafkaError:
+            # The coordinator moved or reloads: its load sends the markers again, which does no harm.
+            log.info("transaction %s: markers are in, but its coordinator has moved", decided.transactional_id)
