@@ -25,6 +25,9 @@ _KEYS: dict[str, tuple[str, ...]] = {
 """A field of a response that says which item it is about, and the names it may have in the request."""
 
 
+_CODES = {"error_code", "partition_error_code"}
+
+
 def error_response(response: type[Struct], request: Struct, version: int, code: ErrorCode, detail: str) -> Any:
     """A `response` saying that everything in `request` failed, or None where it has no place for that."""
     answer = response()
@@ -39,8 +42,8 @@ def _fill(answer: Any, asked: Any, version: int, code: ErrorCode, detail: str) -
             value = getattr(asked, key, None)
             if value is not None:
                 setattr(answer, name, value)
-    if "error_code" in fields:
-        answer.error_code = code
+    for name in _CODES & fields.keys():
+        setattr(answer, name, code)
         if "error_message" in fields:
             answer.error_message = detail or None
         return True
@@ -65,7 +68,7 @@ def _can_fail(declared: Field, version: int) -> bool:
     if struct is None:
         return False
     fields = [f for f in struct._fields if version in f.versions and f.tag is None]
-    return any(f.name == "error_code" or (f.is_array and _can_fail(f, version)) for f in fields)
+    return any(f.name in _CODES or (f.is_array and _can_fail(f, version)) for f in fields)
 
 
 def _items(asked: Any, version: int) -> list[Any]:

@@ -14,6 +14,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.net.server import Disconnect
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.framing import decode_response, encode_request
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -335,6 +336,13 @@ def test_each_partition_of_a_failed_request_hears_of_it(world: World) -> None:
     ):
         deleted = answered(ApiKey.DELETE_TOPICS, deletion, version)
         assert [(t.name, t.error_code) for t in deleted.responses] == [("a", 56), ("b", 56)]
+
+    added = AddPartitionsToTxnRequest(
+        v3_and_below_topics=[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="t", partitions=[6])]
+    )
+    response = error_response(AddPartitionsToTxnResponse, added, 3, ErrorCode.KAFKA_STORAGE_ERROR, "")
+    (topic_result,) = response.results_by_topic_v3_and_below
+    assert [(p.partition_index, p.partition_error_code) for p in topic_result.results_by_partition] == [(6, 56)]
 
     asked = DescribeConfigsRequest(
         resources=[DescribeConfigsRequest.DescribeConfigsResource(resource_type=2, resource_name="t")]
