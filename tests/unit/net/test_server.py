@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from ottla.net.server import Connection, Disconnect, Limits, Server, SpareBuffers
+from ottla.net.server_connection import RECEIVE_BUFFER_BYTES
 from ottla.testing.sim_loop import SimLoop
 from ottla.testing.sim_network import SimNetwork
 
@@ -251,6 +252,24 @@ def test_other_connections_do_not_wait_for_a_parked_one(run: Run) -> None:
             await until(lambda: b"wait" in handle.parked)
             two.write(frame(b"quick"))
             assert await read_frame(reader) == b"quick"
+
+    run(story())
+
+
+def test_a_flood_on_one_connection_leaves_the_others_their_turn(run: Run) -> None:
+    async def story() -> None:
+        handled: list[bytes] = []
+
+        def note(request: bytes | memoryview, connection: Connection) -> bytes:
+            handled.append(bytes(request[:1]))
+            return frame(b"")
+
+        async with serving(note) as (_, port), connected(port) as (_, flood), connected(port) as (reader, other):
+            flood.write(frame(b"f" * 96) * 20_000)
+            other.write(frame(b"o"))
+            await read_frame(reader)
+            assert handled.index(b"o") < 3 * RECEIVE_BUFFER_BYTES / 100
+            await until(lambda: len(handled) == 20_001)
 
     run(story())
 
