@@ -162,6 +162,32 @@ def test_the_image_has_what_was_decided_when_the_call_returns(world: World) -> N
     world.run(story)
 
 
+def test_a_deleted_topic_leaves_nothing_in_the_store(memory_world: World, tree: MemoryTree) -> None:
+    async def story() -> None:
+        follower = await memory_world.start(0)
+        before = set(tree.entries) | {"/brokers/topics"}
+        await follower.create_topics([NewTopic("t", 3, configs=[("retention.ms", "7")])])
+        await follower.create_partitions([MorePartitions("t", 5)])
+        await follower.delete_topics([TopicReference("t")])
+        assert set(tree.entries) == before
+
+    memory_world.run(story)
+
+
+def test_settings_altered_while_the_topic_is_deleted_elsewhere_do_not_outlive_it(world: World) -> None:
+    async def story() -> None:
+        ann, bob = await world.start(0), await world.start(1)
+        await until(ann, lambda image: len(image.brokers) == 2)
+        change = ResourceChange(ResourceType.TOPIC, "t", [ConfigChange("retention.ms", "9")])
+        for _ in range(5):
+            await ann.create_topics([NewTopic("t")])
+            await until(bob, lambda image: "t" in image.topics)
+            await asyncio.gather(ann.delete_topics([TopicReference("t")]), bob.incremental_alter_configs([change]))
+            assert [entry.key for entry in await world.stores[0].scan("/config/topics/")] == []
+
+    world.run(story)
+
+
 def test_every_image_is_published_once_in_order(world: World) -> None:
     async def story() -> None:
         follower = await world.start(0)
