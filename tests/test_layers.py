@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ottla"
 BASE = ["types", "errors", "config", "clock", "protocol", "assignors", "net"]
@@ -42,45 +40,53 @@ def layers_used_by(path: Path) -> set[str]:
     return {name.split(".")[1] for name in imports_of(path) if name.startswith("ottla.")}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_point_left(path: Path) -> None:
-    layer = layer_of(path)
-    if layer in ("__init__", "__main__"):
-        return
-    chain = CLIENT_CHAIN if layer in CLIENT_CHAIN and layer not in BASE else BROKER_CHAIN
-    assert layer in chain, f"{name_of(path)} is in no layer: add {layer} to the chain"
-    for target in layers_used_by(path):
-        if (name_of(path), target) in ALLOWED:
+def test_imports_point_left() -> None:
+    wrong = []
+    for path in MODULES:
+        layer = layer_of(path)
+        if layer in ("__init__", "__main__"):
             continue
-        assert target in chain and chain.index(target) <= chain.index(layer), f"{name_of(path)} reaches {target}"
+        chain = CLIENT_CHAIN if layer in CLIENT_CHAIN and layer not in BASE else BROKER_CHAIN
+        assert layer in chain, f"{name_of(path)} is in no layer: add {layer} to the chain"
+        wrong += [
+            f"{name_of(path)} reaches {target}"
+            for target in layers_used_by(path)
+            if (name_of(path), target) not in ALLOWED
+            and (target not in chain or chain.index(target) > chain.index(layer))
+        ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_every_module_says_what_lives_in_it(path: Path) -> None:
-    docstring = ast.get_docstring(ast.parse(path.read_text()))
-    assert docstring, f"{name_of(path)} has no docstring"
+def test_every_module_says_what_lives_in_it() -> None:
+    silent = [name_of(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not silent
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_pure_modules_stay_pure(path: Path) -> None:
-    docstring = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
-    if docstring.rstrip().endswith("Pure."):
-        impure = {"asyncio", "socket", "threading", "time", "select", "subprocess"} & imports_of(path)
-        assert not impure, f"{name_of(path)} calls itself pure but imports {sorted(impure)}"
+def test_pure_modules_stay_pure() -> None:
+    impure = {"asyncio", "socket", "threading", "time", "select", "subprocess"}
+    wrong = []
+    for path in MODULES:
+        opening = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
+        if opening.rstrip().endswith("Pure."):
+            wrong += [f"{name_of(path)} calls itself pure but imports {name}" for name in impure & imports_of(path)]
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_only_the_clock_reads_the_time(path: Path) -> None:
-    if name_of(path) == "clock.py":
-        return
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time":
-            assert node.attr not in {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter"}, (
-                f"{name_of(path)}:{node.lineno} reads the time; take a clock as an argument"
-            )
+def test_only_the_clock_reads_the_time() -> None:
+    readers = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter"}
+    wrong = [
+        f"{name_of(path)}:{node.lineno} reads the time; take a clock as an argument"
+        for path in MODULES
+        if name_of(path) != "clock.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "time"
+        and node.attr in readers
+    ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_no_file_outgrows_a_reader(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= 700, f"{name_of(path)} has {lines} lines: split it"
+def test_no_file_outgrows_a_reader() -> None:
+    sizes = {name_of(path): len(path.read_text().splitlines()) for path in MODULES}
+    assert not {name: lines for name, lines in sizes.items() if lines > 700}, "split these"
