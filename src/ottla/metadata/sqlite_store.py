@@ -128,17 +128,15 @@ class SqliteStore(MetadataStore):
         self._peers.clear()
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False
-        )
-        connection.execute("PRAGMA synchronous = FULL")
-        return connection
+        return sqlite3.connect(self.path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
 
     def _open_session(self) -> tuple[int, int]:
         """Runs in the writer's thread: makes the file if need be, buries dead sessions, adds this one."""
         if self._writer is None:
             self._writer = self._connect()
         writer = self._writer
+        # A session need not outlive a power failure, its process does not either: no sync for it alone.
+        writer.execute("PRAGMA synchronous = NORMAL")
         if writer.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             writer.execute("PRAGMA journal_mode = WAL")
         writer.execute("BEGIN IMMEDIATE")
@@ -166,6 +164,7 @@ class SqliteStore(MetadataStore):
         except BaseException:
             writer.execute("ROLLBACK")
             raise
+        writer.execute("PRAGMA synchronous = FULL")
         return handle, session_id
 
     def _close_session(self, session_id: int) -> None:
@@ -174,6 +173,7 @@ class SqliteStore(MetadataStore):
             return
         try:
             if session_id:
+                writer.execute("PRAGMA synchronous = NORMAL")
                 writer.execute("BEGIN IMMEDIATE")
                 self._bury(session_id)
                 writer.execute("COMMIT")
