@@ -1,0 +1,131 @@
+"""`python -m bench`: Ottla beside Apache Kafka and librdkafka's mock cluster, in one run, taking turns.
+
+Each suite measures several rounds; a round takes every contender once, so that a slow moment of the machine hits
+all of them. Tables show best and median, and the ratio of the medians.
+"""
+
+import argparse
+import gc
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench import brokers, kernels, startup, throughput, wire
+from bench.results import Results, machine
+
+SUITES = ("throughput", "latency", "requests", "startup", "kernels")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work: a first look")
+    parser.add_argument("--only", choices=SUITES, action="append", help="this suite alone (may be repeated)")
+    parser.add_argument("--brokers", default="ottla,kafka,mock", help="contenders, separated by commas")
+    parser.add_argument("--rounds", type=int, default=None, help="rounds that count (5; quick: 2)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    # Tables are wide; where nobody looks at a terminal they may be.
+    console = Console() if sys.stdout.isatty() else Console(width=150)
+    rounds = options.rounds or (2 if options.quick else 5)
+    suites = options.only or SUITES
+    names = []
+    for name in options.brokers.split(","):
+        if name not in brokers.CONTENDERS:
+            console.print(f"there is no contender {name}: choose from {', '.join(brokers.CONTENDERS)}")
+            sys.exit(2)
+        reason = brokers.unavailable(name)
+        if reason is None:
+            names.append(name)
+        else:
+            console.print(f"without {name}: {reason}")
+    results = Results(brokers.titles())
+    command = "./run bench" + "".join(f" {shlex.quote(argument)}" for argument in without_files(sys.argv[1:]))
+    console.print(f"[bold]{command}[/bold]  {machine()}; {rounds} rounds")
+    for suite in suites:
+        run_suite(suite, names, results, rounds, options.quick, console)
+    if options.json:
+        results.write_json(options.json, command)
+    if options.markdown:
+        options.markdown.write_text(results.markdown(command))
+
+
+def without_files(arguments: list[str]) -> list[str]:
+    """The arguments that say what was measured: where results were written to is nobody's business."""
+    kept = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument in ("--json", "--markdown"):
+            skip = True
+        elif not argument.startswith(("--json=", "--markdown=")):
+            kept.append(argument)
+    return kept
+
+
+def run_suite(suite: str, names: list[str], results: Results, rounds: int, quick: bool, console: Console) -> None:
+    before = set(results.suites())
+    columns = (
+        TextColumn(f"[bold]{suite}[/bold]"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    gc.collect()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=None)
+        started = False
+
+        def step(description: str = "", *, total: int | None = None) -> None:
+            """Announces the next piece of work, or how many there will be."""
+            nonlocal started
+            if total is not None:
+                progress.update(task, total=total)
+                return
+            progress.update(task, description=description, advance=1 if started else 0)
+            started = True
+
+        measure(suite, names, results, rounds, quick, step)
+    for name in results.suites():
+        if name not in before:
+            results.show(console, name)
+
+
+def measure(
+    suite: str, names: list[str], results: Results, rounds: int, quick: bool, step: Callable[..., None]
+) -> None:
+    if suite == "kernels":
+        measure_kernels(results, rounds)
+        return
+    if suite == "startup":
+        startup.run(names, results, rounds, quick, step)
+        return
+    with brokers.running(names) as contenders:
+        run: Any = {
+            "throughput": throughput.run,
+            "latency": wire.run_latency,
+            "requests": wire.run_requests,
+        }[suite]
+        run(contenders, results, rounds, quick, step)
+
+
+def measure_kernels(results: Results, rounds: int) -> None:
+    """The record kernels beside those of the other Python clients; best and median are theirs to report."""
+    for row in kernels.run(max(rounds, 3)):
+        for value in (row.best_ns, row.median_ns, row.median_ns):
+            results.add("kernels", row.work, f"ns/{row.unit}", row.contender, value)
+
+
+if __name__ == "__main__":
+    main()

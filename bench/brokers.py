@@ -1,0 +1,159 @@
+"""The contenders: Ottla, Apache Kafka from its jars, librdkafka's mock cluster. Each is a process of its own."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ottla.testing.oracle import PRODUCTION_JVM, RealKafka, kafka_version, oracle_available
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PARTITIONS = 4
+"""Of every topic that is measured; the mock cluster's own default, which cannot be changed."""
+
+
+class Contender:
+    """A running broker and what the system says about its process."""
+
+    def __init__(self, name: str, bootstrap: str, pid: int) -> None:
+        self.name = name
+        self.bootstrap = bootstrap
+        self.pid = pid
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the broker has used so far, all its threads together."""
+        nanoseconds = 0
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            try:
+                nanoseconds += int((task / "schedstat").read_text().split()[0])
+            except FileNotFoundError:
+                # A thread that just ended, or a kernel that does not count this finely.
+                if not task.exists():
+                    continue
+                fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+                return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+        return nanoseconds / 1e9
+
+    def memory_mb(self) -> float:
+        """What of the broker is in memory now."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+    def create_topic(self, topic: str, partitions: int = PARTITIONS) -> None:
+        """Makes a topic and waits until it can be used. The mock cluster makes its own on first sight."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        if self.name != "mock":
+            admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            found = admin.list_topics(topic, 10).topics[topic]
+            if found.error is None and len(found.partitions) >= partitions:
+                with contextlib.suppress(Exception):
+                    wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(min(partitions, 8))}
+                    for future in admin.list_offsets(wanted).values():
+                        future.result(10)
+                    return
+            time.sleep(0.05)
+        raise TimeoutError(f"{topic} is not ready on {self.name}")
+
+    def delete_topic(self, topic: str) -> None:
+        """Frees the disk again. The mock cluster keeps a few megabytes at most, and cannot delete."""
+        if self.name == "mock":
+            return
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin.delete_topics([topic])[topic].result(60)
+
+
+@contextlib.contextmanager
+def ottla() -> Iterator[Contender]:
+    from ottla import Broker
+
+    with Broker.embedded() as broker:
+        yield Contender("ottla", broker.bootstrap, broker.pid)
+
+
+@contextlib.contextmanager
+def kafka() -> Iterator[Contender]:
+    with RealKafka(jvm=PRODUCTION_JVM) as broker:
+        yield Contender("kafka", broker.bootstrap, broker.pid)
+
+
+@contextlib.contextmanager
+def mock() -> Iterator[Contender]:
+    """librdkafka's mock cluster in a child process, so that its processor time is its own."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bench.brokers"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        bootstrap = child.stdout.readline().strip()
+        if not bootstrap:
+            raise RuntimeError("the mock cluster did not start")
+        yield Contender("mock", bootstrap, child.pid)
+    finally:
+        child.stdin.close()
+        child.wait(10)
+
+
+def unavailable(name: str) -> str | None:
+    """Why a contender cannot take part, or None."""
+    if name == "kafka":
+        return oracle_available()
+    return None
+
+
+CONTENDERS: dict[str, Any] = {"ottla": ottla, "kafka": kafka, "mock": mock}
+
+
+def titles() -> dict[str, str]:
+    """How the contenders are called in tables, with their versions."""
+    import confluent_kafka
+
+    import ottla as package
+
+    return {
+        "ottla": f"Ottla {package.__version__}",
+        "kafka": f"Kafka {kafka_version()}",
+        "mock": f"mock {confluent_kafka.libversion()[0]}",
+    }
+
+
+@contextlib.contextmanager
+def running(names: list[str]) -> Iterator[list[Contender]]:
+    """All of them at the same time, so that rounds can take turns."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(CONTENDERS[name]()) for name in names]
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory for data that should outlive a broker, but not the measurement."""
+    with tempfile.TemporaryDirectory(prefix="ottla-bench-") as path:
+        yield Path(path)
+
+
+def serve_mock() -> None:
+    """The child: prints the mock cluster's address, then waits until its standard input closes."""
+    from confluent_kafka import Producer
+
+    # Any client can host the cluster; this one sends nothing itself.
+    host = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
+    (broker,) = host.list_topics(timeout=10).brokers.values()
+    print(f"{broker.host}:{broker.port}", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    serve_mock()
