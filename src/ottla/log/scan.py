@@ -9,13 +9,15 @@ HEADERS_CHUNK = 64 * 1024
 BATCHES_CHUNK = 1024 * 1024
 
 
-def scan_headers(disk: Disk, handle: int, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def scan_headers(
+    disk: Disk, handle: int, start: int, end: int, chunk_bytes: int = HEADERS_CHUNK
+) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each batch in [start, end). CorruptBatch where the bytes are no batch, or not whole."""
     position, chunk, chunk_start = start, b"", start
     while position < end:
         if position + HEADER_SIZE > chunk_start + len(chunk):
             chunk_start = position
-            chunk = disk.pread(handle, min(HEADERS_CHUNK, end - position), position)
+            chunk = disk.pread(handle, min(chunk_bytes, end - position), position)
         header = read_header(chunk, position - chunk_start)
         following = position + header.batch_length + 12
         if following > end:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.log.index import CorruptIndex, OffsetIndex, TimeIndex
+from ottla.log.index import CorruptIndex, OffsetIndex, TimeIndex, TimestampOffset
 from ottla.log.open_files import LogFile, OpenFiles
 from ottla.log.scan import scan_batches, scan_headers
 from ottla.log.transaction_index import AbortedTransaction, decode_entries, encode_entries
@@ -27,7 +27,7 @@ NO_TIMESTAMP = -1
 
 # base_offset, batch_length, magic, last_offset_delta: enough to step from one batch to the next.
 _STEP = struct.Struct(">qi4xb6xi")
-_WALK_CHUNK = 4096 + _STEP.size
+_WALK_CHUNK = 4096 + 64
 _HINTS_MAX = 16
 
 
@@ -138,17 +138,12 @@ class Segment:
             offset_index = OffsetIndex.from_bytes(self.disk.read_file(self.path(".index")), self.size)
             time_index = TimeIndex.from_bytes(self.disk.read_file(self.path(".timeindex")))
             last = time_index.last
-            if self.size and last is None:
-                raise CorruptIndex("no time is indexed")
+            if self.size and not self._is_latest(offset_index, last):
+                raise CorruptIndex("the largest timestamp is not that of its batch")
         except (CorruptIndex, OSError) as error:
             if self.size:
                 log.warning("rebuilding the indexes of %s: %s", self.path(".log"), error)
-            index = self.rebuild_indexes()
-            try:
-                self.save_indexes()
-            except OSError:
-                pass  # They are in memory; a full disk must not keep anyone from reading.
-            return index
+            return self._rebuild_and_save()
         self.offset_index, self.time_index = offset_index, time_index
         self._saved_offsets, self._saved_times = len(offset_index), len(time_index)
         self.bytes_since_index = self.size - (offset_index.positions[-1] if offset_index else 0)
@@ -156,6 +151,21 @@ class Segment:
             self._max_timestamp = last.timestamp
             self._offset_of_max_timestamp = self.base_offset + last.offset
         return offset_index
+
+    def _is_latest(self, offset_index: OffsetIndex, last: TimestampOffset | None) -> bool:
+        """Whether the batch that a time index names as the latest says so too; a damaged log is not asked."""
+        if last is None:
+            return False
+        entry = offset_index.entry_at_or_before_offset(last.offset)
+        start = offset_index.positions[entry] if entry >= 0 else 0
+        wanted = self.base_offset + last.offset
+        try:
+            for _, header in scan_headers(self.disk, self.file.handle(), start, self.size, _WALK_CHUNK):
+                if header.last_offset >= wanted:
+                    return header.last_offset == wanted and header.max_timestamp == last.timestamp
+        except CorruptBatch:
+            return True
+        return False
 
     def _unload(self) -> None:
         """Gives the memory back when the file is closed; what is not in the files yet has to stay."""
@@ -169,16 +179,23 @@ class Segment:
             self.offset_index = self.time_index = None
             self._hints.clear()
 
-    def rebuild_indexes(self, up_to: int | None = None) -> OffsetIndex:
+    def _rebuild_and_save(self) -> OffsetIndex:
+        index = self.rebuild_indexes()
+        try:
+            self.save_indexes()
+        except OSError:
+            pass  # They are in memory; a full disk must not keep anyone from reading.
+        return index
+
+    def rebuild_indexes(self) -> OffsetIndex:
         """Reads the log's headers and indexes them afresh, as far as they are whole."""
         self.offset_index, self.time_index = OffsetIndex(), TimeIndex()
         self._saved_offsets = self._saved_times = -1
         self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
         self.bytes_since_index = 0
         self._hints.clear()
-        end = self.size if up_to is None else up_to
         try:
-            for position, header in scan_headers(self.disk, self.file.handle(), 0, end):
+            for position, header in scan_headers(self.disk, self.file.handle(), 0, self.size):
                 self.index_batch(position, header.batch_length + 12, header.last_offset, header.max_timestamp)
         except CorruptBatch as error:
             log.error("%s is damaged: %s", self.path(".log"), error.detail)
@@ -321,7 +338,8 @@ class Segment:
             base_offset, length, magic, delta = _STEP.unpack_from(chunk, at)
             if expected >= 0:
                 if magic != 2 or base_offset + delta != expected:
-                    return self._search_without(offset, position)
+                    self._doubt_index(position)
+                    return self._search(offset)
                 expected = -1
             if magic != 2 or length < 49 or base_offset < self.base_offset:
                 raise self._damaged(position)
@@ -332,15 +350,16 @@ class Segment:
             position += 12 + length
         return None, -1
 
-    def _search_without(self, offset: int, position: int) -> tuple[int | None, int]:
-        """The index led to bytes that are not its batch. Either may be wrong; the log decides."""
-        log.warning("%s does not fit its log at position %d", self.path(".index"), position)
-        self.rebuild_indexes()
-        index = self.offset_index
-        assert index is not None
-        if position in index.positions:
-            raise self._damaged(position)
-        return self._search(offset)
+    def _doubt_index(self, position: int) -> None:
+        """The index leads to bytes that are not its batch: it is rebuilt, unless it is the log that is damaged."""
+        try:
+            for at, _ in scan_headers(self.disk, self.file.handle(), 0, self.size):
+                if at >= position:
+                    break
+        except CorruptBatch:
+            raise self._damaged(position) from None
+        log.warning("rebuilding %s, which does not fit its log at position %d", self.path(".index"), position)
+        self._rebuild_and_save()
 
     def _damaged(self, position: int) -> CorruptBatch:
         return CorruptBatch(f"{self.path('.log')} is damaged at position {position}")
@@ -371,7 +390,9 @@ class Segment:
         """The end of the last batch from `start` that ends by `limit`, and the offset after it."""
         index = self._load() if self.offset_index is None else self.offset_index
         entry = index.entry_at_or_before_position(limit)
-        position = max(start, index.positions[entry]) if entry >= 0 else start
+        position, expected = start, -1
+        if entry >= 0 and index.positions[entry] > start:
+            position, expected = index.positions[entry], index.offsets[entry] + self.base_offset
         handle, next_offset = self.file.handle(), -1
         chunk, chunk_start = b"", position
         while position < limit:
@@ -382,6 +403,11 @@ class Segment:
                 if len(chunk) < _STEP.size:
                     raise self._damaged(position)
             base_offset, length, magic, delta = _STEP.unpack_from(chunk, at)
+            if expected >= 0:
+                if magic != 2 or base_offset + delta != expected:
+                    self._doubt_index(position)
+                    return self._whole_batches(start, limit)
+                expected = -1
             if magic != 2 or length < 49:
                 raise self._damaged(position)
             if position + 12 + length > limit:
@@ -423,7 +449,7 @@ class Segment:
         index = self._load() if self.offset_index is None else self.offset_index
         next_offset = self.base_offset
         start = index.positions[-1] if index else 0
-        for _, header in scan_headers(self.disk, self.file.handle(), start, self.size):
+        for _, header in scan_headers(self.disk, self.file.handle(), start, self.size, _WALK_CHUNK):
             next_offset = header.next_offset
         return next_offset
 
@@ -504,14 +530,13 @@ class Segment:
         self.file.close()
 
     def change_suffix(self, suffix: str) -> None:
-        """Renames the files that exist, the log last."""
-        old, new = self.suffix, suffix
+        """Renames the files that exist, the log last. OSError: it is still the segment it was."""
+        old = self.suffix
         for kind in SUFFIXES:
-            self.suffix = old
             before = self.path(kind)
-            self.suffix = new
             if self.disk.exists(before):
-                self.disk.rename(before, self.path(kind))
+                self.disk.rename(before, before.removesuffix(old) + suffix)
+        self.suffix = suffix
         self.file.path = self.path(".log")
 
     def remove(self) -> None:

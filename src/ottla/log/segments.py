@@ -60,10 +60,11 @@ class Segments:
         self._set([*self._segments, segment])
 
     def remove_oldest(self, count: int, delete_at_ms: int) -> list[Segment]:
-        """Takes the oldest `count` out; their files go at `delete_at_ms`."""
+        """Takes the oldest `count` out, one by one; their files go at `delete_at_ms`."""
         gone = self._segments[:count]
-        self._set(self._segments[count:])
-        self.doom(gone, delete_at_ms)
+        for segment in gone:
+            self.doom([segment], delete_at_ms)
+            self._set(self._segments[1:])
         return gone
 
     def cut_after(self, offset: int) -> list[Segment]:

@@ -1,0 +1,97 @@
+"""The port to the file system, on a real one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.errors import OttlaError
+from ottla.log.disk import Disk
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+def test_appends_go_to_the_end_whatever_was_written_or_cut_in_between(tmp_path: Path, disk: Disk) -> None:
+    path = str(tmp_path / "f")
+    handle = disk.open(path, create=True)
+    assert disk.append(handle, (b"abc", memoryview(b"def"))) == 6
+    disk.pwrite(handle, b"X", 0)
+    disk.append(handle, [b"ghi"])
+    disk.truncate(handle, 7)
+    disk.append(handle, [b"!"])
+    disk.sync(handle)
+    assert disk.size(handle) == 8 and disk.pread(handle, 99, 0) == b"Xbcdefg!"
+    disk.close(handle)
+    handle = disk.open(path)
+    disk.append(handle, [b"?"])
+    assert disk.read_file(path) == b"Xbcdefg!?" and disk.file_size(path) == 9
+    disk.close(handle)
+
+
+def test_more_buffers_than_one_call_takes_are_written_too(tmp_path: Path, disk: Disk) -> None:
+    handle = disk.open(str(tmp_path / "f"), create=True)
+    assert disk.append(handle, [b"ab"] * 3000) == 6000
+    assert disk.size(handle) == 6000
+    disk.close(handle)
+
+
+def test_a_write_that_stops_half_way_is_cut_off(tmp_path: Path) -> None:
+    """A file size limit is a full disk that any user can have."""
+    script = f"""
+import os, resource, signal
+from ottla.log.disk import Disk
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+disk = Disk()
+handle = disk.open({str(tmp_path / "f")!r}, create=True)
+disk.append(handle, [b"a" * 900])
+try:
+    disk.append(handle, [b"b" * 50, b"c" * 200])
+except OSError as error:
+    print(error.errno, disk.size(handle))
+disk.append(handle, [b"d" * 100])
+print(disk.read_file({str(tmp_path / "f")!r}) == b"a" * 900 + b"d" * 100)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    import errno
+
+    assert done.stdout.split() == [str(errno.EFBIG), "900", "True"]
+
+
+def test_a_file_that_is_not_there_is_made_only_when_asked(tmp_path: Path, disk: Disk) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.open(str(tmp_path / "f"))
+    assert not disk.exists(str(tmp_path / "f"))
+
+
+def test_a_whole_file_is_replaced_in_one_step(tmp_path: Path, disk: Disk) -> None:
+    path = str(tmp_path / "f")
+    disk.write_file(path, b"old")
+    disk.write_file(path, b"new")
+    assert disk.read_file(path) == b"new" and disk.list(str(tmp_path)) == ["f"]
+
+
+def test_directories_come_and_go(tmp_path: Path, disk: Disk) -> None:
+    deep = str(tmp_path / "a" / "b")
+    disk.make_directories(deep)
+    disk.make_directories(deep)
+    disk.write_file(deep + "/f", b"x")
+    disk.rename(str(tmp_path / "a"), str(tmp_path / "c"))
+    disk.sync_directory(str(tmp_path))
+    assert disk.exists(str(tmp_path / "c" / "b" / "f"))
+    disk.remove_tree(str(tmp_path / "c"))
+    assert disk.list(str(tmp_path)) == []
+
+
+def test_a_directory_in_use_is_refused_by_name_and_process(tmp_path: Path, disk: Disk) -> None:
+    held = disk.lock(str(tmp_path / ".lock"))
+    with pytest.raises(OttlaError) as caught:
+        disk.lock(str(tmp_path / ".lock"))
+    assert caught.value.message == f"{tmp_path} is in use by process {os.getpid()}" and caught.value.hint
+    disk.close(held)
+    disk.close(disk.lock(str(tmp_path / ".lock")))

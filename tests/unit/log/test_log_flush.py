@@ -1,0 +1,118 @@
+"""Group commit: what is on stable storage, and what a flush that is still under way may promise."""
+
+from pathlib import Path
+
+import pytest
+
+from ottla.testing.log_world import FailingDisk, LogWorld
+
+SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> LogWorld:
+    return LogWorld(tmp_path, disk=FailingDisk(), **SMALL)
+
+
+def test_an_appended_record_is_unsynced_until_a_flush_is_reported(world: LogWorld) -> None:
+    assert not world.log.has_unsynced
+    world.append("a")
+    ticket = world.log.unsynced()
+    assert ticket.offset == 1 and len(ticket.handles) == 1 and world.log.flushed_offset == 0
+    ticket.sync(world.disk)
+    world.log.flushed(ticket)
+    assert world.log.flushed_offset == 1 and not world.log.has_unsynced
+
+
+def test_nothing_to_flush_is_flushed_at_once(world: LogWorld) -> None:
+    world.append("a")
+    world.log.flush()
+    ticket = world.log.unsynced()
+    assert ticket.handles == () and ticket.directory is None
+    world.log.flushed(ticket)
+    assert world.log.flushed_offset == 1
+
+
+def test_what_arrives_during_a_flush_waits_for_the_next(world: LogWorld) -> None:
+    world.append("a")
+    ticket = world.log.unsynced()
+    world.append("b")
+    world.log.flushed(ticket)
+    assert world.log.flushed_offset == 1 and world.log.has_unsynced
+    world.log.flush()
+    assert world.log.flushed_offset == 2
+
+
+def test_a_rolled_segment_counts_as_unsynced_with_its_indexes_and_its_name(world: LogWorld) -> None:
+    for number in range(15):
+        world.append(f"value-{number}")
+    assert len(world.log.segments) == 2
+    ticket = world.log.unsynced()
+    assert len(ticket.handles) == 4, "two logs, and two index files of the finished one"
+    assert ticket.directory == world.directory
+    ticket.sync(world.disk)
+    world.log.flushed(ticket)
+    assert not world.log.has_unsynced and world.log.unsynced().directory is None
+
+
+def test_aborted_transactions_are_flushed_with_their_markers(world: LogWorld) -> None:
+    world.produce(7, "a", transactional=True)
+    world.ends(7, abort=True)
+    assert len(world.log.unsynced().handles) == 2
+    assert (Path(world.directory) / "00000000000000000000.txnindex").stat().st_size == 34
+
+
+def test_a_truncated_log_does_not_believe_an_older_flush(world: LogWorld) -> None:
+    world.append("a")
+    world.log.flush()
+    world.append("b", commit=False)
+    ticket = world.log.unsynced()
+    world.log.truncate_to(1)
+    world.append("c")
+    world.log.flushed(ticket)
+    assert world.log.flushed_offset == 1 and world.log.has_unsynced
+
+
+def test_a_handle_under_sync_stays_open_though_its_segment_is_removed(tmp_path: Path) -> None:
+    """A number closed and given out again would sync another file."""
+    world = LogWorld(tmp_path, **SMALL, retention_bytes=0, file_delete_delay_ms=0)
+    for number in range(15):
+        world.append(f"value-{number}")
+    ticket = world.log.unsynced()
+    world.log.enforce_retention(world.now)
+    world.log.enforce_retention(world.now)
+    assert world.values() == []
+    ticket.sync(world.disk)
+    world.log.flushed(ticket)
+    assert world.log.flushed_offset == 15
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        ticket.sync(world.disk)
+
+
+def test_flush_messages_and_flush_ms_ask_for_a_flush(tmp_path: Path) -> None:
+    world = LogWorld(tmp_path, flush_messages=3, flush_ms=1000)
+    assert not world.log.needs_flush(world.now + 5000), "there is nothing to flush"
+    world.append("a", "b")
+    assert not world.log.needs_flush(world.now)
+    assert world.log.needs_flush(world.now + 1000)
+    world.append("c")
+    assert world.log.needs_flush(world.now)
+    world.log.flush()
+    assert not world.log.needs_flush(world.now + 5000)
+
+
+def test_by_default_flushing_is_left_to_the_operating_system(world: LogWorld) -> None:
+    for number in range(50):
+        world.append(f"value-{number}")
+    assert not world.log.needs_flush(world.now + 10**12)
+
+
+def test_a_clean_stop_syncs_what_was_written_and_an_idle_log_costs_nothing(world: LogWorld) -> None:
+    world.append("a")
+    world.log.close()
+    disk = world.disk
+    assert isinstance(disk, FailingDisk) and "sync" in disk.calls
+    world.open(recovery_point=1)
+    disk.calls.clear()
+    world.log.close()
+    assert not {"sync", "append", "write_file", "create"} & set(disk.calls)
