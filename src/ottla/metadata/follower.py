@@ -159,7 +159,15 @@ class MetadataFollower:
                 versions[key] = entry.version
         before = self._image
         revision = max((change.revision for change in changes), default=before.version)
-        self._image = image = before.apply(changes, max(revision, before.version + 1))
+        version = max(revision, before.version + 1)
+        try:
+            image = before.apply(changes, version)
+        except records.RecordError:
+            if not self._publishing:
+                raise
+            # A broker that runs goes on without what it cannot read; one that starts says so and ends.
+            image = before.apply([change for change in changes if _is_readable(change)], version)
+        self._image = image
         if not self._publishing or image is before:
             return
         self._published = image
@@ -343,6 +351,15 @@ def new_topic_id() -> bytes:
         topic_id = bytes(raw)
         if topic_id != ZERO_UUID and not uuid_to_text(topic_id).startswith("-"):
             return topic_id
+
+
+def _is_readable(change: Change) -> bool:
+    try:
+        NO_IMAGE.apply([change], 0)
+    except records.RecordError as error:
+        log.error("left out of the cluster's image: %s", error)
+        return False
+    return True
 
 
 def _cannot_commit(error: Exception) -> KafkaError:

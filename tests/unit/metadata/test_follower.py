@@ -16,7 +16,7 @@ from ottla.metadata.controller import MorePartitions, NewTopic, TopicReference
 from ottla.metadata.follower import MetadataFollower, new_topic_id
 from ottla.metadata.image import BrokerRegistration, ClusterImage
 from ottla.metadata.sqlite_store import SqliteStore
-from ottla.metadata.store import MetadataStore
+from ottla.metadata.store import Create, MetadataStore, Set
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.types import Endpoint, uuid_to_text
 
@@ -435,6 +435,21 @@ def test_stored_metadata_that_cannot_be_read_is_named(memory_world: World, tree:
         tree.entries["/cluster/id"] = entry._replace(value=b"{")
         with pytest.raises(OttlaError, match="/cluster/id"):
             await memory_world.start(0)
+
+    memory_world.run(story)
+
+
+def test_a_running_broker_goes_on_without_what_it_cannot_read(memory_world: World) -> None:
+    async def story() -> None:
+        follower = await memory_world.start(0)
+        await follower.create_topics([NewTopic("t")])
+        before = follower.image.topics["t"]
+        await memory_world.stores[0].commit(
+            [Set("/brokers/topics/t/partitions/0/state", b"rubbish"), Create("/brokers/topics/broken", b"{")]
+        )
+        (created,) = await follower.create_topics([NewTopic("u")])
+        assert created.error == NONE
+        assert follower.image.topics["t"] == before and set(follower.image.topics) == {"t", "u"}
 
     memory_world.run(story)
 
