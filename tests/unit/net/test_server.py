@@ -428,6 +428,8 @@ def test_a_parked_request_is_not_idle(run: Run) -> None:
             await asyncio.sleep(0.15)
             handle.release(b"wait")
             assert await read_frame(reader) == b"wait"
+            writer.write(frame(b"next"))
+            assert await read_frame(reader) == b"next"
 
     run(story())
 
@@ -467,6 +469,29 @@ def test_a_peer_that_does_not_read_is_not_served_further(run: Run) -> None:
             assert len(handled) < 40 and connection._transport.get_write_buffer_size() < 4 * MIB
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(500):
+                assert len(await read_frame(reader)) == MIB
+
+    run(story())
+
+
+def test_late_responses_are_not_even_begun_for_a_peer_that_does_not_read(run: Run) -> None:
+    """R8: pipelined fetches are answered one by one, so their data is never in memory all at once."""
+    begun = []
+
+    async def fetch() -> bytes:
+        begun.append(1)
+        await asyncio.sleep(0)
+        return frame(bytes(MIB))
+
+    async def story() -> None:
+        async with serving(lambda request, connection: fetch()) as (_, port), connected(port) as (reader, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(frame(b"fetch") * 100)
+            await until(lambda: len(begun) > 1)
+            await asyncio.sleep(0.1)
+            assert len(begun) < 40
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            for _ in range(100):
                 assert len(await read_frame(reader)) == MIB
 
     run(story())
