@@ -193,7 +193,9 @@ class GroupWorld:
         request = HeartbeatRequest(
             group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
         )
-        return self.code(self.ask("heartbeat", request))
+        answered = self.code(self.ask("heartbeat", request))
+        assert answered is not None, "a heartbeat is answered at once"
+        return answered
 
     def leave(self, *members: str, group: str = "g", reason: str | None = None) -> Any:
         identities = [LeaveGroupRequest.MemberIdentity(member_id=m, reason=reason) for m in members]

@@ -83,16 +83,20 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     # A handle belongs to the machine in whose context it was made, and dies with it.
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         return super().call_soon(_Guarded.wrap(callback, context), *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
         return super().call_at(when, _Guarded.wrap(callback, context), *args, context=context)
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """Simulated machines get no signals."""
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
@@ -113,10 +117,10 @@ class SimLoop(asyncio.SelectorEventLoop):
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
         return await self.network.create_server(protocol_factory, host, port)
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:  # type: ignore[override]
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
         return await self.network.create_connection(protocol_factory, host, port)
 
-    async def getaddrinfo(self, host: Any, port: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **kwargs: Any) -> Any:
         return [(2, 1, 6, "", (host, port))]
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:

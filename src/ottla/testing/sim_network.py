@@ -90,7 +90,7 @@ class SimNetwork:
         self._connections.append((near, far))
         for transport in (near, far):
             if transport._host is not None:
-                transport._host.on_kill(lambda t=transport: t._peer._lost_later(ConnectionResetError("peer died")))
+                transport._host.on_kill(transport._died)
         far._in_host(far_protocol.connection_made, far)
         near_protocol.connection_made(near)
         return near, near_protocol
@@ -306,6 +306,10 @@ class SimTransport(asyncio.Transport):
             self._writer_paused = False
             if not self._closed and (self._host is None or self._host.alive):
                 self._in_host(self._protocol.resume_writing)
+
+    def _died(self) -> None:
+        """The machine of this end was killed."""
+        self._peer._lost_later(ConnectionResetError("peer died"))
 
     def _reset(self, error: Exception | None) -> None:
         """This end is gone at once; unread bytes are lost, and the other end hears of it."""
