@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from ottla.clock import Clock
 from ottla.errors import ErrorCode, KafkaError
@@ -56,6 +57,8 @@ class ReplicaManager:
         self.topics_by_id: dict[bytes, HostedTopic] = {}
         self.offline: dict[TopicPartition, str] = {}
         """Partitions this broker should hold but cannot open, and why."""
+        self.unfinished_appends: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        """By transactional id, the last Produce that waits for its verdict; gone once nobody awaits it any more."""
         self._has_met_cluster = False
         self._new_roles: list[Replica] = []
         self._topic_config = topic_config
@@ -379,13 +382,19 @@ class ReplicaManager:
     def apply(self, image: ClusterImage) -> None:
         """Makes this broker's replicas what the image says: only topics that differ from the last one are touched."""
         previous, self.image = self.image, image
+        for topic_partition in [tp for tp in self.offline if tp.topic not in image.topics]:
+            del self.offline[topic_partition]
         defaults_changed = previous is None or previous.broker_configs != image.broker_configs
         for name in [name for name, hosted in self.topics.items() if self._is_gone(hosted, image)]:
             self._drop_topic(name)
         for name, topic in image.topics.items():
             before = None if previous is None else previous.topics.get(name)
             if defaults_changed or before is not topic:
-                self._apply_topic(topic)
+                try:
+                    self._apply_topic(topic)
+                except Exception:
+                    # Whatever is wrong with one topic, the others are served.
+                    log.exception("topic %s: the cluster's wishes could not be met", name)
         if image.cluster_id and not self._has_met_cluster:
             # Not before a real image came: one that nobody read from a store knows of no topic at all.
             self._has_met_cluster = True

@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from ottla.broker.config import BrokerConfig, Settings
-from ottla.broker.services import Context
 from ottla.errors import ErrorCode
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import BrokerRegistration
 from ottla.protocol.messages.delete_records import DeleteRecordsRequest
 from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from ottla.testing.data_world import DataWorld, batch_of, only_partition
 from ottla.testing.memory_store import MemoryStore, MemoryTree
@@ -208,7 +207,7 @@ def cluster(world: DataWorld) -> Iterator[DataWorld]:
     world.run(follower.stop())
 
 
-@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("version", range(7))
 def test_every_producer_gets_an_id_of_its_own(cluster: DataWorld, version: int) -> None:
     answers = [cluster.ask(InitProducerIdRequest(transactional_id=None), version) for _ in range(3)]
     assert [answer.error_code for answer in answers] == [0, 0, 0]
@@ -242,16 +241,6 @@ def test_contradictory_requests_are_refused(cluster: DataWorld, request_: InitPr
     assert (answer.error_code, answer.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
 
 
-def test_a_transactional_id_has_no_coordinator_yet(cluster: DataWorld) -> None:
+def test_a_broker_without_a_coordinator_says_so(cluster: DataWorld) -> None:
     answer = cluster.ask(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1_000), 4)
     assert (answer.error_code, answer.producer_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
-
-
-def test_whoever_coordinates_transactions_answers_for_them(cluster: DataWorld) -> None:
-    async def init(request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
-        assert request.transactional_id == "t" and context.services is cluster.services
-        return InitProducerIdResponse(producer_id=9, producer_epoch=3)
-
-    cluster.services.init_transactional_producer = init
-    answer = cluster.ask(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1_000), 4)
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 9, 3)

@@ -9,9 +9,10 @@ import pytest
 
 from ottla.broker.transaction_seams import TransactionalAppend
 from ottla.errors import ErrorCode, KafkaError
+from ottla.log.partition_log import Origin
 from ottla.log.validation import InvalidRecord
-from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.record_batch import Codec, build_batch
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
+from ottla.protocol.record_batch import Codec, build_batch, control_batch
 from ottla.replication.maintenance import ReplicaConfig
 from ottla.testing.data_world import DataWorld, batch_of, only_partition, produce_request
 from ottla.testing.sim_disk import SimPlatter
@@ -338,6 +339,45 @@ def test_a_verdict_may_take_its_time(world: DataWorld) -> None:
     asked = world.asks(produce_request({("orders", 0): batch_of("a", **IN_TRANSACTION)}, transactional_id="t"), 12)
     assert not asked.is_answered and world.log("orders").log_end_offset == 0
     assert only_partition(asked.answer()).base_offset == 0
+
+
+def slowly_verified(world: DataWorld) -> None:
+    async def verify(append: TransactionalAppend) -> dict[TopicPartition, ErrorCode]:
+        await asyncio.sleep(0.05)
+        return dict.fromkeys(append.partitions, ErrorCode.NONE)
+
+    world.services.verify_transaction = verify
+
+
+def sends(world: DataWorld, sequence: int, transactional_id: str = "t", **details: Any) -> Any:
+    batch = batch_of(str(sequence), **IN_TRANSACTION | {"base_sequence": sequence} | details)
+    return world.begin(produce_request({("orders", 0): batch}, transactional_id=transactional_id), 12)
+
+
+def test_no_batch_of_a_transaction_overtakes_one_that_is_being_verified(world: DataWorld) -> None:
+    world.topic("orders")
+    slowly_verified(world)
+    # A connection awaits its answers one after the other.
+    first, second = sends(world, 0), sends(world, 1)
+    assert only_partition(world.run(first)).base_offset == 0
+    third = sends(world, 2)
+    assert [only_partition(world.run(answer)).base_offset for answer in (second, third)] == [1, 2]
+    del first, second, third
+    assert isinstance(sends(world, 3), ProduceResponse), "nothing is left to wait behind"
+
+
+def test_a_marker_that_comes_during_the_verification_ends_it(world: DataWorld) -> None:
+    world.topic("orders")
+    slowly_verified(world)
+    answer = sends(world, 0)
+    marker = control_batch(commit=False, producer_id=9, producer_epoch=3, coordinator_epoch=0, timestamp=1)
+
+    async def abort() -> None:
+        world.replicas.append(TopicPartition("orders", 0), marker, acks=-1, origin=Origin.COORDINATOR)
+
+    world.run(abort())
+    assert only_partition(world.run(answer)).error_code == ErrorCode.INVALID_TXN_STATE
+    assert world.log("orders").first_unstable_offset is None, "nothing hangs"
 
 
 def test_one_transaction_has_one_producer(world: DataWorld) -> None:

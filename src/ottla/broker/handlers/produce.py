@@ -43,11 +43,16 @@ def produce(request: ProduceRequest, context: Context) -> ProduceResponse | Awai
             unverified, guards = _unverified(request, context)
         except KafkaError as error:
             return _refuse(request, error.code, error.detail)
+        verdicts: Verdicts | Awaitable[Verdicts] = {}
         if unverified is not None:
             verdicts = context.services.verify_transaction(unverified)
-            if isinstance(verdicts, Awaitable):
-                return _append_when_verified(request, context, verdicts, guards)
-            return _append(request, context, verdicts, guards)
+        unfinished = context.services.replicas.unfinished_appends
+        if isinstance(verdicts, Awaitable) or request.transactional_id in unfinished:
+            # A later batch of the same producer must not overtake this one, so it waits for its turn as well.
+            later = _append_when_verified(request, context, verdicts, guards)
+            unfinished[request.transactional_id] = later
+            return later
+        return _append(request, context, verdicts, guards)
     return _append(request, context, {}, {})
 
 
@@ -250,7 +255,13 @@ def _check_transaction(request: ProduceRequest, replica: Replica, verdicts: Verd
 
 
 async def _append_when_verified(
-    request: ProduceRequest, context: Context, verdicts: Awaitable[Verdicts], guards: dict[TopicPartition, int]
+    request: ProduceRequest,
+    context: Context,
+    verdicts: Verdicts | Awaitable[Verdicts],
+    guards: dict[TopicPartition, int],
 ) -> ProduceResponse | None:
-    answer: Any = _append(request, context, await verdicts, guards)
+    """Runs when it is this request's turn to be answered: a connection's requests come to it one after the other."""
+    if isinstance(verdicts, Awaitable):
+        verdicts = await verdicts
+    answer: Any = _append(request, context, verdicts, guards)
     return await answer if isinstance(answer, Awaitable) else answer
