@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.errors import OttlaError
+from ottla.errors import KafkaError, OttlaError
 
 if TYPE_CHECKING:
     import asyncio
@@ -176,13 +176,24 @@ async def _serve(config: "BrokerConfig", options: Options) -> None:
     if options.stop_with_stdin:
         _watch_stdin(loop, stop)
     broker = Broker(config)
-    await broker.start()
+    try:
+        await broker.start()
+    except (OSError, KafkaError) as error:
+        hint = "look at the log above, and at the directory and its disk"
+        raise OttlaError(f"the broker cannot start on {config.log_dirs[0]}: {error}", hint) from None
     try:
         _settle_memory()
-        print(f"ottla ready: {broker.address}", flush=True)
+        _say_ready(broker.address)
         await stop.wait()
     finally:
         await broker.stop()
+
+
+def _say_ready(address: str) -> None:
+    try:
+        print(f"ottla ready: {address}", flush=True)
+    except OSError:  # nobody listens: the broker serves all the same
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _on_signal(stop: "asyncio.Event") -> None:

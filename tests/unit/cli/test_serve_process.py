@@ -17,6 +17,8 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
+from ottla.protocol.record_batch import build_batch, iter_batches, read_records
 
 SOURCE = str(Path(__file__).parents[3] / "src")
 
@@ -81,6 +83,33 @@ class Client:
             data += piece
         return data
 
+    def produce(self, topic: str, value: bytes) -> int:
+        batch = build_batch([(1_700_000_000_000, None, value, ())])
+        partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
+        data = ProduceRequest.TopicProduceData(name=topic, partition_data=[partition])
+        self.send(ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[data]), 9)
+        response = self.receive(ApiKey.PRODUCE, 9)
+        assert isinstance(response, ProduceResponse)
+        (answer,) = response.responses[0].partition_responses
+        assert answer.error_code == 0
+        return answer.base_offset
+
+    def fetch_all(self, topic: str) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        self.metadata(topic)
+        while True:
+            partition = FetchRequest.FetchPartition(partition=0, fetch_offset=len(found), partition_max_bytes=1 << 20)
+            topics = [FetchRequest.FetchTopic(topic=topic, partitions=[partition])]
+            self.send(FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics), 11)
+            response = self.receive(ApiKey.FETCH, 11)
+            assert isinstance(response, FetchResponse)
+            (data,) = response.responses[0].partitions
+            assert data.error_code == 0
+            if not data.records:
+                return found
+            for position, header in iter_batches(data.records):
+                found += [record.value for record in read_records(data.records, position, header)]
+
     def metadata(self, topic: str) -> MetadataResponse:
         self.send(MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)]), 9)
         response = self.receive(ApiKey.METADATA, 9)
@@ -121,6 +150,51 @@ def test_a_fetch_that_waits_is_answered_before_the_end(tmp_path: Path) -> None:
         assert isinstance(response, FetchResponse) and response.error_code == 0
         process.communicate(timeout=20)
         assert process.returncode == 0 and time.monotonic() - began < 10
+
+
+def test_a_signal_amid_the_traffic_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    acknowledged: list[int] = []
+    with serving("--data", str(tmp_path)) as (process, port):
+        client = Client(port)
+        client.metadata("orders")
+        with pytest.raises((AssertionError, ConnectionError)):
+            for number in range(100_000):
+                acknowledged.append(client.produce("orders", b"%d" % number))
+                if number == 200:
+                    process.terminate()
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+    assert acknowledged == list(range(len(acknowledged))) and len(acknowledged) > 200
+    with serving("--data", str(tmp_path)) as (_, port):
+        values = Client(port).fetch_all("orders")
+        # The last request may have been taken without its answer reaching us.
+        assert len(acknowledged) <= len(values) <= len(acknowledged) + 1
+        assert values == [b"%d" % number for number in range(len(values))]
+
+
+def test_a_broker_nobody_listens_to_serves_all_the_same(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = start("--listen", f"127.0.0.1:{port}", "--data", str(tmp_path))
+    assert process.stdout is not None
+    process.stdout.close()
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                client = Client(port)
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        client.metadata("orders")
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
 
 
 def test_it_ends_with_its_standard_input_where_asked(tmp_path: Path) -> None:
