@@ -43,7 +43,7 @@ def cluster(
                 held[replica] += 1
             leaderless += p.leader < 0
             lagging += len(p.in_sync_replicas) < len(p.replicas)
-    brokers = [
+    brokers: list[dict[str, Any]] = [
         {
             "id": node.node_id,
             "host": node.host,

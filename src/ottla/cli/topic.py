@@ -96,7 +96,7 @@ def list_topics(
         topics = admin.list_topics(include_internal=internal)
         records = admin.count_records([topic.name for topic in topics]) if topics else {}
         sizes = find_sizes(admin)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "topic": topic.name,
             "partitions": len(topic.partitions),

@@ -7,7 +7,7 @@ from typing import Any
 from ottla.client.cluster_view import REFRESHING, ClusterView
 from ottla.client.fetch_session import FetchFrom, FetchSession, SessionRequest
 from ottla.client.fetched import FetchedPartition
-from ottla.client.model import Node, error_of
+from ottla.client.model import EARLIEST, Node, error_of
 from ottla.client.offsets import ISOLATION_CODES
 from ottla.client.polling import Poll, Request
 from ottla.client.positions import PartitionState, Positions
@@ -132,7 +132,7 @@ class Fetcher:
                 full.add(node_id)
             elif state.retry_at > now:
                 poll.wake_by(state.retry_at)
-            else:
+            elif self._is_same_topic(partition, state, now, poll):
                 by_node[node_id][partition] = FetchFrom(
                     self._view.topic_id(partition.topic),
                     state.fetch_offset,
@@ -144,6 +144,22 @@ class Fetcher:
             if node_id not in self._in_flight and node_id not in full:
                 poll.requests.append(self._request(node_id, wanted))
         return poll
+
+    def _is_same_topic(self, partition: TopicPartition, state: PartitionState, now: int, poll: Poll) -> bool:
+        """False when the topic was deleted and made again: then every record in it is a new one for us."""
+        topic_id = self._view.topic_id(partition.topic)
+        if state.topic_id in (topic_id, ZERO_UUID) or topic_id == ZERO_UUID:
+            state.topic_id = topic_id
+            return True
+        if not self._buffered[partition]:  # what was fetched of the old one is still read
+            state.topic_id = topic_id
+            if self._config.auto_offset_reset == "none":
+                detail = f"topic {partition.topic} was deleted and made again, so our position is none of its own"
+                self._give_to_user(partition, state, KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail), now)
+            else:
+                state.move_to(None, EARLIEST)
+                poll.wake_by(now)  # for the positions, who look it up
+        return False
 
     def _source(self, partition: TopicPartition, state: PartitionState, now: int, poll: Poll) -> tuple[int | None, int]:
         """The node to read a partition from and the leader epoch to name; (None, -1) while there is no leader."""

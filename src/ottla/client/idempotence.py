@@ -23,6 +23,8 @@ class _PartitionSequence:
     outstanding: list[ProducerBatch] = field(default_factory=list)
     """Batches that have a number and no outcome yet, in the order of their numbers."""
     on_the_wire: int = 0
+    is_known: bool = False
+    """The broker has stored something under these numbers, so from now on it notices a gap."""
     is_unresolved: bool = False
     """A batch was given up although the broker may have it: the next number is anybody's guess."""
 
@@ -57,9 +59,13 @@ class Idempotence:
             return False
         if batch.base_sequence < 0:
             # A new batch waits while an earlier one is to be sent again, and while old numbers are settled.
-            if not state.on_the_wire == len(state.outstanding) < IN_FLIGHT_MAX_IDEMPOTENT:
+            # The very first goes alone: a broker that has nothing of this producer takes any number, so it
+            # would store the second batch if it refused the first.
+            if not state.outstanding:
+                return True
+            if not self._is_current(state) or not state.is_known:
                 return False
-            return not state.outstanding or self._is_current(state)
+            return state.on_the_wire == len(state.outstanding) < IN_FLIGHT_MAX_IDEMPOTENT
         return state.outstanding[0] is batch
 
     def sending(self, batch: ProducerBatch) -> None:
@@ -69,6 +75,7 @@ class Idempotence:
                 assert not state.outstanding
                 state.producer_id, state.producer_epoch = self.producer_id, self.producer_epoch
                 state.next_sequence = 0
+                state.is_known = False
             batch.number(state.producer_id, state.producer_epoch, state.next_sequence)
             state.next_sequence = (state.next_sequence + batch.record_count) % SEQUENCE_LIMIT
             state.outstanding.append(batch)
@@ -81,18 +88,17 @@ class Idempotence:
     # --- outcomes -----------------------------------------------------------------------------------------
 
     def is_first(self, batch: ProducerBatch) -> bool:
-        """Whether a batch was sent under the very number that the broker expects next."""
+        """Whether a batch was, for all we know, sent under the very number that the broker expects next."""
         state = self._partitions[batch.partition]
+        if state.is_unresolved:
+            return False
         return state.outstanding[0] is batch and batch.sent_sequence == batch.base_sequence
 
     def succeeded(self, batch: ProducerBatch) -> None:
         state = self._partitions[batch.partition]
         state.on_the_wire -= 1
         state.outstanding.remove(batch)
-        if batch.sent_sequence != batch.base_sequence:
-            # An earlier batch was refused and this one moved up, but the broker, having no memory of this
-            # producer yet, took it under its old number. It counts on from there, and so do we.
-            self._shift(state, state.outstanding, batch.sent_sequence - batch.base_sequence)
+        state.is_known = True
 
     def will_retry(self, batch: ProducerBatch) -> None:
         self._partitions[batch.partition].on_the_wire -= 1
@@ -134,13 +140,10 @@ class Idempotence:
         position = state.outstanding.index(batch)
         behind = state.outstanding[position + 1 :]
         del state.outstanding[position]
-        self._shift(state, behind, -batch.record_count)
-
-    def _shift(self, state: _PartitionSequence, batches: list[ProducerBatch], by: int) -> None:
-        for batch in batches:
-            sequence = (batch.base_sequence + by) % SEQUENCE_LIMIT
-            batch.number(batch.producer_id, batch.producer_epoch, sequence)
-        state.next_sequence = (state.next_sequence + by) % SEQUENCE_LIMIT
+        for later in behind:
+            sequence = (later.base_sequence - batch.record_count) % SEQUENCE_LIMIT
+            later.number(later.producer_id, later.producer_epoch, sequence)
+        state.next_sequence = (state.next_sequence - batch.record_count) % SEQUENCE_LIMIT
 
     # --- starting afresh ----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from ottla.client.settings import ConsumerConfig
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
-from ottla.types import TopicPartition
+from ottla.types import ZERO_UUID, TopicPartition
 
 RESET_TO = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -34,6 +34,7 @@ class PartitionState:
         "read_replica_until",
         "reset_to",
         "retry_at",
+        "topic_id",
         "turn",
     )
 
@@ -44,6 +45,8 @@ class PartitionState:
         """The offset of the next record to fetch; runs ahead of the position by what is buffered."""
         self.last_epoch = -1
         """The leader epoch of the last record fetched, by which a broker notices that our log is not its own."""
+        self.topic_id = ZERO_UUID
+        """The topic that the position belongs to; another one may come to have its name."""
         self.is_paused = False
         self.reset_to: int | None = None
         """EARLIEST or LATEST while a place to begin is wanted."""

@@ -1,0 +1,361 @@
+"""The clients against a running broker: what goes in comes out, and what cannot be is said."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ottla import Admin, AsyncConsumer, AsyncProducer, Broker, Consumer, ErrorCode, KafkaError, OttlaError, Producer
+from ottla.client.model import EARLIEST, LATEST, MAX_TIMESTAMP, NewTopic
+from ottla.protocol.record_batch import Codec
+from ottla.types import TopicPartition
+
+
+@pytest.fixture
+def admin(broker: Any) -> Any:
+    with Admin(bootstrap_servers=broker.bootstrap) as client:
+        yield client
+
+
+def read_all(bootstrap: str, topic: str, partitions: int = 1, **settings: Any) -> list[Any]:
+    """Every record up to the end, in the order of each partition."""
+    assigned = [TopicPartition(topic, i) for i in range(partitions)]
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", **settings) as consumer:
+        consumer.assign(assigned)
+        ends = consumer.end_offsets(assigned)
+        records: list[Any] = []
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            records.extend(consumer.poll(5_000))
+        return records
+
+
+# Admin
+
+
+def test_a_topic_is_made_described_grown_and_deleted(admin: Admin, topic: str) -> None:
+    made = admin.create_topic(topic, partitions=2, configs={"retention.ms": "60000"})
+    assert (made.partitions, made.replication_factor, len(made.topic_id)) == (2, 1, 16)
+    (described,) = admin.describe_topics([topic])
+    assert described.topic_id == made.topic_id
+    assert [p.partition for p in described.partitions] == [0, 1]
+    assert all(p.leader >= 0 and p.leader in p.in_sync_replicas for p in described.partitions)
+    assert topic in [known.name for known in admin.list_topics()]
+    admin.create_partitions({topic: 5})
+    (described,) = admin.describe_topics([topic])
+    assert len(described.partitions) == 5
+    admin.delete_topics([topic])
+    assert topic not in [known.name for known in admin.list_topics()]
+
+
+def test_what_a_broker_refuses_is_an_error_with_its_code(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    for mistake, code in [
+        (lambda: admin.create_topic(topic), ErrorCode.TOPIC_ALREADY_EXISTS),
+        (lambda: admin.create_topic("bad name"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (lambda: admin.create_topic(f"{topic}-x", replication_factor=99), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (lambda: admin.create_topic(f"{topic}-x", configs={"no.such": "1"}), ErrorCode.INVALID_CONFIG),
+        (lambda: admin.describe_topics(["no-such-topic"]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (lambda: admin.delete_topics(["no-such-topic"]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (lambda: admin.create_partitions({topic: 1}), ErrorCode.INVALID_PARTITIONS),
+        (lambda: admin.list_offsets({TopicPartition(topic, 9): LATEST}), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]:
+        with pytest.raises(KafkaError) as caught:
+            mistake()
+        assert caught.value.code == code
+
+
+def test_asking_about_a_topic_does_not_make_it(admin: Admin, topic: str) -> None:
+    with pytest.raises(KafkaError):
+        admin.describe_topics([topic])
+    assert topic not in [known.name for known in admin.list_topics()]
+
+
+def test_validating_changes_nothing(admin: Admin, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 3)], validate_only=True)
+    assert topic not in [known.name for known in admin.list_topics()]
+
+
+def test_settings_are_shown_changed_and_put_back(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    admin.alter_configs("topic", topic, {"retention.ms": "1234"})
+    changed = {entry.name: entry for entry in admin.describe_configs("topic", topic)}
+    assert changed["retention.ms"].value == "1234" and not changed["retention.ms"].is_default
+    admin.alter_configs("topic", topic, {"retention.ms": None})
+    (entry,) = admin.describe_configs("topic", topic, names=["retention.ms"])
+    assert entry.value != "1234"
+    with pytest.raises(KafkaError, match="INVALID_CONFIG"):
+        admin.alter_configs("topic", topic, {"retention.ms": "soon"})
+
+
+def test_the_cluster_tells_about_itself(admin: Admin, broker: Any) -> None:
+    cluster = admin.describe_cluster()
+    assert [str(node.endpoint) for node in cluster.brokers] == [broker.bootstrap]
+    assert cluster.controller_id == cluster.brokers[0].node_id and cluster.cluster_id
+    served = {api.name: api for api in admin.describe_api_versions(cluster.controller_id)}
+    assert served["Fetch"].max_version >= 12
+    (directory,) = admin.describe_log_dirs()
+    assert directory.error == ErrorCode.NONE
+
+
+def test_records_are_deleted_up_to_an_offset(admin: Admin, broker: Any, topic: str) -> None:
+    admin.create_topic(topic, partitions=1)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for i in range(10):
+            producer.send(topic, f"{i}")
+    partition = TopicPartition(topic, 0)
+    assert admin.delete_records({partition: 4}) == {partition: 4}
+    first, last = admin.list_offsets({partition: EARLIEST}), admin.list_offsets({partition: LATEST})
+    assert (first[partition].offset, last[partition].offset) == (4, 10)  # type: ignore[union-attr]
+    assert [record.value for record in read_all(broker.bootstrap, topic)] == [b"4", b"5", b"6", b"7", b"8", b"9"]
+    assert admin.count_records([topic]) == {topic: 6}
+
+
+# Producer and consumer
+
+
+@pytest.mark.parametrize("codec", [codec.name.lower() for codec in Codec])
+def test_every_record_comes_back_as_it_was_sent(admin: Admin, broker: Any, topic: str, codec: str) -> None:
+    admin.create_topic(topic, partitions=1)
+    with Producer(bootstrap_servers=broker.bootstrap, compression_type=codec) as producer:
+        sent = [
+            producer.send(topic, "žluť", key="k", headers={"h": b"\xff", "none": None}, timestamp=1_700_000_000_000),
+            producer.send(topic, None, key=b"tombstone"),
+            producer.send(topic, b"", headers=[("a", "1"), ("a", "2")]),
+            producer.send(topic, bytearray(b"x" * 10_000)),
+        ]
+        offsets = [delivery.result(30).offset for delivery in sent]
+    first, second, third, fourth = read_all(broker.bootstrap, topic)
+    assert offsets == [0, 1, 2, 3]
+    assert (first.key, first.value, first.timestamp) == (b"k", "žluť".encode(), 1_700_000_000_000)
+    assert first.headers == (("h", b"\xff"), ("none", None))
+    assert (second.key, second.value) == (b"tombstone", None)
+    assert (third.key, third.value, third.headers) == (None, b"", (("a", b"1"), ("a", b"2")))
+    assert fourth.value == b"x" * 10_000
+
+
+def test_many_records_over_many_partitions_each_exactly_once_and_in_order(
+    admin: Admin, broker: Any, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=4)
+    with Producer(bootstrap_servers=broker.bootstrap, linger_ms=1, batch_size=2_000) as producer:
+        for i in range(20_000):
+            producer.send(topic, f"{i}", key=f"key-{i % 100}")
+    records = read_all(broker.bootstrap, topic, 4)
+    assert sorted(int(record.value) for record in records) == list(range(20_000))
+    for key in {record.key for record in records}:
+        values = [int(record.value) for record in records if record.key == key]
+        assert values == sorted(values)
+        assert len({record.partition for record in records if record.key == key}) == 1
+
+
+def test_with_acks_1_and_0_records_arrive_too(admin: Admin, broker: Any, topic: str) -> None:
+    admin.create_topic(topic, partitions=1)
+    for acks, offset in (("1", 0), ("0", -1)):
+        with Producer(bootstrap_servers=broker.bootstrap, acks=acks) as producer:
+            assert producer.send_and_wait(topic, acks).offset == offset
+    assert [record.value for record in read_all(broker.bootstrap, topic)] == [b"1", b"0"]
+
+
+def test_mistakes_with_a_record_are_told_at_once(admin: Admin, broker: Any, topic: str) -> None:
+    admin.create_topic(topic, partitions=2)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        producer.partitions_for(topic)
+        with pytest.raises(KafkaError, match=r"partitions 0 to 1, not 7"):
+            producer.send(topic, "v", partition=7)
+        with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+            producer.send(topic, b"x" * 2_000_000)
+        with pytest.raises(TypeError, match="value is bytes, text or None, not int"):
+            producer.send(topic, 42)  # type: ignore[arg-type]
+        with pytest.raises(KafkaError, match="INVALID_TIMESTAMP"):
+            producer.send(topic, "v", timestamp=-5)
+        with pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
+            producer.send("bad name", "v")
+    with pytest.raises(OttlaError, match="this producer is closed"):
+        producer.send(topic, "v")
+
+
+def test_a_record_that_the_broker_refuses_fails_its_promise(admin: Admin, broker: Any, topic: str) -> None:
+    admin.create_topic(topic, partitions=1, configs={"cleanup.policy": "compact"})
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        keyless = producer.send(topic, "v")
+        with pytest.raises(KafkaError) as caught:
+            keyless.result(30)
+        assert caught.value.code == ErrorCode.INVALID_RECORD
+        assert producer.send_and_wait(topic, "v", key="k").offset == 0
+
+
+def test_a_small_buffer_holds_send_back_but_loses_nothing(admin: Admin, broker: Any, topic: str) -> None:
+    admin.create_topic(topic, partitions=1)
+    with Producer(bootstrap_servers=broker.bootstrap, buffer_memory=20_000, batch_size=5_000) as producer:
+        for i in range(500):
+            producer.send(topic, f"{i:04}" + "x" * 400)
+    assert [int(record.value[:4]) for record in read_all(broker.bootstrap, topic)] == list(range(500))
+
+
+def test_a_missing_topic_is_reported_after_max_block_ms(topic: str) -> None:
+    with (
+        Broker.embedded(settings={"auto.create.topics.enable": "false"}) as quiet,
+        Producer(bootstrap_servers=quiet.bootstrap, max_block_ms=300) as producer,
+        pytest.raises(KafkaError) as caught,
+    ):
+        producer.send(topic, "v")
+    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_positions_are_found_moved_and_told(admin: Admin, broker: Any, topic: str) -> None:
+    """MISSION B9."""
+    admin.create_topic(topic, partitions=2)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for i in range(10):
+            producer.send(topic, f"{i}", partition=0, timestamp=1_000 + i)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
+        consumer.assign([first, (topic, 1)])
+        assert consumer.assignment() == {first, second}
+        assert consumer.position(first) == 10, "latest is the default"
+        consumer.seek_to_beginning([first])
+        assert consumer.position(first) == 0
+        consumer.seek(first, 8)
+        assert [record.value for record in consumer.poll(5_000)] == [b"8", b"9"]
+        assert consumer.position(first) == 10 and consumer.lag(first) == 0
+        assert consumer.beginning_offsets([first, second]) == {first: 0, second: 0}
+        assert consumer.end_offsets([first, second]) == {first: 10, second: 0}
+        found = consumer.offsets_for_times({first: 1_005, second: 0})
+        assert found[first] is not None and (found[first].offset, found[first].timestamp) == (5, 1_005)
+        assert found[second] is None
+        assert consumer.offsets_for_times({first: 5_000})[first] is None
+        consumer.pause([first])
+        consumer.seek(first, 0)
+        assert consumer.paused() == {first} and not consumer.poll(300)
+        consumer.resume([first])
+        assert len(consumer.poll(5_000, max_records=3)) == 3
+        with pytest.raises(OttlaError, match="must not be a negative number"):
+            consumer.seek(first, -1)
+        with pytest.raises(OttlaError, match="is not assigned"):
+            consumer.seek((topic, 9), 0)
+        with pytest.raises(OttlaError, match="not a partition"):
+            consumer.assign(["orders"])  # type: ignore[list-item]
+    (largest,) = admin.list_offsets({first: MAX_TIMESTAMP}).values()
+    assert largest is not None and (largest.offset, largest.timestamp) == (9, 1_009)
+
+
+def test_without_a_position_and_a_policy_poll_says_so(admin: Admin, broker: Any, topic: str) -> None:
+    admin.create_topic(topic, partitions=1)
+    with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign([(topic, 0)])
+        with pytest.raises(OttlaError, match=r"no position for .*, and auto\.offset\.reset is none"):
+            consumer.poll(1_000)
+        consumer.seek((topic, 0), 99)
+        with pytest.raises(KafkaError, match="OFFSET_OUT_OF_RANGE"):
+            consumer.poll(10_000)
+
+
+def test_a_topic_deleted_and_made_again_is_read_from_its_new_beginning(admin: Admin, broker: Any, topic: str) -> None:
+    admin.create_topic(topic, partitions=1)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for i in range(5):
+            producer.send(topic, f"old {i}")
+    settings = {"auto.offset.reset": "earliest", "allow.auto.create.topics": False}
+    with Consumer({"bootstrap.servers": broker.bootstrap, **settings}) as consumer:
+        consumer.assign([(topic, 0)])
+        assert len(consumer.poll(10_000)) == 5
+        admin.delete_topics([topic])
+        admin.create_topic(topic, partitions=1)
+        with Producer(bootstrap_servers=broker.bootstrap) as another:
+            another.send_and_wait(topic, "new")
+        records: list[Any] = []
+        for _ in range(100):
+            records += consumer.poll(200)
+            if records:
+                break
+        assert [record.value for record in records] == [b"new"]
+
+
+def test_waiting_for_records_ends_with_the_first_of_them(admin: Admin, broker: Any, topic: str) -> None:
+    admin.create_topic(topic, partitions=1)
+
+    async def story() -> None:
+        async with (
+            AsyncConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer,
+            AsyncProducer(bootstrap_servers=broker.bootstrap) as producer,
+        ):
+            await consumer.assign([(topic, 0)])
+            waiting = asyncio.ensure_future(consumer.poll(60_000))
+            await producer.send(topic, "a")
+            assert [record.value for record in await waiting] == [b"a"]
+            await producer.send(topic, "b")
+            await producer.send(topic, "c")
+            seen = []
+            async for record in consumer:
+                seen.append(record.value)
+                if len(seen) == 2:
+                    break
+            assert seen == [b"b", b"c"]
+
+    asyncio.run(story())
+
+
+def test_a_client_belongs_to_one_event_loop() -> None:
+    producer = AsyncProducer(bootstrap_servers="127.0.0.1:1")
+
+    async def touch() -> None:
+        producer._network.start()
+
+    asyncio.run(touch())
+    with pytest.raises(OttlaError, match="belongs to another event loop"):
+        asyncio.run(touch())
+
+
+# Brokers that come and go
+
+
+def test_a_producer_lives_through_a_crash_of_the_broker_without_loss_or_doubles(topic: str) -> None:
+    """TESTING R6, in small: idempotent retries across kill -9 and restart."""
+    with Broker.embedded() as mortal:
+        with Admin(bootstrap_servers=mortal.bootstrap) as admin:
+            admin.create_topic(topic, partitions=2)
+        with Producer(bootstrap_servers=mortal.bootstrap, linger_ms=1, batch_size=500) as producer:
+            deliveries = []
+            for i in range(3_000):
+                deliveries.append(producer.send(topic, f"{i}"))
+                if i == 1_000:
+                    deliveries[500].result(30)
+                    mortal.kill()
+                    mortal.restart()
+            producer.flush()
+            assert all(delivery.exception() is None for delivery in deliveries)
+        values = [int(record.value) for record in read_all(mortal.bootstrap, topic, 2)]
+        assert sorted(values) == list(range(3_000))
+
+
+def test_a_consumer_goes_on_after_a_restart_where_it_was(topic: str) -> None:
+    with (
+        Broker.embedded() as mortal,
+        Producer(bootstrap_servers=mortal.bootstrap) as producer,
+        Consumer(bootstrap_servers=mortal.bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        producer.send_and_wait(topic, "before")
+        consumer.assign([(topic, 0)])
+        assert [record.value for record in consumer.poll(10_000)] == [b"before"]
+        mortal.restart()
+        producer.send_and_wait(topic, "after")
+        records: list[Any] = []
+        for _ in range(100):
+            records += consumer.poll(200)
+            if records:
+                break
+        assert [record.value for record in records] == [b"after"]
+
+
+def test_nobody_there_is_told_with_the_address() -> None:
+    refused = r"cannot connect to 127\.0\.0\.1:1: connection refused"
+    with (
+        Admin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=300) as admin,
+        pytest.raises(KafkaError, match=refused),
+    ):
+        admin.list_topics()
+    with (
+        Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300) as producer,
+        pytest.raises(KafkaError, match=refused),
+    ):
+        producer.send("t", "v")

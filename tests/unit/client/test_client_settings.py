@@ -1,0 +1,107 @@
+"""Settings: what the user may write, what is refused and how it is said."""
+
+import pytest
+
+from ottla.client.settings import AdminConfig, ConsumerConfig, ProducerConfig, build, parse_endpoint
+from ottla.errors import ConfigError
+from ottla.types import INT32_MAX, Endpoint
+
+
+def test_dotted_names_and_keywords_mean_the_same() -> None:
+    dotted = build(ProducerConfig, {"bootstrap.servers": "a:1,b:2", "linger.ms": 20, "enable.idempotence": False}, {})
+    keywords = build(ProducerConfig, None, {"bootstrap_servers": ["a:1", "b:2"], "linger_ms": "20"})
+    assert dotted.endpoints() == keywords.endpoints() == [Endpoint("a", 1), Endpoint("b", 2)]
+    assert dotted.linger_ms == keywords.linger_ms == 20
+
+
+def test_an_unknown_setting_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(ProducerConfig, {"linger.msec": 5}, {})
+    assert caught.value.message == "Unknown setting linger.msec"
+    assert caught.value.hint == "Did you mean linger.ms?"
+    with pytest.raises(ConfigError, match="Unknown setting lingr_ms"):
+        build(ProducerConfig, None, {"lingr_ms": 5})
+
+
+def test_a_setting_of_the_wrong_client_is_unknown() -> None:
+    with pytest.raises(ConfigError, match=r"Unknown setting isolation\.level"):
+        build(ProducerConfig, {"isolation.level": "read_committed"}, {})
+    with pytest.raises(ConfigError, match=r"Unknown setting acks"):
+        build(AdminConfig, {"acks": "all"}, {})
+
+
+def test_the_same_setting_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"linger\.ms is given twice"):
+        build(ProducerConfig, {"linger.ms": 5}, {"linger_ms": 6})
+
+
+def test_a_value_that_is_no_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Invalid value abc for configuration linger\.ms: Not a number of type INT"):
+        build(ProducerConfig, {"linger.ms": "abc"}, {})
+    with pytest.raises(ConfigError, match=r"Invalid value -1 for configuration linger\.ms"):
+        build(ProducerConfig, {"linger.ms": -1}, {})
+    with pytest.raises(ConfigError, match="for configuration acks"):
+        build(ProducerConfig, {"acks": object()}, {})
+    with pytest.raises(ConfigError, match=r"auto\.offset\.reset: String must be one of: earliest, latest, none"):
+        build(ConsumerConfig, {"auto.offset.reset": "first"}, {})
+
+
+def test_none_leaves_the_default() -> None:
+    assert build(ProducerConfig, {"compression.level": None, "linger.ms": None}, {}).linger_ms == 5
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ({"retries": 0}, "Must set retries to non-zero when using the idempotent producer."),
+        (
+            {"max.in.flight.requests.per.connection": 6},
+            "Must set max.in.flight.requests.per.connection to at most 5 to use the idempotent producer.",
+        ),
+        (
+            {"acks": 1},
+            "Must set acks to all in order to use the idempotent producer. Otherwise we cannot guarantee idempotence.",
+        ),
+        (
+            {"acks": "0"},
+            "Must set acks to all in order to use the idempotent producer. Otherwise we cannot guarantee idempotence.",
+        ),
+    ],
+)
+def test_a_written_contradiction_to_idempotence_is_refused_by_name(written: dict[str, object], message: str) -> None:
+    """MISSION D2."""
+    with pytest.raises(ConfigError) as caught:
+        build(ProducerConfig, {"enable.idempotence": True, **written}, {})
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize("written", [{"retries": 0}, {"acks": "1"}, {"max.in.flight.requests.per.connection": 10}])
+def test_without_a_word_on_idempotence_it_gives_way(written: dict[str, object]) -> None:
+    """MISSION D2: what was not set is filled in, so that it fits what was."""
+    assert not build(ProducerConfig, written, {}).enable_idempotence
+
+
+def test_what_idempotence_needs_is_filled_in() -> None:
+    """MISSION D2."""
+    config = build(ProducerConfig, {"enable.idempotence": True}, {})
+    assert (config.acks_code, config.retries, config.max_in_flight_requests_per_connection) == (-1, INT32_MAX, 5)
+    assert build(ProducerConfig, {"enable.idempotence": "true", "acks": "-1"}, {}).acks_code == -1
+
+
+def test_the_delivery_timeout_covers_a_linger_and_a_request() -> None:
+    with pytest.raises(ConfigError, match=r"delivery\.timeout\.ms should be equal to or larger than"):
+        build(ProducerConfig, {"delivery.timeout.ms": 1000, "request.timeout.ms": 2000}, {})
+    assert build(ProducerConfig, {"request.timeout.ms": 200_000}, {}).delivery_timeout_ms == 200_005
+
+
+@pytest.mark.parametrize(
+    "server", ["broker", "broker:", ":9092", "broker:http", "broker:0", "broker:65536", "broker:٣"]
+)
+def test_a_malformed_address_is_refused_when_the_client_is_made(server: str) -> None:
+    with pytest.raises(ConfigError, match=r"Invalid url in bootstrap\.servers"):
+        build(AdminConfig, {"bootstrap.servers": server}, {})
+
+
+def test_an_address_may_be_a_name_or_a_number() -> None:
+    assert parse_endpoint("kafka-1.example:9092") == Endpoint("kafka-1.example", 9092)
+    assert parse_endpoint("[::1]:19092") == Endpoint("::1", 19092)

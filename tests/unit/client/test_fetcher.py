@@ -1,0 +1,341 @@
+"""The fetcher: keeps leaders busy, keeps order, copes with leaders that move and logs that end."""
+
+import pytest
+
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.protocol.messages.fetch import FetchResponse
+from ottla.testing.consumer_world import ConsumerWorld, ModelLog
+from ottla.types import TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def test_it_finds_a_place_to_begin_and_reads_on() -> None:
+    world = ConsumerWorld()
+    world.logs[T0].append("a", "b")
+    world.exchange()  # where does it begin?
+    assert world.position() == 0
+    world.exchange()
+    assert world.take() == ["a", "b"] and world.position() == 2
+    world.logs[T0].append("c")
+    world.exchange(2)
+    assert world.take() == ["c"]
+
+
+def test_latest_begins_after_what_is_there() -> None:
+    world = ConsumerWorld(auto_offset_reset="latest")
+    world.logs[T0].append("old")
+    world.exchange()
+    world.logs[T0].append("new")
+    world.exchange()
+    assert world.take() == ["new"]
+
+
+def test_without_a_reset_policy_and_a_position_the_user_is_asked() -> None:
+    world = ConsumerWorld(auto_offset_reset="none")
+    world.exchange(3)
+    assert world.positions.without_position() == [T0]
+    assert not world.asked
+
+
+def test_the_next_fetch_is_under_way_while_records_wait() -> None:
+    world = ConsumerWorld(max_partition_fetch_bytes=1)
+    for value in "abcdef":
+        world.logs[T0].append(value)
+    world.exchange(10)
+    assert len(world.asked) == 2, "one to be read, one ahead, and no more"
+    assert world.take(1) == ["a"]
+    world.exchange(10)
+    assert len(world.asked) == 3
+    assert world.asked[-1].topics[0].partitions[0].fetch_offset == 2
+
+
+def test_one_fetch_at_a_time_to_each_leader_with_all_its_partitions() -> None:
+    world = ConsumerWorld(partitions=3)
+    world.lead(2, 2, 1)
+    world.show_leaders()
+    world.exchange()
+    world.poll()
+    world.poll()
+    asked = [sorted(p.partition for p in message.topics[0].partitions) for message in world.asked]
+    assert asked == [[0, 1], [2]]
+
+
+def test_a_fetch_waits_for_a_partition_that_is_well_stocked() -> None:
+    """Or it might wait long for the others' records, while this one runs dry."""
+    world = ConsumerWorld(partitions=2, max_partition_fetch_bytes=1)
+    for value in "abcdef":
+        world.logs[T0].append(value)
+    world.exchange(10)
+    fetches = len(world.asked)
+    world.exchange(3)
+    assert len(world.asked) == fetches
+    world.take(1)
+    world.exchange(1)
+    assert sorted(p.partition for p in world.asked[-1].topics[0].partitions) == [0, 1]
+
+
+def test_partitions_take_turns_at_the_head_of_the_request() -> None:
+    world = ConsumerWorld(partitions=3)
+    world.exchange(7)
+    first = {message.topics[0].partitions[0].partition for message in world.asked}
+    assert first == {0, 1, 2}
+
+
+def test_in_a_session_only_changes_are_sent() -> None:
+    world = ConsumerWorld(partitions=2)
+    world.session_id = 7
+    world.logs[T0].append("a")
+    world.exchange(2)
+    world.take()
+    world.exchange()
+    message = world.asked[-1]
+    assert (message.session_id, message.session_epoch) == (7, 1)
+    assert [p.partition for p in message.topics[0].partitions] == [0]
+
+
+def test_a_lost_session_starts_again_in_full_at_once() -> None:
+    world = ConsumerWorld(partitions=2)
+    world.session_id = 7
+    world.exchange(2)
+    world.poll()
+    request, _ = world.on_the_wire.popleft()
+    request.on_response(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND), 12, world.now)
+    world.exchange()
+    message = world.asked[-1]
+    assert (message.session_id, message.session_epoch) == (0, 0)
+    assert len(message.topics[0].partitions) == 2
+
+
+# The user moves
+
+
+def test_after_a_seek_what_was_fetched_before_is_forgotten() -> None:
+    world = ConsumerWorld()
+    world.logs[T0].append("a", "b", "c")
+    world.exchange(3)
+    world.positions.state(T0).move_to(2)
+    assert world.take() == []
+    world.exchange()
+    assert world.take() == ["c"]
+
+
+def test_an_answer_to_a_fetch_from_before_a_seek_is_ignored() -> None:
+    world = ConsumerWorld()
+    world.logs[T0].append("a", "b", "c")
+    world.exchange()
+    world.poll()
+    world.positions.state(T0).move_to(2)
+    world.answer_next()
+    assert world.take() == [] and world.position() == 2
+    world.exchange()
+    assert world.take() == ["c"]
+
+
+def test_seeking_again_and_again_does_not_stop_the_fetching() -> None:
+    """What a seek leaves behind must not count as read ahead."""
+    world = ConsumerWorld(max_partition_fetch_bytes=1)
+    for value in "abc":
+        world.logs[T0].append(value)
+    for _ in range(5):
+        world.positions.state(T0).move_to(0)
+        world.exchange(3)
+    assert world.fetcher.has_records
+    assert world.take(1) == ["a"]
+
+
+def test_a_paused_partition_keeps_what_it_has_and_fetches_nothing() -> None:
+    world = ConsumerWorld(partitions=2)
+    world.logs[T0].append("a")
+    world.logs[TopicPartition("t", 1)].append("b")
+    world.exchange(2)
+    world.positions.state(T0).is_paused = True
+    assert world.take() == ["b"]
+    assert not world.fetcher.has_records
+    world.exchange()
+    assert [p.partition for p in world.asked[-1].topics[0].partitions] == [1]
+    world.positions.state(T0).is_paused = False
+    assert world.take() == ["a"]
+
+
+def test_a_partition_no_longer_assigned_gives_nothing_more() -> None:
+    world = ConsumerWorld(partitions=2)
+    world.logs[T0].append("a")
+    world.logs[TopicPartition("t", 1)].append("b")
+    world.exchange(2)
+    world.positions.assign([TopicPartition("t", 1)], world.now)
+    assert world.take() == ["b"]
+    with pytest.raises(OttlaError, match="t-0 is not assigned"):
+        world.positions.state(T0)
+
+
+def test_what_stays_assigned_goes_on_where_it_was() -> None:
+    world = ConsumerWorld()
+    world.logs[T0].append("a", "b")
+    world.exchange(2)
+    assert world.take(1) == ["a"]
+    world.positions.assign([T0], world.now)
+    assert world.take() == ["b"]
+
+
+# Trouble
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+)
+def test_a_leader_that_moved_is_looked_for_and_reading_goes_on(error: ErrorCode) -> None:
+    world = ConsumerWorld()
+    world.logs[T0].append("a")
+    world.exchange()
+    world.errors[T0].append(error)
+    world.exchange()
+    world.now += 200
+    assert world.view.poll(world.now).requests, "it asks who leads now"
+    world.lead(0, 2, 5)
+    world.show_leaders()
+    world.now += 1_000
+    world.exchange()
+    assert world.asked[-1].topics[0].partitions[0].current_leader_epoch == 5
+    assert world.take() == ["a"]
+
+
+def test_an_error_is_not_retried_in_a_tight_loop() -> None:
+    world = ConsumerWorld()
+    world.exchange()
+    world.errors[T0].extend([ErrorCode.NOT_LEADER_OR_FOLLOWER] * 100)
+    world.exchange()
+    asked = len(world.asked)
+    for _ in range(10):
+        world.exchange()
+    assert len(world.asked) == asked
+    wake_at = world.poll()
+    assert wake_at is not None and wake_at > world.now
+
+
+def test_a_lost_connection_is_tried_again() -> None:
+    world = ConsumerWorld()
+    world.logs[T0].append("a")
+    world.exchange()
+    world.poll()
+    world.answer_next(lose=True)
+    world.now += 1_000
+    world.exchange()
+    assert world.take() == ["a"]
+
+
+def test_looking_for_a_place_to_begin_is_tried_again() -> None:
+    world = ConsumerWorld()
+    world.errors[T0].append(ErrorCode.LEADER_NOT_AVAILABLE)
+    world.exchange()
+    assert world.position() is None
+    world.now += 1_000
+    world.exchange()
+    assert world.position() == 0
+
+
+def test_an_offset_out_of_range_goes_where_the_policy_says() -> None:
+    world = ConsumerWorld()
+    world.logs[T0].append("a", "b")
+    world.exchange()
+    world.positions.state(T0).move_to(50)
+    world.exchange(3)
+    assert world.take() == ["a", "b"]
+
+
+def test_an_offset_out_of_range_without_a_policy_is_an_error() -> None:
+    world = ConsumerWorld(auto_offset_reset="none")
+    world.positions.state(T0).move_to(50)
+    world.exchange()
+    (error,) = world.positions.errors
+    assert isinstance(error, KafkaError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert "t-0 at offset 50" in error.detail
+
+
+def test_records_fetched_before_the_trouble_are_read_first() -> None:
+    world = ConsumerWorld()
+    world.logs[T0].append("a")
+    world.exchange(2)
+    world.errors[T0].append(ErrorCode.OFFSET_OUT_OF_RANGE)
+    world.exchange()
+    assert world.take() == ["a"] and world.position() == 1, "no jump over what was not read yet"
+
+
+def test_a_log_that_was_cut_back_is_noticed() -> None:
+    world = ConsumerWorld()
+    world.logs[T0].append("a", "b", epoch=3)
+    world.exchange(2)
+    assert world.take() == ["a", "b"]
+    world.extra[T0] = {"diverging_epoch": FetchResponse.EpochEndOffset(epoch=2, end_offset=1), "records": None}
+    world.exchange()
+    assert world.asked[-1].topics[0].partitions[0].last_fetched_epoch == 3
+    assert world.position() == 1
+
+
+def test_a_log_that_was_cut_back_is_an_error_without_a_policy() -> None:
+    world = ConsumerWorld(auto_offset_reset="none")
+    world.logs[T0].append("a", "b", epoch=3)
+    world.positions.state(T0).move_to(0)
+    world.exchange()
+    world.take()
+    world.extra[T0] = {"diverging_epoch": FetchResponse.EpochEndOffset(epoch=2, end_offset=1), "records": None}
+    world.exchange()
+    (error,) = world.positions.errors
+    assert "cut back to offset 1, below our position 2" in str(error)
+
+
+def test_a_topic_deleted_and_made_again_is_read_from_its_beginning() -> None:
+    """Its records are all new, whatever the old position and the policy say."""
+    world = ConsumerWorld(auto_offset_reset="latest")
+    world.show_leaders(topic_id=b"1" * 16)
+    world.exchange()
+    world.logs[T0].append("old")
+    world.exchange()
+    assert world.take() == ["old"]
+    world.logs[T0] = ModelLog()
+    world.logs[T0].append("new", "newer")
+    world.show_leaders(topic_id=b"2" * 16)
+    assert world.poll() == world.now, "the next step is not left to chance"
+    world.exchange(3)
+    assert world.take() == ["new", "newer"]
+
+
+def test_a_near_follower_is_read_until_it_fails() -> None:
+    world = ConsumerWorld(client_rack="a")
+    world.logs[T0].append("a")
+    world.exchange()
+    world.extra[T0] = {"preferred_read_replica": 2, "records": None}
+    world.exchange()
+    world.poll()
+    request, _ = world.on_the_wire[0]
+    assert request.destination == 2
+    world.errors[T0].append(ErrorCode.OFFSET_OUT_OF_RANGE)
+    world.answer_next()
+    world.now += 1_000
+    world.poll()
+    assert world.on_the_wire[0][0].destination == 1
+    world.answer_next()
+    assert world.take() == ["a"]
+
+
+def test_damaged_records_are_an_error_for_the_user_and_not_skipped() -> None:
+    world = ConsumerWorld()
+    world.logs[T0].append("a")
+    world.logs[T0].append("b")
+    broken = bytearray(world.logs[T0].batches[1])
+    broken[-1] ^= 1
+    world.logs[T0].batches[1] = bytes(broken)
+    world.exchange(2)
+    assert world.take(1) == ["a"]
+    with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
+        world.take()
+    assert world.position() == 1
+
+
+def test_a_refusal_is_told_to_the_user() -> None:
+    world = ConsumerWorld()
+    world.exchange()
+    world.errors[T0].append(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    world.exchange()
+    (error,) = world.positions.errors
+    assert isinstance(error, KafkaError) and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
