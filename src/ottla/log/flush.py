@@ -1,5 +1,6 @@
 """Group commit: what has to reach stable storage, handed to a thread that waits for the disk."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.log.disk import Disk
@@ -48,13 +49,15 @@ class UnsyncedSegments:
         segment.unsynced = True
         self._segments.append(segment)
 
-    def cut(self, remaining: list[Segment]) -> None:
+    def cut(self, remaining: Iterable[Segment]) -> None:
+        """The log was cut: a flush under way no longer says anything about its end."""
         self.truncations += 1
-        self._segments = [segment for segment in self._segments if segment in remaining]
+        self.retain(remaining)
 
-    def forget(self, segments: list[Segment]) -> None:
+    def retain(self, remaining: Iterable[Segment]) -> None:
         """Segments that were deleted, or replaced by ones already synced, need no flush."""
-        self._segments = [segment for segment in self._segments if segment not in segments]
+        kept = set(remaining)
+        self._segments = [segment for segment in self._segments if segment in kept]
 
     def ticket(self, offset: int, directory: str) -> FlushTicket:
         """OSError if the aborted transactions cannot be written: without them a flush would promise too much."""

@@ -196,7 +196,7 @@ class LogStore:
         """Cuts off every batch that reaches to `offset` or past it; where the log ends now."""
         self.segments.cut_after(offset)
         active = self.segments.active
-        self._unsynced.cut(list(self.segments))
+        self._unsynced.cut(self.segments)
         self._rolling.restart()
         position = active.find_position(offset)
         end = offset
@@ -221,7 +221,10 @@ class LogStore:
 
     def remove_oldest(self, count: int, now: int) -> None:
         """Takes the oldest segments out; their files stay for file.delete.delay.ms."""
-        self._unsynced.forget(self.segments.remove_oldest(count, now + self._config.file_delete_delay_ms))
+        try:
+            self.segments.remove_oldest(count, now + self._config.file_delete_delay_ms)
+        finally:
+            self._unsynced.retain(self.segments)
 
     def swap(self, old: list[Segment], cleaned: Segment, now: int) -> None:
         """Puts a compacted segment, whole and synced under `.cleaned` names, in the place of those it was made from.
@@ -232,8 +235,8 @@ class LogStore:
         try:
             cleaned.change_suffix(".swap")
             self.disk.sync_directory(self.directory)
-            self._unsynced.forget(old)
             self.segments.replace(old, cleaned)
+            self._unsynced.retain(self.segments)
             self.segments.doom(old, now + self._config.file_delete_delay_ms)
             cleaned.change_suffix("")
         except OSError:

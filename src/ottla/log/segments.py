@@ -59,22 +59,19 @@ class Segments:
         assert segment.base_offset > self._bases[-1]
         self._set([*self._segments, segment])
 
-    def remove_oldest(self, count: int, delete_at_ms: int) -> list[Segment]:
+    def remove_oldest(self, count: int, delete_at_ms: int) -> None:
         """Takes the oldest `count` out, one by one; their files go at `delete_at_ms`."""
-        gone = self._segments[:count]
-        for segment in gone:
+        for segment in self._segments[:count]:
             self.doom([segment], delete_at_ms)
             self._set(self._segments[1:])
-        return gone
 
-    def cut_after(self, offset: int) -> list[Segment]:
+    def cut_after(self, offset: int) -> None:
         """Takes out, and deletes, the segments that begin at or after `offset`, but for the first one."""
         keep = max(1, bisect_left(self._bases, offset))
         gone = self._segments[keep:]
         self._set(self._segments[:keep])
         for segment in reversed(gone):
             segment.remove()
-        return gone
 
     def replace_all(self, create: Callable[[], Segment]) -> None:
         """Starts over with the one segment that `create` makes, which may bear the name of an old one."""
