@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
+    from ottla.broker.embedded import Broker
     from ottla.client.admin import AsyncAdmin
     from ottla.client.blocking import Admin, Consumer, Producer
     from ottla.client.consumer import AsyncConsumer
@@ -32,7 +32,7 @@ _HOMES = {
     "AsyncAdmin": "ottla.client.admin",
     "AsyncConsumer": "ottla.client.consumer",
     "AsyncProducer": "ottla.client.producer",
-    "Broker": "ottla.broker.broker",
+    "Broker": "ottla.broker.embedded",
     "Consumer": "ottla.client.blocking",
     "ErrorCode": "ottla.errors",
     "KafkaError": "ottla.errors",

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.broker.config import BrokerConfig, Settings
 from ottla.broker.coordinators import Coordinators
@@ -28,7 +28,6 @@ from ottla.replication.replica_manager import ReplicaManager
 from ottla.types import Endpoint
 
 if TYPE_CHECKING:
-    from ottla.broker.embedded import EmbeddedBroker
     from ottla.broker.metrics import Metrics
 
 
@@ -41,7 +40,7 @@ STOP_GRACE_MS = 3_000
 
 
 class Broker:
-    """One broker on the running event loop.
+    """One broker on the running event loop. (`ottla.Broker.embedded()` gives one in a child process.)
 
     `disk`, `store` and `clock` are the real ones unless others are given, as the simulated world does.
     """
@@ -69,20 +68,6 @@ class Broker:
         self._replicas: ReplicaManager | None = None
         self._coordinators: Coordinators | None = None
         self._listeners: dict[str, Listener] = {}
-
-    @staticmethod
-    def embedded(*arguments: Any, **options: Any) -> "EmbeddedBroker":
-        """Starts a broker in a child process, for tests, notebooks and demos.
-
-        >>> with Broker.embedded() as broker:
-        ...     producer = Producer({"bootstrap.servers": broker.bootstrap})
-
-        `data` is the directory to use (default: a temporary one), `settings` maps Kafka's setting names to
-        values, `listen` is HOST:PORT (default: a free port of 127.0.0.1).
-        """
-        from ottla.broker.embedded import EmbeddedBroker
-
-        return EmbeddedBroker(*arguments, **options)
 
     @property
     def address(self) -> str:

@@ -179,6 +179,31 @@ class EmbeddedBroker:
         return "; ".join(self.log.strip().splitlines()[-15:])
 
 
+class Broker:
+    """A broker of your own, without anything to install or to start by hand.
+
+    >>> with Broker.embedded() as broker:
+    ...     producer = Producer({"bootstrap.servers": broker.bootstrap})
+    """
+
+    @staticmethod
+    def embedded(
+        data: str | os.PathLike[str] | None = None,
+        *,
+        settings: Mapping[str, object] | None = None,
+        listen: str = "127.0.0.1:0",
+        log_level: str = "info",
+        timeout: float = 30.0,
+    ) -> EmbeddedBroker:
+        """Starts a broker in a child process, for tests, notebooks and demos; it ends with this process.
+
+        `data` is the directory to use (default: a temporary one, removed at the end), `settings` maps Kafka's
+        setting names to values, `listen` is HOST:PORT (default: a free port of 127.0.0.1), `timeout` is how
+        many seconds starting and stopping may take.
+        """
+        return EmbeddedBroker(data, settings=settings, listen=listen, log_level=log_level, timeout=timeout)
+
+
 def _text(value: object) -> str:
     """A setting's value as Kafka writes it, so that True and 3 may be given as such."""
     return str(value).lower() if isinstance(value, bool) else str(value)
