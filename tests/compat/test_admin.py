@@ -1,10 +1,12 @@
 """Administration through each foreign client: topics, partitions, settings, offsets, deleted records."""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from ottla import Broker
 from ottla.testing.clients import ClientError, ForeignClient, Found, Message
 
 
@@ -154,3 +156,19 @@ def test_a_topic_nobody_made_appears_when_written_to(broker: Any, client: Foreig
     """auto.create.topics.enable is on unless switched off."""
     assert client.produce(broker.bootstrap, topic, [Message(b"first")], partition=None) == [0]
     assert [r.value for r in client.consume(broker.bootstrap, topic, 1)] == [b"first"]
+
+
+@pytest.fixture(scope="module")
+def strict_ottla() -> Iterator[Any]:
+    with Broker.embedded(settings={"auto.create.topics.enable": "false"}) as running:
+        yield running
+
+
+def test_nothing_appears_by_itself_where_that_is_switched_off(
+    strict_ottla: Any, client: ForeignClient, topic: str
+) -> None:
+    """auto.create.topics.enable=false: asking for a topic, whatever the client allows, makes none."""
+    assert client.partition_count(strict_ottla.bootstrap, topic) == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert topic not in client.topics(strict_ottla.bootstrap)
+    assert client.create_topic(strict_ottla.bootstrap, topic) == "ok"
+    assert client.produce(strict_ottla.bootstrap, topic, [Message(b"v")], partition=None) == [0]
