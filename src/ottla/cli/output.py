@@ -45,12 +45,12 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Row], *, right: Iterable[str] = (), title: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Row], *, right: Iterable[str] = ()) -> None:
     """Rows under headings: ruled on a terminal, plain aligned text in a pipe. `right` names numeric columns."""
     numeric = set(right)
     out = console()
     if out.is_terminal:
-        table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for column in columns:
             table.add_column(column, justify="right" if column in numeric else "left", no_wrap=column in numeric)
         for row in rows:

@@ -253,9 +253,8 @@ def test_sequences_count_records_and_start_at_0() -> None:
         world.send(f"{i}" * 10)
     headers = []
     while world.accumulator.unfinished:
-        for request in world.poll():
-            if request.api_key == ApiKey.PRODUCE:
-                headers.append(read_header(request.build(VERSION).topic_data[0].partition_data[0].records))
+        sent = [request.build(VERSION) for request in world.poll() if request.api_key == ApiKey.PRODUCE]
+        headers += [read_header(message.topic_data[0].partition_data[0].records) for message in sent]
         world.answer_next()
     assert [(header.base_sequence, header.record_count) for header in headers] == [(0, 3), (3, 3), (6, 2)]
     assert {(header.producer_id, header.producer_epoch) for header in headers} == {(1001, 0)}
