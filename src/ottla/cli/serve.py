@@ -62,6 +62,8 @@ def serve(arguments: Sequence[str]) -> int:
             print(HELP, end="")
             return 0
         return _run(options)
+    except KeyboardInterrupt:  # before the broker was there to be stopped
+        return 130
     except OttlaError as error:
         hint = f" ({error.hint})" if error.hint else ""
         print(f"ottla: {error.message}{hint}", file=sys.stderr)
@@ -151,6 +153,7 @@ def _run(options: Options) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     config = load_config(options.values)
+    _fill_standard_files()
     _raise_file_limit()
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     try:
@@ -209,7 +212,19 @@ def _watch_stdin(loop: "asyncio.AbstractEventLoop", stop: "asyncio.Event") -> No
             loop.remove_reader(0)
             stop.set()
 
-    loop.add_reader(0, readable)
+    try:
+        loop.add_reader(0, readable)
+    except OSError:
+        raise OttlaError("--stop-with-stdin: standard input is no pipe", "start the broker with a pipe there") from None
+
+
+def _fill_standard_files() -> None:
+    """A process started without standard files would get sockets and logs under their numbers."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
 
 
 def _raise_file_limit() -> None:

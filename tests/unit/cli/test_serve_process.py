@@ -117,6 +117,17 @@ class Client:
         return response
 
 
+def wait_for(port: int) -> Client:
+    """A client of a broker that may still be starting."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return Client(port)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
 def test_it_says_when_it_is_ready_and_answers(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path)) as (_, port):
         response = Client(port).metadata("orders")
@@ -179,15 +190,7 @@ def test_a_broker_nobody_listens_to_serves_all_the_same(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.close()
     try:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                client = Client(port)
-                break
-            except ConnectionRefusedError:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-        client.metadata("orders")
+        wait_for(port).metadata("orders")
         process.terminate()
         assert process.wait(20) == 0
     finally:
@@ -197,6 +200,20 @@ def test_a_broker_nobody_listens_to_serves_all_the_same(tmp_path: Path) -> None:
         process.stderr.close()
 
 
+def test_it_runs_without_any_standard_files(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = f"exec {sys.executable} -m ottla serve --listen 127.0.0.1:{port} --data {tmp_path} 0<&- 1>&- 2>&-"
+    process = subprocess.Popen(["sh", "-c", command], env={**os.environ, "PYTHONPATH": SOURCE})
+    try:
+        wait_for(port).metadata("orders")
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_it_ends_with_its_standard_input_where_asked(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path), "--stop-with-stdin", stdin=subprocess.PIPE) as (process, _):
         assert process.stdin is not None
@@ -204,6 +221,11 @@ def test_it_ends_with_its_standard_input_where_asked(tmp_path: Path) -> None:
         process.stdin = None
         process.communicate(timeout=20)
         assert process.returncode == 0
+
+
+def test_a_standard_input_that_cannot_close_is_refused(tmp_path: Path) -> None:
+    line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path), "--stop-with-stdin")
+    assert "standard input is no pipe" in line
 
 
 def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
