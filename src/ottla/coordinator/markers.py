@@ -100,9 +100,12 @@ class MarkerDelivery:
         if self._is_stopped:
             return
         try:
+            shard = self._transactions.shard(decided.transactional_id)
             coordinator_epoch = self._transactions.epoch_of(self._transactions.partition_of(decided.transactional_id))
         except KafkaError:
             return  # whoever coordinates now has the decision in its log, and delivers it
+        # A retry may come late, after another coordinator finished the transaction and the next one began.
+        partitions = shard.still_unwritten(decided, partitions)
         done: list[TopicPartition] = []
         written: list[tuple[TopicPartition, tuple[Replica, int]]] = []
         failed: list[TopicPartition] = []
@@ -146,27 +149,34 @@ class MarkerDelivery:
         return topic is None or partition.partition >= len(topic.partitions)
 
     def _retry(self, decided: SendMarkers, partitions: list[TopicPartition], retry_ms: int) -> None:
+        self._later(retry_ms, lambda: self._deliver(decided, partitions, min(2 * retry_ms, LAST_RETRY_MS)))
+
+    def _later(self, delay_ms: int, what: Callable[[], None]) -> None:
         if self._is_stopped:
             return
-        loop = asyncio.get_running_loop()
 
-        def again() -> None:
+        def do() -> None:
             self._timers.discard(timer)
-            self._deliver(decided, partitions, min(2 * retry_ms, LAST_RETRY_MS))
+            what()
 
-        timer = loop.call_later(retry_ms / 1000, again)
+        timer = asyncio.get_running_loop().call_later(delay_ms / 1000, do)
         self._timers.add(timer)
 
-    def _report(self, decided: SendMarkers, partitions: list[TopicPartition]) -> None:
+    def _report(
+        self, decided: SendMarkers, partitions: list[TopicPartition], retry_ms: int = FIRST_RETRY_MS
+    ) -> None:
         if self._is_stopped:
             return
         try:
-            self._transactions.tell(
-                decided.transactional_id,
-                lambda shard, now: shard.markers_written(
-                    decided.transactional_id, decided.producer_id, decided.producer_epoch, partitions, now
-                ),
-            )
+            self._transactions.shard(decided.transactional_id)
         except KafkaError:
             # The coordinator moved or reloads: its load sends the markers again, which does no harm.
             log.info("transaction %s: markers are in, but its coordinator has moved", decided.transactional_id)
+            return
+        try:
+            self._transactions.tell(
+                decided.transactional_id, lambda shard, now: shard.markers_written(decided, partitions, now)
+            )
+        except KafkaError as error:
+            log.warning("transaction %s: cannot be completed yet: %s", decided.transactional_id, error)
+            self._later(retry_ms, lambda: self._report(decided, partitions, min(2 * retry_ms, LAST_RETRY_MS)))

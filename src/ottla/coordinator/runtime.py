@@ -130,9 +130,12 @@ class CoordinatorRuntime(Generic[S]):
         return future
 
     def tell(self, key: str, decide: Callable[[S, int], Effects]) -> None:
-        """Runs `decide(shard, now)`, a step nobody waits for. Raises KafkaError where the shard is not here."""
+        """Runs `decide(shard, now)`, a step nobody waits for. Raises KafkaError where the shard is not here, or the
+        step's records could not be appended."""
         hosted = self._active(self.partition_of(key))
-        self._run(hosted, decide(hosted.shard, self._clock()))
+        error = self._run(hosted, decide(hosted.shard, self._clock()))
+        if error is not None:
+            raise error
 
     def marker_appended(
         self, partition: int, next_offset: int, producer_id: int, producer_epoch: int, commit: bool
@@ -166,16 +169,18 @@ class CoordinatorRuntime(Generic[S]):
 
     # --- one step -----------------------------------------------------------------------------------------
 
-    def _run(self, hosted: _Hosted[S], effects: Effects) -> None:
+    def _run(self, hosted: _Hosted[S], effects: Effects) -> KafkaError | None:
+        """Carries a step out; gives the error if its records could not be appended, of which the replies tell too."""
         if effects.records:
             try:
                 self._append(hosted, effects)
             except KafkaError as error:
                 self._append_failed(hosted, effects, error)
-                return
+                return error
         if effects.replies or effects.events:
             self._release(hosted, effects)
         self._arm(hosted.shard.next_deadline())
+        return None
 
     def _append(self, hosted: _Hosted[S], effects: Effects) -> None:
         now = self._clock()
@@ -213,14 +218,21 @@ class CoordinatorRuntime(Generic[S]):
         elif replica is None:
             self._fail(effects, ErrorCode.NOT_COORDINATOR)
         else:
+            end_offset = hosted.end_offset
 
             def committed(codes: list[ErrorCode]) -> None:
-                if codes[0] is ErrorCode.NONE:
+                code = codes[0]
+                if code is ErrorCode.NONE:
                     self._deliver(effects)
-                else:
-                    self._fail(effects, APPEND_ERRORS.get(codes[0], codes[0]))
+                    return
+                self._fail(effects, APPEND_ERRORS.get(code, code))
+                effects.replies = []
+                is_here = self._hosted.get(hosted.partition) is hosted and hosted.is_active
+                if effects.events and code is ErrorCode.REQUEST_TIMED_OUT and is_here:
+                    # Nobody waits any longer, but what the step set in motion is in the log and has to happen.
+                    self._replicas.when_committed([(replica, end_offset)], self._append_timeout_ms, committed)
 
-            self._replicas.when_committed([(replica, hosted.end_offset)], self._append_timeout_ms, committed)
+            self._replicas.when_committed([(replica, end_offset)], self._append_timeout_ms, committed)
 
     def _deliver(self, effects: Effects) -> None:
         for reply in effects.replies:
@@ -344,7 +356,7 @@ class CoordinatorRuntime(Generic[S]):
                 offset, count = _replay_batches(hosted.shard, data, offset)
                 records += count
                 await asyncio.sleep(0)
-        except KafkaError as error:
+        except (KafkaError, ValueError) as error:
             # A coordinator that forgot half its groups would be worse than one that says it cannot serve.
             log.error("%s-%d cannot be loaded: %s", self.topic, hosted.partition, error)
             return

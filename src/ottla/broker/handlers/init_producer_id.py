@@ -36,21 +36,19 @@ async def _init_transactional(
     transactional_id: str, request: InitProducerIdRequest, fresh_id: int, context: Context
 ) -> InitProducerIdResponse:
     from ottla.broker.transaction_requests import ask
+    from ottla.coordinator.transaction.starting import Wish
 
-    expected = None if request.producer_id == NONE_GIVEN else (request.producer_id, request.producer_epoch)
+    wish = Wish(
+        transactional_id,
+        request.transaction_timeout_ms,
+        None if request.producer_id == NONE_GIVEN else (request.producer_id, request.producer_epoch),
+        two_phase=request.enable2_pc,
+        keep_prepared=request.keep_prepared_txn,
+    )
     answer = await ask(
         context.services.transactions,
         transactional_id,
-        lambda shard, request_id, now: shard.init_producer_id(
-            transactional_id,
-            request.transaction_timeout_ms,
-            expected,
-            fresh_id,
-            request_id,
-            now,
-            two_phase=request.enable2_pc,
-            keep_prepared=request.keep_prepared_txn,
-        ),
+        lambda shard, request_id, now: shard.init_producer_id(wish, fresh_id, request_id, now),
     )
     response = InitProducerIdResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
     if context.api_version >= 6:

@@ -1,21 +1,20 @@
 """One classic group: its members, its state and its vote. Pure.
 
-The states and the ways between them are the table below. What requests and timers do to a group is in rebalance.py.
+The states and the ways between them are the table below. What requests and timers do to a group is in joining.py,
+membership.py and rebalance.py.
 """
 
 import enum
 from collections import Counter
-from collections.abc import Iterable
+from sys import intern
+from types import MappingProxyType
 from typing import Any
 
+from ottla.coordinator.group.history import CONSUMER, RebalanceStory
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.framing import decode_versioned
-from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from ottla.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from ottla.protocol.messages.group_records import GroupMetadataValue
 from ottla.protocol.primitives import ProtocolError
-
-CONSUMER = "consumer"
-"""The protocol type whose subscriptions and assignments we can read."""
 
 
 class GroupState(enum.StrEnum):
@@ -36,6 +35,13 @@ ALLOWED = {
     GroupState.DEAD: set(),
 }
 
+_NONE: Any = MappingProxyType({})
+"""An empty dict that costs nothing: most groups of a large coordinator have no members."""
+_NOT_READ: Any = object()
+
+Protocols = list[tuple[str, bytes]]
+"""(name, metadata) in a member's order of preference."""
+
 
 class Waiting:
     """A request parked until the group moves on."""
@@ -55,6 +61,7 @@ class Member:
         "client_host",
         "client_id",
         "instance_id",
+        "is_loaded",
         "is_new",
         "join",
         "member_id",
@@ -74,7 +81,7 @@ class Member:
         client_host: str,
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
-        protocols: list[tuple[str, bytes]],
+        protocols: Protocols,
         assignment: bytes = b"",
     ) -> None:
         self.member_id = member_id
@@ -84,12 +91,14 @@ class Member:
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.session_timeout_ms = session_timeout_ms
         self.protocols = protocols
-        """(name, metadata) in the member's order of preference."""
         self.assignment = assignment
         self.join: Waiting | None = None
+        """Set and cleared by the group, which counts who has joined."""
         self.sync: Waiting | None = None
         self.is_new = False
         """Its first JoinGroup has not been answered yet."""
+        self.is_loaded = False
+        """Read from the log: of its protocols only the chosen one is known."""
         self.session_deadline: int | None = None
         self.session_entry = 0
         """The time under which the session stands in the heap of deadlines."""
@@ -113,25 +122,27 @@ class ClassicGroup:
     """A group whose members run the assignment themselves: one of them, the leader, for all."""
 
     __slots__ = (
-        "causes",
+        "_subscribed_topics",
+        "_supporters",
         "generation",
         "group_id",
         "initial_delay_left_ms",
         "join_deadline",
+        "joined_count",
         "leader_id",
+        "loaded_at",
         "members",
         "new_member_added",
         "pending_members",
         "pending_sync",
-        "previous_assignments",
         "protocol",
         "protocol_type",
-        "rebalance_started",
         "state",
         "state_timestamp",
         "static_members",
-        "subscribed_topics",
+        "story",
         "sync_deadline",
+        "topic_sizes",
     )
 
     def __init__(self, group_id: str, now: int) -> None:
@@ -142,23 +153,28 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader_id: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}
+        self.members: dict[str, Member] = _NONE
+        self.static_members: dict[str, str] = _NONE
         """Instance id to member id."""
-        self.pending_members: dict[str, int] = {}
+        self._supporters: dict[str, int] = _NONE
+        """How many members support each protocol."""
+        self.joined_count = 0
+        """How many members wait in JoinGroup."""
+        self.pending_members: dict[str, int] = _NONE
         """Member ids handed out and not yet used, with the time each is forgotten."""
-        self.pending_sync: set[str] = set()
+        self.pending_sync: frozenset[str] = frozenset()
+        """Who has not sent SyncGroup in this generation."""
         self.new_member_added = False
         self.initial_delay_left_ms: int | None = None
         """Set during the first rebalance of an empty group, which waits for more members to come."""
         self.join_deadline: int | None = None
         self.sync_deadline: int | None = None
-        self.subscribed_topics: set[str] | None = set()
-        """What the members subscribe to; None when a subscription cannot be read."""
-        # For the history: why this rebalance, since when, and who had what before.
-        self.causes: list[tuple[str, str, str]] = []
-        self.rebalance_started: int | None = None
-        self.previous_assignments: dict[str, Any] = {}
+        self._subscribed_topics: set[str] | None = None
+        # For the history: the rebalance under way, when the group was read from the log, and how many partitions
+        # its topics had when it was last assigned.
+        self.story: RebalanceStory | None = None
+        self.loaded_at: int | None = None
+        self.topic_sizes: dict[str, int | None] | None = None
 
     # --- state --------------------------------------------------------------------------------------------
 
@@ -174,11 +190,17 @@ class ClassicGroup:
     @property
     def is_simple(self) -> bool:
         """Only ever used to store offsets: nobody has joined it."""
-        return self.protocol_type is None or self.protocol_type == ""
+        return self.protocol_type is None
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return max(0, max((member.rebalance_timeout_ms for member in self.members.values()), default=0))
+
+    def begin_story(self, now: int) -> RebalanceStory:
+        """Notes who has what before a rebalance changes it; the same story goes on until the rebalance ends."""
+        if self.story is None:
+            self.story = RebalanceStory(self, now)
+        return self.story
 
     # --- members ------------------------------------------------------------------------------------------
 
@@ -195,26 +217,34 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not in group {self.group_id}")
         return member
 
+    def check_generation(self, generation: int) -> None:
+        if generation != self.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"{generation} is not {self.generation}")
+
     def add(self, member: Member, protocol_type: str) -> None:
         if not self.members:
+            self.members, self.static_members, self._supporters = {}, {}, {}
             self.protocol_type = protocol_type
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
-        self.pending_members.pop(member.member_id, None)
+        self._count(member.protocols, 1)
+        self.forget_pending(member.member_id)
 
-    def remove(self, member_id: str) -> Member | None:
-        member = self.members.pop(member_id, None)
-        if member is None:
-            return None
-        if member.instance_id is not None and self.static_members.get(member.instance_id) == member_id:
+    def remove(self, member_id: str) -> None:
+        if member_id not in self.members:
+            return
+        member = self.members.pop(member_id)
+        if member.join is not None:
+            self.joined_count -= 1
+        if member.instance_id is not None:
             del self.static_members[member.instance_id]
-        self.pending_sync.discard(member_id)
+        self._count(member.protocols, -1)
+        self.pending_sync -= {member_id}
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
-        return member
 
     def replace_static(self, instance_id: str, new_member_id: str) -> Member:
         """A static member came back under a new id: it takes its old place."""
@@ -237,17 +267,40 @@ class ClassicGroup:
         }
         self.static_members[instance_id] = new_member_id
         if old_id in self.pending_sync:
-            self.pending_sync.discard(old_id)
-            self.pending_sync.add(new_member_id)
+            self.pending_sync = self.pending_sync - {old_id} | {new_member_id}
         if self.leader_id == old_id:
             self.leader_id = new_member_id
         return replacement
 
-    def has_all_joined(self) -> bool:
-        return not self.pending_members and all(member.join is not None for member in self.members.values())
+    def hand_out(self, member_id: str, until: int) -> None:
+        """A member id was given to somebody who has to come back with it."""
+        if not self.pending_members:
+            self.pending_members = {}
+        self.pending_members[member_id] = until
 
-    def waiting_joins(self) -> int:
-        return sum(member.join is not None for member in self.members.values())
+    def forget_pending(self, member_id: str) -> bool:
+        if member_id not in self.pending_members:
+            return False
+        del self.pending_members[member_id]
+        return True
+
+    # --- the join phase -----------------------------------------------------------------------------------
+
+    def park(self, member: Member, waiting: Waiting) -> None:
+        """The member waits in JoinGroup."""
+        if member.join is None:
+            self.joined_count += 1
+        member.join = waiting
+
+    def unpark(self, member: Member) -> Waiting | None:
+        """Whom to answer, if the member waits in JoinGroup; it no longer does."""
+        waiting, member.join = member.join, None
+        if waiting is not None:
+            self.joined_count -= 1
+        return waiting
+
+    def has_all_joined(self) -> bool:
+        return not self.pending_members and self.joined_count == len(self.members)
 
     def elect_joined_leader(self) -> bool:
         """Makes sure the leader is one that joined; False when nobody did."""
@@ -262,21 +315,32 @@ class ClassicGroup:
 
     # --- the protocol -------------------------------------------------------------------------------------
 
-    def candidates(self, members: Iterable[Member] | None = None) -> set[str]:
-        """Protocols that every member supports."""
-        chosen = list(self.members.values() if members is None else members)
-        if not chosen:
-            return set()
-        return set.intersection(*({name for name, _ in member.protocols} for member in chosen))
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        self._count(member.protocols, -1)
+        member.protocols = protocols
+        member.is_loaded = False
+        self._count(protocols, 1)
 
-    def supports(self, protocol_type: str, protocols: list[tuple[str, bytes]]) -> bool:
+    def _count(self, protocols: Protocols, change: int) -> None:
+        # A name offered twice counts once.
+        for name in {name for name, _ in protocols}:
+            self._supporters[name] = self._supporters.get(name, 0) + change
+            if not self._supporters[name]:
+                del self._supporters[name]
+
+    def candidates(self) -> set[str]:
+        """Protocols that every member supports."""
+        return {name for name, count in self._supporters.items() if count == len(self.members)}
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member with these protocols can be in the group."""
         if not self.members:
             # Also in the middle of a rebalance from which everyone has gone.
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
             return False
-        return bool({name for name, _ in protocols} & self.candidates())
+        everybody = len(self.members)
+        return any(self._supporters.get(name) == everybody for name, _ in protocols)
 
     def vote(self) -> str:
         """Most votes wins; of equal ones the first by name, so that every run decides alike."""
@@ -284,8 +348,16 @@ class ClassicGroup:
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return min(votes, key=lambda name: (-votes[name], name))
 
-    def refresh_subscriptions(self) -> None:
-        self.subscribed_topics = self._read_subscriptions()
+    @property
+    def subscribed_topics(self) -> set[str] | None:
+        """What the members subscribed to when they were last assigned; None where that cannot be read."""
+        if self._subscribed_topics is _NOT_READ:
+            self._subscribed_topics = self._read_subscriptions()
+        return self._subscribed_topics
+
+    def subscriptions_changed(self) -> None:
+        """A new generation: what its members subscribe to is read when somebody asks."""
+        self._subscribed_topics = _NOT_READ
 
     def _read_subscriptions(self) -> set[str] | None:
         if not self.members:
@@ -294,25 +366,20 @@ class ClassicGroup:
             return None
         topics: set[str] = set()
         for member in self.members.values():
+            metadata = member.metadata_for(self.protocol)
             try:
-                subscription = decode_versioned(
-                    ConsumerProtocolSubscription, member.metadata_for(self.protocol), accept_newer=True
-                )
+                if metadata[:1] >= b"\x80":
+                    raise ProtocolError("a negative version")
+                # Every version begins as version 0 does, and the topics are in that.
+                topics.update(ConsumerProtocolSubscription.decode(metadata, 0, 2).topics)
             except ProtocolError:
                 return None
-            topics.update(subscription.topics)
         return topics
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether a member may be consuming the topic; when in doubt, yes."""
-        return self.subscribed_topics is None or topic in self.subscribed_topics
-
-    def assignments(self) -> dict[str, Any]:
-        """Who has which partitions, for people: `{member: {topic: [partitions]}}`, or a size where unreadable."""
-        return {
-            member.member_id: readable_assignment(self.protocol_type, member.assignment)
-            for member in self.members.values()
-        }
+        topics = self.subscribed_topics
+        return topics is None or topic in topics
 
     # --- stored form --------------------------------------------------------------------------------------
 
@@ -342,38 +409,28 @@ class ClassicGroup:
     def from_record(cls, group_id: str, value: GroupMetadataValue, now: int) -> "ClassicGroup":
         group = cls(group_id, now)
         group.generation = value.generation
-        group.protocol_type = value.protocol_type or None
+        group.protocol_type = intern(value.protocol_type) if value.protocol_type else None
         group.state_timestamp = value.current_state_timestamp
+        group.protocol = None if value.protocol is None else intern(value.protocol)
         for stored in value.members:
             # A group stored before versions had a rebalance timeout uses the session's.
             rebalance_timeout = stored.rebalance_timeout if stored.rebalance_timeout >= 0 else stored.session_timeout
-            protocols = [(value.protocol, stored.subscription)] if value.protocol is not None else []
             member = Member(
                 stored.member_id,
                 stored.group_instance_id,
-                stored.client_id,
-                stored.client_host,
+                intern(stored.client_id),
+                intern(stored.client_host),
                 rebalance_timeout,
                 stored.session_timeout,
-                protocols,
+                [] if group.protocol is None else [(group.protocol, stored.subscription)],
                 stored.assignment,
             )
+            member.is_loaded = True
             group.add(member, value.protocol_type)
-        group.protocol = value.protocol
-        group.leader_id = value.leader
-        group.state = GroupState.STABLE if group.members else GroupState.EMPTY
-        group.refresh_subscriptions()
+        if group.members:
+            group.state = GroupState.STABLE
+            group.loaded_at = now
+            if value.leader in group.members:
+                group.leader_id = value.leader
+        group.subscriptions_changed()
         return group
-
-
-def readable_assignment(protocol_type: str | None, assignment: bytes) -> Any:
-    if not assignment:
-        return {}
-    if protocol_type == CONSUMER:
-        try:
-            decoded = decode_versioned(ConsumerProtocolAssignment, assignment, accept_newer=True)
-        except ProtocolError:
-            pass
-        else:
-            return {part.topic: sorted(part.partitions) for part in decoded.assigned_partitions}
-    return f"{len(assignment)} bytes"

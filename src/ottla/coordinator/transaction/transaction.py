@@ -41,6 +41,15 @@ class TransactionState(enum.IntEnum):
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
+class ProducerIdAndEpoch(NamedTuple):
+    """What InitProducerId and EndTxn hand out."""
+
+    producer_id: int
+    producer_epoch: int
+    ongoing_producer_id: int = NO_PRODUCER_ID
+    ongoing_producer_epoch: int = NO_EPOCH
+
+
 S = TransactionState
 ALLOWED: dict[TransactionState, set[TransactionState]] = {
     S.EMPTY: {S.EMPTY, S.ONGOING, S.DEAD, S.PREPARE_ABORT},  # PREPARE_ABORT: with epochs per transaction (KIP-890)
@@ -57,7 +66,7 @@ IDLE = {S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT}
 
 
 class Transaction(NamedTuple):
-    """What is stored of one transactional id. A change makes a new one, which `checked` holds against the table."""
+    """What is stored of one transactional id. A change makes a new one, which is held against the table."""
 
     transactional_id: str
     producer_id: int

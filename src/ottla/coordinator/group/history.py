@@ -1,0 +1,102 @@
+"""Why a group rebalanced: causes noted as they happen, and the event that sums a rebalance up when it ends. Pure."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from ottla.protocol.primitives import ProtocolError
+
+if TYPE_CHECKING:
+    from ottla.coordinator.group.classic_group import ClassicGroup
+
+CONSUMER = "consumer"
+"""The protocol type whose subscriptions and assignments we can read."""
+
+JOINED = "joined"
+LEFT = "left"
+LEFT_BEFORE_JOINING = "left before joining"
+TIMED_OUT = "timed out"
+NEVER_CONFIRMED = "gave up waiting to join"
+DID_NOT_REJOIN = "did not rejoin in time"
+NEVER_SYNCED = "never synced"
+CHANGED_SUBSCRIPTION = "changed its subscription"
+LEADER_REJOINED = "leader rejoined"
+TOPIC_CHANGED = "topic changed"
+CAME_BACK = "static member came back"
+COORDINATOR_MOVED = "coordinator moved"
+REJOINED = "rejoined"
+NO_ROOM = "found no room"
+OVER_CAPACITY = "group is over its maximum size"
+NOT_STORED = "assignment too large to store"
+
+REASON_MAX = 255
+"""What clients cut their reasons to. One that does not is no reason to fill the history."""
+CAUSES_MAX = 100
+"""Of one rebalance. A group that cannot settle notes the first hundred."""
+
+
+class Cause(NamedTuple):
+    """One thing that made a rebalance necessary, or happened during it."""
+
+    what: str
+    member_id: str = ""
+    reason: str = ""
+    """In the words of the client, where it gave any."""
+
+
+class Rebalanced(NamedTuple):
+    """A rebalance that ended: what `ottla group history` shows."""
+
+    group_id: str
+    generation: int
+    started: int
+    finished: int
+    protocol: str | None
+    leader: str | None
+    causes: list[Cause]
+    before: dict[str, Any]
+    """Who had which partitions: `{member: {topic: [partitions]}}`."""
+    after: dict[str, Any]
+
+
+class RebalanceStory:
+    """What is known of the rebalance under way."""
+
+    __slots__ = ("before", "causes", "protocol_type", "started")
+
+    def __init__(self, group: "ClassicGroup", now: int) -> None:
+        self.started = now
+        self.causes: list[Cause] = []
+        self.protocol_type = group.protocol_type
+        self.before = {m.member_id: m.assignment for m in group.members.values() if not m.is_new}
+
+    def note(self, what: str, member_id: str = "", reason: str | None = None) -> None:
+        if len(self.causes) < CAUSES_MAX:
+            self.causes.append(Cause(what, member_id, (reason or "")[:REASON_MAX]))
+
+    def end(self, group: "ClassicGroup", now: int) -> Rebalanced:
+        return Rebalanced(
+            group.group_id,
+            group.generation,
+            self.started,
+            now,
+            group.protocol,
+            group.leader_id,
+            self.causes,
+            {who: readable_assignment(self.protocol_type, data) for who, data in self.before.items()},
+            {m.member_id: readable_assignment(group.protocol_type, m.assignment) for m in group.members.values()},
+        )
+
+
+def readable_assignment(protocol_type: str | None, assignment: bytes) -> Any:
+    """`{topic: [partitions]}`, or how many bytes where they cannot be read."""
+    if not assignment:
+        return {}
+    if protocol_type == CONSUMER:
+        try:
+            # Every version begins as version 0 does, and the partitions are in that.
+            decoded = ConsumerProtocolAssignment.decode(assignment, 0, 2)
+        except ProtocolError:
+            pass
+        else:
+            return {part.topic: sorted(part.partitions) for part in decoded.assigned_partitions}
+    return f"{len(assignment)} bytes"

@@ -1,0 +1,117 @@
+"""InitProducerId: which id and epoch a producer gets, who is fenced by it, and what happens to an open transaction. Pure."""
+
+from typing import NamedTuple
+
+from ottla.coordinator.transaction.config import TransactionConfig
+from ottla.coordinator.transaction.transaction import (
+    LAST_CLIENT_EPOCH,
+    NEVER_MS,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerIdAndEpoch,
+    Transaction,
+    TransactionState,
+)
+from ottla.errors import ErrorCode, KafkaError
+
+S = TransactionState
+
+
+class Wish(NamedTuple):
+    """What a producer asks for."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: tuple[int, int] | None = None
+    """The producer id and epoch it says it has (KIP-360)."""
+    two_phase: bool = False
+    keep_prepared: bool = False
+
+
+class Start(NamedTuple):
+    """The transactional id from now on, what the producer is told, and the epoch a repeated request would name."""
+
+    transaction: Transaction
+    answer: ProducerIdAndEpoch
+    last_epoch: int = NO_EPOCH
+
+
+def check(wish: Wish, config: TransactionConfig) -> Wish:
+    """Refuses what no state could grant; gives the wish with the timeout that will be stored."""
+    if wish.two_phase and not config.two_phase_commit_enable:
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "two-phase commit is off: set transaction.two.phase.commit.enable=true on the brokers",
+        )
+    if wish.keep_prepared and not wish.two_phase:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "keepPreparedTxn needs enable2Pc")
+    if wish.two_phase:
+        return wish._replace(timeout_ms=NEVER_MS)
+    if not 0 < wish.timeout_ms <= config.max_timeout_ms:
+        raise KafkaError(
+            ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+            f"{wish.timeout_ms} ms is not within 1 and transaction.max.timeout.ms ({config.max_timeout_ms})",
+        )
+    return wish
+
+
+def first(wish: Wish, producer_id: int, now: int) -> Start:
+    """A transactional id nobody has used, or that has expired."""
+    fresh = Transaction(wish.transactional_id, producer_id, 0, wish.timeout_ms, S.EMPTY, frozenset(), -1, now)
+    return Start(fresh, ProducerIdAndEpoch(producer_id, 0))
+
+
+def may_continue(known: Transaction, expected: tuple[int, int]) -> bool:
+    """Whether a producer that names the id and epoch it had is one this transactional id belonged to (KIP-360)."""
+    producer_id, producer_epoch = expected
+    if producer_id == known.producer_id:
+        return True
+    return producer_id == known.previous_producer_id and producer_epoch >= LAST_CLIENT_EPOCH
+
+
+def next_epoch(known: Transaction, wish: Wish, last_epoch: int, spare_producer_id: int, now: int) -> Start:
+    """No transaction is open: the producer gets the next epoch, or where epochs are used up a new id.
+
+    `last_epoch` is the one before the last bump: who names it repeats a request whose answer was lost.
+    """
+    epoch, expected = known.producer_epoch, wish.expected
+    reset = {
+        "state": S.EMPTY,
+        "partitions": frozenset(),
+        "start_timestamp": -1,
+        "timeout_ms": wish.timeout_ms,
+        "next_producer_id": NO_PRODUCER_ID,
+        "next_producer_epoch": NO_EPOCH,
+        "client_version": 0,
+    }
+    if epoch >= LAST_CLIENT_EPOCH and (expected is None or expected[1] == epoch):
+        changed = known.change(
+            now, producer_id=spare_producer_id, producer_epoch=0, previous_producer_id=known.producer_id, **reset
+        )
+        last_epoch = epoch
+    elif expected is None:
+        changed = known.change(now, producer_epoch=epoch + 1, previous_producer_id=NO_PRODUCER_ID, **reset)
+        last_epoch = NO_EPOCH
+    elif expected == (known.producer_id, epoch):
+        changed = known.change(now, producer_epoch=epoch + 1, previous_producer_id=NO_PRODUCER_ID, **reset)
+        last_epoch = epoch
+    elif expected[1] == last_epoch:
+        # The answer to its first request got lost: it gets the same again.
+        changed = known.change(now, **reset)
+    else:
+        raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{known.transactional_id} is at epoch {epoch}")
+    return Start(changed, ProducerIdAndEpoch(changed.producer_id, changed.producer_epoch), last_epoch)
+
+
+def take_over_prepared(known: Transaction, wish: Wish, now: int) -> Start:
+    """A new instance finds its prepared transaction as it was, under the old epoch, and works on under the next:
+    the old instance is fenced, the transaction is not touched (KIP-939)."""
+    epoch = max(known.producer_epoch, known.next_producer_epoch) + 1
+    if epoch > LAST_CLIENT_EPOCH:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "decide the prepared transaction first: its epochs are used up")
+    changed = known.change(
+        now, next_producer_id=known.producer_id, next_producer_epoch=epoch, timeout_ms=wish.timeout_ms
+    )
+    return Start(
+        changed, ProducerIdAndEpoch(known.producer_id, epoch, known.producer_id, known.producer_epoch), NO_EPOCH
+    )
