@@ -3,7 +3,8 @@
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ottla.errors import OttlaError
@@ -73,6 +74,26 @@ class Disk:
     def sync(self, handle: int) -> None:
         """Blocks until the file's bytes are on stable storage. Any thread."""
         os.fdatasync(handle) if hasattr(os, "fdatasync") else os.fsync(handle)
+
+    def run_all(self, jobs: Sequence[Callable[[], None]]) -> list[OSError | None]:
+        """Runs jobs that wait for the disk side by side, which a disk does better than one by one; their errors."""
+        errors: list[OSError | None] = [None] * len(jobs)
+        numbers = iter(range(len(jobs)))
+
+        def work() -> None:
+            for number in numbers:
+                try:
+                    jobs[number]()
+                except OSError as error:
+                    errors[number] = error
+
+        threads = [threading.Thread(target=work, name="disk", daemon=True) for _ in range(min(8, len(jobs)) - 1)]
+        for thread in threads:
+            thread.start()
+        work()
+        for thread in threads:
+            thread.join()
+        return errors
 
     # --- names --------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 Whether the last broker left in order is told by a mark that its closing wrote and our loading removes.
 """
 
+import functools
 import logging
 import resource
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from ottla.log.checkpoints import (
 )
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
+from ottla.log.flush import FlushTicket
 from ottla.log.open_files import OpenFiles
 from ottla.log.partition_log import PartitionLog
 from ottla.types import ZERO_UUID, TopicPartition
@@ -32,6 +34,8 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 DELETED_SUFFIX = "-delete"
+
+_CLOSED_TOGETHER = 64
 
 
 class LogDirectory:
@@ -237,13 +241,9 @@ class LogDirectory:
             # Nothing is known of what lies here, so nothing may be said about it.
             self.disk.close(self._lock)
             return
-        clean = True
-        for partition, each in self.logs.items():
-            try:
-                each.close()
-            except KafkaError as error:
-                log.error("%s was not closed cleanly: %s", partition, error)
-                clean = False
+        logs = list(self.logs.values())
+        chunks = [logs[start : start + _CLOSED_TOGETHER] for start in range(0, len(logs), _CLOSED_TOGETHER)]
+        clean = all([self._close_logs(chunk) for chunk in chunks])
         try:
             self.checkpoint()
             if clean:
@@ -253,6 +253,28 @@ class LogDirectory:
             log.error("%s was not closed cleanly: %s", self.path, error)
         finally:
             self.disk.close(self._lock)
+
+    def _close_logs(self, logs: list[PartitionLog]) -> bool:
+        """Closes some logs, waiting for the disk but once; whether all went well."""
+        tickets = []
+        for each in logs:
+            try:
+                tickets.append((each, each.begin_close()))
+            except KafkaError as error:
+                log.error("%s was not closed cleanly: %s", each.topic_partition, error)
+                each.finish_close(None)
+        errors = self.disk.run_all([functools.partial(self._settle, each, ticket) for each, ticket in tickets])
+        for (each, ticket), problem in zip(tickets, errors, strict=True):
+            if problem is not None:
+                log.error("%s was not closed cleanly: %s", each.topic_partition, problem)
+                each.flush_failed(ticket)
+            each.finish_close(ticket if problem is None else None)
+        return len(tickets) == len(logs) and not any(errors)
+
+    def _settle(self, each: PartitionLog, ticket: FlushTicket) -> None:
+        """The part of closing that waits for the disk. Any thread."""
+        ticket.sync(self.disk)
+        each.save_epochs()
 
 
 def partition_of(name: str) -> TopicPartition | None:

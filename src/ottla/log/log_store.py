@@ -270,7 +270,7 @@ class LogStore:
             self._mend()
         self.segments.purge()
         active = self.segments.active
-        if active.unsynced:
+        if active.unsynced and active.needs_index_files():
             active.save_indexes()
             active.unsynced_indexes = True
 

@@ -586,6 +586,12 @@ class PartitionLog:
         entries = self.leader_epochs.to_save(self.log_end_offset)
         return None if entries is None else (f"{self.directory}/{EPOCHS_FILE}", encode_epochs(entries))
 
+    def save_epochs(self) -> None:
+        """Writes the leader epochs if the file lacks something. Any thread, when nothing is appended."""
+        if (unsaved := self.epochs_to_save()) is not None:
+            self.disk.write_file(*unsaved)
+            self.leader_epochs.is_dirty = False
+
     def begin_close(self) -> FlushTicket:
         """All of closing but the waiting: sync the ticket, save the epochs, then `finish_close`."""
         try:

@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 from ottla.log.checkpoints import CorruptCheckpoint, decode_epochs
 from ottla.log.disk import Disk
-from ottla.log.index import CorruptIndex, OffsetIndex
 from ottla.log.leader_epochs import LeaderEpochCache
 from ottla.log.open_files import OpenFiles
 from ottla.log.producer_state import ProducerStateManager
 from ottla.log.replay import needs_bytes, note_batch
-from ottla.log.scan import scan_batches, scan_headers
-from ottla.log.segment import SUFFIXES, Segment, file_name
+from ottla.log.scan import BATCHES_CHUNK, scan_batches, scan_headers
+from ottla.log.segment import INT32_MAX, SUFFIXES, Segment, file_name
 from ottla.log.snapshot_files import SUFFIX as SNAPSHOT_SUFFIX
 from ottla.log.snapshot_files import SnapshotFiles
 from ottla.log.transaction_index import AbortedTransaction
-from ottla.protocol.record_batch import CorruptBatch, check_crc
+from ottla.protocol.record_batch import HEADER_SIZE, CorruptBatch, check_crc
 
 log = logging.getLogger("ottla.log")
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
+_MAGIC_POSITION = 16
 
 
 class LoadedLog(NamedTuple):
@@ -207,7 +207,7 @@ class LogLoader:
             position, next_offset, error = self._recover_from(segment, position, next_offset, recovery_point)
             if error is None:
                 break
-            resumed = self._find_next_good(segment, position) if next_offset < recovery_point else None
+            resumed = self._find_next_good(segment, position, next_offset) if next_offset < recovery_point else None
             if resumed is None:
                 log.warning("cutting %s at position %d of %d: %s", segment.path(".log"), position, size, error)
                 self.disk.truncate(segment.file.handle(), position)
@@ -241,23 +241,27 @@ class LogLoader:
             return position, next_offset, error.detail
         return position, next_offset, None
 
-    def _find_next_good(self, segment: Segment, position: int) -> int | None:
-        """The first whole batch after a damaged place that the index file knows of."""
-        try:
-            index = OffsetIndex.from_bytes(self.disk.read_file(segment.path(".index")), segment.size)
-        except (CorruptIndex, OSError):
-            return None
-        handle = segment.file.handle()
-        for offset, at in zip(index.offsets, index.positions, strict=True):
-            if at > position:
-                try:
-                    _, header, batch = next(scan_batches(self.disk, handle, at, segment.size))
-                    check_crc(batch, 0, header)
-                except CorruptBatch:
-                    continue
-                if header.last_offset == segment.base_offset + offset:
-                    return at
+    def _find_next_good(self, segment: Segment, position: int, next_offset: int) -> int | None:
+        """The first whole batch after a damaged place: a header that makes sense, and a checksum that is right."""
+        handle, start = segment.file.handle(), position + 1
+        while start + HEADER_SIZE <= segment.size:
+            chunk = self.disk.pread(handle, BATCHES_CHUNK, start)
+            at = chunk.find(b"\x02", _MAGIC_POSITION)
+            while at >= 0:
+                candidate = start + at - _MAGIC_POSITION
+                if self._is_batch(segment, candidate, next_offset):
+                    return candidate
+                at = chunk.find(b"\x02", at + 1)
+            start += max(1, len(chunk) - _MAGIC_POSITION)
         return None
+
+    def _is_batch(self, segment: Segment, position: int, next_offset: int) -> bool:
+        try:
+            _, header, batch = next(scan_batches(self.disk, segment.file.handle(), position, segment.size))
+            check_crc(batch, 0, header)
+        except CorruptBatch:
+            return False
+        return next_offset <= header.base_offset <= segment.base_offset + INT32_MAX
 
 
 def offset_of(name: str) -> int:

@@ -30,6 +30,9 @@ _STEP = struct.Struct(">qi4xb6xi")
 _WALK_CHUNK = 4096 + 64
 _HINTS_MAX = 16
 
+_UNINDEXED_BYTES = 64 * 1024
+"""A log this small is read faster than its index files are opened."""
+
 
 def file_name(base_offset: int, suffix: str = "") -> str:
     """Kafka's name: twenty digits, so that names sort as offsets do.
@@ -141,8 +144,9 @@ class Segment:
             if self.size and not self._is_latest(offset_index, last):
                 raise CorruptIndex("the largest timestamp is not that of its batch")
         except (CorruptIndex, OSError) as error:
-            if self.size:
-                log.warning("rebuilding the indexes of %s: %s", self.path(".log"), error)
+            if self.size <= _UNINDEXED_BYTES and isinstance(error, FileNotFoundError):
+                return self.rebuild_indexes()
+            log.warning("rebuilding the indexes of %s: %s", self.path(".log"), error)
             return self._rebuild_and_save()
         self.offset_index, self.time_index = offset_index, time_index
         self._saved_offsets, self._saved_times = len(offset_index), len(time_index)
@@ -216,6 +220,10 @@ class Segment:
         """Indexes the largest timestamp, which the last entry of a finished time index must be."""
         if self._max_timestamp is not None and self._max_timestamp >= 0 and self.time_index is not None:
             self.time_index.append(self._max_timestamp, self._offset_of_max_timestamp - self.base_offset)
+
+    def needs_index_files(self) -> bool:
+        """Whether leaving without index files would cost the next start anything, or leave stale ones behind."""
+        return self.size > _UNINDEXED_BYTES or self.disk.exists(self.path(".index"))
 
     def save_indexes(self) -> list[str]:
         """Writes what the index files lack and gives their paths. Nothing is synced."""
@@ -479,16 +487,22 @@ class Segment:
                 header = self.header_at(start)
                 if header.record_count and header.max_timestamp == self.max_timestamp:
                     return _latest(self._records_at(start, header)), header
+        found: tuple[Record, BatchHeader] | None = None
         best: tuple[int, BatchHeader] | None = None
+        latest = NO_TIMESTAMP - 1
         start = self.find_position(max(start_offset, self.base_offset))
-        if start is not None:
-            for position, header in scan_headers(self.disk, self.file.handle(), start, end):
-                if header.record_count and (best is None or header.max_timestamp > best[1].max_timestamp):
-                    best = position, header
-        if best is None:
+        if start is None:
             return None
-        records = [record for record in self._records_at(*best) if record.offset >= start_offset]
-        return (_latest(records), best[1]) if records else None
+        for position, header in scan_headers(self.disk, self.file.handle(), start, end):
+            if not header.record_count or header.max_timestamp <= latest:
+                continue
+            if header.base_offset >= start_offset:
+                best, latest = (position, header), header.max_timestamp
+            elif records := [r for r in self._records_at(position, header) if r.offset >= start_offset]:
+                # The first batch may reach back before the start: its latest record may be out of reach.
+                found = _latest(records), header
+                latest = found[0].timestamp
+        return found if best is None else (_latest(self._records_at(*best)), best[1])
 
     def _records_at(self, position: int, header: BatchHeader) -> list[Record]:
         return read_records(self.disk.pread(self.file.handle(), header.size_bytes, position), 0, header)

@@ -1,7 +1,7 @@
 """A simulated disk under the log's Disk port: it can be full, fail, and forget what was never synced."""
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ottla.errors import OttlaError
@@ -183,6 +183,17 @@ class SimDisk(Disk):
         file = self._file(handle)
         file.synced = bytes(file.content)
         self.platter._make_durable()
+
+    def run_all(self, jobs: Sequence[Callable[[], None]]) -> list[OSError | None]:
+        """One by one: what a run does must depend on its seed alone."""
+        errors: list[OSError | None] = []
+        for job in jobs:
+            try:
+                job()
+                errors.append(None)
+            except OSError as error:
+                errors.append(error)
+        return errors
 
     # --- names --------------------------------------------------------------------------------------------
 

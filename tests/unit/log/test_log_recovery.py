@@ -60,7 +60,7 @@ def test_duplicates_are_recognised_across_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_clean_start_reads_only_the_end_of_the_log(tmp_path: Path) -> None:
-    world = filled(tmp_path, 500, segment_bytes=1 << 20)
+    world = filled(tmp_path, 2000, segment_bytes=1 << 20)
     read = 0
 
     class CountingDisk(Disk):
@@ -72,7 +72,7 @@ def test_a_clean_start_reads_only_the_end_of_the_log(tmp_path: Path) -> None:
 
     world.disk = CountingDisk()
     world.restart()
-    assert world.log.log_end_offset == 500 and 0 < read < 5000
+    assert world.log.log_end_offset == 2000 and 0 < read < 5000
 
 
 def test_a_clean_start_opens_no_file_for_long(tmp_path: Path) -> None:

@@ -1,0 +1,260 @@
+"""A data directory with many logs: locking, checkpoints, clean and unclean starts."""
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from ottla.clock import monotonic
+from ottla.errors import OttlaError
+from ottla.log.config import TopicConfig
+from ottla.log.disk import Disk
+from ottla.log.log_directory import LogDirectory, partition_of
+from ottla.protocol.record_batch import build_batch
+from ottla.testing.log_world import NOON, FailingDisk
+from ottla.types import ZERO_UUID, TopicPartition
+
+ORDERS, PEOPLE = TopicPartition("my-orders", 12), TopicPartition("people", 0)
+TOPIC_ID = bytes(range(16))
+
+
+def opened(path: Path, disk: Disk | None = None, config: TopicConfig | None = None) -> LogDirectory:
+    directory = LogDirectory.open(str(path), disk=disk or Disk(), clock=lambda: NOON)
+    directory.load(None if config is None else lambda topic: config)
+    return directory
+
+
+def killed(directory: LogDirectory) -> None:
+    """The process dies: its locks and handles go, nothing is written."""
+    for log in directory.logs.values():
+        log.store.close()
+    directory.disk.close(directory._lock)
+
+
+def append(directory: LogDirectory, partition: TopicPartition, *values: bytes) -> None:
+    log = directory.logs[partition]
+    log.append(build_batch([(NOON, b"k", value, ()) for value in values]), leader_epoch=3)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+def test_logs_come_back_with_their_ids_and_offsets(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    directory.create_log(PEOPLE, TOPIC_ID[::-1], TopicConfig())
+    append(directory, ORDERS, b"a", b"b")
+    directory.close()
+    again = opened(tmp_path)
+    assert again.was_clean and set(again.logs) == {ORDERS, PEOPLE}
+    assert again.logs[ORDERS].topic_id == TOPIC_ID and again.logs[PEOPLE].topic_id == TOPIC_ID[::-1]
+    log = again.logs[ORDERS]
+    assert (log.log_end_offset, log.high_watermark, log.flushed_offset) == (2, 2, 2)
+    assert log.leader_epochs.entries() == [(3, 0)]
+    again.close()
+
+
+def test_the_files_are_kafkas(tmp_path: Path) -> None:
+    directory = opened(tmp_path, config=TopicConfig(cleanup_policy=("compact",)))
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a", b"b")
+    directory.logs[ORDERS].delete_records_before(1)
+    directory.close()
+    names = {
+        ".kafka_cleanshutdown",
+        ".lock",
+        "cleaner-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "my-orders-12",
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+    }
+    assert set(os.listdir(tmp_path)) == names
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nmy-orders 12 2\n"
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nmy-orders 12 2\n"
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\nmy-orders 12 1\n"
+    assert (tmp_path / "my-orders-12" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 1\n"
+    assert "AAECAwQFBgcICQoLDA0ODw" in (tmp_path / "my-orders-12" / "partition.metadata").read_text()
+
+
+def test_a_directory_has_one_owner(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    with pytest.raises(OttlaError, match=f"{tmp_path} is in use by process {os.getpid()}"):
+        opened(tmp_path)
+    directory.close()
+    opened(tmp_path).close()
+
+
+def test_a_crash_is_noticed_and_recovered_from(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a", b"b")
+    directory.close()
+    directory = opened(tmp_path)
+    append(directory, ORDERS, b"c")
+    killed(directory)
+    again = opened(tmp_path)
+    log = again.logs[ORDERS]
+    assert not again.was_clean
+    assert (log.log_end_offset, log.high_watermark, log.flushed_offset) == (3, 2, 2)
+    again.close()
+    assert opened(tmp_path).was_clean
+
+
+def test_a_checkpoint_brings_a_crashed_broker_further(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a", b"b")
+    directory.logs[ORDERS].flush()
+    directory.checkpoint()
+    killed(directory)
+    log = opened(tmp_path).logs[ORDERS]
+    assert (log.high_watermark, log.flushed_offset) == (2, 2)
+
+
+def test_a_checkpoint_without_change_writes_nothing(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    directory = opened(tmp_path, disk)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a")
+    directory.checkpoint()
+    disk.calls.clear()
+    directory.checkpoint()
+    assert disk.calls == []
+
+
+def test_a_checkpoint_can_be_planned_here_and_written_elsewhere(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a")
+    write = directory.plan_checkpoint()
+    append(directory, ORDERS, b"b")
+    write()
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nmy-orders 12 1\n"
+
+
+def test_leader_epochs_are_written_before_the_recovery_point_that_relies_on_them(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    directory = opened(tmp_path, disk)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a")
+    directory.logs[ORDERS].flush()
+    disk.fails("write_file")
+    with pytest.raises(OSError, match="write_file"):
+        directory.checkpoint()
+    disk.works()
+    directory.checkpoint()
+    killed(directory)
+    assert opened(tmp_path).logs[ORDERS].leader_epochs.entries() == [(3, 0)]
+
+
+def test_damaged_checkpoints_cost_time_not_data(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a", b"b")
+    directory.close()
+    for name in ("recovery-point", "replication"):
+        (tmp_path / f"{name}-offset-checkpoint").write_bytes(b"\xff garbage")
+    log = opened(tmp_path).logs[ORDERS]
+    assert (log.log_end_offset, log.high_watermark) == (2, 0)
+
+
+def test_one_log_that_cannot_be_opened_spares_the_others(tmp_path: Path) -> None:
+    class OneBadDisk(Disk):
+        def read_file(self, path: str) -> bytes:
+            if "people-0" in path:
+                raise OSError(5, "bad sector", path)
+            return super().read_file(path)
+
+    directory = opened(tmp_path)
+    for partition in (ORDERS, PEOPLE):
+        directory.create_log(partition, TOPIC_ID, TopicConfig())
+        append(directory, partition, b"a")
+    directory.close()
+    again = opened(tmp_path, OneBadDisk())
+    assert set(again.logs) == {ORDERS} and "bad sector" in again.failed[PEOPLE]
+    again.close()
+    assert "people 0 1" in (tmp_path / "recovery-point-offset-checkpoint").read_text(), "what was known is kept"
+    assert opened(tmp_path).logs[PEOPLE].log_end_offset == 1
+
+
+def test_a_directory_without_an_id_is_opened_without_one(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    directory.close()
+    (tmp_path / "my-orders-12" / "partition.metadata").unlink()
+    assert opened(tmp_path).logs[ORDERS].topic_id == ZERO_UUID
+
+
+def test_a_deleted_log_is_gone_from_the_checkpoints_and_from_the_next_start(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a")
+    directory.checkpoint()
+    path = directory.delete_log(ORDERS)
+    assert os.path.exists(path)
+    fresh = directory.create_log(ORDERS, TOPIC_ID[::-1], TopicConfig())
+    assert fresh.log_end_offset == 0
+    directory.close()
+    again = opened(tmp_path)
+    assert not os.path.exists(path) and again.logs[ORDERS].topic_id == TOPIC_ID[::-1]
+    again.close()
+
+
+def test_a_log_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    directory = opened(tmp_path, disk)
+    disk.fails("append")
+    with pytest.raises(OSError, match="append"):
+        directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    disk.works()
+    assert directory.logs == {} and not (tmp_path / "my-orders-12").exists()
+    assert directory.create_log(ORDERS, TOPIC_ID, TopicConfig()).log_end_offset == 0
+
+
+def test_a_log_that_does_not_close_well_leaves_no_clean_mark(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    directory = opened(tmp_path, disk)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a")
+    disk.fails("sync")
+    directory.close()
+    again = opened(tmp_path)
+    assert not again.was_clean and again.logs[ORDERS].log_end_offset == 1
+
+
+def test_settings_are_asked_for_by_topic(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    directory.close()
+    config = TopicConfig(max_message_bytes=77)
+    assert opened(tmp_path, config=config).logs[ORDERS].config.max_message_bytes == 77
+
+
+@pytest.mark.parametrize("name", ["meta.properties", "a", "-1", "a-", "a-b", "lost+found"])
+def test_other_names_are_no_partitions(name: str) -> None:
+    assert partition_of(name) is None
+
+
+@pytest.mark.slow
+def test_a_thousand_partitions_open_quickly_and_hold_no_descriptors(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    batch = build_batch([(NOON, b"k", b"v" * 50, ())] * 3)
+    for number in range(1000):
+        log = directory.create_log(TopicPartition("many", number), TOPIC_ID, TopicConfig())
+        log.append(batch, leader_epoch=1)
+    assert len(directory.files) <= directory.files.limit
+    directory.close()
+    again = LogDirectory.open(str(tmp_path), disk=Disk(), clock=lambda: NOON)
+    before = len(os.listdir("/proc/self/fd"))
+    started = monotonic()
+    again.load()
+    took = monotonic() - started
+    assert len(again.logs) == 1000 and all(log.log_end_offset == 3 for log in again.logs.values())
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert took < 3, "well under a second on an idle machine; the bound allows for a busy one"
+    again.close()
+
+
+def test_the_limit_on_handles_leaves_room_for_connections(tmp_path: Path) -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert 64 <= opened(tmp_path).files.limit <= max(64, soft // 2)
