@@ -140,6 +140,14 @@ def test_only_the_first_data_may_exceed_the_limit(world: DataWorld) -> None:
     assert sizes == [1, 0]
 
 
+def test_a_batch_larger_than_what_is_left_is_not_begun(world: DataWorld) -> None:
+    world.topic("orders", partitions=2)
+    world.append("orders", "x" * 100, partition=0)
+    world.append("orders", "y" * 5_000, partition=1)
+    answer = world.ask(fetch_request({("orders", 0): 0, ("orders", 1): 0}, max_bytes=1_000, **SESSIONLESS), 12)
+    assert [len(values_in(data)) for topic in answer.responses for data in topic.partitions] == [1, 0]
+
+
 def test_an_empty_partition_before_it_does_not_use_up_the_first_batch_rule(world: DataWorld) -> None:
     world.topic("orders", partitions=2)
     world.append("orders", "x" * 5_000, partition=1)
@@ -231,6 +239,21 @@ def test_min_bytes_counts_across_partitions_and_segments(world: DataWorld) -> No
     world.append("orders", "c", partition=1)
     world.wait()
     assert asked.is_answered
+
+
+def test_a_duplicate_is_no_news_to_those_who_wait(world: DataWorld) -> None:
+    world.topic("orders")
+    sequenced = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    world.append("orders", "a", **sequenced)
+    asked = poll(world, "orders", 1, max_wait_ms=60_000)
+    small = poll(world, "orders", 0, min_bytes=len(batch_of("a")) + 1, max_wait_ms=60_000)
+    committed = poll(world, "orders", 1, isolation_level=1, min_bytes=2 * len(batch_of("b")), max_wait_ms=60_000)
+    world.append("orders", "a", **sequenced)
+    world.wait()
+    assert not asked.is_answered and not small.is_answered
+    world.append("orders", "b")
+    world.wait()
+    assert not committed.is_answered
 
 
 def test_too_little_in_time_is_answered_in_the_end(world: DataWorld) -> None:

@@ -435,6 +435,17 @@ def test_a_failed_sync_is_never_taken_for_a_success(platter: SimPlatter) -> None
     assert world.log("orders").high_watermark == 1
 
 
+def test_a_batch_whose_sync_failed_is_not_acknowledged_as_a_duplicate_either(platter: SimPlatter) -> None:
+    world = world_on(platter, flush_before_ack=True)
+    world.topic("orders")
+    world.wait(100)
+    platter.fail_next("sync")
+    sequenced = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    assert world.produce("orders", "lost?", **sequenced).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    for acks in (-1, 1):
+        assert world.produce("orders", "lost?", acks=acks, **sequenced).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
 def test_what_arrives_during_a_sync_shares_the_next_one(platter: SimPlatter) -> None:
     world = world_on(platter, flush_before_ack=True)
     world.topic("orders")

@@ -217,6 +217,14 @@ def test_a_follower_may_join_once_it_has_what_is_committed_and_what_the_epoch_be
     assert not partition.replica.may_join(1, partition.high_watermark), "it is in already"
 
 
+def test_a_follower_behind_the_beginning_of_the_epoch_may_not_join_though_the_high_watermark_is_old() -> None:
+    partition = Partition(isr=(0, 1), end=7)
+    partition.fetches(2, 5)
+    assert not partition.replica.may_join(2, high_watermark=4)
+    partition.fetches(2, 7)
+    assert partition.replica.may_join(2, high_watermark=4)
+
+
 def test_a_silent_member_lags_and_a_steady_one_does_not() -> None:
     partition = Partition()
     for _ in range(8):
