@@ -1,10 +1,14 @@
-"""AsyncAdmin: topics, partitions, configs, records, offsets and the cluster itself, by request."""
+"""AsyncAdmin: topics, partitions, configs, records, offsets and the cluster itself, by request.
+
+Its calls about groups are in admin_groups.py.
+"""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from ottla.client.admin_groups import AsyncGroupAdmin
 from ottla.client.cluster_view import describe_topic
 from ottla.client.model import (
     CONFIG_SOURCES,
@@ -46,7 +50,7 @@ _RESOURCE_TYPES = {"topic": RESOURCE_TOPIC, "broker": RESOURCE_BROKER}
 _SET, _DELETE = 0, 1
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncGroupAdmin):
     """Asks about the cluster and changes it. Errors are KafkaError with the broker's code and words.
 
     >>> async with AsyncAdmin({"bootstrap.servers": "127.0.0.1:9092"}) as admin:

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from ottla.client.admin import AsyncAdmin
+from ottla.client.admin_groups import GroupAdmin
 from ottla.client.consumer import AsyncConsumer, PartitionLike
 from ottla.client.delivery import Delivery
 from ottla.client.model import (
@@ -104,7 +105,7 @@ class _Blocking(abc.ABC):
         """Closes the connections."""
 
 
-class Admin(_Blocking):
+class Admin(GroupAdmin, _Blocking):
     """Asks about the cluster and changes it. As AsyncAdmin, but each call waits.
 
     >>> with Admin({"bootstrap.servers": "127.0.0.1:9092"}) as admin:

@@ -1,0 +1,269 @@
+"""The admin's calls about groups, against a running broker: what members did is told, what cannot be is said."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ottla import Admin, AsyncAdmin, Broker, ErrorCode, KafkaError
+from ottla.client.admin_groups import AsyncGroupAdmin, GroupAdmin
+from ottla.client.group_model import CommittedOffset, GroupMember, read_assignment, read_subscription
+from ottla.client.model import Node
+from ottla.protocol.messages.find_coordinator import FindCoordinatorResponse
+from ottla.testing.raw_group import RawMember, settle
+from ottla.types import TopicPartition
+
+
+@pytest.fixture(scope="module")
+def quick_broker() -> Iterator[Any]:
+    """No waiting for company before a group's first generation."""
+    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(quick_broker: Any) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=quick_broker.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def group(topic: str) -> str:
+    return f"group-of-{topic}"
+
+
+@pytest.fixture
+def partitions(admin: Admin, topic: str) -> list[TopicPartition]:
+    admin.create_topic(topic, partitions=3)
+    return [TopicPartition(topic, i) for i in range(3)]
+
+
+def refused(code: ErrorCode) -> Any:
+    return pytest.raises(KafkaError, match=code.name)
+
+
+# Who is there
+
+
+def test_a_group_is_listed_with_its_state_and_its_coordinator(
+    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition]
+) -> None:
+    with RawMember(quick_broker.bootstrap, group, [partitions[0].topic]) as ann:
+        settle(ann, partitions=partitions)
+        (listed,) = [g for g in admin.list_groups() if g.group_id == group]
+        assert (listed.state, listed.group_type, listed.protocol_type) == ("Stable", "classic", "consumer")
+        assert listed.coordinator_id == admin.find_coordinators([group])[group].node_id
+        assert group in [g.group_id for g in admin.list_groups(states=["stable"], types=["classic"])]
+        assert group not in [g.group_id for g in admin.list_groups(states=["Empty"])]
+        assert admin.list_groups(types=["share"]) == []
+
+
+def test_members_are_described_with_what_they_want_and_have(
+    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+) -> None:
+    bootstrap = quick_broker.bootstrap
+    with (
+        RawMember(bootstrap, group, [topic], client_id="ann") as ann,
+        RawMember(bootstrap, group, [topic], client_id="bob", instance_id="desk-2") as bob,
+    ):
+        settle(ann, bob, partitions=partitions)
+        (described,) = admin.describe_groups([group])
+        assert (described.state, described.protocol, described.group_type) == ("Stable", "range", "classic")
+        assert described.coordinator == Node(
+            described.coordinator.node_id, "127.0.0.1", int(bootstrap.rpartition(":")[2])
+        )
+        by_client = {member.client_id: member for member in described.members}
+        assert by_client["ann"].member_id == ann.member_id
+        assert by_client["ann"].assignment == (partitions[0], partitions[2])
+        assert by_client["ann"].subscription.topics == (topic,)
+        assert by_client["bob"].group_instance_id == "desk-2" and by_client["bob"].is_static
+        assert by_client["bob"].host == "127.0.0.1" and by_client["bob"].client_host == "/127.0.0.1"
+        assert described.owners[partitions[1]].member_id == bob.member_id
+
+
+def test_a_group_that_is_not_there_is_an_error_and_the_others_keep_their_order(
+    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition]
+) -> None:
+    for name in (f"{group}-b", f"{group}-a"):
+        admin.alter_group_offsets(name, {partitions[0]: 1})
+    described = admin.describe_groups([f"{group}-b", f"{group}-a"])
+    assert [(g.group_id, g.state, g.members) for g in described] == [
+        (f"{group}-b", "Empty", ()),
+        (f"{group}-a", "Empty", ()),
+    ]
+    with refused(ErrorCode.GROUP_ID_NOT_FOUND):
+        admin.describe_groups([f"{group}-a", "no-such-group"])
+    with refused(ErrorCode.INVALID_GROUP_ID):
+        admin.describe_groups([""])
+
+
+def test_removing_a_static_member_by_its_instance_id(
+    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+) -> None:
+    """PROTOCOL §6.7: {no member id + instance id} is an administrator's removal."""
+    with RawMember(quick_broker.bootstrap, group, [topic], instance_id="desk-1") as ann:
+        settle(ann, partitions=partitions)
+        with refused(ErrorCode.UNKNOWN_MEMBER_ID):
+            admin.remove_members(group, instance_ids=["desk-9"])
+        admin.remove_members(group, instance_ids=["desk-1"])
+        assert admin.describe_groups([group])[0].members == ()
+        assert ann.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_removing_everyone_and_one_of_two(
+    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+) -> None:
+    bootstrap = quick_broker.bootstrap
+    with RawMember(bootstrap, group, [topic]) as ann, RawMember(bootstrap, group, [topic], instance_id="b") as bob:
+        settle(ann, bob, partitions=partitions)
+        admin.remove_members(group, member_ids=[ann.member_id])
+        assert [m.member_id for m in admin.describe_groups([group])[0].members] == [bob.member_id]
+        admin.remove_members(group)
+        assert admin.describe_groups([group])[0].state == "Empty"
+        admin.remove_members(group)  # nobody is left, and nothing is wrong with that
+
+
+# Offsets
+
+
+def test_positions_are_committed_read_and_forgotten(admin: Admin, group: str, partitions: list[TopicPartition]) -> None:
+    """MISSION C2, with the metadata that the committer gave."""
+    first, second, third = partitions
+    assert admin.list_group_offsets(group) == {}
+    admin.alter_group_offsets(group, {second: 7, first: CommittedOffset(3, 0, "žluť")})
+    assert admin.list_group_offsets(group) == {
+        first: CommittedOffset(3, 0, "žluť"),
+        second: CommittedOffset(7, -1, ""),
+    }
+    assert admin.list_group_offsets(group, [second, third], require_stable=True) == {second: CommittedOffset(7)}
+    admin.delete_group_offsets(group, [first])
+    assert admin.list_group_offsets(group).keys() == {second}
+    admin.alter_group_offsets(group, {})
+
+
+def test_what_a_coordinator_refuses_is_an_error_with_its_code(
+    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+) -> None:
+    with RawMember(quick_broker.bootstrap, group, [topic]) as ann:
+        settle(ann, partitions=partitions)
+        for mistake, code in [
+            (lambda: admin.alter_group_offsets(group, {partitions[0]: 1}), ErrorCode.UNKNOWN_MEMBER_ID),
+            (lambda: admin.delete_group_offsets(group, partitions), ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC),
+            (lambda: admin.delete_groups([group]), ErrorCode.NON_EMPTY_GROUP),
+            (lambda: admin.delete_groups(["no-such-group"]), ErrorCode.GROUP_ID_NOT_FOUND),
+            (lambda: admin.delete_group_offsets("no-such-group", partitions), ErrorCode.GROUP_ID_NOT_FOUND),
+            (lambda: admin.remove_members(group, member_ids=["nobody"]), ErrorCode.UNKNOWN_MEMBER_ID),
+            (
+                lambda: admin.alter_group_offsets(f"{group}-2", {partitions[0]: CommittedOffset(1, -1, "x" * 5000)}),
+                ErrorCode.OFFSET_METADATA_TOO_LARGE,
+            ),
+            (
+                lambda: admin.alter_group_offsets(f"{group}-2", {TopicPartition("no-such-topic", 0): 1}),
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ),
+        ]:
+            with refused(code):
+                mistake()
+        assert ann.heartbeat() == ErrorCode.NONE  # none of it disturbed the group
+
+
+def test_deleting_several_groups_deletes_those_it_can(
+    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+) -> None:
+    names = [f"{group}-{i}" for i in range(3)]
+    for name in names:
+        admin.alter_group_offsets(name, {partitions[0]: 1})
+    with refused(ErrorCode.GROUP_ID_NOT_FOUND):
+        admin.delete_groups([names[0], "no-such-group", names[1]])
+    left = [g.group_id for g in admin.list_groups() if g.group_id in names]
+    assert left == [names[2]]
+    assert admin.list_group_offsets(names[0]) == {}
+
+
+# Coordinators that move
+
+
+def test_a_coordinator_that_moves_or_loads_is_asked_for_again(
+    quick_broker: Any, group: str, partitions: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retries on COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
+    troubles = [
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    ]
+    real = AsyncGroupAdmin._send
+    lookups = 0
+
+    async def troubled(self: Any, api_key: int, request: Any, node_id: int, max_version: int | None = None) -> Any:
+        nonlocal lookups
+        response = await real(self, api_key, request, node_id, max_version)
+        if isinstance(response, FindCoordinatorResponse):
+            lookups += 1
+            if troubles and troubles[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                response.coordinators[0].error_code = troubles.pop(0)
+        elif troubles:
+            response.groups[0].error_code = troubles.pop(0)
+        return response
+
+    monkeypatch.setattr(AsyncGroupAdmin, "_send", troubled)
+    with Admin(bootstrap_servers=quick_broker.bootstrap, retry_backoff_ms=1) as admin:
+        assert admin.list_group_offsets(group, partitions) == {}
+    assert not troubles and lookups == 4
+
+
+def test_an_old_brokers_one_coordinator_at_a_time_is_enough(
+    quick_broker: Any, group: str, partitions: list[TopicPartition]
+) -> None:
+    """FindCoordinator below version 4 takes one key; OffsetFetch below 8 takes one group."""
+
+    async def story() -> None:
+        async with AsyncAdmin(bootstrap_servers=quick_broker.bootstrap) as admin:
+            await admin.alter_group_offsets(group, {partitions[0]: 5})
+            real = admin._network.request
+
+            async def as_of_old(api_key: int, build: Any, **how: Any) -> Any:
+                how["max_version"] = {10: 3, 9: 7, 15: 4}.get(api_key, how.get("max_version"))
+                return await real(api_key, build, **how)
+
+            admin._network.request = as_of_old  # type: ignore[method-assign, assignment]
+            found = await admin.find_coordinators([group, f"{group}-2"])
+            assert found.keys() == {group, f"{group}-2"}
+            assert await admin.list_group_offsets(group) == {partitions[0]: CommittedOffset(5)}
+            assert await admin.list_group_offsets(group, partitions) == {partitions[0]: CommittedOffset(5)}
+            assert (await admin.describe_groups([group]))[0].state == "Empty"
+            with refused(ErrorCode.GROUP_ID_NOT_FOUND):  # it was told as Dead
+                await admin.describe_groups(["no-such-group"])
+
+    asyncio.run(story())
+
+
+# Bytes
+
+
+def test_subscriptions_are_read_in_every_version_and_beyond() -> None:
+    """PROTOCOL §7 and the vector of §20."""
+    newest = bytes.fromhex("000300000001000174ffffffff0000000100017400000001000000000000000400057261636b41")
+    read = read_subscription(newest)
+    assert read is not None
+    assert (read.topics, read.owned_partitions) == (("t",), (TopicPartition("t", 0),))
+    assert (read.generation, read.rack) == (4, "rackA")
+    from_the_future = b"\x00\x09" + newest[2:] + b"more"
+    assert read_subscription(from_the_future) == read
+    assert read_subscription(b"") is None and read_subscription(b"\x00\x00garbage") is None
+    assert read_assignment(b"") == () and read_assignment(b"garbage") == ()
+
+
+def test_a_host_is_shown_without_javas_slash() -> None:
+    def host(text: str) -> str:
+        return GroupMember("m", None, "c", text, None, ()).host
+
+    assert (host("/10.0.0.1"), host("web-1/10.0.0.1"), host("10.0.0.1")) == ("10.0.0.1",) * 3
+
+
+def test_both_halves_of_the_group_calls_are_the_same() -> None:
+    def public(half: type) -> set[str]:
+        return {name for name in vars(half) if not name.startswith("_")}
+
+    assert public(AsyncGroupAdmin) == public(GroupAdmin)
