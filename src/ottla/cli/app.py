@@ -55,10 +55,15 @@ app.add_typer(log.app, name="log")
 def run(words: Sequence[str]) -> int:
     """Runs one command line and gives its exit status. No mistake of a user ends in a traceback."""
     prepare_streams()
+    # Not `app(words)`: that would take a broken pipe for a failure, and speak its own way of mistakes.
+    command = typer.main.get_command(app)
     try:
-        result = app(list(words), standalone_mode=False, prog_name="ottla")
+        with command.make_context("ottla", list(words)) as context:
+            command.invoke(context)
         sys.stdout.flush()
-        return result if isinstance(result, int) else 0
+        return 0
+    except typer.Exit as exit:
+        return exit.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

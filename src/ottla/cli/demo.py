@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from ottla.cli.output import console, count, print_json, print_table, size
 from ottla.cli.session import AsJson, check_reachable, client_settings
@@ -58,7 +59,7 @@ def demo(
     with (
         _broker(bootstrap, result, say) as address,
         Progress(
-            TextColumn("{task.description:<9}"),
+            TextColumn("{task.description:<10}"),
             BarColumn(bar_width=40),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
@@ -112,9 +113,11 @@ class Result:
             ["produced", count(self.records), size(total), *_rates(self.records, total, self.produce_s)],
             ["consumed", count(self.consumed), size(total), *_rates(self.consumed, total, self.consume_s)],
         ]
-        print_table(
-            ["", "records", "data", "records/s", "data/s"], rows, right=["records", "data", "records/s", "data/s"]
-        )
+        columns = ["", "records", "data", "records/s", "data/s"]
+        out = console()
+        out.print()
+        print_table(columns, rows, right=columns[1:])
+        out.print()
         acknowledged, end_to_end = _percentiles(self.acknowledged_s), _percentiles(self.end_to_end_s)
         print_table(
             ["one record, idle broker", "p50", "p99"],
@@ -124,8 +127,12 @@ class Result:
             ],
             right=["p50", "p99"],
         )
+        out.print()
         good = not self.duplicates and not self.missing
-        console().print(f"duplicates {self.duplicates}, missing {self.missing}", style="green" if good else "bold red")
+        verdict = Text(f"duplicates {self.duplicates}, missing {self.missing}", style="green" if good else "bold red")
+        if self.broker_memory_bytes is not None:
+            verdict.append(f" (the broker takes {size(self.broker_memory_bytes)} of memory)", style="default dim")
+        out.print(verdict)
 
 
 class Show:
@@ -202,7 +209,7 @@ class Show:
                 started = monotonic()
                 await (await producer.send(self._topic, value))
                 acknowledged_s = monotonic() - started
-                while not await reading:
+                if not await reading:
                     raise OttlaError("a record did not arrive", "this should not happen: please report it")
                 if number:  # the first one pays for the connections
                     result.acknowledged_s.append(acknowledged_s)

@@ -193,7 +193,7 @@ class _Run:
     def print_summary(self) -> None:
         stored = self.sent - self.failed
         rate = ""
-        if self.seconds >= 0.5 and stored > 1:
+        if self.seconds >= 0.5 and stored >= LOOK_EVERY:  # a person at a keyboard has no rate
             rate = f", {stored / self.seconds:,.0f} records/s, {size(self.size_bytes / self.seconds)}/s"
         error_console().print(
             f"{plural(stored, 'record')} to {self.topic}, {size(self.size_bytes)} in {self.seconds:.2f} s{rate}",
