@@ -83,6 +83,8 @@ def end_with_bump(
             # The coordinator's own abort used the last epoch up, which no producer may have: it has to start anew.
             raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{known.transactional_id} has no epoch left")
         return Ended(None, ProducerIdAndEpoch(known.producer_id, epoch))
+    if overflow_retry:
+        raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{known.transactional_id} has moved on to another producer id")
     if not _decides_kept(known, producer_id, producer_epoch):
         check_owner(known, known.transactional_id, producer_id, producer_epoch)
     if known.state is not S.ONGOING and commit:

@@ -55,8 +55,9 @@ class TransactionShard:
         """Partitions whose marker is still to be written, of each transaction that is being completed."""
         self._last_epochs: dict[str, int] = {}
         """The epoch before the last bump: it tells a repeated request from a zombie's. Not stored, as in Kafka."""
-        self._coming: tuple[str, int] | None = None
-        """(transactional id, last epoch) of the step under way: it counts once its record is in the log."""
+        self._coming: dict[str, tuple[bytes, Transaction, int]] = {}
+        """By transactional id, what the step under way stores: its record, what that says, and the last epoch. It
+        counts once the record is in the log."""
         self._deadlines = Deadlines()
 
     # --- the log ------------------------------------------------------------------------------------------
@@ -73,20 +74,23 @@ class TransactionShard:
         transactional_id = None if key is None else read_transaction_key(key)
         if transactional_id is None:
             return
+        coming = self._coming.pop(transactional_id, None)
         self._last_epochs.pop(transactional_id, None)
         if value is None:
             self.transactions.pop(transactional_id, None)
             self._unwritten.pop(transactional_id, None)
             return
-        transaction = read_transaction_value(transactional_id, value)
+        if coming is not None and coming[0] is value:
+            transaction, last_epoch = coming[1:]
+            if last_epoch != NO_EPOCH:
+                self._last_epochs[transactional_id] = last_epoch
+        else:
+            transaction = read_transaction_value(transactional_id, value)
         self.transactions[transactional_id] = transaction
         if transaction.state in PREPARED:
             self._unwritten[transactional_id] = set(transaction.partitions)
         else:
             self._unwritten.pop(transactional_id, None)
-        if self._coming is not None and self._coming[0] == transactional_id and self._coming[1] != NO_EPOCH:
-            self._last_epochs[transactional_id] = self._coming[1]
-        self._coming = None
 
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         """No transaction ever writes to the coordinator's own topic."""
@@ -131,8 +135,9 @@ class TransactionShard:
 
     def _store(self, transaction: Transaction, effects: Effects, last_epoch: int = NO_EPOCH) -> None:
         version = 1 if self._config.transaction_version >= 1 else 0
-        self._coming = (transaction.transactional_id, last_epoch)
-        effects.append(transaction_key(transaction.transactional_id), transaction_value(transaction, version))
+        value = transaction_value(transaction, version)
+        self._coming[transaction.transactional_id] = (value, transaction, last_epoch)
+        effects.append(transaction_key(transaction.transactional_id), value)
 
     # --- InitProducerId -----------------------------------------------------------------------------------
 
