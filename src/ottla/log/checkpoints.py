@@ -20,7 +20,10 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
-    found = {}
+    """CorruptCheckpoint if it cannot be one. An empty file is one: Kafka makes them before it has anything to say."""
+    found: dict[TopicPartition, int] = {}
+    if not data:
+        return found
     for topic, partition, offset in _decode(data, 3):
         found[TopicPartition(topic, _number(partition))] = _number(offset)
     return found

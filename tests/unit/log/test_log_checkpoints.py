@@ -18,7 +18,7 @@ def test_offsets_are_lines_of_topic_partition_offset() -> None:
     offsets = {TopicPartition("b", 0): 7, TopicPartition("a", 10): 42}
     assert encode_offsets(offsets) == b"0\n2\na 10 42\nb 0 7\n"
     assert decode_offsets(encode_offsets(offsets)) == offsets
-    assert decode_offsets(b"0\n0\n") == {}
+    assert decode_offsets(b"0\n0\n") == {} == decode_offsets(b"")
 
 
 def test_epochs_are_lines_of_epoch_start() -> None:
@@ -26,7 +26,7 @@ def test_epochs_are_lines_of_epoch_start() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"1\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na x 1\n", b"0\nx\n", b"\xff\xfe"]
+    "data", [b"\n", b"1\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na x 1\n", b"0\nx\n", b"\xff\xfe"]
 )
 def test_a_checkpoint_that_cannot_be_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):

@@ -1,0 +1,175 @@
+"""A real Kafka's files are read here, and ours there: the layouts are the same."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ottla.clock import system_clock
+from ottla.log.checkpoints import decode_partition_metadata
+from ottla.log.config import TopicConfig
+from ottla.log.disk import Disk
+from ottla.log.inspect import (
+    DumpedBatch,
+    dump_offset_index,
+    dump_segment,
+    dump_snapshot,
+    dump_time_index,
+    dump_transaction_index,
+)
+from ottla.log.log_directory import LogDirectory
+from ottla.log.partition_log import Origin
+from ottla.protocol.record_batch import ControlType, build_batch, control_batch, iter_batches
+from ottla.testing.oracle import RealKafka, oracle_available
+from ottla.types import TopicPartition
+
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.slow,
+    pytest.mark.skipif(oracle_available() is not None, reason=str(oracle_available())),
+    pytest.mark.timeout(240),
+]
+THEIRS, OURS = TopicPartition("theirs", 0), TopicPartition("ours", 0)
+TOPIC_SETTINGS = {"segment.bytes": str(1024 * 1024), "index.interval.bytes": "500"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory of a Kafka that has run for a while and was stopped in order."""
+    path = tmp_path_factory.mktemp("kafka-data")
+    with RealKafka(data=str(path)) as kafka:
+        write_theirs(kafka.bootstrap)
+    return path
+
+
+def write_theirs(bootstrap: str) -> None:
+    """Forty transactions, every fourth aborted."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    topics = [NewTopic(tp.topic, 1, 1, config=TOPIC_SETTINGS) for tp in (THEIRS, OURS)]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "writer", "compression.type": "lz4"})
+    producer.init_transactions(30)
+    for number in range(40):
+        producer.begin_transaction()
+        producer.produce(THEIRS.topic, f"value-{number}", str(number))
+        producer.flush(30)
+        if number % 4 == 3:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+
+def test_the_files_of_a_real_kafka_are_read(data: Path) -> None:
+    directory = data / str(THEIRS)
+    segment = str(directory / f"{0:020d}.log")
+    batches = [batch for batch in dump_segment(segment) if isinstance(batch, DumpedBatch)]
+    assert all(batch.is_valid for batch in batches) and len(batches) == 80
+    markers = [batch.marker() for batch in batches if batch.header.is_control]
+    assert [kind for kind, _ in filter(None, markers)].count(ControlType.ABORT) == 10
+    positions = {batch.header.last_offset: batch.position for batch in batches}
+    index = dump_offset_index(segment.replace(".log", ".index"))
+    assert index and all(positions[entry.offset] == entry.position for entry in index)
+    latest = max(batch.header.max_timestamp for batch in batches)
+    assert dump_time_index(segment.replace(".log", ".timeindex"))[-1].timestamp == latest
+    aborted = dump_transaction_index(segment.replace(".log", ".txnindex"))
+    assert [entry.last_offset for entry in aborted] == [
+        batch.header.base_offset
+        for batch in batches
+        if batch.marker() and batch.marker()[0] is ControlType.ABORT  # type: ignore[index]
+    ]
+    (snapshot,) = directory.glob("*.snapshot")
+    assert int(snapshot.stem) == 80
+    (row,) = {row.producer_id: row for row in dump_snapshot(str(snapshot))}.values()
+    assert row.last_offset == max(b.header.last_offset for b in batches if not b.header.is_control)
+
+
+def test_the_data_directory_of_a_real_kafka_is_opened(data: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(data, copy, ignore=shutil.ignore_patterns("__cluster_metadata*", ".lock"))
+    directory = LogDirectory.open(str(copy), disk=Disk(), clock=system_clock)
+    directory.load()
+    assert directory.was_clean and not directory.failed
+    log = directory.logs[THEIRS]
+    assert log.log_end_offset == log.high_watermark == log.last_stable_offset == 80
+    assert log.topic_id != bytes(16) and log.leader_epochs.entries() == [(0, 0)]
+    assert len(log.aborted_transactions(0, 80)) == 10
+    (entry,) = log.producers.entries()
+    theirs = [header for _, header in iter_batches(log.read(0, 1 << 20, upper_bound=80)) if not header.is_control]
+    assert entry.last_data_offset == theirs[-1].last_offset
+    directory.close()
+
+
+def write_ours(data: Path) -> tuple[list[bytes], int, int]:
+    """Our own log in the place of a topic of Kafka's: (committed values, end offset, time of the first record)."""
+    metadata = (data / str(OURS) / "partition.metadata").read_bytes()
+    shutil.rmtree(data / str(OURS))
+    directory = LogDirectory.open(str(data), disk=Disk(), clock=system_clock)
+    directory.load()
+    config = TopicConfig(segment_bytes=4000, index_interval_bytes=300)
+    log = directory.create_log(OURS, decode_partition_metadata(metadata), config)
+    committed, now = [], system_clock()
+    for number in range(120):
+        value = f"value-{number}".encode()
+        batch = build_batch(
+            [(now + number, b"key", value, [("h", b"x")])],
+            producer_id=4242,
+            producer_epoch=0,
+            base_sequence=number,
+            transactional=number % 5 == 0,
+        )
+        log.append(batch, leader_epoch=0)
+        if number % 5 == 0:
+            marker = control_batch(
+                commit=number % 2 == 0, producer_id=4242, producer_epoch=0, coordinator_epoch=0, timestamp=now
+            )
+            log.append(marker, leader_epoch=0, origin=Origin.COORDINATOR)
+        if number % 10 != 5:
+            committed.append(value)
+        log.advance_high_watermark(log.log_end_offset)
+    assert len(log.segments) > 2
+    end = log.log_end_offset
+    directory.close()
+    return committed, end, now
+
+
+def test_a_real_kafka_opens_our_files_and_serves_them(data: Path) -> None:
+    """Batches, indexes, snapshots, aborted transactions and epochs, all in files that we wrote."""
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka import TopicPartition as Assignment
+
+    committed, end, now = write_ours(data)
+    with RealKafka(data=str(data)) as kafka:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": kafka.bootstrap,
+                "group.id": "reader",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            }
+        )
+        consumer.assign([Assignment(OURS.topic, 0, 0)])
+        found: list[bytes | None] = []
+        for _ in range(2000):
+            message = consumer.poll(1)
+            if message is not None and message.error():
+                break
+            if message is not None:
+                found.append(message.value())
+        assert found == committed
+        assert consumer.get_watermark_offsets(Assignment(OURS.topic, 0), timeout=10) == (0, end)
+        markers_before = len(range(0, 61, 5))
+        assert consumer.offsets_for_times([Assignment(OURS.topic, 0, now + 61)], 10)[0].offset == 61 + markers_before
+        consumer.close()
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
+        told = []
+        producer.produce(OURS.topic, b"more", on_delivery=lambda error, message: told.append((error, message.offset())))
+        producer.flush(30)
+        del producer
+        assert told == [(None, end)]
+        problems = [line for line in kafka.log().splitlines() if "orrupt" in line or " ERROR " in line]
+        # We leave no index beside a small last segment; Kafka says so, and makes one.
+        assert all("Could not find offset index file" in line for line in problems) and len(problems) <= 1
