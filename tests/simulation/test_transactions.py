@@ -1,0 +1,102 @@
+"""Consume-transform-produce against the production broker in a simulated world: the output equals the input exactly
+once, whatever is killed when. (E6, E9, R1)
+
+More seeds: OTTLA_SEEDS=1000 ./run test tests/simulation/test_transactions.py
+"""
+
+import asyncio
+import os
+
+import pytest
+
+from ottla.testing.copier import Copier, FatefulDisk, check, fill
+from ottla.testing.transactional import NEW, OLD, Protocol, RawClient
+from ottla.testing.world import BOOTSTRAP, World
+
+SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "6")))
+PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
+SETTINGS = {"offsets_topic_num_partitions": "2", "transaction_state_log_num_partitions": "2"}
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power loss"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_output_is_the_input_whatever_is_killed(seed: int, power_loss: bool, protocol: Protocol) -> None:
+    """R1 in simulation: kills and cut connections at random, random aborts. With power loss the broker flushes before
+    it acknowledges, and everything unsynced is gone."""
+
+    async def story(world: World) -> None:
+        client = RawClient(BOOTSTRAP)
+        await fill(client, 2, 20)
+        copier = Copier(world, protocol, 2, batch=world.random.randint(1, 4), aborts=0.2)
+        copying = asyncio.ensure_future(copier.run())
+        for _ in range(world.random.randint(2, 8)):
+            await asyncio.sleep(world.random.uniform(0, 0.2))
+            if world.random.random() < 0.3:
+                world.network.cut_all()
+            else:
+                world.kill_broker(power_loss=power_loss)
+                await asyncio.sleep(world.random.uniform(0, 0.5))
+                await world.start_broker()
+        await copying
+        await check(client, 2, 20)
+
+    settings = SETTINGS | ({"ottla_flush_before_ack": "true"} if power_loss else {})
+    World(seed, **settings).run(story)
+
+
+async def one_copy(world: World, protocol: Protocol, kill_after: int | None, power_loss: bool) -> int:
+    """Copies a little while the broker is killed right after its n-th write; how many writes there were."""
+    client = RawClient(BOOTSTRAP)
+    await fill(client, 2, 4)
+    died = asyncio.Event()
+
+    def die() -> None:
+        world.kill_broker(power_loss=power_loss)
+        died.set()
+
+    disk = FatefulDisk(world.platter, kill_after, die)
+    await world.stop_broker()
+    world.platter.disk = lambda: disk  # type: ignore[method-assign]
+    await world.start_broker()
+    del world.platter.disk
+    started = disk.steps
+    if kill_after is not None:
+        disk.countdown = started + kill_after
+
+    async def revive() -> None:
+        await died.wait()
+        await asyncio.sleep(0.05)
+        await world.start_broker()
+
+    reviving = asyncio.ensure_future(revive())
+    await Copier(world, protocol, 2, batch=2).run()
+    if kill_after is not None and not died.is_set():
+        # What it was to die of came after the copy: markers, completions.
+        await asyncio.sleep(1)
+    reviving.cancel() if not died.is_set() else await reviving
+    await check(client, 2, 4)
+    return disk.steps - started
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power loss"])
+def test_the_broker_may_die_after_every_single_write(power_loss: bool, protocol: Protocol) -> None:
+    """E6: crash at any point between is finished by whoever coordinates next. Every write and sync of two
+    transactions, one after the other, is the broker's last."""
+    settings = SETTINGS | ({"ottla_flush_before_ack": "true"} if power_loss else {})
+
+    def run(kill_after: int | None, seed: int = 0) -> int:
+        async def story(world: World) -> int:
+            return await one_copy(world, protocol, kill_after, power_loss)
+
+        try:
+            return World(seed, **settings).run(story)
+        except BaseException as error:
+            error.add_note(f"killed after write {kill_after}")
+            raise
+
+    writes = run(None)
+    assert writes > 20, "a copy of two transactions writes often"
+    for number in range(1, writes + 1):
+        run(number)
