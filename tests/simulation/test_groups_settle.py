@@ -79,7 +79,7 @@ class Client:
         if members and not answer.skip_assignment:  # type: ignore[attr-defined]
             for index, member in enumerate(members):
                 shares[member] = assignment(orders=[p for p in range(PARTITIONS) if p % len(members) == index])
-        sync = self.world.sync_with(self.member_id, self.generation, shares, instance=self.instance)
+        sync = self.world.sync(self.member_id, self.generation, shares, instance=self.instance)
         self.waiting = ("sync", sync)
 
     def synced(self, answer: object) -> None:

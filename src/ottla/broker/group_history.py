@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from ottla.clock import Clock
-from ottla.coordinator.group.rebalance import Rebalanced
+from ottla.coordinator.group.history import Rebalanced
 from ottla.errors import KafkaError
 from ottla.log.partition_log import Origin
 from ottla.metadata.controller import NewTopic

@@ -1,13 +1,15 @@
 """A group coordinator in words: members join, sync, beat, leave and fall silent; time passes; it fails over.
 
-Runs the pure shard alone, without a broker: every record it appends is kept, and a failover replays them.
+Runs the pure shard alone, without a broker: every record it appends is kept, and a failover replays them. Requests and
+answers go through their bytes in the version they are asked in.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from ottla.coordinator.effects import Append, Effects, RequestInfo
+from ottla.coordinator.effects import Effects, RequestInfo
 from ottla.coordinator.group.config import GroupConfig
-from ottla.coordinator.group.rebalance import Rebalanced
+from ottla.coordinator.group.history import Rebalanced
+from ottla.coordinator.group.records import CommittedOffset
 from ottla.coordinator.group.shard import GroupShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -17,7 +19,13 @@ from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.leave_group import LeaveGroupRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
+from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
+from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from ottla.protocol.schema import Message
+
+PARTITIONS = 3
+"""Of each topic of a world."""
 
 
 def subscription(*topics: str) -> bytes:
@@ -30,13 +38,18 @@ def assignment(**partitions: list[int]) -> bytes:
     return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=parts), 3)
 
 
-def image_of(*topics: str, version: int = 1) -> ClusterImage:
-    """A cluster of one broker with these topics, three partitions each."""
+def topic_id(name: str, incarnation: int = 0) -> bytes:
+    """An id that tests can foretell; a topic made again gets another."""
+    return name.encode()[:15].ljust(15, b".") + bytes((incarnation,))
+
+
+def image_of(*topics: str, version: int = 1, partitions: int = PARTITIONS, incarnation: int = 0) -> ClusterImage:
+    """A cluster of one broker with these topics."""
     made = {
         name: TopicImage(
             name,
-            name.encode().ljust(16, b".")[:16],
-            tuple(PartitionImage(index, 0, 0, 0, (0,), (0,)) for index in range(3)),
+            topic_id(name, incarnation),
+            tuple(PartitionImage(index, 0, 0, 0, (0,), (0,)) for index in range(partitions)),
             {},
         )
         for name in topics
@@ -52,6 +65,17 @@ def image_of(*topics: str, version: int = 1) -> ClusterImage:
     )
 
 
+class Logged(NamedTuple):
+    """What stands at one offset of the shard's log: a record, or the marker that ends a transaction."""
+
+    key: bytes
+    value: bytes | None
+    timestamp: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    commit: bool | None = None
+
+
 class GroupWorld:
     """One shard, its log, its clock, and the answers it gave."""
 
@@ -59,20 +83,32 @@ class GroupWorld:
         settings.setdefault("initial_rebalance_delay_ms", 0)
         self.config = GroupConfig(**settings)
         self.now = now
-        self.log: list[Append] = []
+        self.log: list[Logged] = []
         self.image = image_of(*topics)
         self.answers: dict[int, Any] = {}
         self.events: list[Rebalanced] = []
+        self._versions: dict[int, int] = {}
         self._request_id = 0
         self._uuids = 0
         self._start()
 
     def _start(self) -> None:
         self.shard = GroupShard(self.config, self._make_uuid)
-        for offset, record in enumerate(self.log):
-            self.shard.replay(offset, record.key, record.value, self.now)
+        for offset, logged in enumerate(self.log):
+            self._replay(offset, logged)
         self.run(self.shard.on_loaded(self.now))
         self.run(self.shard.on_image(self.image, self.now))
+
+    def _replay(self, offset: int, logged: Logged) -> None:
+        key, value, timestamp, producer_id, producer_epoch, commit = logged
+        if commit is not None:
+            self.shard.replay_marker(producer_id, producer_epoch, commit)
+        else:
+            self.shard.replay(offset, key, value, timestamp, producer_id, producer_epoch)
+
+    def _append(self, logged: Logged) -> None:
+        self._replay(len(self.log), logged)
+        self.log.append(logged)
 
     def _make_uuid(self) -> str:
         self._uuids += 1
@@ -81,24 +117,26 @@ class GroupWorld:
     # --- what happens -------------------------------------------------------------------------------------
 
     def run(self, effects: Effects) -> Effects:
-        for record in effects.records:
-            self.shard.replay(len(self.log), record.key, record.value, self.now, *(effects.producer or ()))
-            self.log.append(record)
-        for reply in effects.replies:
-            assert reply.request_id not in self.answers, "a request was answered twice"
-            self.answers[reply.request_id] = reply.response
+        producer_id, producer_epoch = effects.producer or (-1, -1)
+        for key, value in effects.records:
+            self._append(Logged(key, value, self.now, producer_id, producer_epoch))
+        for request_id, response in effects.replies:
+            assert request_id not in self.answers, "a request was answered twice"
+            if isinstance(response, Message):
+                version = self._versions[request_id]
+                response = type(response).decode(response.encode(version), version)
+            self.answers[request_id] = response
         self.events += effects.events
         return effects
 
-    def ask(self, method: str, request: Any, *, version: int | None = None, client: str = "client") -> int:
+    def ask(self, method: str, request: Message, *, version: int | None = None, client: str = "client") -> int:
         """Sends a request and gives its id; the answer, when there is one, is in `answers`."""
+        version = request.versions[-1] if version is None else version
         self._request_id += 1
-        call = getattr(self.shard, method)
-        if method in ("heartbeat",):
-            self.run(call(request, self._request_id, self.now))
-        else:
-            info = RequestInfo(version if version is not None else request.versions[-1], client, "/127.0.0.1")
-            self.run(call(request, info, self._request_id, self.now))
+        self._versions[self._request_id] = version
+        received = type(request).decode(request.encode(version), version)
+        info = RequestInfo(version, client, "/127.0.0.1")
+        self.run(getattr(self.shard, method)(received, info, self._request_id, self.now))
         return self._request_id
 
     def wait(self, milliseconds: int) -> None:
@@ -117,10 +155,17 @@ class GroupWorld:
         self.run(self.shard.on_unloaded())
         self._start()
 
+    def publish(self, image: ClusterImage) -> None:
+        self.image = image
+        self.run(self.shard.on_image(image, self.now))
+
     def delete_topic(self, name: str) -> None:
         topics = tuple(topic for topic in self.image.topics if topic != name)
-        self.image = image_of(*topics, version=self.image.version + 1)
-        self.run(self.shard.on_image(self.image, self.now))
+        self.publish(image_of(*topics, version=self.image.version + 1))
+
+    def end_transaction(self, producer_id: int, *, commit: bool, producer_epoch: int = 0) -> None:
+        """The marker of a transaction reaches the partition."""
+        self._append(Logged(b"", None, self.now, producer_id, producer_epoch, commit))
 
     # --- members ------------------------------------------------------------------------------------------
 
@@ -159,23 +204,22 @@ class GroupWorld:
         return answer.member_id, self.join(answer.member_id, client=client, **options)
 
     def sync(
-        self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None, **assigned: bytes
-    ) -> int:
-        """`assigned` maps member ids to assignments; only the leader's are heard."""
-        return self.sync_with(member_id, generation, assigned, group=group, instance=instance)
-
-    def sync_with(
         self,
         member_id: str,
         generation: int,
-        assigned: dict[str, bytes],
+        assigned: dict[str, bytes] | None = None,
         *,
         group: str = "g",
         instance: str | None = None,
         version: int = 5,
-        protocol: str | None = None,
-        protocol_type: str | None = None,
+        protocol: str | None = "",
+        protocol_type: str | None = "consumer",
     ) -> int:
+        """`assigned` maps member ids to assignments; only the leader's are heard. The protocol is the group's own
+        unless another is given."""
+        known = self.shard.groups.get(group)
+        if protocol == "":
+            protocol = known.protocol if known is not None and known.protocol else "range"
         request = SyncGroupRequest(
             group_id=group,
             generation_id=generation,
@@ -184,34 +228,51 @@ class GroupWorld:
             protocol_name=protocol,
             protocol_type=protocol_type,
             assignments=[
-                SyncGroupRequest.SyncGroupRequestAssignment(member_id=m, assignment=a) for m, a in assigned.items()
+                SyncGroupRequest.SyncGroupRequestAssignment(member_id=m, assignment=a)
+                for m, a in (assigned or {}).items()
             ],
         )
         return self.ask("sync", request, version=version)
 
-    def heartbeat(self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None) -> ErrorCode:
+    def heartbeat(
+        self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None, version: int = 4
+    ) -> ErrorCode | None:
         request = HeartbeatRequest(
             group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
         )
-        answered = self.code(self.ask("heartbeat", request))
-        assert answered is not None, "a heartbeat is answered at once"
-        return answered
+        return self.code(self.ask("heartbeat", request, version=version))
 
     def leave(self, *members: str, group: str = "g", reason: str | None = None) -> Any:
-        identities = [LeaveGroupRequest.MemberIdentity(member_id=m, reason=reason) for m in members]
-        return self.answers[self.ask("leave", LeaveGroupRequest(group_id=group, members=identities))]
+        return self.leaves(*((member, None) for member in members), group=group, reason=reason)
+
+    def leaves(
+        self, *members: tuple[str, str | None], group: str = "g", reason: str | None = None, version: int = 5
+    ) -> Any:
+        """Members leave, each as (member id, instance id)."""
+        request = LeaveGroupRequest(group_id=group)
+        if version < 3:
+            ((request.member_id, _),) = members
+        else:
+            request.members = [
+                LeaveGroupRequest.MemberIdentity(member_id=m, group_instance_id=i, reason=reason) for m, i in members
+            ]
+        return self.answers[self.ask("leave", request, version=version)]
+
+    # --- offsets ------------------------------------------------------------------------------------------
 
     def commit(
         self,
-        offset: int,
+        offset: int = 1,
         *,
         group: str = "g",
         member_id: str = "",
         generation: int = -1,
         topic: str = "orders",
+        by_id: bytes = bytes(16),
         partition: int = 0,
-        metadata: str = "",
+        metadata: str | None = "",
         instance: str | None = None,
+        leader_epoch: int = -1,
         version: int = 9,
         retention_ms: int = -1,
     ) -> ErrorCode:
@@ -223,10 +284,14 @@ class GroupWorld:
             retention_time_ms=retention_ms,
             topics=[
                 OffsetCommitRequest.OffsetCommitRequestTopic(
-                    name=topic,
+                    name=topic if version < 10 else "",
+                    topic_id=by_id,
                     partitions=[
                         OffsetCommitRequest.OffsetCommitRequestPartition(
-                            partition_index=partition, committed_offset=offset, committed_metadata=metadata
+                            partition_index=partition,
+                            committed_offset=offset,
+                            committed_metadata=metadata,
+                            committed_leader_epoch=leader_epoch,
                         )
                     ],
                 )
@@ -235,9 +300,77 @@ class GroupWorld:
         answer = self.answers[self.ask("commit_offsets", request, version=version)]
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
+    def commit_in_transaction(
+        self,
+        offset: int,
+        *,
+        producer_id: int = 7,
+        producer_epoch: int = 0,
+        group: str = "g",
+        member_id: str = "",
+        generation: int = -1,
+        instance: str | None = None,
+        topic: str = "orders",
+        partition: int = 0,
+        metadata: str | None = "",
+        version: int = 5,
+    ) -> ErrorCode:
+        request = TxnOffsetCommitRequest(
+            transactional_id="txn",
+            group_id=group,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            topics=[
+                TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
+                    name=topic if version < 6 else "",
+                    topic_id=topic_id(topic) if version >= 6 else bytes(16),
+                    partitions=[
+                        TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+                            partition_index=partition, committed_offset=offset, committed_metadata=metadata
+                        )
+                    ],
+                )
+            ],
+        )
+        answer = self.answers[self.ask("commit_in_transaction", request, version=version)]
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
     def committed(self, *, group: str = "g", topic: str = "orders", partition: int = 0) -> int | None:
-        found = self.shard.offsets.find(group, topic, partition)
+        found = self.stored(group=group, topic=topic, partition=partition)
         return None if found is None else found.offset
+
+    def stored(self, *, group: str = "g", topic: str = "orders", partition: int = 0) -> CommittedOffset | None:
+        return self.shard.offsets.find(group, topic, partition)
+
+    def fetch(
+        self, *, group: str = "g", topic: str = "orders", partition: int = 0, stable: bool = False
+    ) -> tuple[int, ErrorCode]:
+        """(offset, error) as OffsetFetch answers for one partition."""
+        wanted = [(topic, bytes(16), [partition])]
+        ((_, _, ((_, committed, code),)),) = self.shard.fetch_offsets(group, wanted, stable, False)
+        return (-1 if committed is None else committed.offset), code
+
+    def delete_offset(self, *, group: str = "g", topic: str = "orders", partition: int = 0) -> ErrorCode:
+        """What the whole request was refused with, or the partition's own code."""
+        request = OffsetDeleteRequest(
+            group_id=group,
+            topics=[
+                OffsetDeleteRequest.OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=partition)],
+                )
+            ],
+        )
+        answer = self.answers[self.ask("delete_offsets", request)]
+        return ErrorCode(answer.error_code or answer.topics[0].partitions[0].error_code)
+
+    def delete_group(self, group: str = "g") -> ErrorCode:
+        self._request_id += 1
+        self.run(self.shard.delete_group(group, self._request_id))
+        return ErrorCode(self.answers[self._request_id])
 
     # --- what is seen -------------------------------------------------------------------------------------
 
@@ -255,9 +388,25 @@ class GroupWorld:
     def members(self, group: str = "g") -> set[str]:
         return set(self.shard.groups[group].members)
 
-    def settle(self, *clients: str, group: str = "g") -> dict[str, str]:
-        """Brings clients into one stable group (each with one partition of `orders`) and gives their member ids."""
-        entered = {client: self.enter(client, group=group) for client in clients}
+    def generation(self, group: str = "g") -> int:
+        return self.shard.groups[group].generation
+
+    def leader(self, group: str = "g") -> str:
+        leader = self.shard.groups[group].leader_id
+        assert leader is not None
+        return leader
+
+    def settle(self, *clients: str, group: str = "g", **options: Any) -> dict[str, str]:
+        """Brings clients into one stable group (each with one partition of `orders`) and gives their member ids.
+        With `static=True` each client is a static member whose instance id is its name."""
+        static = options.pop("static", False)
+        entered: dict[str, tuple[str, int]] = {}
+        for client in clients:
+            if static:
+                request = self.join(client=client, group=group, instance=client, **options)
+                entered[client] = (next(m for m in self.members(group) if m.startswith(f"{client}-")), request)
+            else:
+                entered[client] = self.enter(client, group=group, **options)
         self.wait(0)
         for _ in range(len(clients) + 1):
             # Whoever joined after the first generation began makes everyone join again.
@@ -265,13 +414,19 @@ class GroupWorld:
                 break
             for client, (member_id, request) in list(entered.items()):
                 if self.code(request) is not None:
-                    entered[client] = (member_id, self.join(member_id, client=client, group=group))
+                    instance = client if static else None
+                    again = self.join(member_id, client=client, group=group, instance=instance, **options)
+                    entered[client] = (member_id, again)
         ids = {client: member_id for client, (member_id, _) in entered.items()}
-        generation = self.shard.groups[group].generation
-        leader = self.shard.groups[group].leader_id
-        assert leader is not None
+        self.synchronize(ids, group=group)
+        return ids
+
+    def synchronize(self, ids: dict[str, str], *, group: str = "g") -> None:
+        """Every member syncs, the leader last, with one partition of `orders` for each."""
+        generation, leader = self.generation(group), self.leader(group)
+        protocol_type = self.shard.groups[group].protocol_type
         shares = {member_id: assignment(orders=[index]) for index, member_id in enumerate(ids.values())}
         for member_id in [m for m in ids.values() if m != leader] + [leader]:
-            self.sync_with(member_id, generation, shares if member_id == leader else {}, group=group)
+            assigned = shares if member_id == leader else {}
+            self.sync(member_id, generation, assigned, group=group, protocol_type=protocol_type)
         assert self.state(group) == "Stable", self.state(group)
-        return ids

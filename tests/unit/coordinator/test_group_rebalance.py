@@ -32,10 +32,10 @@ def test_the_leaders_assignment_reaches_everyone_and_is_stored_first() -> None:
     group.wait(6_000)
     assert group.code(join_a) == group.code(join_b) == ErrorCode.NONE
     assert group.answers[join_b].members == []
-    waiting = group.sync_with(bob, 1, {})
+    waiting = group.sync(bob, 1, {})
     assert group.code(waiting) is None
     stored = len(group.log)
-    leader = group.sync_with(ann, 1, {ann: assignment(orders=[0]), bob: assignment(orders=[1])})
+    leader = group.sync(ann, 1, {ann: assignment(orders=[0]), bob: assignment(orders=[1])})
     assert group.answers[leader].assignment == assignment(orders=[0])
     assert group.answers[waiting].assignment == assignment(orders=[1])
     assert len(group.log) == stored + 1
@@ -84,14 +84,14 @@ def test_a_static_member_that_returns_disturbs_nobody() -> None:
     join = group.join(instance="one", client="ann")
     group.wait(0)
     ann = group.answers[join].member_id
-    group.sync_with(ann, 1, {ann: assignment(orders=[0, 1, 2])}, instance="one")
+    group.sync(ann, 1, {ann: assignment(orders=[0, 1, 2])}, instance="one")
     back = group.join(instance="one", client="ann")
     answer = group.answers[back]
     assert (answer.error_code, answer.generation_id, answer.skip_assignment) == (0, 1, True)
     assert answer.member_id != ann and answer.leader == answer.member_id
     assert group.state() == "Stable"
     assert group.heartbeat(ann, 1, instance="one") == ErrorCode.FENCED_INSTANCE_ID
-    synced = group.sync_with(answer.member_id, 1, {}, instance="one")
+    synced = group.sync(answer.member_id, 1, {}, instance="one")
     assert group.answers[synced].assignment == assignment(orders=[0, 1, 2])
 
 

@@ -1,4 +1,5 @@
-"""DeleteGroups v0-3: deletes empty groups with their offsets. v3 says why not."""
+"""DeleteGroups v0-3: deletes empty groups with their offsets. v3 says why not. The empty group id is allowed, for it
+may have offsets."""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
@@ -17,7 +18,8 @@ _MESSAGES = {
 @handles(ApiKey.DELETE_GROUPS, versions=range(0, 4))
 async def delete_groups(request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
     results = []
-    for group_id in request.groups_names:
+    # A group named twice is deleted once, and said to be so.
+    for group_id in dict.fromkeys(request.groups_names):
         code, message = await _delete(group_id, context)
         results.append(
             DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code, error_message=message)
@@ -30,13 +32,8 @@ async def _delete(group_id: str, context: Context) -> tuple[ErrorCode, str | Non
         return shard.delete_group(group_id, request_id)
 
     try:
-        if not group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group id is needed")
         answer = context.services.groups.submit(group_id, decide)
         code = answer if isinstance(answer, ErrorCode) else await answer
     except KafkaError as error:
-        if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            # No coordinator topic, no groups.
-            return ErrorCode.GROUP_ID_NOT_FOUND, _MESSAGES[ErrorCode.GROUP_ID_NOT_FOUND]
         return error.code, error.detail or None
     return code, _MESSAGES.get(code)

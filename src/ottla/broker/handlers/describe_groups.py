@@ -20,15 +20,13 @@ async def describe_groups(request: DescribeGroupsRequest, context: Context) -> D
 
 async def _describe(group_id: str, with_operations: bool, context: Context) -> DescribeGroupsResponse.DescribedGroup:
     try:
-        if not group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group id is needed")
         described: DescribeGroupsResponse.DescribedGroup = await ask(
             context.services.groups, group_id, lambda shard: shard.describe(group_id, context.api_version)
         )
     except KafkaError as error:
         described = DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error.code)
         if context.api_version >= 6:
-            described.error_message = error.detail
-    if with_operations:
+            described.error_message = error.detail or None
+    if with_operations and described.error_code == ErrorCode.NONE:
         described.authorized_operations = GROUP_OPERATIONS
     return described

@@ -5,6 +5,7 @@ from typing import Any
 from ottla.broker.dispatch import handles
 from ottla.broker.group_requests import require_group_id
 from ottla.broker.services import Context
+from ottla.coordinator.effects import RequestInfo
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -13,9 +14,10 @@ from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespons
 @handles(ApiKey.HEARTBEAT, versions=range(0, 5))
 def heartbeat(request: HeartbeatRequest, context: Context) -> Any:
     require_group_id(request.group_id)
+    info = RequestInfo(context.api_version, context.client_id, context.client_host)
     try:
         return context.services.groups.submit(
-            request.group_id, lambda shard, request_id, now: shard.heartbeat(request, request_id, now)
+            request.group_id, lambda shard, request_id, now: shard.heartbeat(request, info, request_id, now)
         )
     except KafkaError as error:
         if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

@@ -12,7 +12,7 @@ def list_groups(request: ListGroupsRequest, context: Context) -> ListGroupsRespo
     groups = context.services.groups
     if groups.is_loading():
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    states = {state.lower() for state in request.states_filter}
-    types = {kind.lower() for kind in request.types_filter}
+    states = {state.strip().lower() for state in request.states_filter}
+    types = {kind.strip().lower() for kind in request.types_filter}
     found = [group for _, shard in groups.active_shards() for group in shard.list(states, types)]
     return ListGroupsResponse(groups=found)

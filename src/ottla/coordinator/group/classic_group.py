@@ -37,6 +37,7 @@ ALLOWED = {
 
 _NONE: Any = MappingProxyType({})
 """An empty dict that costs nothing: most groups of a large coordinator have no members."""
+_NOBODY: Any = frozenset()
 _NOT_READ: Any = object()
 
 Protocols = list[tuple[str, bytes]]
@@ -162,7 +163,7 @@ class ClassicGroup:
         """How many members wait in JoinGroup."""
         self.pending_members: dict[str, int] = _NONE
         """Member ids handed out and not yet used, with the time each is forgotten."""
-        self.pending_sync: frozenset[str] = frozenset()
+        self.pending_sync: set[str] = _NOBODY
         """Who has not sent SyncGroup in this generation."""
         self.new_member_added = False
         self.initial_delay_left_ms: int | None = None
@@ -242,7 +243,7 @@ class ClassicGroup:
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         self._count(member.protocols, -1)
-        self.pending_sync -= {member_id}
+        self.has_synced(member_id)
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
 
@@ -266,8 +267,8 @@ class ClassicGroup:
             for key, value in self.members.items()
         }
         self.static_members[instance_id] = new_member_id
-        if old_id in self.pending_sync:
-            self.pending_sync = self.pending_sync - {old_id} | {new_member_id}
+        if self.has_synced(old_id):
+            self.pending_sync.add(new_member_id)
         if self.leader_id == old_id:
             self.leader_id = new_member_id
         return replacement
@@ -312,6 +313,21 @@ class ClassicGroup:
                 self.leader_id = member.member_id
                 return True
         return False
+
+    def has_synced(self, member_id: str) -> bool:
+        """Nobody waits for this member's SyncGroup any more; whether anybody did."""
+        if member_id not in self.pending_sync:
+            return False
+        self.pending_sync.discard(member_id)
+        return True
+
+    def await_sync(self) -> None:
+        """Everybody is to send SyncGroup now."""
+        self.pending_sync = set(self.members)
+
+    def stop_awaiting_sync(self) -> None:
+        self.pending_sync = _NOBODY
+        self.sync_deadline = None
 
     # --- the protocol -------------------------------------------------------------------------------------
 
@@ -422,7 +438,7 @@ class ClassicGroup:
                 intern(stored.client_host),
                 rebalance_timeout,
                 stored.session_timeout,
-                [] if group.protocol is None else [(group.protocol, stored.subscription)],
+                [(group.protocol or "", stored.subscription)],
                 stored.assignment,
             )
             member.is_loaded = True

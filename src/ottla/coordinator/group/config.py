@@ -15,3 +15,5 @@ class GroupConfig(NamedTuple):
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 10_080 * 60_000
     offsets_retention_check_interval_ms: int = 600_000
+    record_max_bytes: int = 1_000_000
+    """Key and value of a group's record; what does not fit is refused before anything is changed."""

@@ -1,133 +1,216 @@
-"""Committed offsets of every group of one shard: commit, fetch, expire, delete. Pure."""
+"""Committed offsets of every group of one shard: kept, made visible, expired, deleted. Pure."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from ottla.coordinator.effects import Effects
-from ottla.coordinator.group.classic_group import CONSUMER, ClassicGroup, GroupState
+from ottla.coordinator.group.classic_group import ClassicGroup, GroupState
 from ottla.coordinator.group.config import GroupConfig
-from ottla.coordinator.group.records import CommittedOffset, offset_key, read_offset_key, read_offset_value
+from ottla.coordinator.group.history import CONSUMER
+from ottla.coordinator.group.records import (
+    CommittedOffset,
+    check_offset_value,
+    offset_key,
+    read_commit_times,
+    read_offset_key,
+    read_offset_value,
+    record_offset_of,
+    stored_form,
+    value_of,
+)
+from ottla.types import ZERO_UUID
 
 Partition = tuple[str, int]
 """(topic, partition)."""
 
-
-class Pending(NamedTuple):
-    """An offset committed inside a transaction that has not ended."""
-
-    group_id: str
-    partition: Partition
-    committed: CommittedOffset
+_NONE: Mapping[str, dict[int, bytes]] = MappingProxyType({})
+_V4_PREFIX = b"\x00\x04"
 
 
 class Offsets:
-    """What groups have committed. Changed by `replay` and `replay_marker` alone."""
+    """What groups have committed, in its stored form. Changed by `replay` and `replay_marker` alone."""
 
     def __init__(self, config: GroupConfig) -> None:
         self._config = config
-        self._by_group: dict[str, dict[Partition, CommittedOffset]] = {}
-        self._pending: dict[int, list[Pending]] = {}
+        self._by_group: dict[str, dict[str, dict[int, bytes]]] = {}
+        """Group, topic, partition."""
+        self._pending: dict[int, dict[tuple[str, str, int], bytes]] = {}
         """By producer id: transactional commits wait here for their marker."""
-        self._topics: dict[str, str] = {}
+        self._open: dict[str, dict[Partition, set[int]]] = {}
+        """By group: the partitions with pending commits, and whose they are."""
+        self._names: dict[str, str] = {}
+        """One copy of each topic name, however many groups commit to it."""
+        self._has_explicit_expiry = False
+        # The key that came last without its partition: a commit of many partitions looks its names up once.
+        self._last_prefix = b""
+        self._last_names = ("", "")
 
     # --- the log ------------------------------------------------------------------------------------------
 
     def replay(self, record_offset: int, key: bytes, value: bytes | None, producer_id: int) -> str:
         """Applies one offset record and gives the group it belongs to."""
-        group_id, topic, partition = read_offset_key(key)
-        # One copy of each topic name, however many groups commit to it.
-        where = (self._topics.setdefault(topic, topic), partition)
-        if value is None:
-            committed = self._by_group.get(group_id)
-            if committed is not None:
-                committed.pop(where, None)
-                if not committed:
-                    del self._by_group[group_id]
-            # A deleted offset takes along what open transactions hold for it.
-            for held in self._pending.values():
-                held[:] = [each for each in held if (each.group_id, each.partition) != (group_id, where)]
-            return group_id
-        stored = read_offset_value(value, record_offset)
-        if producer_id >= 0:
-            self._pending.setdefault(producer_id, []).append(Pending(group_id, where, stored))
+        if key[:-4] == self._last_prefix:
+            group_id, topic = self._last_names
+            partition = int.from_bytes(key[-4:], "big", signed=True)
         else:
-            self._by_group.setdefault(group_id, {})[where] = stored
+            group_id, topic, partition = read_offset_key(key)
+            topic = self._names.setdefault(topic, topic)
+            self._last_prefix, self._last_names = key[:-4], (group_id, topic)
+        if value is None:
+            self._forget(group_id, topic, partition)
+            for holder in self._open.get(group_id, {}).pop((topic, partition), ()):
+                # A deleted offset takes along what open transactions hold for it.
+                self._drop_pending(holder, (group_id, topic, partition))
+            self._close_if_done(group_id)
+            return group_id
+        check_offset_value(value)
+        if value[:2] != _V4_PREFIX:
+            self._has_explicit_expiry = True
+        stored = stored_form(value, record_offset)
+        if producer_id >= 0:
+            self._pending.setdefault(producer_id, {})[group_id, topic, partition] = stored
+            self._open.setdefault(group_id, {}).setdefault((topic, partition), set()).add(producer_id)
+        else:
+            self._keep(group_id, topic, partition, stored)
         return group_id
 
     def replay_marker(self, producer_id: int, commit: bool) -> None:
-        for pending in self._pending.pop(producer_id, []):
-            if not commit:
-                continue
-            committed = self._by_group.setdefault(pending.group_id, {})
-            visible = committed.get(pending.partition)
-            # A plain commit made after the transactional one stays.
-            if visible is None or visible.record_offset < pending.committed.record_offset:
-                committed[pending.partition] = pending.committed
+        for (group_id, topic, partition), stored in self._pending.pop(producer_id, {}).items():
+            holders = self._open[group_id][topic, partition]
+            holders.discard(producer_id)
+            if not holders:
+                del self._open[group_id][topic, partition]
+                self._close_if_done(group_id)
+            if commit:
+                visible = self._by_group.get(group_id, {}).get(topic, {}).get(partition)
+                # A plain commit made after the transactional one stays.
+                if visible is None or record_offset_of(visible) < record_offset_of(stored):
+                    self._keep(group_id, topic, partition, stored)
+
+    def _keep(self, group_id: str, topic: str, partition: int, stored: bytes) -> None:
+        topics = self._by_group.get(group_id)
+        if topics is None:
+            topics = self._by_group[group_id] = {}
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+        partitions[partition] = stored
+
+    def _forget(self, group_id: str, topic: str, partition: int) -> None:
+        topics = self._by_group.get(group_id)
+        partitions = None if topics is None else topics.get(topic)
+        if topics is None or partitions is None:
+            return
+        partitions.pop(partition, None)
+        if not partitions:
+            del topics[topic]
+            if not topics:
+                del self._by_group[group_id]
+
+    def _drop_pending(self, producer_id: int, where: tuple[str, str, int]) -> None:
+        held = self._pending[producer_id]
+        del held[where]
+        if not held:
+            del self._pending[producer_id]
+
+    def _close_if_done(self, group_id: str) -> None:
+        if not self._open.get(group_id, True):
+            del self._open[group_id]
 
     # --- looking ------------------------------------------------------------------------------------------
 
-    def of(self, group_id: str) -> dict[Partition, CommittedOffset]:
-        return self._by_group.get(group_id, {})
+    def of(self, group_id: str) -> Mapping[str, Mapping[int, bytes]]:
+        """Everything a group has committed: topic, partition, stored form."""
+        return self._by_group.get(group_id, _NONE)
 
     def find(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        committed = self._by_group.get(group_id)
-        return None if committed is None else committed.get((topic, partition))
+        stored = self.of(group_id).get(topic, {}).get(partition)
+        return None if stored is None else read_offset_value(value_of(stored))
 
-    def pending_of(self, group_id: str) -> set[Partition]:
-        """The partitions for which an open transaction holds a commit of the group."""
-        return {
-            pending.partition for held in self._pending.values() for pending in held if pending.group_id == group_id
-        }
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction holds a commit of the group for the partition."""
+        held = self._open.get(group_id)
+        return held is not None and (topic, partition) in held
+
+    def has_pending(self, group_id: str) -> bool:
+        return group_id in self._open
+
+    def partitions_of(self, group_id: str) -> Iterator[Partition]:
+        """Every partition with a commit of the group, visible or pending."""
+        known = self.of(group_id)
+        for topic, partitions in known.items():
+            for partition in partitions:
+                yield topic, partition
+        for topic, partition in self._open.get(group_id, ()):
+            if partition not in known.get(topic, ()):
+                yield topic, partition
 
     def count(self) -> int:
-        return sum(map(len, self._by_group.values()))
+        return sum(len(partitions) for topics in self._by_group.values() for partitions in topics.values())
 
     # --- forgetting ---------------------------------------------------------------------------------------
 
-    def delete(self, group_id: str, partitions: Iterable[Partition], effects: Effects) -> int:
+    def delete(self, group_id: str, partitions: Iterable[Partition], effects: Effects) -> None:
         """Tombstones for those of `partitions` that have an offset, committed or pending."""
-        known = self.of(group_id).keys() | self.pending_of(group_id)
-        found = [where for where in partitions if where in known]
-        for topic, partition in found:
-            effects.append(offset_key(group_id, topic, partition), None)
-        return len(found)
+        known = self.of(group_id)
+        for topic, partition in partitions:
+            if partition in known.get(topic, ()) or self.is_pending(group_id, topic, partition):
+                effects.append(offset_key(group_id, topic, partition), None)
 
-    def delete_topics(self, topics: set[str], effects: Effects) -> None:
-        """A deleted topic takes its committed offsets with it."""
-        for group_id, committed in self._by_group.items():
-            for topic, partition in committed:
-                if topic in topics:
-                    effects.append(offset_key(group_id, topic, partition), None)
-        for held in self._pending.values():
-            for pending in held:
-                if pending.partition[0] in topics:
-                    effects.append(offset_key(pending.group_id, *pending.partition), None)
+    def topics(self) -> Iterable[str]:
+        """Every topic that has ever been committed here, and perhaps some more."""
+        return self._names
 
-    def expired(self, group_id: str, group: ClassicGroup | None, now: int) -> list[Partition]:
+    def delete_topics(self, topics: Mapping[str, bytes], effects: Effects) -> None:
+        """Deleted topics (name to id) take their committed offsets with them; not those of a topic of the same
+        name that came after."""
+        for group_id in self._by_group.keys() | self._open.keys():
+            known = self.of(group_id)
+            for topic, deleted_id in topics.items():
+                for partition, stored in known.get(topic, {}).items():
+                    if self._is_of(stored, deleted_id):
+                        effects.append(offset_key(group_id, topic, partition), None)
+            for (topic, partition), holders in self._open.get(group_id, {}).items():
+                if topic in topics and partition not in known.get(topic, ()):
+                    held = (self._pending[holder][group_id, topic, partition] for holder in holders)
+                    if any(self._is_of(stored, topics[topic]) for stored in held):
+                        effects.append(offset_key(group_id, topic, partition), None)
+
+    @staticmethod
+    def _is_of(stored: bytes, topic_id: bytes) -> bool:
+        return read_offset_value(value_of(stored)).topic_id in (ZERO_UUID, topic_id)
+
+    def expired(self, group: ClassicGroup, now: int) -> list[Partition]:
         """Which committed offsets of a group have had their time (KIP-211)."""
         retention_ms = self._config.offsets_retention_ms
-        pending = self.pending_of(group_id)
+        known = self.of(group.group_id)
+        if not known or not _may_expire(group, now - retention_ms, self._has_explicit_expiry):
+            return []
         found = []
-        for where, committed in self.of(group_id).items():
-            if committed.expire_timestamp >= 0:
-                due = committed.expire_timestamp
-            else:
-                since = _idle_since(group, where[0], committed)
-                if since is None:
-                    continue
-                due = since + retention_ms
-            if due <= now and where not in pending:
-                found.append(where)
+        for topic, partitions in known.items():
+            if group.state is GroupState.STABLE and group.is_subscribed(topic):
+                continue
+            for partition, stored in partitions.items():
+                committed_at, expires_at = read_commit_times(value_of(stored))
+                if expires_at < 0:
+                    expires_at = _idle_since(group, committed_at) + retention_ms
+                if expires_at <= now and not self.is_pending(group.group_id, topic, partition):
+                    found.append((topic, partition))
         return found
 
 
-def _idle_since(group: ClassicGroup | None, topic: str, committed: CommittedOffset) -> int | None:
-    """From when an offset's retention counts; None while somebody may be consuming."""
-    if group is None or group.is_simple:
-        return committed.commit_timestamp
+def _may_expire(group: ClassicGroup, before: int, has_explicit_expiry: bool) -> bool:
+    """False where nothing of the group can have expired, whatever was committed and when."""
+    if group.is_simple:
+        return True
     if group.state is GroupState.EMPTY:
+        return has_explicit_expiry or group.state_timestamp <= before
+    return group.state is GroupState.STABLE and group.protocol_type == CONSUMER and group.subscribed_topics is not None
+
+
+def _idle_since(group: ClassicGroup, committed_at: int) -> int:
+    """From when an offset's retention counts."""
+    if group.state is GroupState.EMPTY and not group.is_simple and group.state_timestamp >= 0:
         # Not from the commit: a group that consumed quietly for a month and stopped yesterday keeps its offsets.
-        return group.state_timestamp if group.state_timestamp >= 0 else committed.commit_timestamp
-    if group.state is GroupState.STABLE and group.protocol_type == CONSUMER and not group.is_subscribed(topic):
-        return committed.commit_timestamp
-    return None
+        return group.state_timestamp
+    return committed_at

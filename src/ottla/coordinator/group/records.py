@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets`, byte for byte Kafka's: keys and values both ways. Pure.
 
-The offset commit is written and read by the hundred thousand, so its codec is written out here; the tests hold it
-against the message tables.
+Offset commits come by the hundred thousand, so their codec is written out here; the tests hold it against the message
+tables. In memory a commit stays in its stored form, to be read when somebody asks for it.
 """
 
 import struct
@@ -29,22 +29,32 @@ GROUP_VALUE_VERSION = 3
 
 _int16 = struct.Struct(">h")
 _int32 = struct.Struct(">i")
-_offset_and_epoch = struct.Struct(">hqi")
 _int64 = struct.Struct(">q")
+_offset_and_epoch = struct.Struct(">hqi")
+_uint64 = struct.Struct(">Q")
+
+# Version 4: 2 bytes of version, 8 of offset, 4 of leader epoch, a compact string, 8 of commit time, tags.
+_V4 = b"\x00\x04"
+_METADATA = 14
+_NO_TAGS = b"\x00"
+_TOPIC_ID_TAG = b"\x01\x00\x10"
+_SHORT = 127
+"""The longest string whose length is a single byte, plus one."""
 
 
 class CommittedOffset(NamedTuple):
-    """One committed position, as stored."""
+    """One committed position."""
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_timestamp: int
-    expire_timestamp: int
+    expire_timestamp: int = -1
     """-1 unless the commit asked for a retention time of its own."""
-    topic_id: bytes
-    record_offset: int
-    """Where in the log it stands: of two commits the later one wins, whatever the order they become visible in."""
+    topic_id: bytes = ZERO_UUID
+
+
+# --- offset commits ---------------------------------------------------------------------------------------
 
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
@@ -59,11 +69,15 @@ def offset_key(group_id: str, topic: str, partition: int) -> bytes:
 def read_offset_key(key: bytes) -> tuple[str, str, int]:
     """(group, topic, partition) of an offset key, legacy ones included."""
     try:
-        end = 4 + _int16.unpack_from(key, 2)[0]
-        group = key[4:end]
-        start = end + 2
-        end = start + _int16.unpack_from(key, start - 2)[0]
-        return str(group, "utf-8"), str(key[start:end], "utf-8"), _int32.unpack_from(key, end)[0]
+        (group_length,) = _int16.unpack_from(key, 2)
+        start = 4 + group_length
+        (topic_length,) = _int16.unpack_from(key, start)
+        end = start + 2 + topic_length
+        if group_length < 0 or topic_length < 0:
+            raise ProtocolError("offset key: a name has a negative length")
+        # A key that is cut short fails here at the latest.
+        (partition,) = _int32.unpack_from(key, end)
+        return str(key[4:start], "utf-8"), str(key[start + 2 : end], "utf-8"), partition
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"offset key: {error}") from None
 
@@ -78,7 +92,7 @@ def offset_value(committed: CommittedOffset) -> bytes:
         )
         return encode_versioned(value, EXPLICIT_EXPIRY_VALUE_VERSION)
     metadata = committed.metadata.encode()
-    if len(metadata) > 126:
+    if len(metadata) >= _SHORT:
         value = OffsetCommitValue(
             offset=committed.offset,
             leader_epoch=committed.leader_epoch,
@@ -87,46 +101,42 @@ def offset_value(committed: CommittedOffset) -> bytes:
             topic_id=committed.topic_id,
         )
         return encode_versioned(value, OFFSET_VALUE_VERSION)
-    tags = b"\x00" if committed.topic_id == ZERO_UUID else b"\x01\x00\x10" + committed.topic_id
     return b"".join(
         (
             _offset_and_epoch.pack(OFFSET_VALUE_VERSION, committed.offset, committed.leader_epoch),
             bytes((len(metadata) + 1,)),
             metadata,
             _int64.pack(committed.commit_timestamp),
-            tags,
+            _NO_TAGS if committed.topic_id == ZERO_UUID else _TOPIC_ID_TAG + committed.topic_id,
         )
     )
 
 
-def read_offset_value(value: bytes, record_offset: int) -> CommittedOffset:
+def _is_plain(value: bytes) -> bool:
+    """Whether a value is laid out as `offset_value` mostly does it, so that its parts are where we look for them."""
+    if value[:2] != _V4 or len(value) < _METADATA + 10 or not 0 < value[_METADATA] <= _SHORT:
+        return False
+    end = _METADATA + value[_METADATA]
+    rest = len(value) - end - 8
+    if rest == 1:
+        return value[-1] == 0 and value[_METADATA + 1 : end].isascii()
+    return rest == 19 and value[end + 8 : end + 11] == _TOPIC_ID_TAG and value[_METADATA + 1 : end].isascii()
+
+
+def check_offset_value(value: bytes) -> None:
+    """Raises ProtocolError where `read_offset_value` would."""
+    if not _is_plain(value):
+        decode_versioned(OffsetCommitValue, value)
+
+
+def read_offset_value(value: bytes) -> CommittedOffset:
     """Any version of a stored offset."""
-    if value[:2] == b"\x00\x04" and len(value) > 24 and value[14] < 128:
-        end = 14 + value[14]
-        tags = end + 9
-        if end >= 14 + 1 and len(value) == tags and value[end + 8] == 0:
-            # What this coordinator writes when it knows no topic id.
-            _, offset, leader_epoch = _offset_and_epoch.unpack_from(value)
-            return CommittedOffset(
-                offset,
-                leader_epoch,
-                str(value[15:end], "utf-8"),
-                _int64.unpack_from(value, end)[0],
-                -1,
-                ZERO_UUID,
-                record_offset,
-            )
-        if end >= 14 + 1 and len(value) == tags + 18 and value[end + 8 : tags + 2] == b"\x01\x00\x10":
-            _, offset, leader_epoch = _offset_and_epoch.unpack_from(value)
-            return CommittedOffset(
-                offset,
-                leader_epoch,
-                str(value[15:end], "utf-8"),
-                _int64.unpack_from(value, end)[0],
-                -1,
-                value[tags + 2 :],
-                record_offset,
-            )
+    if _is_plain(value):
+        _, offset, leader_epoch = _offset_and_epoch.unpack_from(value)
+        end = _METADATA + value[_METADATA]
+        topic_id = ZERO_UUID if len(value) == end + 9 else value[end + 11 :]
+        metadata = str(value[_METADATA + 1 : end], "ascii")
+        return CommittedOffset(offset, leader_epoch, metadata, _int64.unpack_from(value, end)[0], -1, topic_id)
     decoded = decode_versioned(OffsetCommitValue, value)
     return CommittedOffset(
         decoded.offset,
@@ -135,8 +145,36 @@ def read_offset_value(value: bytes, record_offset: int) -> CommittedOffset:
         decoded.commit_timestamp,
         decoded.expire_timestamp,
         decoded.topic_id,
-        record_offset,
     )
+
+
+def read_commit_times(value: bytes) -> tuple[int, int]:
+    """(when it was committed, when it expires or -1), without reading the rest."""
+    if _is_plain(value):
+        return _int64.unpack_from(value, _METADATA + value[_METADATA])[0], -1
+    decoded = decode_versioned(OffsetCommitValue, value)
+    return decoded.commit_timestamp, decoded.expire_timestamp
+
+
+# --- offset commits in memory -----------------------------------------------------------------------------
+
+
+def stored_form(value: bytes, record_offset: int) -> bytes:
+    """The value with its place in the log behind it, in one object that is no burden on the garbage collector."""
+    return value + _uint64.pack(record_offset)
+
+
+def value_of(stored: bytes) -> bytes:
+    return stored[:-8]
+
+
+def record_offset_of(stored: bytes) -> int:
+    """Where in the log it stands: of two commits the later one wins, whatever the order they become visible in."""
+    offset: int = _uint64.unpack_from(stored, len(stored) - 8)[0]
+    return offset
+
+
+# --- group metadata ---------------------------------------------------------------------------------------
 
 
 def group_key(group_id: str) -> bytes:

@@ -1,0 +1,254 @@
+"""JoinGroup to a classic group: who may come in, who is new, who came back, and who must wait. Pure."""
+
+from collections.abc import Callable
+
+from ottla.coordinator.effects import Effects, RequestInfo
+from ottla.coordinator.group import history
+from ottla.coordinator.group.classic_group import ClassicGroup, GroupState, Member, Protocols, Waiting
+from ottla.coordinator.group.history import Cause
+from ottla.coordinator.group.rebalance import (
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    ClassicRebalance,
+    answer_sync,
+    join_error,
+    join_reply,
+)
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.join_group import JoinGroupRequest
+
+MEMBER_ID_REQUIRED_SINCE = 4
+SKIP_ASSIGNMENT_SINCE = 9
+ID_PREFIX_MAX = 1_000
+"""How much of a client's or an instance's id goes into member ids, which must fit into strings of the protocol."""
+
+
+class Join:
+    """One JoinGroup request on its way through the rules."""
+
+    __slots__ = ("effects", "group", "info", "now", "protocols", "reason", "request", "waiting")
+
+    def __init__(self, request: JoinGroupRequest, info: RequestInfo, request_id: int, now: int) -> None:
+        self.request = request
+        self.info = info
+        self.now = now
+        self.effects = Effects()
+        self.protocols: Protocols = [(protocol.name, protocol.metadata) for protocol in request.protocols]
+        self.reason = request.reason or ""
+        self.waiting = Waiting(request_id, info.api_version)
+        self.group: ClassicGroup
+
+
+class Joining:
+    """The rules of JoinGroup."""
+
+    def __init__(self, rebalance: ClassicRebalance, make_uuid: Callable[[], str]) -> None:
+        self._rebalance = rebalance
+        self._config = rebalance.config
+        self._groups = rebalance.groups
+        self._make_uuid = make_uuid
+
+    def join(self, request: JoinGroupRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
+        join = Join(request, info, request_id, now)
+        try:
+            self._join(join)
+        except KafkaError as error:
+            # Who finds no room has no place in the group any more, and so no id.
+            member_id = "" if error.code is ErrorCode.GROUP_MAX_SIZE_REACHED else request.member_id
+            join.effects.reply(request_id, join_error(error.code, info.api_version, member_id))
+        return join.effects
+
+    def _join(self, join: Join) -> None:
+        request = join.request
+        timeout_ms = request.session_timeout_ms
+        if not self._config.min_session_timeout_ms <= timeout_ms <= self._config.max_session_timeout_ms:
+            raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, f"{timeout_ms} ms")
+        group = self._groups.get(request.group_id)
+        is_created = group is None
+        if group is None:
+            if request.member_id:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id}")
+            group = ClassicGroup(request.group_id, join.now)
+        join.group = group
+        self._admit(join)
+        if not group.supports(request.protocol_type, join.protocols):
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {group.group_id} has none of these")
+        if is_created:
+            self._groups[request.group_id] = group
+            self._rebalance.store(group, join.effects)
+        if request.member_id:
+            self._join_known(join)
+        elif request.group_instance_id is not None:
+            self._join_static(join)
+        else:
+            self._join_new(join)
+
+    def _admit(self, join: Join) -> None:
+        """Whether there is room (`group.max.size`)."""
+        group, member_id = join.group, join.request.member_id
+        member = group.members.get(member_id)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            # Everybody has to come again: the slowest are those for whom there is no room.
+            if (member is not None and member.join is not None) or group.joined_count < self._config.max_size:
+                return
+        elif (
+            member is not None
+            or len(group.members) < self._config.max_size
+            # It takes its own place again.
+            or (not member_id and join.request.group_instance_id in group.static_members)
+        ):
+            return
+        if member is not None:
+            self._rebalance.dismiss(group, member, join.now, join.effects)
+            cause = Cause(history.NO_ROOM, member_id, f"at most {self._config.max_size} members")
+            self._rebalance.went(group, join.now, join.effects, [cause])
+        elif group.forget_pending(member_id) and group.state is GroupState.PREPARING_REBALANCE:
+            self._rebalance.complete_if_all_joined(group, join.now, join.effects)
+        raise KafkaError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED, f"group {group.group_id} has {self._config.max_size} members"
+        )
+
+    # --- who comes for the first time ---------------------------------------------------------------------
+
+    def _join_new(self, join: Join) -> None:
+        member_id = self._make_id(join.info.client_id)
+        if join.info.api_version >= MEMBER_ID_REQUIRED_SINCE:
+            # Only the second JoinGroup, with the id, makes a member: a client that never gets this answer leaves
+            # nothing behind that others would have to wait for long (KIP-394).
+            self._rebalance.expect(join.group, member_id, join.now + join.request.session_timeout_ms)
+            answer = join_error(ErrorCode.MEMBER_ID_REQUIRED, join.info.api_version, member_id)
+            join.effects.reply(join.waiting.request_id, answer)
+        else:
+            self._add(join, member_id)
+
+    def _add(self, join: Join, member_id: str) -> None:
+        group = join.group
+        group.begin_story(join.now)
+        member = Member(
+            member_id,
+            join.request.group_instance_id,
+            join.info.client_id,
+            join.info.client_host,
+            0,
+            join.request.session_timeout_ms,
+            join.protocols,
+        )
+        self._take_details(join, member)
+        member.is_new = True
+        group.add(member, join.request.protocol_type)
+        group.park(member, join.waiting)
+        group.new_member_added = True
+        self._rebalance.set_session(group, member, join.now + NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance.prepare_or_complete(
+            group, join.now, join.effects, Cause(history.JOINED, member_id, join.reason)
+        )
+
+    def _make_id(self, prefix: str) -> str:
+        return f"{prefix[:ID_PREFIX_MAX]}-{self._make_uuid()}"
+
+    # --- who has an id ------------------------------------------------------------------------------------
+
+    def _join_known(self, join: Join) -> None:
+        group, request, effects = join.group, join.request, join.effects
+        if request.member_id in group.pending_members and request.group_instance_id is None:
+            self._add(join, request.member_id)
+            return
+        member = group.member(request.member_id, request.group_instance_id)
+        is_unchanged = member.protocols == join.protocols
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._update(join, member)
+            self._rebalance.complete_if_all_joined(group, join.now, effects)
+        elif is_unchanged and not (group.state is GroupState.STABLE and member.member_id == group.leader_id):
+            # Its answer got lost, or it was told to rejoin for a rebalance that is over: give it the generation.
+            effects.reply(join.waiting.request_id, join_reply(group, member))
+        else:
+            # A leader that rejoins a stable group wants the assignment made anew, whatever its reason.
+            cause = self._why(join, member, is_unchanged)
+            self._update(join, member)
+            self._rebalance.prepare(group, join.now, effects, cause)
+
+    def _why(self, join: Join, member: Member, is_unchanged: bool) -> Cause:
+        """What to call a rejoin that makes everyone join again."""
+        group, now = join.group, join.now
+        # Of a member read from the log only the chosen protocol is known: it looks changed when it is not.
+        metadata = dict(join.protocols).get(group.protocol or "")
+        is_same = is_unchanged or (member.is_loaded and metadata == member.metadata_for(group.protocol))
+        if not is_same:
+            return Cause(history.CHANGED_SUBSCRIPTION, member.member_id, join.reason)
+        if group.loaded_at is not None and now - group.loaded_at <= group.rebalance_timeout_ms:
+            return Cause(history.COORDINATOR_MOVED, member.member_id, join.reason)
+        if member.member_id != group.leader_id:
+            return Cause(history.REJOINED, member.member_id, join.reason)
+        changed = self._rebalance.changed_topics(group)
+        if changed:
+            reason = f"{changed}; {join.reason}" if join.reason else changed
+            return Cause(history.TOPIC_CHANGED, member.member_id, reason)
+        return Cause(history.LEADER_REJOINED, member.member_id, join.reason)
+
+    def _update(self, join: Join, member: Member) -> None:
+        """The member joins again, perhaps with other protocols, and waits."""
+        self._take_details(join, member)
+        join.group.set_protocols(member, join.protocols)
+        earlier = member.join
+        if earlier is not None:
+            # The client gave up on its first JoinGroup and sent another: only one can be answered in earnest.
+            answer = join_error(ErrorCode.REBALANCE_IN_PROGRESS, earlier.api_version, member.member_id)
+            join.effects.reply(earlier.request_id, answer)
+        join.group.park(member, join.waiting)
+
+    # --- static members -----------------------------------------------------------------------------------
+
+    def _join_static(self, join: Join) -> None:
+        group, instance_id = join.group, join.request.group_instance_id
+        assert instance_id is not None
+        new_id = self._make_id(instance_id)
+        if instance_id not in group.static_members:
+            self._add(join, new_id)
+            return
+        is_stable = group.state is GroupState.STABLE
+        old_leader = group.leader_id
+        group.begin_story(join.now)
+        member = self._replace(join, instance_id, new_id)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._update(join, member)
+            self._rebalance.complete_if_all_joined(group, join.now, join.effects)
+        elif is_stable and group.vote() == group.protocol:
+            # Its place and its partitions waited for it: nobody else needs to notice (KIP-345).
+            group.story = None
+            reply = join_reply(group, member)
+            if join.info.api_version >= SKIP_ASSIGNMENT_SINCE:
+                reply.skip_assignment = member.member_id == group.leader_id
+            else:
+                # Older clients would assign anew on finding themselves leader; an id nobody has stops them.
+                reply.leader = old_leader or ""
+                reply.members = []
+            self._rebalance.store(group, join.effects)
+            join.effects.reply(join.waiting.request_id, reply)
+        else:
+            what = history.CHANGED_SUBSCRIPTION if is_stable else history.CAME_BACK
+            group.park(member, join.waiting)
+            self._rebalance.prepare(group, join.now, join.effects, Cause(what, new_id, join.reason))
+
+    def _replace(self, join: Join, instance_id: str, new_id: str) -> Member:
+        """Puts a new id in the place of the old one, whose owner is told that it is fenced."""
+        group = join.group
+        old = group.members[group.static_members[instance_id]]
+        waiting = group.unpark(old)
+        if waiting is not None:
+            answer = join_error(ErrorCode.FENCED_INSTANCE_ID, waiting.api_version, old.member_id)
+            join.effects.reply(waiting.request_id, answer)
+        answer_sync(old, ErrorCode.FENCED_INSTANCE_ID, join.effects)
+        member = group.replace_static(instance_id, new_id)
+        self._take_details(join, member)
+        group.set_protocols(member, join.protocols)
+        self._rebalance.restart_session(group, member, join.now)
+        return member
+
+    @staticmethod
+    def _take_details(join: Join, member: Member) -> None:
+        request, info = join.request, join.info
+        member.client_id, member.client_host = info.client_id, info.client_host
+        member.session_timeout_ms = request.session_timeout_ms
+        # Version 0 has no rebalance timeout; the session's stands in for it.
+        member.rebalance_timeout_ms = (
+            request.rebalance_timeout_ms if info.api_version >= 1 else request.session_timeout_ms
+        )

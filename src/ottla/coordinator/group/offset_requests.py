@@ -1,0 +1,235 @@
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: who may, for which partitions. Pure."""
+
+from typing import Any, NamedTuple
+
+from ottla.coordinator.effects import Effects, RequestInfo
+from ottla.coordinator.group.classic_group import ClassicGroup, GroupState, Member
+from ottla.coordinator.group.history import CONSUMER
+from ottla.coordinator.group.offsets import Offsets
+from ottla.coordinator.group.rebalance import ClassicRebalance
+from ottla.coordinator.group.records import CommittedOffset, offset_key, offset_value, read_offset_value, value_of
+from ottla.errors import ErrorCode, KafkaError
+from ottla.metadata.image import ClusterImage
+from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from ottla.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from ottla.types import ZERO_UUID
+
+COMMIT_BY_ID_SINCE = 10
+TRANSACTIONAL_COMMIT_BY_ID_SINCE = 6
+GROUP_NOT_FOUND_SINCE = 9
+TRANSACTIONAL_GROUP_NOT_FOUND_SINCE = 6
+
+
+class FetchedPartition(NamedTuple):
+    """What OffsetFetch says of one partition."""
+
+    partition: int
+    committed: CommittedOffset | None
+    error: ErrorCode
+
+
+class FetchedTopic(NamedTuple):
+    """What OffsetFetch says of one topic. By name or by id, as it was asked."""
+
+    name: str
+    topic_id: bytes
+    partitions: list[FetchedPartition]
+
+
+class OffsetRequests:
+    """The rules of requests about offsets."""
+
+    def __init__(self, offsets: Offsets, rebalance: ClassicRebalance) -> None:
+        self._offsets = offsets
+        self._rebalance = rebalance
+        self._groups = rebalance.groups
+        self._metadata_max_bytes = rebalance.config.offset_metadata_max_bytes
+        self.image: ClusterImage | None = None
+
+    # --- commit -------------------------------------------------------------------------------------------
+
+    def commit(self, request: OffsetCommitRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
+        effects = Effects()
+        error = ErrorCode.NONE
+        try:
+            self._check_committer(request, info.api_version, now)
+        except KafkaError as refused:
+            error = refused.code
+        # -1, and every version that cannot say it, means what the broker's settings say.
+        expires_at = now + request.retention_time_ms if request.retention_time_ms >= 0 else -1
+        by_id = info.api_version >= COMMIT_BY_ID_SINCE
+        topics = self._commit(request, OffsetCommitResponse, by_id, error, expires_at, now, effects)
+        effects.reply(request_id, OffsetCommitResponse(topics=topics))
+        return effects
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, info: RequestInfo, request_id: int, now: int
+    ) -> Effects:
+        """The same records inside the producer's transaction, pending until its marker."""
+        effects = Effects(producer=(request.producer_id, request.producer_epoch))
+        error = ErrorCode.NONE
+        try:
+            self._check_transactional_committer(request, info.api_version)
+        except KafkaError as refused:
+            error = refused.code
+        by_id = info.api_version >= TRANSACTIONAL_COMMIT_BY_ID_SINCE
+        topics = self._commit(request, TxnOffsetCommitResponse, by_id, error, -1, now, effects)
+        effects.reply(request_id, TxnOffsetCommitResponse(topics=topics))
+        return effects
+
+    def _check_committer(self, request: OffsetCommitRequest, api_version: int, now: int) -> None:
+        generation = request.generation_id_or_member_epoch
+        group = self._groups.get(request.group_id)
+        if group is None:
+            # Without a generation it comes from an administrator, or a consumer that only stores its offsets here.
+            if generation < 0:
+                return
+            is_told = api_version >= GROUP_NOT_FOUND_SINCE
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
+        if generation < 0 and group.is_empty:
+            return
+        member = self._identify(group, request)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group.group_id} has members of its own")
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            # It knows the new generation, but not yet what it will own in it.
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._rebalance.restart_session(group, member, now)
+
+    def _check_transactional_committer(self, request: TxnOffsetCommitRequest, api_version: int) -> None:
+        generation = request.generation_id_or_member_epoch
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if generation >= 0:
+                is_told = api_version >= TRANSACTIONAL_GROUP_NOT_FOUND_SINCE
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
+        elif generation >= 0 or not group.is_empty:
+            # Versions before 3 cannot name a member; the transaction itself fences them.
+            self._identify(group, request)
+
+    @staticmethod
+    def _identify(group: ClassicGroup, request: Any) -> Member | None:
+        """The member that commits; None where the request names nobody. A zombie or a stranger is refused."""
+        generation = request.generation_id_or_member_epoch
+        if generation < 0 and not request.member_id and request.group_instance_id is None:
+            return None
+        member = group.member(request.member_id, request.group_instance_id)
+        group.check_generation(generation)
+        return member
+
+    def _commit(
+        self,
+        request: Any,
+        response_class: Any,
+        by_id: bool,
+        error: ErrorCode,
+        expires_at: int,
+        now: int,
+        effects: Effects,
+    ) -> list[Any]:
+        """The records of a commit, and what each partition is answered."""
+        kind = response_class.__name__
+        make_topic = getattr(response_class, f"{kind}Topic")
+        make_partition = getattr(response_class, f"{kind}Partition")
+        group_id = request.group_id
+        answered = []
+        for topic in request.topics:
+            name, topic_id, partition_count, unknown = self._resolve(topic, by_id)
+            answers = []
+            for part in topic.partitions:
+                index, metadata = part.partition_index, part.committed_metadata or ""
+                if not 0 <= index < partition_count:
+                    code = unknown
+                elif error is not ErrorCode.NONE:
+                    code = error
+                elif len(metadata) * 4 > self._metadata_max_bytes < len(metadata.encode()):
+                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    code = ErrorCode.NONE
+                    committed = CommittedOffset(
+                        part.committed_offset, part.committed_leader_epoch, metadata, now, expires_at, topic_id
+                    )
+                    effects.append(offset_key(group_id, name, index), offset_value(committed))
+                answers.append(make_partition(partition_index=index, error_code=code))
+            answered.append(make_topic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
+        return answered
+
+    def _resolve(self, topic: Any, by_id: bool) -> tuple[str, bytes, int, ErrorCode]:
+        """(name, id, number of partitions, what a partition that is not there is answered)."""
+        image = self.image
+        assert image is not None, "a shard hears of the cluster before it hears of requests"
+        name = image.topic_names.get(topic.topic_id) if by_id else topic.name
+        known = None if name is None else image.topics.get(name)
+        if known is None:
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return "", ZERO_UUID, 0, unknown
+        return known.name, known.topic_id, len(known.partitions), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    # --- fetch --------------------------------------------------------------------------------------------
+
+    def fetch(
+        self, group_id: str, topics: list[tuple[str, bytes, list[int]]] | None, require_stable: bool, by_id: bool
+    ) -> list[FetchedTopic]:
+        """What was committed for (topic, id, partitions), or everything. `require_stable` refuses partitions whose
+        offset an open transaction is about to change."""
+        known = self._offsets.of(group_id)
+        if topics is None:
+            topics = [(name, self._topic_id(name), sorted(partitions)) for name, partitions in sorted(known.items())]
+            if by_id:
+                # What has no id cannot be named.
+                topics = [asked for asked in topics if asked[1] != ZERO_UUID]
+        found = []
+        for name, topic_id, partitions in topics:
+            committed = known.get(name, {})
+            answers = []
+            for partition in partitions:
+                stored = committed.get(partition)
+                if require_stable and self._offsets.is_pending(group_id, name, partition):
+                    answers.append(FetchedPartition(partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+                    continue
+                offset = None if stored is None else read_offset_value(value_of(stored))
+                if offset is not None and by_id and offset.topic_id not in (ZERO_UUID, topic_id):
+                    # Committed to a topic of the same name that was deleted since.
+                    offset = None
+                answers.append(FetchedPartition(partition, offset, ErrorCode.NONE))
+            found.append(FetchedTopic(name, topic_id, answers))
+        return found
+
+    def _topic_id(self, name: str) -> bytes:
+        topic = self.image.topics.get(name) if self.image is not None else None
+        return ZERO_UUID if topic is None else topic.topic_id
+
+    # --- delete -------------------------------------------------------------------------------------------
+
+    def delete(self, request: OffsetDeleteRequest, request_id: int) -> Effects:
+        effects = Effects()
+        group = self._groups.get(request.group_id)
+        if group is None:
+            effects.reply(request_id, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+            return effects
+        if not group.is_empty and group.protocol_type != CONSUMER:
+            # What its members consume cannot be known.
+            effects.reply(request_id, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+            return effects
+        topics = []
+        for topic in request.topics:
+            _, _, partition_count, unknown = self._resolve(topic, False)
+            is_subscribed = not group.is_empty and group.is_subscribed(topic.name)
+            answers = []
+            for part in topic.partitions:
+                code = ErrorCode.NONE
+                if not 0 <= part.partition_index < partition_count:
+                    code = unknown
+                elif is_subscribed:
+                    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                else:
+                    self._offsets.delete(group.group_id, [(topic.name, part.partition_index)], effects)
+                answers.append(
+                    OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                        partition_index=part.partition_index, error_code=code
+                    )
+                )
+            topics.append(OffsetDeleteResponse.OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
+        effects.reply(request_id, OffsetDeleteResponse(topics=topics))
+        return effects
