@@ -1,23 +1,12 @@
 """Administration through each foreign client: topics, partitions, settings, offsets, deleted records."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from ottla import Broker
-from ottla.testing.clients import ClientError, ForeignClient, Found, Message
-
-
-def until(condition: Any, timeout_s: float = 15.0) -> bool:
-    """Apache Kafka answers before every part of it has heard the news, so look again for a while."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+from ottla.testing.clients import ClientError, ForeignClient, Found, Message, until
 
 
 def test_a_topic_is_created_seen_and_deleted(broker: Any, client: ForeignClient, topic: str) -> None:

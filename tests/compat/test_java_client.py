@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ottla.testing.clients import ClientError, Message
+from ottla.testing.clients import ClientError, Message, until
 from ottla.testing.clients.java import JavaClient
 
 pytestmark = pytest.mark.java
@@ -31,6 +31,7 @@ def test_the_cluster_describes_itself(broker: Any, java: JavaClient) -> None:
 def test_a_topic_is_described_page_by_page(broker: Any, java: JavaClient, topic: str) -> None:
     """DescribeTopicPartitions, where the broker offers it."""
     assert java.create_topic(broker.bootstrap, topic, partitions=3) == "ok"
+    assert until(lambda: java.partition_count(broker.bootstrap, topic) == 3)
     described = java.call("describe_topics", broker.bootstrap, topics=[topic, f"{topic}-not"])
     assert described[topic] == {
         "internal": False,
@@ -74,10 +75,10 @@ def test_settings_are_set_deleted_appended_and_subtracted(broker: Any, java: Jav
         return entry["value"], entry["source"]
 
     alter(["DELETE", "retention.ms", None], ["APPEND", "cleanup.policy", "compact"])
-    assert described("retention.ms") == ("604800000", "DEFAULT_CONFIG")
+    assert until(lambda: described("retention.ms") == ("604800000", "DEFAULT_CONFIG"))
     assert described("cleanup.policy") == ("delete,compact", "DYNAMIC_TOPIC_CONFIG")
     alter(["SUBTRACT", "cleanup.policy", "delete"])
-    assert described("cleanup.policy") == ("compact", "DYNAMIC_TOPIC_CONFIG")
+    assert until(lambda: described("cleanup.policy") == ("compact", "DYNAMIC_TOPIC_CONFIG"))
     with pytest.raises(ClientError, match="INVALID_CONFIG"):
         alter(["APPEND", "retention.ms", "1"])
     with pytest.raises(ClientError, match="INVALID_CONFIG"):

@@ -6,7 +6,7 @@ import pytest
 
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest
-from ottla.protocol.record_batch import iter_batches, read_records
+from ottla.protocol.record_batch import Codec, iter_batches, read_records
 from ottla.testing.raw import Side, batch
 
 pytestmark = pytest.mark.oracle
@@ -92,6 +92,19 @@ def test_fetch_in_every_version(same: Any, version: int) -> None:
         return shown(side, fetch(side, (0, 1), (1, 0), version=version))
 
     same(script)
+
+
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name.lower())
+def test_what_is_stored_is_the_same_to_the_byte(same: Any, codec: Codec) -> None:
+    """Offsets and leader epoch stamped in, everything else as the producer sent it."""
+
+    def script(side: Side) -> Any:
+        for values in ([b"a" * 500, b"b"], [b"c"], [b"d"] * 50):
+            side.produce(batch(*values, codec=codec))
+        response = fetch(side, (0, 0))
+        return bytes(response.responses[0].partitions[0].records)
+
+    assert same(script)
 
 
 def test_fetch_from_nowhere_and_out_of_range(same: Any) -> None:

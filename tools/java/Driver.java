@@ -8,8 +8,11 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -29,6 +32,7 @@ import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.common.utils.Exit;
 
 public final class Driver {
     static final ObjectMapper JSON = new ObjectMapper();
@@ -59,6 +63,8 @@ public final class Driver {
                 return consume(command);
             case "positions":
                 return positions(command);
+            case "tool":
+                return tool(command);
             default:
                 return AdminCommands.run(op, command);
         }
@@ -149,6 +155,43 @@ public final class Driver {
             }
         }
         return node;
+    }
+
+    /** Runs one of Kafka's command-line tools in this process: its exit status and what it printed. */
+    static JsonNode tool(JsonNode command) throws Exception {
+        List<String> arguments = new ArrayList<>();
+        command.get("arguments").forEach(node -> arguments.add(node.asText()));
+        Method main = Class.forName(command.get("main").asText()).getMethod("main", String[].class);
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        PrintStream before = System.out;
+        System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
+        // Some tools take the end of the process for one more failure, and exit again: the first status counts.
+        int[] statuses = {-1};
+        Exit.setExitProcedure((status, message) -> {
+            statuses[0] = statuses[0] < 0 ? status : statuses[0];
+            throw new ToolExit();
+        });
+        try {
+            main.invoke(null, (Object) arguments.toArray(new String[0]));
+        } catch (InvocationTargetException failure) {
+            if (!(failure.getCause() instanceof ToolExit)) {
+                throw failure;
+            }
+        } finally {
+            Exit.resetExitProcedure();
+            System.setOut(before);
+        }
+        ObjectNode node = JSON.createObjectNode();
+        node.put("status", Math.max(statuses[0], 0));
+        node.put("output", printed.toString(StandardCharsets.UTF_8));
+        return node;
+    }
+
+    /** Thrown in place of ending the process. */
+    private static final class ToolExit extends Error {
+        ToolExit() {
+            super("exit", null, false, false);
+        }
     }
 
     static TopicPartition partition(JsonNode command) {
