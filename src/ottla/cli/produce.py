@@ -1,5 +1,6 @@
 """`ottla produce`: lines of a file or of standard input become records."""
 
+import contextlib
 import os
 import sys
 from collections import deque
@@ -20,6 +21,7 @@ from ottla.cli.session import (
     explain,
     find_topics,
     open_admin,
+    report_outages,
 )
 from ottla.client.blocking import Producer
 from ottla.client.delivery import Delivery
@@ -28,6 +30,8 @@ from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
 
 PROGRESS_AFTER_S = 1.0
+PATIENCE = {"delivery.timeout.ms": "30000", "request.timeout.ms": "10000"}
+"""A person waits less long than a service for a broker that is gone."""
 LOOK_EVERY = 2_000
 """Records between two looks at the clock and at what has been delivered."""
 
@@ -79,13 +83,14 @@ def produce(
     for name in given:
         if name in merged and merged[name] != given[name]:
             raise OttlaError(f"{name} is given twice", "use the option or --set, not both")
-    merged |= given
+    merged = PATIENCE | merged | given
     build(ProducerConfig, merged, {})  # a mistake in the settings shows before anything is opened
     with _open_input(file) as source:
         with open_admin(bootstrap) as admin:
             (description,) = find_topics(admin, [topic], f"create it with: ottla topic create {topic}")
         if partition is not None:
             check_partitions(description, [partition])
+        report_outages()
         run = _Run(topic, partition, record_headers, separator, null.encode() if null is not None else None)
         run.produce(source, merged, show_progress=not quiet and not as_json)
     if as_json:
@@ -128,16 +133,20 @@ class _Run:
     def produce(self, source: BinaryIO, settings: dict[str, str], *, show_progress: bool) -> None:
         started = monotonic()
         progress = _Progress(source, started) if show_progress else None
+        producer = Producer(settings)
         try:
-            with Producer(settings) as producer:
-                try:
-                    self._send_all(producer, source, progress)
-                except KeyboardInterrupt:
-                    self.interrupted = True  # what was read is sent; the rest is not read
-                finally:
+            try:
+                self._send_all(producer, source, progress)
+            except KeyboardInterrupt:
+                self.interrupted = True  # what was read is sent; the rest is not read
+            finally:
+                with contextlib.suppress(KafkaError):  # each record says below what became of it
                     producer.flush()
-                    self._collect(wait=True)
+        except KeyboardInterrupt:
+            self.interrupted = True  # a second time: not even that
         finally:
+            producer.close(timeout_ms=0)
+            self._collect(wait=True)
             self.seconds = monotonic() - started
             if progress is not None:
                 progress.stop()

@@ -2,6 +2,8 @@
 
 import asyncio
 import difflib
+import logging
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -60,6 +62,16 @@ def client_settings(bootstrap: str, extra: Sequence[str] = ()) -> dict[str, str]
         "socket.connection.setup.timeout.ms": str(CONNECT_TIMEOUT_MS),
     }
     return settings | parse_pairs(extra, "--set")
+
+
+def report_outages() -> None:
+    """Shows on standard error when a broker is lost and found again, for commands that wait for ever."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("ottla: %(message)s"))
+    logger = logging.getLogger("ottla.net")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def open_admin(bootstrap: str) -> Admin:

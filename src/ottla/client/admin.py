@@ -4,6 +4,7 @@ Its calls about groups are in admin_groups.py.
 """
 
 import asyncio
+import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -30,6 +31,7 @@ from ottla.client.network import Network
 from ottla.client.offset_lookup import NO_RETRY, leaders_of, list_offsets
 from ottla.client.polling import ANY_NODE, CONTROLLER
 from ottla.client.settings import AdminConfig, build
+from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
@@ -48,6 +50,8 @@ RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
 _RESOURCE_TYPES = {"topic": RESOURCE_TOPIC, "broker": RESOURCE_BROKER}
 _SET, _DELETE = 0, 1
+VIEW_IDLE_MS = 300_000
+"""Topics that were asked about are kept in view this long."""
 
 
 class AsyncAdmin(AsyncGroupAdmin):
@@ -59,9 +63,16 @@ class AsyncAdmin(AsyncGroupAdmin):
     ...         print(topic.name, len(topic.partitions))
     """
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        clock: Clock = system_clock,
+        rng: random.Random | None = None,
+        **keywords: Any,
+    ) -> None:
         self.config = build(AdminConfig, settings, keywords)
-        self._network = Network(self.config, max_idle_ms=300_000)
+        self._network = Network(self.config, max_idle_ms=VIEW_IDLE_MS, clock=clock, rng=rng)
 
     async def __aenter__(self) -> Self:
         return self

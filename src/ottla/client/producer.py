@@ -256,11 +256,9 @@ class AsyncProducer:
             await asyncio.shield(self._shut())
 
     async def _shut(self) -> None:
-        await self._network.close()
-        # Closing the connections fails what was on the wire; a turn of the loop lets the sender hear of it.
-        await asyncio.sleep(0)
         error = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed before the record was stored")
-        self._sender.abandon(error, self._network.now())
+        self._sender.abandon(error)
+        await self._network.close()
 
 
 def as_bytes(value: Bytes, what: str) -> bytes | None:

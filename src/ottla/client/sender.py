@@ -65,6 +65,7 @@ class Sender:
         self._codec = Codec[config.compression_type.upper()]
         self._numbers = Idempotence() if config.enable_idempotence else None
         self._in_flight: dict[int, int] = defaultdict(int)
+        self._is_abandoned = False
         self._asking_producer_id = False
         self._producer_id_retry_at = 0
         self._producer_id_failures = 0
@@ -168,6 +169,8 @@ class Sender:
     # --- answers ------------------------------------------------------------------------------------------
 
     def _on_response(self, node_id: int, batches: dict[TopicPartition, ProducerBatch], response: Any, now: int) -> None:
+        if self._is_abandoned:
+            return
         self._in_flight[node_id] -= 1
         if response is None:  # acks=0: nobody answers
             for batch in batches.values():
@@ -192,6 +195,8 @@ class Sender:
     def _on_failure(
         self, node_id: int, batches: dict[TopicPartition, ProducerBatch], error: KafkaError, now: int
     ) -> None:
+        if self._is_abandoned:
+            return
         self._in_flight[node_id] -= 1
         for batch in batches.values():
             self._fail_or_retry(batch, error, now)
@@ -325,9 +330,11 @@ class Sender:
         if self.fatal_error is None:
             self.fatal_error = error
 
-    def abandon(self, error: KafkaError, now: int) -> None:
-        """Fails whatever still waits, because the producer closes."""
-        self._fail_everything(self._accumulator.partitions(now), error)
+    def abandon(self, error: KafkaError) -> None:
+        """Fails whatever is not stored yet, because the producer closes. Answers that still come are ignored."""
+        self._is_abandoned = True
+        for batch in list(self._accumulator.unfinished):
+            self._fail(batch, error)
 
     def _fail_everything(self, partitions: list[TopicPartition], error: KafkaError) -> None:
         for partition in partitions:

@@ -1,6 +1,7 @@
 """Requests to a node by its id: connects on first use, reconnects with back-off, keeps requests in order."""
 
 import asyncio
+import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -12,6 +13,8 @@ from ottla.net.backoff import Backoff
 from ottla.net.connection import Answer, Connection
 from ottla.protocol.primitives import ProtocolError
 from ottla.types import Endpoint
+
+log = logging.getLogger("ottla.net")
 
 
 class Peers:
@@ -167,6 +170,8 @@ class _Link:
             )
         except KafkaError as error:
             self._back_off()
+            if self.failures == 1:  # once an outage, not once a try
+                log.warning("%s; trying again", error.detail)
             self._fail_queue(error)
             return
         except Exception as error:  # a mistake of ours, but nobody may wait for ever because of it
@@ -174,7 +179,9 @@ class _Link:
             raise
         finally:
             self._connecting = None
-        self.failures = 0
+        if self.failures:
+            log.info("connected to %s again", self.endpoint)
+            self.failures = 0
         while self._queue:
             self._write(self._queue.popleft())
 

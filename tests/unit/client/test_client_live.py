@@ -328,6 +328,18 @@ def test_a_producer_lives_through_a_crash_of_the_broker_without_loss_or_doubles(
         assert sorted(values) == list(range(3_000))
 
 
+def test_closing_without_patience_fails_what_is_not_stored_and_ends(topic: str) -> None:
+    with Broker.embedded() as mortal:
+        producer = Producer(bootstrap_servers=mortal.bootstrap)
+        producer.send_and_wait(topic, "stored")
+        mortal.kill()
+        waiting = [producer.send(topic, "not stored") for _ in range(10)]
+        producer.close(timeout_ms=0)
+        for delivery in waiting:
+            with pytest.raises(KafkaError, match="closed before the record was stored"):
+                delivery.result(10)
+
+
 def test_a_consumer_goes_on_after_a_restart_where_it_was(topic: str) -> None:
     with (
         Broker.embedded() as mortal,
