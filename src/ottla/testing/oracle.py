@@ -7,8 +7,10 @@ test run the same broker: the first to ask starts a keeper process, which ends K
 import contextlib
 import ctypes
 import fcntl
+import functools
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -61,8 +63,19 @@ def oracle_available() -> str | None:
     """None when a real Kafka can be started, else the reason why not, fit for a skip message."""
     if not any((extras_directory() / "kafka").glob("kafka_2.13-4.*.jar")):
         return "Apache Kafka's jars are not there (./run setup-extras fetches them)"
+    return java_missing()
+
+
+@functools.cache
+def java_missing() -> str | None:
+    """None when a Java that runs Kafka's jars is on the path, else what is wrong."""
     if shutil.which("java") is None:
         return "there is no java on the path"
+    done = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60, check=False)
+    # openjdk version "17.0.15" 2025-04-15; before Java 9 it was "1.8.0".
+    found = re.search(r'version "(\d+)', done.stderr)
+    if found is None or int(found[1]) < 17:
+        return "the java on the path is older than 17"
     return None
 
 

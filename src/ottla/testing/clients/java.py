@@ -2,7 +2,6 @@
 
 import base64
 import json
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from ottla.testing.clients import (
     Message,
     Received,
 )
-from ottla.testing.oracle import class_path, extras_directory
+from ottla.testing.oracle import class_path, extras_directory, java_missing
 
 
 class JavaClient(ForeignClient):
@@ -31,9 +30,7 @@ class JavaClient(ForeignClient):
     def unavailable(self) -> str | None:
         if not (extras_directory() / "java" / "Driver.class").exists():
             return "the Java client is not there (./run setup-extras builds it)"
-        if shutil.which("java") is None:
-            return "there is no java on the path"
-        return None
+        return java_missing()
 
     def call(self, op: str, bootstrap: str, **arguments: object) -> Any:
         """One command of the driver; its error becomes ClientError under Kafka's name."""
