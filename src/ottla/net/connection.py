@@ -11,7 +11,7 @@ import ottla
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.framing import decode_response, encode_request
-from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.primitives import ProtocolError
 from ottla.types import Endpoint
 
@@ -21,6 +21,7 @@ GREETING_BYTES_MAX = 1 << 20
 """An ApiVersions answer is a few hundred bytes; something far larger means the peer speaks another protocol."""
 
 SOFTWARE_NAME = "ottla"
+_UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 class Answer(NamedTuple):
@@ -262,10 +263,8 @@ class Connection(asyncio.BufferedProtocol):
         if pending.timer is not None:
             pending.timer.cancel()
         version = pending.version
-        if pending.api_key == ApiKey.API_VERSIONS and bytes(frame[4:6]) == b"\x00\x23":
-            version = 0  # the fallback answer is always written in version 0
         try:
-            correlation_id, message = decode_response(pending.api_key, version, frame)
+            correlation_id, message = _decode(pending.api_key, version, frame)
             if correlation_id != pending.correlation_id:
                 raise ProtocolError(f"correlation id {correlation_id} instead of {pending.correlation_id}")
         except ProtocolError as error:
@@ -301,6 +300,18 @@ class Connection(asyncio.BufferedProtocol):
         self._pending.clear()
         if self._on_closed is not None:
             self._on_closed(self)
+
+
+def _decode(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
+    """The correlation id and the response in a frame."""
+    if api_key != ApiKey.API_VERSIONS or bytes(frame[4:6]) != _UNSUPPORTED_VERSION:
+        return decode_response(api_key, version, frame)
+    # A broker that does not know our version answers in version 0, whatever was asked.
+    try:
+        return decode_response(api_key, 0, frame)
+    except ProtocolError:
+        # Or, as librdkafka's mock does, in a layout of its own: then all we learn is that it refused.
+        return int.from_bytes(frame[:4], "big"), ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _reason(error: OSError) -> str:

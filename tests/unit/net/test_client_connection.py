@@ -150,6 +150,25 @@ def test_a_very_old_broker_that_names_nothing_is_greeted_in_version_0() -> None:
     assert asked == [API[ApiKey.API_VERSIONS].max_version, 0]
 
 
+def test_a_refusal_in_a_strange_layout_is_a_refusal_all_the_same() -> None:
+    """librdkafka's mock cluster writes its list of versions in a compact form here."""
+    asked: list[int] = []
+
+    def odd(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
+        asked.append(version)
+        if version:
+            body = correlation_id.to_bytes(4, "big") + b"\x00\x23\x01\x00\x12\x00\x00\x00\x03\x00\x00"
+            broker.transport.write(len(body).to_bytes(4, "big") + body)
+        else:
+            broker.answer_versions(0, correlation_id)
+
+    async def story() -> None:
+        await Connection.open(HERE)
+
+    simulate(story, odd)
+    assert asked == [API[ApiKey.API_VERSIONS].max_version, 0]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_many_requests_may_be_under_way_and_each_gets_its_own_answer(seed: int) -> None:
     async def story() -> None:
