@@ -92,6 +92,9 @@ class Shard(Protocol):
     def next_deadline(self) -> int | None:
         """When `tick` is wanted next."""
 
+    def on_clock_jump(self, jump_ms: int) -> None:
+        """The clock was set, or the machine slept: what counts down towards somebody's end moves along."""
+
 
 class Deadlines:
     """A heap of (time, what). Entries are checked when they fire, so that moving a deadline later costs nothing:
@@ -117,6 +120,10 @@ class Deadlines:
             when, _, what = heapq.heappop(self._heap)
             found.append((when, what))
         return found
+
+    def shift(self, milliseconds: int) -> None:
+        """Moves every deadline."""
+        self._heap = [(when + milliseconds, counter, what) for when, counter, what in self._heap]
 
     def __len__(self) -> int:
         return len(self._heap)

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from ottla.clock import Clock, monotonic
-from ottla.coordinator.effects import Append, Effects, Reply, Shard
+from ottla.coordinator.effects import Effects, Reply, Shard
+from ottla.coordinator.replaying import in_batches, replay_slice
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin, PartitionLog
 from ottla.metadata.image import ClusterImage
-from ottla.protocol.record_batch import ControlType, build_batch, iter_batches, read_end_marker, read_records
+from ottla.protocol.record_batch import build_batch
 from ottla.replication.replica_manager import ACKS_ALL, ReplicaManager
 from ottla.types import TopicPartition, partition_for
 
@@ -23,11 +24,11 @@ log = logging.getLogger("ottla.coordinator")
 
 S = TypeVar("S", bound=Shard)
 
-SLICE_BYTES = 1 << 20
-"""How much of a log is replayed between two turns of the loop."""
-BATCH_BYTES = 512 * 1024
-"""Records of one step are split into batches of about this size; a step of that many records has no atomicity to
-lose (expired offsets, a deleted topic)."""
+SLICE_BYTES = 1 << 18
+"""How much of a log is replayed between two turns of the loop: some milliseconds' work."""
+CLOCK_JUMP_MS = 2_000
+"""A clock that differs by this much from the time that has passed was set, or the machine slept. A timer that is this
+late was held up by us, and so was whatever those it is to end have sent."""
 
 APPEND_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -44,15 +45,18 @@ APPEND_ERRORS = {
 
 
 class _Hosted(Generic[S]):
-    """A shard this broker coordinates, or is loading."""
+    """A shard this broker coordinates, is loading, or could not load."""
 
-    __slots__ = ("end_offset", "epoch", "is_active", "loader", "partition", "shard")
+    __slots__ = ("end_offset", "epoch", "failure", "is_active", "loader", "partition", "shard", "topic_id")
 
-    def __init__(self, partition: int, epoch: int, shard: S) -> None:
+    def __init__(self, partition: int, epoch: int, topic_id: bytes, shard: S) -> None:
         self.partition = partition
         self.epoch = epoch
+        self.topic_id = topic_id
         self.shard = shard
         self.is_active = False
+        self.failure = ""
+        """Why it could not be loaded."""
         self.end_offset = 0
         """Everything the shard has seen lies below; a reply waits until it is committed."""
         self.loader: asyncio.Task[None] | None = None
@@ -87,6 +91,8 @@ class CoordinatorRuntime(Generic[S]):
         self._has_answer = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
+        self._clock_ahead_ms: float | None = None
+        """How far the clock is ahead of the loop's time, which never jumps."""
         self._is_stopped = False
 
     # --- requests -----------------------------------------------------------------------------------------
@@ -114,17 +120,25 @@ class CoordinatorRuntime(Generic[S]):
 
     def submit_to(self, partition: int, decide: Callable[[S, int, int], Effects]) -> Any:
         hosted = self._active(partition)
+        now = self._now()
         self._last_request_id = request_id = self._last_request_id + 1
+        # A step may lead to another one before it is over, so what was current before is so again afterwards.
+        outer = self._current, self._answer, self._has_answer
         self._current, self._has_answer = request_id, False
         try:
-            self._run(hosted, decide(hosted.shard, request_id, self._clock()))
+            try:
+                self._run(hosted, decide(hosted.shard, request_id, now))
+            except KafkaError:
+                raise
+            except Exception:
+                self._broken(hosted)
+                raise
             if self._has_answer:
-                answer, self._answer = self._answer, None
-                if isinstance(answer, KafkaError):
-                    raise answer
-                return answer
+                if isinstance(self._answer, KafkaError):
+                    raise self._answer
+                return self._answer
         finally:
-            self._current = 0
+            self._current, self._answer, self._has_answer = outer
         future = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
         return future
@@ -132,8 +146,7 @@ class CoordinatorRuntime(Generic[S]):
     def tell(self, key: str, decide: Callable[[S, int], Effects]) -> None:
         """Runs `decide(shard, now)`, a step nobody waits for. Raises KafkaError where the shard is not here, or the
         step's records could not be appended."""
-        hosted = self._active(self.partition_of(key))
-        error = self._run(hosted, decide(hosted.shard, self._clock()))
+        error = self._step(self._active(self.partition_of(key)), decide)
         if error is not None:
             raise error
 
@@ -157,17 +170,29 @@ class CoordinatorRuntime(Generic[S]):
                 yield partition, hosted.shard
 
     def is_loading(self) -> bool:
-        return any(not hosted.is_active for hosted in self._hosted.values())
+        return any(not hosted.is_active and not hosted.failure for hosted in self._hosted.values())
 
     def _active(self, partition: int) -> _Hosted[S]:
         hosted = self._hosted.get(partition)
         if hosted is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is led elsewhere")
+        if hosted.failure:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} cannot be loaded: {hosted.failure}")
         if not hosted.is_active:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being loaded")
         return hosted
 
     # --- one step -----------------------------------------------------------------------------------------
+
+    def _step(self, hosted: _Hosted[S], decide: Callable[[S, int], Effects]) -> KafkaError | None:
+        """A step nobody waits for. Whatever happens in it, the other shards go on."""
+        try:
+            return self._run(hosted, decide(hosted.shard, self._now()))
+        except KafkaError as error:
+            return error
+        except Exception as error:
+            self._broken(hosted)
+            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
 
     def _run(self, hosted: _Hosted[S], effects: Effects) -> KafkaError | None:
         """Carries a step out; gives the error if its records could not be appended, of which the replies tell too."""
@@ -186,7 +211,7 @@ class CoordinatorRuntime(Generic[S]):
         now = self._clock()
         producer_id, producer_epoch = effects.producer or (-1, -1)
         replay = hosted.shard.replay
-        for records in _in_batches(effects.records):
+        for records in in_batches(effects.records):
             batch = build_batch(
                 [(now, key, value, ()) for key, value in records],
                 producer_id=producer_id,
@@ -209,6 +234,13 @@ class CoordinatorRuntime(Generic[S]):
         if effects.is_soft:
             # What the step changed in memory has no record: read back what is true.
             self._reload(hosted)
+        else:
+            self._arm(hosted.shard.next_deadline())
+
+    def _broken(self, hosted: _Hosted[S]) -> None:
+        """A step failed in a way nobody foresaw, perhaps half way: only the log is to be trusted."""
+        log.exception("%s-%d: a step failed; it is loaded anew", self.topic, hosted.partition)
+        self._reload(hosted)
 
     def _release(self, hosted: _Hosted[S], effects: Effects) -> None:
         """Sends the replies once all the shard has seen so far is committed."""
@@ -259,6 +291,27 @@ class CoordinatorRuntime(Generic[S]):
 
     # --- time ---------------------------------------------------------------------------------------------
 
+    def _now(self) -> int:
+        """The time. Should the clock have been set, or the machine have slept, deadlines move along with it: nobody
+        is late for what was not time."""
+        now = self._clock()
+        ahead_ms = now - asyncio.get_running_loop().time() * 1000
+        before_ms, self._clock_ahead_ms = self._clock_ahead_ms, ahead_ms
+        if before_ms is not None and not -CLOCK_JUMP_MS < ahead_ms - before_ms < CLOCK_JUMP_MS:
+            self._move_deadlines(round(ahead_ms - before_ms), "the clock jumped")
+        return now
+
+    def _move_deadlines(self, milliseconds: int, why: str) -> None:
+        log.warning("%s: %s by %.1f s; deadlines move along", self.topic, why, milliseconds / 1000)
+        self._timer_at += milliseconds
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for hosted in self._hosted.values():
+            if hosted.is_active:
+                hosted.shard.on_clock_jump(milliseconds)
+                self._arm(hosted.shard.next_deadline())
+
     def _arm(self, deadline: int | None) -> None:
         """One timer for all shards, at the earliest deadline of any."""
         if deadline is None or self._is_stopped or (self._timer is not None and self._timer_at <= deadline):
@@ -271,14 +324,18 @@ class CoordinatorRuntime(Generic[S]):
 
     def _tick(self) -> None:
         self._timer = None
-        now = self._clock()
+        now = self._now()
+        late_ms = now - self._timer_at
+        if late_ms > CLOCK_JUMP_MS:
+            self._move_deadlines(late_ms, "this broker was held up")
         for hosted in list(self._hosted.values()):
             if not hosted.is_active:
                 continue
             deadline = hosted.shard.next_deadline()
-            if deadline is not None and deadline <= now:
-                self._run(hosted, hosted.shard.tick(now))
-            self._arm(hosted.shard.next_deadline())
+            if deadline is None or deadline > now:
+                self._arm(deadline)
+                continue
+            self._step(hosted, _tick_shard)
 
     # --- leading and losing partitions --------------------------------------------------------------------
 
@@ -293,14 +350,19 @@ class CoordinatorRuntime(Generic[S]):
             mine = {p.index: p.leader_epoch for p in topic.partitions if p.leader == self._replicas.broker_id}
         for partition in [p for p in self._hosted if p not in mine]:
             self._unload(self._hosted.pop(partition))
+        topic_id = b"" if topic is None else topic.topic_id
         for partition, epoch in mine.items():
             hosted = self._hosted.get(partition)
             if hosted is None:
-                self._load(partition, epoch)
+                self._load(partition, epoch, topic_id)
+            elif epoch > hosted.epoch + 1 or topic_id != hosted.topic_id or (hosted.failure and epoch > hosted.epoch):
+                # Somebody else has led it between two images we saw, or it is another log altogether.
+                self._unload(hosted)
+                self._load(partition, epoch, topic_id)
             else:
                 hosted.epoch = epoch
                 if hosted.is_active:
-                    self._run(hosted, hosted.shard.on_image(image, self._clock()))
+                    self._step(hosted, lambda shard, now: shard.on_image(image, now))
 
     def epoch_of(self, partition: int) -> int:
         """The coordinator's epoch: that of its partition's leader."""
@@ -325,16 +387,19 @@ class CoordinatorRuntime(Generic[S]):
             hosted.loader.cancel()
         if hosted.is_active:
             hosted.is_active = False
-            self._deliver(hosted.shard.on_unloaded())
+            try:
+                self._deliver(hosted.shard.on_unloaded())
+            except Exception:
+                log.exception("%s-%d: not everyone who waits could be told", self.topic, hosted.partition)
 
     def _reload(self, hosted: _Hosted[S]) -> None:
         self._unload(hosted)
         if self._hosted.get(hosted.partition) is hosted:
             del self._hosted[hosted.partition]
-            self._load(hosted.partition, hosted.epoch)
+            self._load(hosted.partition, hosted.epoch, hosted.topic_id)
 
-    def _load(self, partition: int, epoch: int) -> None:
-        hosted = self._hosted[partition] = _Hosted(partition, epoch, self._make_shard(partition))
+    def _load(self, partition: int, epoch: int, topic_id: bytes) -> None:
+        hosted = self._hosted[partition] = _Hosted(partition, epoch, topic_id, self._make_shard(partition))
         replica = self._replicas.find(self.topic, partition)
         if replica is None:
             del self._hosted[partition]
@@ -353,12 +418,11 @@ class CoordinatorRuntime(Generic[S]):
                 data = partition_log.read(offset, SLICE_BYTES, upper_bound=end)
                 if not data:
                     break
-                offset, count = _replay_batches(hosted.shard, data, offset)
+                offset, count = replay_slice(hosted.shard, data, offset)
                 records += count
                 await asyncio.sleep(0)
-        except (KafkaError, ValueError) as error:
-            # A coordinator that forgot half its groups would be worse than one that says it cannot serve.
-            log.error("%s-%d cannot be loaded: %s", self.topic, hosted.partition, error)
+        except Exception as error:
+            self._cannot_load(hosted, error)
             return
         hosted.end_offset = partition_log.log_end_offset
         hosted.loader = None
@@ -371,43 +435,23 @@ class CoordinatorRuntime(Generic[S]):
             (monotonic() - started) * 1000,
         )
 
+    def _cannot_load(self, hosted: _Hosted[S], error: Exception) -> None:
+        """A coordinator that forgot half its groups would be worse than one that says it cannot serve."""
+        hosted.is_active = False
+        hosted.failure = str(error) or type(error).__name__
+        trace = None if isinstance(error, KafkaError | ValueError) else error
+        log.error("%s-%d cannot be loaded: %s", self.topic, hosted.partition, hosted.failure, exc_info=trace)
+
     def _activate(self, hosted: _Hosted[S]) -> None:
-        now = self._clock()
-        hosted.is_active = True
-        effects = hosted.shard.on_loaded(now)
-        self._run(hosted, effects)
-        if self._image is not None:
-            self._run(hosted, hosted.shard.on_image(self._image, now))
+        try:
+            now = self._now()
+            hosted.is_active = True
+            self._run(hosted, hosted.shard.on_loaded(now))
+            if self._image is not None and hosted.is_active:
+                self._run(hosted, hosted.shard.on_image(self._image, now))
+        except Exception as error:
+            self._cannot_load(hosted, error)
 
 
-def _replay_batches(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
-    """Replays whole batches and gives the offset after the last, and how many records they held."""
-    offset, count = start, 0
-    for position, header in iter_batches(data):
-        if header.is_control:
-            if header.record_count:
-                kind, _ = read_end_marker(data[position : position + header.size_bytes])
-                if kind in (ControlType.ABORT, ControlType.COMMIT):
-                    shard.replay_marker(header.producer_id, header.producer_epoch, kind is ControlType.COMMIT)
-        elif header.record_count:
-            producer_id = header.producer_id if header.is_transactional else -1
-            producer_epoch = header.producer_epoch if header.is_transactional else -1
-            for record in read_records(data, position, header):
-                if record.offset >= start:
-                    shard.replay(record.offset, record.key, record.value, record.timestamp, producer_id, producer_epoch)
-                    count += 1
-        offset = header.next_offset
-    return offset, count
-
-
-def _in_batches(records: list[Append]) -> Iterator[list[Append]]:
-    """One batch where that is possible; a step with very many records is split."""
-    size, chosen = 0, []
-    for record in records:
-        chosen.append(record)
-        size += len(record.key) + len(record.value or b"") + 20
-        if size >= BATCH_BYTES:
-            yield chosen
-            size, chosen = 0, []
-    if chosen:
-        yield chosen
+def _tick_shard(shard: Shard, now: int) -> Effects:
+    return shard.tick(now)

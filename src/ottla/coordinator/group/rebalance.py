@@ -260,6 +260,20 @@ class ClassicRebalance:
         group.hand_out(member_id, until)
         self._deadlines.add(until, Due("pending", group.group_id, member_id))
 
+    @staticmethod
+    def shift_deadlines(group: ClassicGroup, milliseconds: int) -> None:
+        """The clock jumped, and the heap of deadlines with it."""
+        if group.join_deadline is not None:
+            group.join_deadline += milliseconds
+        if group.sync_deadline is not None:
+            group.sync_deadline += milliseconds
+        for member_id in group.pending_members:
+            group.pending_members[member_id] += milliseconds
+        for member in group.members.values():
+            member.session_entry += milliseconds
+            if member.session_deadline is not None:
+                member.session_deadline += milliseconds
+
     def _set_join_deadline(self, group: ClassicGroup, deadline: int) -> None:
         group.join_deadline = deadline
         self._deadlines.add(deadline, Due("join", group.group_id))

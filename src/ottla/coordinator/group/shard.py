@@ -139,6 +139,11 @@ class GroupShard:
     def next_deadline(self) -> int | None:
         return self._deadlines.next()
 
+    def on_clock_jump(self, jump_ms: int) -> None:
+        self._deadlines.shift(jump_ms)
+        for group in self.groups.values():
+            self._rebalance.shift_deadlines(group, jump_ms)
+
     def _expire(self, now: int, effects: Effects) -> None:
         """Looks at some groups, and comes back at once for more; after the last, when the interval is over."""
         if not self._to_expire:

@@ -127,6 +127,10 @@ class TransactionShard:
     def next_deadline(self) -> int | None:
         return self._deadlines.next()
 
+    def on_clock_jump(self, jump_ms: int) -> None:
+        """The checks go on at their pace; a transaction's age is what its record says, whatever the clock does."""
+        self._deadlines.shift(jump_ms)
+
     def _remove_expired(self, now: int, effects: Effects) -> None:
         oldest = now - self._config.transactional_id_expiration_ms
         for transaction in self.transactions.values():

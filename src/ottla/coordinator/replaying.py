@@ -1,0 +1,58 @@
+"""Batches of a coordinator's log: read through a shard's `replay`, and how a step's records become some."""
+
+import gc
+from collections.abc import Iterator
+
+from ottla.coordinator.effects import Append, Shard
+from ottla.protocol.record_batch import ControlType, iter_batches, read_end_marker, read_records
+
+BATCH_BYTES = 512 * 1024
+"""Records of one step are split into batches of about this size; a step of that many records has no atomicity to
+lose (expired offsets, a deleted topic)."""
+
+
+def replay_slice(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
+    """`replay_batches`, undisturbed: what a load makes stays, so looking for garbage meanwhile is lost time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return replay_batches(shard, data, start)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def replay_batches(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
+    """Replays whole batches and gives the offset after the last, and how many records they held."""
+    next_offset, count = start, 0
+    replay = shard.replay
+    for position, header in iter_batches(data):
+        if header.is_control:
+            if header.record_count:
+                kind, _ = read_end_marker(data[position : position + header.size_bytes])
+                if kind in (ControlType.ABORT, ControlType.COMMIT):
+                    shard.replay_marker(header.producer_id, header.producer_epoch, kind is ControlType.COMMIT)
+        elif header.record_count:
+            producer_id, producer_epoch = -1, -1
+            if header.is_transactional:
+                producer_id, producer_epoch = header.producer_id, header.producer_epoch
+            for offset, timestamp, key, value, _ in read_records(data, position, header):
+                # A batch may begin before the offset it was asked for.
+                if offset >= start:
+                    replay(offset, key, value, timestamp, producer_id, producer_epoch)
+                    count += 1
+        next_offset = header.next_offset
+    return next_offset, count
+
+
+def in_batches(records: list[Append]) -> Iterator[list[Append]]:
+    """One batch where that is possible; a step with very many records is split."""
+    size, chosen = 0, []
+    for record in records:
+        chosen.append(record)
+        size += len(record.key) + len(record.value or b"") + 20
+        if size >= BATCH_BYTES:
+            yield chosen
+            size, chosen = 0, []
+    if chosen:
+        yield chosen
