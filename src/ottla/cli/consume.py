@@ -10,7 +10,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from ottla.cli.output import CommandError, bytes_json, bytes_text, safe_text, time_text
+from ottla.cli.formatters import FORMATTERS, Formatter, check_formatter, make_formatter
+from ottla.cli.output import CommandError, bytes_json, bytes_text, print_error, safe_text, time_text
 from ottla.cli.session import (
     DEFAULT_BOOTSTRAP,
     AsJson,
@@ -19,16 +20,19 @@ from ottla.cli.session import (
     client_settings,
     find_topics,
     open_admin,
+    report_outages,
 )
 from ottla.client.blocking import Consumer
 from ottla.client.model import ConsumerRecord
 from ottla.client.settings import ConsumerConfig, build
 from ottla.errors import OttlaError
-from ottla.types import TopicPartition
+from ottla.protocol.primitives import ProtocolError
+from ottla.types import INTERNAL_TOPICS, TopicPartition
 
 POLL_MS = 500
 FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
-Format = Callable[[ConsumerRecord], str]
+Format = Callable[[ConsumerRecord], str | None]
+"""Shows a record; None for one that is to be passed over."""
 
 
 def consume(
@@ -61,6 +65,14 @@ def consume(
             "{time} {key} {value} {headers}.",
         ),
     ] = "value",
+    formatter: Annotated[
+        str | None,
+        typer.Option(
+            "--formatter",
+            metavar="NAME",
+            help=f"For Kafka's own topics: {', '.join(FORMATTERS)}. As text, or with --json.",
+        ),
+    ] = None,
     isolation: Annotated[
         str, typer.Option("--isolation", metavar="LEVEL", help="read_uncommitted or read_committed.")
     ] = "read_uncommitted",
@@ -79,16 +91,24 @@ def consume(
       ottla consume orders --from -5 --exit-at-end          # the last 5 of each partition
       ottla consume orders --from 2026-01-31T12:00 --format json | jq .value
       ottla consume orders --format '{partition}/{offset} {key}: {value}' --max 10
+      ottla consume __consumer_offsets --formatter offsets -e
     """
+    if formatter is not None:
+        check_formatter(formatter)
+        if format_text not in ("value", "json"):
+            raise OttlaError("--format and --formatter are two ways to show a record", "give one of them, or --json")
     show = make_format("json" if as_json else format_text)
     where = parse_start(start)
     given = {"isolation.level": isolation, "auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
     merged = given | client_settings(bootstrap, settings)
     build(ConsumerConfig, merged, {})  # a mistake in the settings shows before anything is opened
     with open_admin(bootstrap) as admin:
-        (description,) = find_topics(admin, [topic], f"create it with: ottla topic create {topic}")
+        (description,) = find_topics(admin, [topic], _when_missing(topic))
+        if formatter is not None:
+            show = use_formatter(formatter, make_formatter(formatter, admin), as_json or format_text == "json")
     check_partitions(description, partitions)
     chosen = sorted(set(partitions)) or [p.partition for p in description.partitions]
+    report_outages()
     with Consumer(merged) as consumer:
         assigned = [TopicPartition(topic, partition) for partition in chosen]
         consumer.assign(assigned)
@@ -98,6 +118,12 @@ def consume(
         except KeyboardInterrupt:
             sys.stdout.flush()
             # Ctrl-C is how a live tail ends; that is no failure.
+
+
+def _when_missing(topic: str) -> str:
+    if topic in INTERNAL_TOPICS:
+        return "the broker makes it when it is first needed"
+    return f"create it with: ottla topic create {topic}"
 
 
 def _show_records(
@@ -116,8 +142,10 @@ def _show_records(
             if exit_at_end and record.offset >= ends[partition]:
                 unfinished.discard(partition)
                 continue
-            lines.append(show(record))
-            shown += 1
+            line = show(record)
+            if line is not None:
+                lines.append(line)
+                shown += 1
             if exit_at_end and record.offset + 1 >= ends[partition]:
                 unfinished.discard(partition)
             if shown == limit:
@@ -223,6 +251,31 @@ def make_format(text: str) -> Format:
             raise OttlaError(f"the template has no field {{{name}}}", f"there are {', '.join(FIELDS)}")
     spaced = text == "full"
     return lambda record: clean(template.format_map(_fields(record, spaced)))
+
+
+def use_formatter(name: str, formatter: Formatter, as_json: bool) -> Format:
+    """A formatter's way to show a record. One that it cannot read is told of on standard error, and passed over."""
+    clean = safe_text if sys.stdout.isatty() else _same
+    read_any = False
+
+    def show(record: ConsumerRecord) -> str | None:
+        nonlocal read_any
+        try:
+            value = formatter.to_json(record) if as_json else formatter.to_text(record)
+        except ProtocolError as error:
+            if not read_any:
+                raise CommandError(
+                    f"{record.topic} does not hold what the formatter {name} reads", f"offset {record.offset}: {error}"
+                ) from None
+            place = TopicPartition(record.topic, record.partition)
+            print_error(f"{place} offset {record.offset} cannot be read: {error}")
+            return None
+        read_any = True
+        if value is None:
+            return None
+        return clean(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    return show
 
 
 def _fields(record: ConsumerRecord, spaced: bool) -> dict[str, Any]:

@@ -52,7 +52,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Row], *, right: Iterable[
     if out.is_terminal:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for column in columns:
-            table.add_column(column, justify="right" if column in numeric else "left", no_wrap=column in numeric)
+            table.add_column(
+                column, justify="right" if column in numeric else "left", no_wrap=column in numeric, overflow="fold"
+            )
         for row in rows:
             table.add_row(*(cell if isinstance(cell, Text) else Text(show(cell)) for cell in row))
         Console(file=sys.stdout, highlight=False).print(table)

@@ -1,0 +1,178 @@
+"""How far behind a group is: in records that a read_committed reader would get, and in time.
+
+An offset difference counts transaction markers, aborted records and what compaction removed. So what lies between
+the committed offset and the last stable offset is read and counted, up to a bound; beyond it the difference stands,
+and is marked as approximate.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ottla.cli.session import client_settings
+from ottla.client.blocking import Admin, Consumer
+from ottla.client.group_model import CommittedOffset
+from ottla.client.model import EARLIEST, LATEST, OffsetAndTimestamp
+from ottla.client.open_transactions import OpenTransaction
+from ottla.clock import monotonic
+from ottla.errors import ErrorCode, KafkaError
+from ottla.types import TopicPartition
+
+COUNT_MAX_OFFSETS = 10_000
+"""Partitions that are further behind are not counted record by record."""
+READ_MAX_BYTES = 32 * 1024 * 1024
+READ_MAX_SECONDS = 5.0
+
+
+class Lag(NamedTuple):
+    """One partition's distance from the end. None where it is not known."""
+
+    first_offset: int | None
+    end_offset: int | None
+    last_stable_offset: int | None
+    records: int | None
+    is_exact: bool
+    behind_ms: int | None
+    """The age of the first unread record; 0 when there is none."""
+    notes: tuple[str, ...] = ()
+    open_transactions: tuple[OpenTransaction, ...] = ()
+
+
+class Unread(NamedTuple):
+    """What was found when reading on from a committed offset. `records` is None when they were too many to count."""
+
+    records: int | None
+    first_timestamp: int | None
+
+
+def measure(
+    admin: Admin, bootstrap: str, committed: Mapping[TopicPartition, CommittedOffset | None], now: int
+) -> dict[TopicPartition, Lag]:
+    """The lag of each partition; `now` is in milliseconds since 1970."""
+    firsts = find_offsets(admin, committed, EARLIEST)
+    ends = find_offsets(admin, committed, LATEST)
+    stables = find_offsets(admin, committed, LATEST, isolation_level="read_committed")
+    gaps = {}
+    for partition, position in committed.items():
+        first, stable = firsts.get(partition), stables.get(partition)
+        if position is not None and first is not None and stable is not None:
+            # What was deleted below the first offset can no longer be read.
+            gaps[partition] = (max(position.offset, first), stable)
+    unread = read_on(bootstrap, {p: gap for p, gap in gaps.items() if gap[0] < gap[1]})
+    held = [p for p in gaps if p in ends and stables[p] < ends[p]]
+    open_transactions = find_open_transactions(admin, held)
+    lags = {}
+    for partition, position in committed.items():
+        first, end, stable = firsts.get(partition), ends.get(partition), stables.get(partition)
+        lag = Lag(first, end, stable, None, True, None)
+        if partition in gaps:
+            start, stop = gaps[partition]
+            found = unread.get(partition, Unread(0, None))
+            records = found.records if found.records is not None else stop - start
+            lag = lag._replace(records=records, is_exact=found.records is not None)
+            lag = lag._replace(behind_ms=_behind_ms(records, found.first_timestamp, now))
+        lags[partition] = lag._replace(
+            notes=tuple(_notes(position, lag)), open_transactions=tuple(open_transactions.get(partition, ()))
+        )
+    return lags
+
+
+def _behind_ms(records: int, first_timestamp: int | None, now: int) -> int | None:
+    if records == 0:
+        return 0
+    return None if first_timestamp is None or first_timestamp < 0 else max(0, now - first_timestamp)
+
+
+def _notes(position: CommittedOffset | None, lag: Lag) -> Iterable[str]:
+    if lag.first_offset is None:
+        yield "the partition does not exist"
+    elif position is None:
+        yield "nothing committed"
+    elif position.offset < lag.first_offset:
+        yield f"offsets {position.offset} to {lag.first_offset - 1} are deleted"
+    elif lag.end_offset is not None and position.offset > lag.end_offset:
+        yield f"committed {position.offset - lag.end_offset} beyond the end"
+
+
+def find_offsets(
+    admin: Admin, partitions: Iterable[TopicPartition], at: int, *, isolation_level: str = "read_uncommitted"
+) -> dict[TopicPartition, int]:
+    """Offsets of those partitions that (still) exist; a group may have committed to a topic that is gone."""
+    wanted = list(partitions)
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for partition in wanted:
+        by_topic.setdefault(partition.topic, []).append(partition)
+    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    try:
+        found = admin.list_offsets(dict.fromkeys(wanted, at), isolation_level=isolation_level) if wanted else {}
+    except KafkaError as error:
+        if error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+            raise
+        if len(wanted) > 1:
+            # Something is missing: ask topic by topic, and within a topic partition by partition.
+            parts = list(by_topic.values()) if len(by_topic) > 1 else [[partition] for partition in wanted]
+            for part in parts:
+                found.update(_as_found(find_offsets(admin, part, at, isolation_level=isolation_level)))
+    return {partition: place.offset for partition, place in found.items() if place is not None}
+
+
+def _as_found(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    return {partition: OffsetAndTimestamp(offset, -1, -1) for partition, offset in offsets.items()}
+
+
+def find_open_transactions(
+    admin: Admin, partitions: list[TopicPartition]
+) -> dict[TopicPartition, list[OpenTransaction]]:
+    """What holds back readers; nothing where the broker cannot or may not tell."""
+    if not partitions:
+        return {}
+    try:
+        return admin.find_open_transactions(partitions)
+    except KafkaError as error:
+        if error.retriable:
+            raise
+        return {}
+
+
+def read_on(bootstrap: str, gaps: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, Unread]:
+    """Reads each partition from where its group is to where readers may go: what is there, and how old the first is.
+
+    Large gaps are only looked into for their first record; time and bytes are bounded.
+    """
+    if not gaps:
+        return {}
+    settings = client_settings(bootstrap) | {
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+        "allow.auto.create.topics": "false",
+        "max.poll.records": str(COUNT_MAX_OFFSETS),
+    }
+    counts = dict.fromkeys(gaps, 0)
+    firsts: dict[TopicPartition, int] = {}
+    counted = {partition for partition, (start, stop) in gaps.items() if stop - start <= COUNT_MAX_OFFSETS}
+    unfinished = set(gaps)
+    exact: set[TopicPartition] = set()
+    bytes_left = READ_MAX_BYTES
+    deadline = monotonic() + READ_MAX_SECONDS
+    with Consumer(settings) as consumer:
+        consumer.assign(gaps)
+        for partition, (start, _) in gaps.items():
+            consumer.seek(partition, start)
+        while unfinished and bytes_left > 0 and (left := deadline - monotonic()) > 0:
+            records = consumer.poll(int(min(left, 0.5) * 1000))
+            for partition, batch in records.by_partition.items():
+                stop = gaps[partition][1]
+                mine = [record for record in batch if record.offset < stop]
+                counts[partition] += len(mine)
+                bytes_left -= sum(len(record.value or b"") + len(record.key or b"") for record in mine)
+                if mine:
+                    firsts.setdefault(partition, mine[0].timestamp)
+            reached = {partition for partition in unfinished if consumer.position(partition) >= gaps[partition][1]}
+            exact |= reached
+            finished = reached | {partition for partition in unfinished & firsts.keys() if partition not in counted}
+            if finished:
+                unfinished -= finished
+                consumer.assign(unfinished)
+    return {
+        partition: Unread(counts[partition] if partition in exact else None, firsts.get(partition))
+        for partition in gaps
+    }

@@ -1,0 +1,100 @@
+"""What the group commands share: finding a group, and saying members, partitions and spans of time in few words."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from rich.text import Text
+
+from ottla.cli.output import CommandError, plural
+from ottla.client.blocking import Admin
+from ottla.client.group_model import GroupDescription, GroupMember
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.types import TopicPartition
+
+UUID_LENGTH = 36
+
+
+def find_group(admin: Admin, group_id: str) -> GroupDescription:
+    """Describes a group, or says that it is missing and what comes near it."""
+    if not group_id:
+        raise OttlaError("the group id is empty", "ottla group list shows what there is")
+    try:
+        (group,) = admin.describe_groups([group_id])
+        return group
+    except KafkaError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+    known = [listed.group_id for listed in admin.list_groups()]
+    close = difflib.get_close_matches(group_id, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else "ottla group list shows what there is"
+    raise CommandError(f"group {group_id} does not exist", hint)
+
+
+def refuse_members(group: GroupDescription, consequence: str) -> None:
+    """Raises when somebody is in the group, with who it is."""
+    if group.members:
+        names = sorted({member.client_id or member.member_id for member in group.members})
+        shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+        has = plural(len(group.members), "member")
+        raise CommandError(f"group {group.group_id} has {has} ({shown}): {consequence}", "stop its consumers first")
+
+
+def state_text(state: str) -> Text | None:
+    colours = {"Stable": "green", "Empty": "dim", "Dead": "red"}
+    return Text(state, style=colours.get(state, "yellow")) if state else None
+
+
+def member_names(members: Iterable[GroupMember | str]) -> dict[str, str]:
+    """A short name for each member id: an id is a name and a uuid, of which eight digits tell members apart.
+
+    >>> member_names(["ann-6ba7b810-9dad-11d1-80b4-00c04fd430c8", "bob"])
+    {'ann-6ba7b810-9dad-11d1-80b4-00c04fd430c8': 'ann-6ba7b810', 'bob': 'bob'}
+    """
+    ids = [member if isinstance(member, str) else member.member_id for member in members]
+    short = {member_id: _short(member_id) for member_id in ids}
+    taken = list(short.values())
+    return {member_id: name if taken.count(name) == 1 else member_id for member_id, name in short.items()}
+
+
+def _short(member_id: str) -> str:
+    name, uuid = member_id[:-UUID_LENGTH], member_id[-UUID_LENGTH:]
+    is_uuid = name.endswith("-") and [len(part) for part in uuid.split("-")] == [8, 4, 4, 4, 12]
+    return name + uuid[:8] if is_uuid else member_id
+
+
+def partitions_text(partitions: Sequence[TopicPartition]) -> str:
+    """
+    >>> partitions_text([TopicPartition(*place) for place in (("a", 0), ("a", 1), ("a", 3), ("b", 7))])
+    'a: 0-1, 3; b: 7'
+    """
+    by_topic: dict[str, list[int]] = {}
+    for partition in sorted(partitions):
+        by_topic.setdefault(partition.topic, []).append(partition.partition)
+    return "; ".join(f"{topic}: {_ranges(indexes)}" for topic, indexes in by_topic.items()) or "-"
+
+
+def _ranges(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.0123), duration(3.21), duration(75), duration(7384), duration(200_000)
+    ('12 ms', '3.2 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for unit, size, smaller, smaller_size in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    raise AssertionError("unreachable")

@@ -1,0 +1,196 @@
+"""MISSION C5: the records of `__consumer_offsets` in words, in every version that was ever written."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ottla.cli.formatters import FORMATTERS, _group_json, _group_text, check_formatter, offsets_formatter
+from ottla.client.model import ConsumerRecord
+from ottla.errors import OttlaError
+from ottla.protocol.framing import encode_record_key, encode_versioned
+from ottla.protocol.messages.group_records import (
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    LegacyOffsetCommitKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from ottla.protocol.primitives import ProtocolError
+from ottla.testing.raw_group import assignment, subscription
+from ottla.types import TopicPartition
+
+WEEK_MS = 604_800_000
+OFFSETS = offsets_formatter(WEEK_MS)
+COMMITTED_AT = 1_538_843_128_354
+
+
+def record(key: bytes | None, value: bytes | None) -> ConsumerRecord:
+    return ConsumerRecord("__consumer_offsets", 20, 7, COMMITTED_AT, key, value, ())
+
+
+def offset_record(value: bytes | None, *, group: str = "consumerGroupId", partition: int = 30) -> ConsumerRecord:
+    key = OffsetCommitKey(group=group, topic="topic-offsets", partition=partition)
+    return record(encode_record_key(key), value)
+
+
+def offset_value(version: int, *, metadata: str = "", **more: Any) -> bytes:
+    return encode_versioned(
+        OffsetCommitValue(offset=2130, metadata=metadata, commit_timestamp=COMMITTED_AT, **more), version
+    )
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_commit_reads_as_the_documents_print_it(version: int) -> None:
+    """The line of the documents, letter for letter; its commits expired a week after they were made."""
+    assert OFFSETS.to_text(offset_record(offset_value(version))) == (
+        "[consumerGroupId,topic-offsets,30]::[OffsetMetadata[2130,NO_METADATA],"
+        "CommitTime 1538843128354,ExpirationTime 1539447928354]"
+    )
+
+
+def test_metadata_is_shown_where_there_is_some() -> None:
+    line = OFFSETS.to_text(offset_record(offset_value(4, metadata="node-7, žluť")))
+    assert line is not None and "[OffsetMetadata[2130,node-7, žluť]," in line
+
+
+def test_a_tombstone_is_null() -> None:
+    assert OFFSETS.to_text(offset_record(None, partition=21)) == "[consumerGroupId,topic-offsets,21]::null"
+
+
+def test_a_commit_that_asked_for_its_own_time_expires_then() -> None:
+    """Version 1 alone can say so (OffsetCommit v2-4 with a retention time)."""
+    value = offset_value(1, expire_timestamp=COMMITTED_AT + 1000)
+    line = OFFSETS.to_text(offset_record(value))
+    assert line is not None and line.endswith(f"ExpirationTime {COMMITTED_AT + 1000}]")
+
+
+def test_the_retention_of_the_cluster_counts() -> None:
+    line = offsets_formatter(60_000).to_text(offset_record(offset_value(3)))
+    assert line is not None and line.endswith(f"ExpirationTime {COMMITTED_AT + 60_000}]")
+
+
+def test_the_oldest_keys_are_read_too() -> None:
+    key = LegacyOffsetCommitKey(group="g", topic="t", partition=0)
+    line = OFFSETS.to_text(record(encode_record_key(key), offset_value(0)))
+    assert line is not None and line.startswith("[g,t,0]::[OffsetMetadata[2130,NO_METADATA]")
+
+
+def test_a_commit_as_json() -> None:
+    value = offset_value(4, metadata="m", leader_epoch=5, topic_id=bytes(range(16)))
+    shown = OFFSETS.to_json(offset_record(value))
+    assert shown == {
+        "group": "consumerGroupId",
+        "topic": "topic-offsets",
+        "partition": 30,
+        "committed": {
+            "offset": 2130,
+            "leader_epoch": 5,
+            "metadata": "m",
+            "commit_timestamp": COMMITTED_AT,
+            "expiration_timestamp": COMMITTED_AT + WEEK_MS,
+            "topic_id": "AAECAwQFBgcICQoLDA0ODw",
+        },
+        "record": {"partition": 20, "offset": 7, "timestamp": COMMITTED_AT},
+    }
+    tombstone = OFFSETS.to_json(offset_record(None))
+    assert tombstone is not None and tombstone["committed"] is None
+
+
+# Groups
+
+
+def group_record(version: int | None, **more: Any) -> ConsumerRecord:
+    member = GroupMetadataValue.MemberMetadata(
+        member_id="ann-1",
+        client_id="ann",
+        client_host="/127.0.0.1",
+        session_timeout=45_000,
+        subscription=subscription(["orders"]),
+        assignment=assignment([TopicPartition("orders", 1), TopicPartition("orders", 0)]),
+        group_instance_id=more.pop("instance", None),
+    )
+    value = GroupMetadataValue(
+        protocol_type="consumer",
+        generation=3,
+        protocol="range",
+        leader="ann-1",
+        current_state_timestamp=COMMITTED_AT,
+        members=[member],
+    )
+    blob = None if version is None else encode_versioned(value, version)
+    return record(encode_record_key(GroupMetadataKey(group="g")), blob)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_group_and_who_has_what(version: int) -> None:
+    state_time = COMMITTED_AT if version >= 2 else -1  # older ones did not store it
+    instance = "desk-1" if version >= 3 else "NO_INSTANCE_ID"
+    assert _group_text(group_record(version, instance="desk-1")) == (
+        f"[g]::[GroupMetadata[3,consumer,range,ann-1],StateTime {state_time},"
+        f"Members[[ann-1,{instance},ann,/127.0.0.1,[orders-0 orders-1]]]]"
+    )
+
+
+def test_a_deleted_group_and_an_empty_one() -> None:
+    assert _group_text(group_record(None)) == "[g]::null"
+    empty = GroupMetadataValue(protocol_type="", generation=0, protocol=None, leader=None, members=[])
+    key = encode_record_key(GroupMetadataKey(group="g"))
+    assert _group_text(record(key, encode_versioned(empty, 3))) == (
+        "[g]::[GroupMetadata[0,NO_PROTOCOL_TYPE,NO_PROTOCOL,NO_LEADER],StateTime -1,Members[]]"
+    )
+
+
+def test_a_group_as_json() -> None:
+    shown = _group_json(group_record(3))
+    assert shown is not None and shown["group"] == "g"
+    assert shown["metadata"]["generation"] == 3
+    (member,) = shown["metadata"]["members"]
+    assert (member["topics"], member["assignment"]) == (["orders"], {"orders": [0, 1]})
+    assert json.loads(json.dumps(shown)) == shown
+
+
+def test_each_formatter_passes_over_the_others_records() -> None:
+    assert _group_text(offset_record(offset_value(4))) is None
+    assert OFFSETS.to_text(group_record(3)) is None and OFFSETS.to_json(group_record(3)) is None
+    from_the_future = record(b"\x00\x63whatever", b"\x00\x00")
+    assert OFFSETS.to_text(from_the_future) is None and _group_text(from_the_future) is None
+
+
+def test_groups_of_the_new_protocol_are_shown_too() -> None:
+    """A real Kafka's topic holds records of KIP-848 groups."""
+    key = ConsumerGroupMemberMetadataKey(group_id="g", member_id="m")
+    value = ConsumerGroupMemberMetadataValue(
+        instance_id=None, rack_id=None, client_id="c", client_host="/10.0.0.1", subscribed_topic_names=["orders"]
+    )
+    line = _group_text(record(encode_record_key(key), encode_versioned(value, 0)))
+    assert line is not None and line.startswith("[g,m]::ConsumerGroupMemberMetadata {")
+    assert '"subscribed_topic_names": ["orders"]' in line
+    assert _group_text(record(encode_record_key(key), None)) == "[g,m]::ConsumerGroupMemberMetadata null"
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(None, b""), (b"", b""), (b"\x00\x01\x00", b""), (b"text", b"text"), (b"\x00\x01\x7f\xff", None)]
+)
+def test_bytes_that_are_something_else_are_refused(key: bytes | None, value: bytes | None) -> None:
+    if key == b"text":  # a type nobody knows
+        assert OFFSETS.to_text(record(key, value)) is None
+        return
+    with pytest.raises(ProtocolError):
+        OFFSETS.to_text(record(key, value))
+
+
+def test_a_value_of_an_unknown_version_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        OFFSETS.to_text(offset_record(b"\x00\x09" + bytes(30)))
+
+
+def test_an_unknown_formatter_is_told_with_those_there_are() -> None:
+    with pytest.raises(OttlaError) as told:
+        check_formatter("ofsets")
+    assert all(name in told.value.hint for name in FORMATTERS)
