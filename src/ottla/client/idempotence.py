@@ -66,6 +66,8 @@ class Idempotence:
             if not self._is_current(state) or not state.is_known:
                 return False
             return state.on_the_wire == len(state.outstanding) < IN_FLIGHT_MAX_IDEMPOTENT
+        # Sent again one by one: a broker recognises only its last five batches, and halves of a split one
+        # may make them more.
         return state.outstanding[0] is batch
 
     def sending(self, batch: ProducerBatch) -> None:

@@ -168,7 +168,7 @@ def _settle_producer(config: ProducerConfig, written: Any) -> ProducerConfig:
             "Must set acks to all in order to use the idempotent producer. Otherwise we cannot guarantee idempotence.",
         ),
     }
-    clashes = [(name, message) for name, (clash, message) in contradictions.items() if clash and name in written]
+    clashes = [(name, message) for name, (clash, message) in contradictions.items() if clash]
     if config.enable_idempotence and clashes:
         if "enable.idempotence" in written:
             name, message = clashes[0]

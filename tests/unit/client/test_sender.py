@@ -212,6 +212,24 @@ def test_when_the_first_of_five_in_flight_fails_the_order_is_kept() -> None:
     assert [stored_offset(delivery) for delivery in deliveries] == list(range(1, 8))
 
 
+def test_batches_are_sent_again_one_by_one() -> None:
+    """More than five at once, and the broker might not recognise the first any more."""
+    world = ProducerWorld(batch_size=1)
+    world.send("0")
+    world.settle()
+    for i in range(1, 6):
+        world.send(f"{i}")
+    assert len(world.poll()) == 5
+    for _ in range(5):
+        world.answer_next("lose answer")
+    world.now += 1_000
+    for _ in range(5):
+        assert len(world.poll()) == 1
+        world.answer_next()
+    world.settle()
+    assert world.log() == ["0", "1", "2", "3", "4", "5"]
+
+
 def test_retries_end_with_the_delivery_timeout() -> None:
     world = ProducerWorld(delivery_timeout_ms=2_000, request_timeout_ms=500)
     delivery = world.send("v")
