@@ -1,0 +1,166 @@
+"""`sticky` and `cooperative-sticky`: as even as possible, then as few moves as possible (MISSION A3, A4). Pure.
+
+Both share one core. When all members subscribe to the same topics a linear pass is enough (`sticky_uniform.py`); else
+partitions are handed out and moved about until nothing improves (`sticky_general.py`).
+"""
+
+from collections.abc import Mapping
+
+from ottla.assignors.base import (
+    COOPERATIVE,
+    EAGER,
+    Assignment,
+    Assignor,
+    ClusterMetadata,
+    Subscription,
+    in_member_order,
+)
+from ottla.assignors.racks import RackInfo
+from ottla.assignors.sticky_general import assign_general
+from ottla.assignors.sticky_uniform import assign_uniform
+from ottla.protocol.primitives import ProtocolError
+from ottla.protocol.schema import Message, Struct, field
+from ottla.types import TopicPartition
+
+NO_GENERATION = -1
+
+
+class StickyUserData(Message, versions=range(0, 2)):
+    """What an eager sticky member sends along: what it had, and since which generation."""
+
+    previous_assignment: list["StickyUserData.TopicAssignment"] = field("[]TopicAssignment")
+    generation: int = field("int32", "1+", default=NO_GENERATION, ignorable=True)
+
+    class TopicAssignment(Struct):
+        topic: str = field("string")
+        partitions: list[int] = field("[]int32")
+
+
+class Ownership:
+    """Who had what before, claims that cannot be true taken out."""
+
+    def __init__(self, claims: Mapping[str, tuple[list[TopicPartition], int]], cluster: ClusterMetadata) -> None:
+        """`claims`: member to (partitions, generation)."""
+        self.owned: dict[str, list[TopicPartition]] = {member: [] for member in claims}
+        newest = max((generation for _, generation in claims.values()), default=NO_GENERATION)
+        owners: dict[TopicPartition, str] = {}
+        self.disputed: set[TopicPartition] = set()
+        counts: dict[str, int] = {}
+        for member, (partitions, generation) in claims.items():
+            # A claim of an older generation is a zombie's.
+            if generation != newest:
+                continue
+            for partition in partitions:
+                topic, index = partition
+                count = counts.get(topic)
+                if count is None:
+                    count = counts[topic] = cluster.count_of(topic)
+                if index >= count:
+                    continue
+                if partition in owners:
+                    self.disputed.add(partition)
+                else:
+                    owners[partition] = member
+                    self.owned[member].append(partition)
+        if self.disputed:
+            # Two members of one generation cannot both have had it: neither keeps it.
+            for member, kept in self.owned.items():
+                self.owned[member] = [partition for partition in kept if partition not in self.disputed]
+
+
+class StickyAssignor(Assignor):
+    """Keeps what members have, as far as an even share allows. Members give everything up while rebalancing.
+
+    >>> subscriptions = dict.fromkeys(["C0", "C1", "C2"], Subscription(["t0", "t1", "t2", "t3"]))
+    >>> shares = StickyAssignor().assign(ClusterMetadata.of(dict.fromkeys(["t0", "t1", "t2", "t3"], 2)), subscriptions)
+    >>> [str(tp) for tp in shares["C2"].partitions]
+    ['t1-0', 't2-1']
+    """
+
+    name = "sticky"
+    protocols = (EAGER,)
+
+    def __init__(self) -> None:
+        self._assigned: list[TopicPartition] = []
+        self._generation = NO_GENERATION
+
+    def subscription(self, topics: list[str]) -> Subscription:
+        if not self._assigned:
+            return Subscription(topics)
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in self._assigned:
+            by_topic.setdefault(topic, []).append(partition)
+        previous = [StickyUserData.TopicAssignment(topic=t, partitions=p) for t, p in by_topic.items()]
+        data = StickyUserData(previous_assignment=previous, generation=self._generation)
+        return Subscription(topics, user_data=data.encode(1))
+
+    def on_assignment(self, assignment: Assignment, generation: int = NO_GENERATION) -> None:
+        self._assigned = list(assignment.partitions)
+        self._generation = generation
+
+    def assign(self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
+        return {member: Assignment(partitions) for member, partitions in self._share(cluster, subscriptions).items()}
+
+    def _share(
+        self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, list[TopicPartition]]:
+        ordered = {member: subscriptions[member] for member in sorted(subscriptions)}
+        claims = {member: self.claim(subscription) for member, subscription in ordered.items()}
+        ownership = Ownership(claims, cluster)
+        topics = {member: set(subscription.topics) for member, subscription in ordered.items()}
+        racks = RackInfo(cluster, ordered)
+        is_uniform = len(set(map(frozenset, topics.values()))) <= 1
+        share = assign_uniform if is_uniform else assign_general
+        return share(cluster, topics, ownership.owned, racks)
+
+    def claim(self, subscription: Subscription) -> tuple[list[TopicPartition], int]:
+        """(partitions, generation) a member says it had."""
+        if subscription.owned_partitions or subscription.generation_id != NO_GENERATION:
+            return subscription.owned_partitions, subscription.generation_id
+        data = subscription.user_data
+        if not data:
+            return [], NO_GENERATION
+        for version in (1, 0):
+            try:
+                decoded = StickyUserData.decode(data, version)
+            except ProtocolError:
+                continue
+            partitions = [
+                TopicPartition(part.topic, partition)
+                for part in decoded.previous_assignment
+                for partition in part.partitions
+            ]
+            return partitions, decoded.generation
+        return [], NO_GENERATION
+
+
+class CooperativeStickyAssignor(StickyAssignor):
+    """The same shares, in two steps: what moves is first only taken away, and given out in the next rebalance, so that
+    members go on with all they keep (KIP-429)."""
+
+    name = "cooperative-sticky"
+    protocols = (COOPERATIVE, EAGER)
+
+    def subscription(self, topics: list[str]) -> Subscription:
+        return Subscription(topics, user_data=self._generation.to_bytes(4, "big", signed=True))
+
+    def claim(self, subscription: Subscription) -> tuple[list[TopicPartition], int]:
+        generation = subscription.generation_id
+        data = subscription.user_data
+        if generation == NO_GENERATION and data is not None and len(data) >= 4:
+            # Subscriptions before v2 have no place for the generation.
+            generation = int.from_bytes(data[:4], "big", signed=True)
+        return subscription.owned_partitions, generation
+
+    def _share(
+        self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, list[TopicPartition]]:
+        shares = super()._share(cluster, subscriptions)
+        owners: dict[TopicPartition, str] = {}
+        for member in in_member_order(subscriptions):
+            for partition in subscriptions[member].owned_partitions:
+                owners[partition] = member
+        return {
+            member: [partition for partition in partitions if owners.get(partition, member) == member]
+            for member, partitions in shares.items()
+        }
