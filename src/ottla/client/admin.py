@@ -14,6 +14,7 @@ from ottla.client.cluster_view import describe_topic
 from ottla.client.model import (
     CONFIG_SOURCES,
     CONFIG_TYPES,
+    EARLIEST,
     LATEST,
     ApiVersionRange,
     ClusterDescription,
@@ -291,10 +292,13 @@ class AsyncAdmin(AsyncGroupAdmin):
         return await list_offsets(self._network, wanted, isolation_level=isolation_level)
 
     async def count_records(self, names: Sequence[str]) -> dict[str, int]:
-        """How many offsets lie between each topic's first and last record (markers and gaps counted too)."""
+        """How many offsets lie between each topic's first and last record (markers and gaps counted too).
+
+        Partitions without a leader cannot be asked and count as empty.
+        """
         topics = await self.describe_topics(names)
-        partitions = [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions]
-        first = await self.list_offsets(dict.fromkeys(partitions, -2))
+        partitions = [TopicPartition(t.name, p.partition) for t in topics for p in t.partitions if p.leader >= 0]
+        first = await self.list_offsets(dict.fromkeys(partitions, EARLIEST))
         last = await self.list_offsets(dict.fromkeys(partitions, LATEST))
         counts = dict.fromkeys(names, 0)
         for partition in partitions:
