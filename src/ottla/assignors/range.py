@@ -112,7 +112,7 @@ def _share(topic: _Topic, may_have: Callable[[str, int], bool], assigned: dict[s
         if not topic.unassigned:
             return
         room = topic.room(member)
-        chosen = []
+        chosen: list[int] = []
         for partition in topic.unassigned:
             if len(chosen) == room:
                 break

@@ -5,6 +5,7 @@ partitions are handed out and moved about until nothing improves (`sticky_genera
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from ottla.assignors.base import (
     COOPERATIVE,
@@ -78,7 +79,7 @@ class StickyAssignor(Assignor):
     """
 
     name = "sticky"
-    protocols = (EAGER,)
+    protocols: ClassVar[tuple[str, ...]] = (EAGER,)
 
     def __init__(self) -> None:
         self._assigned: list[TopicPartition] = []

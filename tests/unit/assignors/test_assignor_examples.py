@@ -121,7 +121,7 @@ class TestSticky:
 
     def test_an_even_start_and_a_member_that_leaves(self) -> None:
         counts = dict.fromkeys(["t0", "t1", "t2", "t3"], 2)
-        everyone = dict.fromkeys(["C0", "C1", "C2"], list(counts))
+        everyone = {key: list(counts) for key in ["C0", "C1", "C2"]}
         first = again(StickyAssignor(), counts, {}, everyone)
         same(first, C0="t0p0 t1p1 t3p0", C1="t0p1 t2p0 t3p1", C2="t1p0 t2p1")
         second = again(StickyAssignor(), counts, first, {m: t for m, t in everyone.items() if m != "C1"})
@@ -138,11 +138,11 @@ class TestSticky:
 
     def test_members_come_and_go(self) -> None:
         counts = {"t1": 3, "t2": 4}
-        first = again(StickyAssignor(), counts, {}, dict.fromkeys(["c1", "c2"], ["t1", "t2"]))
+        first = again(StickyAssignor(), counts, {}, {key: ["t1", "t2"] for key in ["c1", "c2"]})
         same(first, c1="t1-0,2 t2-1,3", c2="t1-1 t2-0,2")
-        second = again(StickyAssignor(), counts, first, dict.fromkeys(["c1", "c2", "c3", "c4"], ["t1", "t2"]), 2)
+        second = again(StickyAssignor(), counts, first, {key: ["t1", "t2"] for key in ["c1", "c2", "c3", "c4"]}, 2)
         same(second, c1="t1-0 t2-1", c2="t2-0 t1-1", c3="t1-2 t2-3", c4="t2-2")
-        third = again(StickyAssignor(), counts, second, dict.fromkeys(["c3", "c4"], ["t1", "t2"]), 3)
+        third = again(StickyAssignor(), counts, second, {key: ["t1", "t2"] for key in ["c3", "c4"]}, 3)
         same(third, c3="t1-2 t2-3 t1-0 t2-1", c4="t2-2 t1-1 t2-0")
 
     def test_a_zombies_claim_of_an_older_generation_counts_for_nothing(self) -> None:
@@ -166,10 +166,10 @@ class TestSticky:
         counts = {"t": 3}
         first = again(CooperativeStickyAssignor(), counts, {}, {"c1": ["t"]})
         same(first, c1="t-0,1,2")
-        second = again(CooperativeStickyAssignor(), counts, first, dict.fromkeys(["c1", "c2"], ["t"]), 2)
+        second = again(CooperativeStickyAssignor(), counts, first, {key: ["t"] for key in ["c1", "c2"]}, 2)
         same(second, c1="t-0,1", c2="")
         same(
-            again(CooperativeStickyAssignor(), counts, second, dict.fromkeys(["c1", "c2"], ["t"]), 3),
+            again(CooperativeStickyAssignor(), counts, second, {key: ["t"] for key in ["c1", "c2"]}, 3),
             c1="t-0,1",
             c2="t-2",
         )
@@ -319,7 +319,7 @@ def test_sticky_gives_up_what_is_far_away() -> None:
     shares, _ = rack_share(StickyAssignor(), T672, 1, "abc", ALL, owned=owned)
     assert shares == [sorted(parse(part)) for part in UNIFORM.split("|")]
     shares, _ = rack_share(CooperativeStickyAssignor(), T672, 1, "abc", ALL, owned=owned)
-    assert shares == [sorted(parse(part)) for part in "t1-0,3 | t2-1 | t2-5 t3-1".split("|")]
+    assert shares == [sorted(parse(part)) for part in ["t1-0,3 ", " t2-1 ", " t2-5 t3-1"]]
 
 
 def test_names_are_kafkas() -> None:
