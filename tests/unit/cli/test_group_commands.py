@@ -1,0 +1,656 @@
+"""`ottla group` as a person uses it, against a running broker: what it shows, moves and refuses."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from ottla import Admin, Broker, Producer
+from ottla.cli import group_lag, group_reset
+from ottla.cli.main import main
+from ottla.client.group_model import CommittedOffset
+from ottla.errors import ErrorCode
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from ottla.protocol.messages.end_txn import EndTxnRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.produce import ProduceRequest
+from ottla.protocol.record_batch import build_batch
+from ottla.testing.raw import RawConnection
+from ottla.testing.raw_group import RawMember, await_rebalance, hand_out, settle
+from ottla.types import TopicPartition
+
+
+class Ran(NamedTuple):
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def quick_broker() -> Iterator[Any]:
+    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as running:
+        yield running
+
+
+@pytest.fixture
+def run(quick_broker: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("OTTLA_BOOTSTRAP", quick_broker.bootstrap)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words: str) -> Ran:
+        capsys.readouterr()
+        status = main(list(words))
+        captured = capsys.readouterr()
+        return Ran(status, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def admin(quick_broker: Any) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=quick_broker.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def group(topic: str) -> str:
+    return f"g-{topic}"
+
+
+@pytest.fixture
+def partitions(admin: Admin, topic: str) -> list[TopicPartition]:
+    admin.create_topic(topic, partitions=2)
+    return [TopicPartition(topic, i) for i in range(2)]
+
+
+def produce(broker: Any, partition: TopicPartition, count: int, timestamp: int | None = None) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for i in range(count):
+            at = None if timestamp is None else timestamp + i
+            producer.send(partition.topic, f"v{i}", partition=partition.partition, timestamp=at)
+
+
+class RawTransaction:
+    """A transaction made by hand: so many records, and an end if it gets one."""
+
+    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+        self.connection = RawConnection(bootstrap)
+        self.transactional_id = transactional_id
+        self.sequences: dict[TopicPartition, int] = {}
+        deadline = time.monotonic() + 20
+        while True:
+            self.connection.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[transactional_id]), 4)
+            request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+            answer = self.connection.ask(request, 3)
+            if answer.error_code == ErrorCode.NONE:
+                break
+            assert ErrorCode(answer.error_code).retriable and time.monotonic() < deadline, answer
+            time.sleep(0.02)
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+
+    def write(self, partition: TopicPartition, count: int) -> None:
+        topics = [
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=partition.topic, partitions=[partition.partition])
+        ]
+        added = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=topics,
+        )
+        answer = self.connection.ask(added, 3)
+        assert answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0, answer
+        batch = build_batch(
+            [(1_700_000_000_000, b"k", b"v", ())] * count,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=self.sequences.get(partition, 0),
+            transactional=True,
+        )
+        self.sequences[partition] = self.sequences.get(partition, 0) + count
+        data = [ProduceRequest.PartitionProduceData(index=partition.partition, records=batch)]
+        request = ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=-1,
+            timeout_ms=5000,
+            topic_data=[ProduceRequest.TopicProduceData(name=partition.topic, partition_data=data)],
+        )
+        answer = self.connection.ask(request, 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0, answer
+
+    def end(self, *, commit: bool) -> None:
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=commit,
+        )
+        deadline = time.monotonic() + 20
+        while (code := self.connection.ask(request, 3).error_code) == ErrorCode.CONCURRENT_TRANSACTIONS:
+            assert time.monotonic() < deadline
+        assert code == ErrorCode.NONE
+
+
+def described(run: Run, group: str, partition: TopicPartition) -> dict[str, Any]:
+    rows = run("group", "describe", group, "--json").json["partitions"]
+    return next(row for row in rows if (row["topic"], row["partition"]) == partition)
+
+
+def await_stable_end(admin: Admin, partition: TopicPartition, offset: int) -> None:
+    """Markers are written after the answer to EndTxn."""
+    deadline = time.monotonic() + 20
+    while True:
+        found = admin.list_offsets({partition: -1}, isolation_level="read_committed")[partition]
+        if found is not None and found.offset == offset:
+            return
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+
+
+# List
+
+
+def test_groups_are_listed_as_a_table_and_as_json(run: Run, admin: Admin, group: str, partitions: Any) -> None:
+    admin.alter_group_offsets(group, {partitions[0]: 0})
+    table = run("group", "list").lines
+    assert table[0].split() == ["GROUP", "STATE", "TYPE", "COORDINATOR"]
+    assert [group, "Empty", "classic", "0"] in [line.split() for line in table]
+    listed = run("group", "list", "--state", "empty", "--type", "classic", "--json").json
+    assert {"group": group, "state": "Empty", "type": "classic", "protocol_type": None, "coordinator": 0} in listed
+    assert run("group", "list", "--state", "stable", "--type", "share").out == "no groups like that\n"
+
+
+def test_a_mistyped_state_is_told(run: Run) -> None:
+    done = run("group", "list", "--state", "stabel")
+    assert (done.status, done.err) == (2, "ottla: --state stabel is not known (did you mean stable?)\n")
+
+
+# Describe
+
+
+def test_a_group_shows_where_it_is_and_who_reads(
+    run: Run, quick_broker: Any, group: str, partitions: Any, topic: str
+) -> None:
+    produce(quick_broker, partitions[0], 10)
+    with RawMember(quick_broker.bootstrap, group, [topic], client_id="ann", instance_id="desk-1") as ann:
+        settle(ann, partitions=partitions)
+        assert ann.commit({partitions[0]: 4}, metadata="half") == [ErrorCode.NONE]
+        done = run("group", "describe", group)
+        assert done.status == 0
+        facts = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in done.lines[:7])
+        assert (facts["state"], facts["type"], facts["assignor"]) == ("Stable", "classic", "range")
+        assert facts["lag"].startswith("6 records, ") and facts["lag"].endswith("behind (without 1 partition)")
+        header = next(line for line in done.lines if line.startswith("TOPIC"))
+        assert re.sub(" +", " ", header) == "TOPIC PARTITION COMMITTED END LAG BEHIND MEMBER HOST INSTANCE METADATA"
+        assert f"{partitions[1]}: nothing committed" in done.lines
+        row = described(run, group, partitions[0])
+        assert (row["committed_offset"], row["end_offset"], row["lag"], row["lag_is_exact"]) == (4, 10, 6, True)
+        assert (row["member"], row["client_id"], row["host"]) == (ann.member_id, "ann", "127.0.0.1")
+        assert (row["group_instance_id"], row["metadata"]) == ("desk-1", "half")
+        assert 0 <= row["lag_seconds"] < 60
+        assert described(run, group, partitions[1])["lag"] is None
+
+
+def test_the_lag_counts_what_a_reader_of_committed_data_would_get(
+    run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any
+) -> None:
+    """E8: neither markers nor aborted records are ever shown to it."""
+    partition = partitions[0]
+    produce(quick_broker, partition, 3)
+    transaction = RawTransaction(quick_broker.bootstrap, f"t-{group}")
+    transaction.write(partition, 5)
+    transaction.end(commit=False)
+    await_stable_end(admin, partition, 9)
+    transaction.write(partition, 2)
+    transaction.end(commit=True)
+    await_stable_end(admin, partition, 12)
+    admin.alter_group_offsets(group, {partition: 0})
+    row = described(run, group, partition)
+    assert (row["end_offset"], row["lag"], row["lag_is_exact"]) == (12, 5, True)
+    admin.alter_group_offsets(group, {partition: 3})
+    assert described(run, group, partition)["lag"] == 2
+    admin.alter_group_offsets(group, {partition: 11})  # only the marker is left
+    row = described(run, group, partition)
+    assert (row["lag"], row["lag_seconds"]) == (0, 0)
+
+
+def test_an_open_transaction_that_holds_readers_back_is_named(
+    run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any
+) -> None:
+    partition = partitions[0]
+    produce(quick_broker, partition, 3)
+    transaction = RawTransaction(quick_broker.bootstrap, f"payments-{group}")
+    transaction.write(partition, 4)
+    admin.alter_group_offsets(group, {partition: 1})
+    row = described(run, group, partition)
+    assert (row["end_offset"], row["last_stable_offset"], row["lag"]) == (7, 3, 2)
+    (held,) = row["open_transactions"]
+    assert (held["transactional_id"], held["first_offset"]) == (f"payments-{group}", 3)
+    assert held["producer_id"] == transaction.producer_id
+    assert run("group", "describe", group).lines[-1] == (
+        f"{partition}: readers of committed data stop at 3, 4 offsets before the end: "
+        f"the transaction of payments-{group} is open since offset 3"
+    )
+    transaction.end(commit=True)
+
+
+def test_a_gap_too_large_to_read_is_told_by_offsets_and_marked(
+    run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_lag, "COUNT_MAX_OFFSETS", 5)
+    produce(quick_broker, partitions[0], 20, timestamp=1_700_000_000_000)
+    admin.alter_group_offsets(group, {partitions[0]: 0, partitions[1]: 0})
+    row = described(run, group, partitions[0])
+    assert (row["lag"], row["lag_is_exact"]) == (20, False)
+    assert row["lag_seconds"] > 1_000_000  # the first unread record's age is told all the same
+    assert described(run, group, partitions[1])["lag_is_exact"] is True
+    done = run("group", "describe", group)
+    assert any("~20" in line for line in done.lines)
+    assert any(re.match(r"lag +about 20 records, \d+ d \d+ h behind", line) for line in done.lines)
+
+
+def test_the_age_of_the_first_unread_record_is_the_lag_in_time(
+    run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any
+) -> None:
+    now = time.time_ns() // 1_000_000
+    produce(quick_broker, partitions[0], 3, timestamp=now - 60_000)
+    produce(quick_broker, partitions[0], 3, timestamp=now - 30_000)
+    admin.alter_group_offsets(group, {partitions[0]: 3})
+    assert 30 <= described(run, group, partitions[0])["lag_seconds"] < 60
+
+
+def test_committed_offsets_that_no_longer_fit_are_noted(
+    run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any
+) -> None:
+    produce(quick_broker, partitions[0], 10)
+    admin.delete_records({partitions[0]: 6})
+    admin.alter_group_offsets(group, {partitions[0]: 2, partitions[1]: 9})
+    row = described(run, group, partitions[0])
+    assert (row["lag"], row["notes"]) == (4, ["offsets 2 to 5 are deleted"])
+    row = described(run, group, partitions[1])
+    assert (row["lag"], row["notes"]) == (0, ["committed 9 beyond the end"])
+
+
+def test_a_missing_group_is_told_with_what_comes_near(run: Run, admin: Admin, group: str, partitions: Any) -> None:
+    admin.alter_group_offsets(group, {partitions[0]: 0})
+    for command in ("describe", "members", "delete"):
+        done = run("group", command, f"{group}x")
+        assert (done.status, done.err) == (1, f"ottla: group {group}x does not exist (did you mean {group}?)\n")
+
+
+# Members
+
+
+def test_members_are_shown_with_their_partitions(
+    run: Run, quick_broker: Any, group: str, partitions: Any, topic: str
+) -> None:
+    bootstrap = quick_broker.bootstrap
+    with RawMember(bootstrap, group, [topic], client_id="ann") as ann:
+        settle(ann, partitions=partitions)
+        table = run("group", "members", group).lines
+        assert table[1].split()[:4] == [ann.member_id, "ann", "127.0.0.1", "2"]
+        assert table[1].endswith(f"{topic}: 0-1")
+        (member,) = run("group", "members", group, "--json").json
+        assert (member["member"], member["topics"], member["assignment"]) == (ann.member_id, [topic], {topic: [0, 1]})
+        ann.leave()
+    assert run("group", "members", group).out == f"group {group} is Empty and has no members\n"
+    assert run("group", "members", group, "--json").json == []
+
+
+# History
+
+
+def await_history(run: Run, group: str, count: int) -> list[Any]:
+    """It is written after the members have been answered."""
+    deadline = time.monotonic() + 20
+    while True:
+        done = run("group", "history", group, "--json")
+        if done.status == 0 and len(done.json) >= count:
+            return list(done.json)
+        assert time.monotonic() < deadline, done
+        time.sleep(0.02)
+
+
+def test_history_says_who_came_and_went_and_who_got_what(
+    run: Run, quick_broker: Any, group: str, partitions: Any, topic: str
+) -> None:
+    bootstrap = quick_broker.bootstrap
+    with (
+        RawMember(bootstrap, group, [topic], client_id="ann") as ann,
+        RawMember(bootstrap, group, [topic], client_id="bob", reason="deployed") as bob,
+    ):
+        settle(ann, partitions=partitions)
+        bob.post_join()
+        await_rebalance(ann)
+        ann.post_join()
+        ann.await_join(), bob.await_join()
+        hand_out(ann, bob, partitions=partitions)
+        bob.leave("shut down")
+        await_rebalance(ann)
+        ann.join()
+        hand_out(ann, partitions=partitions)
+        first, second, third = await_history(run, group, 3)
+        assert [cause["what"] for cause in first["causes"]] == ["joined"]
+        assert second["causes"] == [{"what": "joined", "member": bob.member_id, "reason": "deployed"}]
+        assert second["changes"] == [
+            {
+                "member": ann.member_id,
+                "was": "there",
+                "gained": [],
+                "lost": [f"{topic}-1"],
+                "kept": [f"{topic}-0"],
+            },
+            {"member": bob.member_id, "was": "new", "gained": [f"{topic}-1"], "lost": [], "kept": []},
+        ]
+        assert third["causes"] == [{"what": "left", "member": bob.member_id, "reason": "shut down"}]
+        assert third["generation"] == first["generation"] + 2
+        shown = run("group", "history", group, "--last", "1").lines
+        short = f"bob-{bob.member_id.removeprefix('bob-')[:8]}"
+        assert shown[0].startswith(f"generation {third['generation']}  20") and "1 member, range" in shown[0]
+        assert shown[1] == f"  because {short} left (shut down)"
+        assert shown[2].endswith(f"= {topic}: 0  + {topic}: 1")
+        assert shown[3].endswith(f"- {topic}: 1  gone")
+
+
+def test_a_group_without_a_history_is_told_apart_from_no_group(
+    run: Run, admin: Admin, group: str, partitions: Any, quick_broker: Any, topic: str
+) -> None:
+    with RawMember(quick_broker.bootstrap, f"{group}-other", [topic]) as ann:
+        settle(ann, partitions=partitions)
+        await_history(run, f"{group}-other", 1)
+    admin.alter_group_offsets(group, {partitions[0]: 0})
+    assert run("group", "history", group).out == f"group {group} has not rebalanced as far as is known\n"
+    done = run("group", "history", "no-such-group")
+    assert done.status == 1 and done.err.startswith("ottla: group no-such-group does not exist and has no history")
+
+
+def test_a_cluster_that_keeps_no_history_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with Broker.embedded() as fresh:
+        assert main(["group", "history", "g", "--bootstrap", fresh.bootstrap]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("ottla: there is no history of rebalances on 127.0.0.1:") and "__ottla_rebalances" in told
+
+
+# Reset
+
+
+@pytest.fixture
+def ten_records(quick_broker: Any, partitions: Any) -> list[TopicPartition]:
+    """Ten records a second apart in partition 0, none in partition 1."""
+    with Producer(bootstrap_servers=quick_broker.bootstrap) as producer:
+        for i in range(10):
+            producer.send(partitions[0].topic, f"v{i}", partition=0, timestamp=1_700_000_000_000 + i * 1000)
+    return list(partitions)
+
+
+@pytest.mark.parametrize(
+    ("options", "after", "note"),
+    [
+        (["--to-earliest"], 0, None),
+        (["--to-latest"], 10, None),
+        (["--to-offset", "7"], 7, None),
+        (["--to-offset", "99"], 10, "not 99, which is beyond the end"),
+        (["--shift-by", "3"], 8, None),
+        (["--shift-by", "-3"], 2, None),
+        (["--shift-by", "-30"], 0, "not -25, which is before the first"),
+        (["--to-time", "1700000004500"], 5, None),
+        (["--to-time", "2023-11-14T22:13:24.500+00:00"], 5, None),
+        (["--to-time", "2100-01-01"], 10, "no record is that late: the end"),
+    ],
+)
+def test_each_way_to_move(
+    run: Run, admin: Admin, group: str, ten_records: Any, options: list[str], after: int, note: str | None
+) -> None:
+    admin.alter_group_offsets(group, {ten_records[0]: 5})
+    dry = run("group", "reset-offsets", group, *options, "--json").json
+    (move,) = dry["partitions"]
+    assert (dry["executed"], move["before"], move["after"], move["note"]) == (False, 5, after, note)
+    assert admin.list_group_offsets(group)[ten_records[0]].offset == 5  # nothing happens without --execute
+    assert run("group", "reset-offsets", group, *options, "--execute").status == 0
+    assert admin.list_group_offsets(group)[ten_records[0]].offset == after
+
+
+def test_a_dry_run_shows_the_table_and_says_so(run: Run, admin: Admin, group: str, ten_records: Any) -> None:
+    admin.alter_group_offsets(group, {ten_records[0]: 5})
+    done = run("group", "reset-offsets", group, "--to-latest")
+    assert [line.split() for line in done.lines[:2]] == [
+        ["TOPIC", "PARTITION", "BEFORE", "AFTER", "BY"],
+        [ten_records[0].topic, "0", "5", "→", "10", "+5"],
+    ]
+    assert done.lines[2:] == ["nothing was changed: add --execute to move 1 partition"]
+
+
+def test_only_the_named_partitions_move(run: Run, admin: Admin, group: str, ten_records: Any, topic: str) -> None:
+    admin.alter_group_offsets(group, dict.fromkeys(ten_records, 0))
+    run("group", "reset-offsets", group, "--to-latest", "--topic", f"{topic}:0", "--execute")
+    assert [offset.offset for offset in admin.list_group_offsets(group).values()] == [10, 0]
+    done = run("group", "reset-offsets", group, "--to-latest", "--topic", f"{topic}:0,7")
+    assert done.err == f"ottla: topic {topic} has no partition 7 (it has partitions 0 to 1)\n"
+    assert run("group", "reset-offsets", group, "--to-latest", "--topic", f"{topic}:x").status == 2
+
+
+def test_a_group_that_is_not_there_needs_a_topic_and_is_made(
+    run: Run, admin: Admin, group: str, ten_records: Any, topic: str
+) -> None:
+    done = run("group", "reset-offsets", group, "--to-earliest")
+    assert (done.status, done.err) == (
+        1,
+        f"ottla: group {group} has committed nothing (name what it should read with --topic)\n",
+    )
+    dry = run("group", "reset-offsets", group, "--to-latest", "--topic", topic)
+    assert f"--execute makes the group {group}, which does not exist yet" in dry.out
+    assert run("group", "reset-offsets", group, "--to-latest", "--topic", topic, "--execute").status == 0
+    assert [offset.offset for offset in admin.list_group_offsets(group).values()] == [10, 0]
+    shift = run("group", "reset-offsets", f"{group}-2", "--shift-by", "1", "--topic", topic, "--json").json
+    assert [move["note"] for move in shift["partitions"]] == ["nothing committed, nothing to shift"] * 2
+
+
+def test_a_group_with_members_is_refused(
+    run: Run, admin: Admin, quick_broker: Any, group: str, ten_records: Any, topic: str
+) -> None:
+    with RawMember(quick_broker.bootstrap, group, [topic], client_id="ann") as ann:
+        settle(ann, partitions=ten_records)
+        assert ann.commit({ten_records[0]: 5}) == [ErrorCode.NONE]
+        done = run("group", "reset-offsets", group, "--to-earliest", "--execute")
+        assert (done.status, done.out) == (1, "")
+        assert done.err == (
+            f"ottla: group {group} has 1 member (ann): its offsets cannot be moved while they run "
+            "(stop its consumers first)\n"
+        )
+        dry = run("group", "reset-offsets", group, "--to-earliest")
+        assert dry.status == 0
+        assert dry.lines[-1] == f"group {group} has 1 member and would be refused: stop its consumers first"
+        assert admin.list_group_offsets(group)[ten_records[0]].offset == 5
+
+
+def test_members_that_come_in_between_are_told_the_same_way(
+    run: Run, quick_broker: Any, group: str, ten_records: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RawMember(quick_broker.bootstrap, group, [topic]) as ann:
+        settle(ann, partitions=ten_records)
+        monkeypatch.setattr(group_reset, "refuse_members", lambda *_: None)
+        done = run("group", "reset-offsets", group, "--to-latest", "--topic", topic, "--execute")
+        assert done.status == 1 and done.err.startswith(f"ottla: group {group} got members in the meantime")
+
+
+@pytest.mark.parametrize("name", ["saved.csv", "saved.json"])
+def test_offsets_are_saved_and_brought_back(
+    run: Run, admin: Admin, group: str, ten_records: Any, tmp_path: Path, name: str
+) -> None:
+    saved = str(tmp_path / name)
+    admin.alter_group_offsets(group, {ten_records[0]: 5, ten_records[1]: 0})
+    done = run("group", "reset-offsets", group, "--export", saved)
+    assert done.lines[-1] == f"wrote 2 offsets to {saved}"
+    run("group", "reset-offsets", group, "--to-latest", "--execute")
+    assert admin.list_group_offsets(group)[ten_records[0]].offset == 10
+    run("group", "reset-offsets", group, "--from-file", saved, "--execute")
+    assert [offset.offset for offset in admin.list_group_offsets(group).values()] == [5, 0]
+    # One that never had the offsets takes them over.
+    run("group", "reset-offsets", f"{group}-twin", "--from-file", saved, "--execute")
+    assert admin.list_group_offsets(f"{group}-twin") == admin.list_group_offsets(group)
+
+
+def test_a_file_written_by_hand(run: Run, admin: Admin, group: str, ten_records: Any, tmp_path: Path) -> None:
+    topic = ten_records[0].topic
+    by_hand = tmp_path / "offsets.csv"
+    by_hand.write_text(f"# where to go\n{topic},0,4\n\n{topic}-gone,0,1\n")
+    done = run("group", "reset-offsets", group, "--from-file", str(by_hand), "--json")
+    assert [(move["after"], move["note"]) for move in done.json["partitions"]] == [
+        (4, None),
+        (None, "the partition does not exist"),
+    ]
+    for content, message in [
+        (f"{topic},0\n", f"line 1 is not understood: {topic},0"),
+        (f"{topic},0,-4\n", "line 1 is not understood"),
+        ("", "holds no offsets"),
+        ('[{"topic": "t"}]', "is not understood"),
+    ]:
+        by_hand.write_text(content)
+        done = run("group", "reset-offsets", group, "--from-file", str(by_hand))
+        assert done.status == 2 and message in done.err, done
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "where to is missing"),
+        (["--to-earliest", "--to-latest"], "--to-earliest and --to-latest contradict each other"),
+        (["--to-time", "tomorrow"], "--to-time tomorrow is no time"),
+        (["--from-file", "/no/such/file"], "/no/such/file: no such file or directory"),
+    ],
+)
+def test_mistakes_in_what_is_asked(run: Run, group: str, options: list[str], message: str) -> None:
+    done = run("group", "reset-offsets", group, *options)
+    assert done.status == 2 and done.err.startswith(f"ottla: {message}") and done.err.count("\n") == 1
+
+
+# Delete
+
+
+def test_groups_are_deleted_with_their_offsets(run: Run, admin: Admin, group: str, partitions: Any) -> None:
+    names = [group, f"{group}-2"]
+    for name in names:
+        admin.alter_group_offsets(name, {partitions[0]: 0})
+    done = run("group", "delete", *names, "--json")
+    assert (done.status, done.json) == (0, {"deleted": names})
+    assert not {listed.group_id for listed in admin.list_groups()} & set(names)
+    assert admin.list_group_offsets(group) == {}
+
+
+def test_a_group_with_members_is_not_deleted_nor_is_any_other(
+    run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any, topic: str
+) -> None:
+    admin.alter_group_offsets(f"{group}-2", {partitions[0]: 0})
+    with RawMember(quick_broker.bootstrap, group, [topic], client_id="ann") as ann:
+        settle(ann, partitions=partitions)
+        done = run("group", "delete", f"{group}-2", group)
+        assert done.status == 1
+        assert done.err.startswith(f"ottla: group {group} has 1 member (ann): it cannot be deleted while they run")
+        assert f"{group}-2" in [listed.group_id for listed in admin.list_groups()]
+
+
+def test_on_a_terminal_it_asks_first(admin: Admin, quick_broker: Any, group: str, partitions: Any) -> None:
+    admin.alter_group_offsets(group, {partitions[0]: 0})
+
+    def delete(answer: bytes) -> tuple[int, bytes]:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ottla", "group", "delete", group],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=os.environ | {"OTTLA_BOOTSTRAP": quick_broker.bootstrap, "TERM": "dumb"},
+        )
+        os.close(theirs)
+        os.write(ours, answer)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # the other end of a terminal closes this way
+            pass
+        os.close(ours)
+        return process.wait(30), shown
+
+    status, shown = delete(b"n\n")
+    assert status == 1 and b"1 committed offset" in shown and b"Delete for good?" in shown
+    assert group in [listed.group_id for listed in admin.list_groups()]
+    status, shown = delete(b"y\n")
+    assert status == 0 and f"deleted {group}".encode() in shown
+    assert group not in [listed.group_id for listed in admin.list_groups()]
+
+
+# Stored records
+
+
+def test_the_stored_records_are_shown_in_words(run: Run, admin: Admin, group: str, partitions: Any) -> None:
+    """C5, on our own topic."""
+    topic = partitions[0].topic
+    admin.alter_group_offsets(group, {partitions[0]: CommittedOffset(7, 0, "noon"), partitions[1]: 0})
+    admin.delete_groups([group])
+    done = run("consume", "__consumer_offsets", "--formatter", "offsets", "--exit-at-end")
+    mine = [re.sub(r"\d{13}", "T", line) for line in done.lines if line.startswith(f"[{group},")]
+    assert mine == [
+        f"[{group},{topic},0]::[OffsetMetadata[7,noon],CommitTime T,ExpirationTime T]",
+        f"[{group},{topic},1]::[OffsetMetadata[0,NO_METADATA],CommitTime T,ExpirationTime T]",
+        f"[{group},{topic},0]::null",
+        f"[{group},{topic},1]::null",
+    ]
+    as_json = [
+        json.loads(line)
+        for line in run("consume", "__consumer_offsets", "--formatter", "offsets", "--json", "-e").lines
+    ]
+    committed = next(row["committed"] for row in as_json if row["group"] == group)
+    assert (committed["offset"], committed["metadata"]) == (7, "noon")
+    assert committed["expiration_timestamp"] - committed["commit_timestamp"] == 604_800_000
+
+
+def test_a_groups_stored_members_are_shown_in_words(
+    run: Run, quick_broker: Any, group: str, partitions: Any, topic: str
+) -> None:
+    with RawMember(quick_broker.bootstrap, group, [topic], client_id="ann") as ann:
+        settle(ann, partitions=partitions)
+        done = run("consume", "__consumer_offsets", "--formatter", "group-metadata", "-e")
+        stable = [line for line in done.lines if line.startswith(f"[{group}]::[GroupMetadata[{ann.generation},")]
+        assert stable[-1].endswith(f"Members[[{ann.member_id},NO_INSTANCE_ID,ann,/127.0.0.1,[{topic}-0 {topic}-1]]]]")
+
+
+def test_a_formatter_on_another_topic_says_what_is_wrong_once(
+    run: Run, quick_broker: Any, partitions: Any, topic: str
+) -> None:
+    produce(quick_broker, partitions[0], 3)
+    done = run("consume", topic, "--formatter", "offsets", "-e")
+    assert (done.status, done.err) == (
+        1,
+        f"ottla: {topic} does not hold what the formatter offsets reads (offset 0: it has no key)\n",
+    )
+    assert run("consume", topic, "--formatter", "nonsense").status == 2
+    assert run("consume", topic, "--formatter", "offsets", "--format", "full").status == 2
+
+
+def test_every_command_has_help_with_examples(run: Run) -> None:
+    for command in ("list", "describe", "members", "history", "reset-offsets", "delete"):
+        done = run("group", command, "--help")
+        assert done.status == 0 and "Examples:" in done.out and f"ottla group {command}" in done.out, command
