@@ -26,12 +26,18 @@ _RETRY_LATER = (
 )
 
 
+def require_transactional_id(transactional_id: str | None) -> None:
+    if not transactional_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id is needed")
+
+
 async def ask(
     transactions: "CoordinatorRuntime[TransactionShard]",
     transactional_id: str,
     decide: Callable[[TransactionShard, int, int], Effects],
 ) -> Any:
     """The coordinator's reply, once what it rests on is committed."""
+    require_transactional_id(transactional_id)
     answer = transactions.submit(transactional_id, decide)
     return await answer if isinstance(answer, asyncio.Future) else answer
 
@@ -92,6 +98,7 @@ def check_partitions(
     implicit: bool,
 ) -> Any:
     """Verifies that partitions are in the transaction, or adds them: ErrorCode.NONE, {partition: code}, or a future."""
+    require_transactional_id(transactional_id)
     if implicit:
         return services.transactions.submit(
             transactional_id,

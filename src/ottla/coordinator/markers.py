@@ -162,9 +162,7 @@ class MarkerDelivery:
         timer = asyncio.get_running_loop().call_later(delay_ms / 1000, do)
         self._timers.add(timer)
 
-    def _report(
-        self, decided: SendMarkers, partitions: list[TopicPartition], retry_ms: int = FIRST_RETRY_MS
-    ) -> None:
+    def _report(self, decided: SendMarkers, partitions: list[TopicPartition], retry_ms: int = FIRST_RETRY_MS) -> None:
         if self._is_stopped:
             return
         try:

@@ -11,7 +11,12 @@ from ottla.coordinator.effects import Append, Effects
 from ottla.coordinator.transaction.config import TransactionConfig
 from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
 from ottla.coordinator.transaction.starting import Wish
-from ottla.coordinator.transaction.transaction import ProducerIdAndEpoch, Transaction, transaction_key, transaction_value
+from ottla.coordinator.transaction.transaction import (
+    ProducerIdAndEpoch,
+    Transaction,
+    transaction_key,
+    transaction_value,
+)
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
 
@@ -128,9 +133,7 @@ class TransactionWorld:
     ) -> Any:
         """EndTxn: ProducerIdAndEpoch for the next transaction, or an error code."""
         self._producer_ids += 1
-        return self._ask(
-            "end", transactional_id, *producer[:2], commit, self._producer_ids, bumps_epoch=version >= NEW
-        )
+        return self._ask("end", transactional_id, *producer[:2], commit, self._producer_ids, bumps_epoch=version >= NEW)
 
     def commit(self, producer: ProducerIdAndEpoch, version: int = NEW) -> Any:
         return self.end(producer, commit=True, version=version)
@@ -156,5 +159,7 @@ class TransactionWorld:
         seen = []
         for offset, record in enumerate(self.log):
             replayed.replay(offset, record.key, record.value, 0)
-            seen += ["gone"] if record.value is None else [str(t.state) for t in list(replayed.transactions.values())[-1:]]
+            seen += (
+                ["gone"] if record.value is None else [str(t.state) for t in list(replayed.transactions.values())[-1:]]
+            )
         return seen

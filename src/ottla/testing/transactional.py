@@ -251,9 +251,7 @@ class TransactionalProducer:
 
     async def start(self) -> None:
         await self.client.find_coordinator(self.transactional_id, 1)
-        request = InitProducerIdRequest(
-            transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms
-        )
+        request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms)
         response = await self.client.ask(request, 4, lambda r: [r.error_code])
         self._use(response.producer_id, response.producer_epoch)
 
@@ -311,16 +309,12 @@ class TransactionalProducer:
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.producer_epoch,
-            v3_and_below_topics=[
-                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[partition])
-            ],
+            v3_and_below_topics=[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[partition])],
         )
         await self.client.ask(
             request,
             3,
-            lambda r: [
-                p.partition_error_code for t in r.results_by_topic_v3_and_below for p in t.results_by_partition
-            ],
+            lambda r: [p.partition_error_code for t in r.results_by_topic_v3_and_below for p in t.results_by_partition],
         )
 
     async def send_offsets(

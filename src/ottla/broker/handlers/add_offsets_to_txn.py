@@ -4,7 +4,7 @@ from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.broker.dispatch import handles
 from ottla.broker.group_requests import ensure_offsets_topic
 from ottla.broker.services import Context
-from ottla.broker.transaction_requests import ask, fenced_code
+from ottla.broker.transaction_requests import ask, fenced_code, require_transactional_id
 from ottla.errors import KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -14,9 +14,10 @@ from ottla.types import TopicPartition
 @handles(ApiKey.ADD_OFFSETS_TO_TXN, versions=range(0, 5))
 async def add_offsets_to_txn(request: AddOffsetsToTxnRequest, context: Context) -> AddOffsetsToTxnResponse:
     services = context.services
-    if OFFSETS_TOPIC not in services.image.topics:
-        await ensure_offsets_topic(services)
     try:
+        require_transactional_id(request.transactional_id)
+        if OFFSETS_TOPIC not in services.image.topics:
+            await ensure_offsets_topic(services)
         partition = TopicPartition(OFFSETS_TOPIC, services.groups.partition_of(request.group_id))
         await ask(
             services.transactions,

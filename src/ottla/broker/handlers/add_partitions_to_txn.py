@@ -1,7 +1,7 @@
 """AddPartitionsToTxn v0-5: registers partitions with a transaction before they are written to.
 
-v0-3 come from clients, for one transaction; v2 adds PRODUCER_FENCED. v4-5 come from brokers, for many, and can only ask
-whether the partitions are registered.
+v0-3 come from clients, for one transaction; v2 adds PRODUCER_FENCED. v4-5 come from brokers, for many: they add what a
+client of version 2 writes to, or only ask whether the partitions are registered.
 """
 
 from ottla.broker.dispatch import handles
@@ -64,7 +64,13 @@ async def _add(
             context.services.transactions,
             transactional_id,
             lambda shard, request_id, now: shard.add_partitions(
-                transactional_id, producer_id, producer_epoch, partitions, request_id, now
+                transactional_id,
+                producer_id,
+                producer_epoch,
+                partitions,
+                request_id,
+                now,
+                client_version=2 if context.api_version >= 4 else 0,
             ),
         )
     except KafkaError as error:
@@ -82,12 +88,6 @@ async def _verify(
         found: Codes = answer if isinstance(answer, dict) else await answer
     except KafkaError as error:
         return dict.fromkeys(partitions, error.code)
-    if context.api_version < 5:
-        # TRANSACTION_ABORTABLE is not known to v4.
-        return {
-            partition: ErrorCode.INVALID_TXN_STATE if code is ErrorCode.TRANSACTION_ABORTABLE else code
-            for partition, code in found.items()
-        }
     return found
 
 

@@ -8,6 +8,7 @@ transactional id, producer id and epoch decides, which is how an outside coordin
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
 from ottla.broker.transaction_requests import ask, fenced_code
+from ottla.coordinator.transaction.transaction import LAST_CLIENT_EPOCH
 from ottla.errors import KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -16,9 +17,11 @@ from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 @handles(ApiKey.END_TXN, versions=range(0, 6))
 async def end_txn(request: EndTxnRequest, context: Context) -> EndTxnResponse:
     services, version = context.services, context.api_version
-    # Only an id whose epochs are used up needs it, but then at once.
-    spare = await services.metadata.allocate_producer_ids(1) if version >= 5 and request.producer_epoch > 32_000 else -1
     try:
+        spare = -1
+        if version >= 5 and request.producer_epoch >= LAST_CLIENT_EPOCH - 1:
+            # Only an id whose epochs are used up needs it, but then at once.
+            spare = await services.metadata.allocate_producer_ids(1)
         answer = await ask(
             services.transactions,
             request.transactional_id,

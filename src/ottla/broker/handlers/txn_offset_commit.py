@@ -13,6 +13,7 @@ from ottla.broker.transaction_requests import (
     ABORTABLE_SINCE_OFFSET_COMMIT,
     IMPLICIT_ADD_SINCE_OFFSET_COMMIT,
     check_partitions,
+    require_transactional_id,
 )
 from ottla.coordinator.effects import RequestInfo
 from ottla.coordinator.runtime import APPEND_ERRORS
@@ -30,20 +31,10 @@ async def txn_offset_commit(request: TxnOffsetCommitRequest, context: Context) -
     try:
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group id is needed")
+        require_transactional_id(request.transactional_id)
         partition = TopicPartition(OFFSETS_TOPIC, services.groups.partition_of(request.group_id))
         if implicit or services.config.transaction_partition_verification_enable:
-            answer: Any = check_partitions(
-                services,
-                request.transactional_id,
-                request.producer_id,
-                request.producer_epoch,
-                [partition],
-                implicit=implicit,
-            )
-            verdict = answer if isinstance(answer, dict | ErrorCode) else await answer
-            code = verdict.get(partition, ErrorCode.NONE) if isinstance(verdict, dict) else verdict
-            if code is not ErrorCode.NONE:
-                raise KafkaError(code, "the group's offsets are not part of this transaction")
+            await _verify(request, partition, context, implicit)
         answer = services.groups.submit(
             request.group_id,
             lambda shard, request_id, now: shard.commit_in_transaction(request, info, request_id, now),
@@ -54,9 +45,32 @@ async def txn_offset_commit(request: TxnOffsetCommitRequest, context: Context) -
         return _refuse(request, _code(error.code, version))
 
 
+async def _verify(request: TxnOffsetCommitRequest, partition: TopicPartition, context: Context, implicit: bool) -> None:
+    """Makes sure that the coordinator knows the group's partition as part of the transaction (KIP-890).
+
+    Once the producer has an open transaction there, that is proof enough.
+    """
+    services, producer_id = context.services, request.producer_id
+    producers = services.replicas.leader(partition).log.producers
+    if producers.has_open_transaction(producer_id, request.producer_epoch):
+        return
+    guard = producers.verification_guard(producer_id)
+    answer: Any = check_partitions(
+        services, request.transactional_id, producer_id, request.producer_epoch, [partition], implicit=implicit
+    )
+    verdict = answer if isinstance(answer, dict | ErrorCode) else await answer
+    code = verdict.get(partition, ErrorCode.NONE) if isinstance(verdict, dict) else verdict
+    if code is not ErrorCode.NONE:
+        raise KafkaError(code, "the group's offsets are not part of this transaction")
+    if guard != producers.verification_guard(producer_id):
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the transaction ended while it was being verified")
+
+
 def _code(code: ErrorCode, version: int) -> ErrorCode:
     if code is ErrorCode.NETWORK_EXCEPTION:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE_OFFSET_COMMIT:
         return ErrorCode.INVALID_TXN_STATE
     return APPEND_ERRORS.get(code, code)

@@ -46,7 +46,11 @@ def end(known: Transaction, producer_id: int, producer_epoch: int, commit: bool,
     """EndTxn up to v4: a producer keeps its epoch from one transaction to the next."""
     if _decides_kept(known, producer_id, producer_epoch):
         # The markers go out under the epoch of whoever took over, which shuts the old instance out of the partitions.
-        moved_on = {"producer_epoch": producer_epoch, "next_producer_id": NO_PRODUCER_ID, "next_producer_epoch": NO_EPOCH}
+        moved_on = {
+            "producer_epoch": producer_epoch,
+            "next_producer_id": NO_PRODUCER_ID,
+            "next_producer_epoch": NO_EPOCH,
+        }
     else:
         check_owner(known, known.transactional_id, producer_id, producer_epoch)
         moved_on = {}
@@ -66,9 +70,7 @@ def end_with_bump(
     """EndTxn v5: each transaction gets a new epoch, so a request delayed in the network cannot hit the next one
     (KIP-890)."""
     epoch = known.producer_epoch
-    overflow_retry = (
-        producer_id == known.previous_producer_id and producer_epoch == LAST_CLIENT_EPOCH and epoch == 0
-    )
+    overflow_retry = producer_id == known.previous_producer_id and producer_epoch == LAST_CLIENT_EPOCH and epoch == 0
     if producer_id != known.producer_id and not overflow_retry:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"{known.transactional_id} has another producer id")
     is_retry = overflow_retry or producer_epoch == epoch - 1

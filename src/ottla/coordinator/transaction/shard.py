@@ -319,7 +319,8 @@ class TransactionShard:
     def find(
         self, states: set[str], producer_ids: set[int], longer_than_ms: int, pattern: str | None, now: int
     ) -> list[Transaction]:
-        """Transactions that pass every filter that was given."""
+        """Transactions that pass every filter that was given. As in Kafka, how long one runs counts from the start of
+        the last transaction, over or not."""
         try:
             matches = re.compile(pattern).fullmatch if pattern else None
         except re.error as error:
@@ -329,14 +330,6 @@ class TransactionShard:
             for transaction in self.transactions.values()
             if (not states or str(transaction.state) in states)
             and (not producer_ids or transaction.producer_id in producer_ids)
-            and (longer_than_ms < 0 or self._has_run_for(transaction, now, longer_than_ms))
+            and (longer_than_ms < 0 or now - transaction.start_timestamp > longer_than_ms)
             and (matches is None or matches(transaction.transactional_id))
         ]
-
-    @staticmethod
-    def _has_run_for(transaction: Transaction, now: int, milliseconds: int) -> bool:
-        return (
-            transaction.start_timestamp >= 0
-            and transaction.state not in IDLE
-            and (now - transaction.start_timestamp > milliseconds)
-        )
