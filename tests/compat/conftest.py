@@ -33,7 +33,8 @@ class Target(NamedTuple):
 def ottla() -> Iterator[Target]:
     from ottla import Broker
 
-    with Broker.embedded() as broker:
+    # As the oracle has it: a group's first generation does not wait for company.
+    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
         yield Target("ottla", broker.bootstrap, broker.pid)
 
 

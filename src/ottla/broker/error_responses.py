@@ -26,6 +26,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
 
 
 _CODES = {"error_code", "partition_error_code"}
+_NOTHING = {"protocol_name"}
+"""What a failure has none of, and says so as soon as its version can (JoinGroup v7)."""
 
 
 def error_response(response: type[Struct], request: Struct, version: int, code: ErrorCode, detail: str) -> Any:
@@ -44,6 +46,9 @@ def _fill(answer: Any, asked: Any, version: int, code: ErrorCode, detail: str) -
                 setattr(answer, name, value)
     for name in _CODES & fields.keys():
         setattr(answer, name, code)
+        for nothing in _NOTHING & fields.keys():
+            if version in fields[nothing].nullable:
+                setattr(answer, nothing, None)
         if "error_message" in fields:
             answer.error_message = detail or None
         return True

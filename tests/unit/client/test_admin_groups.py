@@ -11,7 +11,7 @@ from ottla.client.admin_groups import AsyncGroupAdmin, GroupAdmin
 from ottla.client.group_model import CommittedOffset, GroupMember, read_assignment, read_subscription
 from ottla.client.model import Node
 from ottla.protocol.messages.find_coordinator import FindCoordinatorResponse
-from ottla.testing.raw_group import RawMember, settle
+from ottla.testing.raw_group import RawMember, await_rebalance, settle
 from ottla.types import TopicPartition
 
 
@@ -82,6 +82,25 @@ def test_members_are_described_with_what_they_want_and_have(
         assert described.owners[partitions[1]].member_id == bob.member_id
 
 
+def test_while_others_join_a_member_is_shown_with_what_it_had(
+    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+) -> None:
+    """As Apache Kafka tells it: subscriptions are told of a stable group alone, assignments always."""
+    bootstrap = quick_broker.bootstrap
+    with (
+        RawMember(bootstrap, group, [topic], client_id="ann") as ann,
+        RawMember(bootstrap, group, [topic], client_id="bob", instance_id="desk-2") as bob,
+    ):
+        settle(ann, partitions=partitions)
+        bob.post_join()
+        await_rebalance(ann)
+        (described,) = admin.describe_groups([group])
+        by_client = {member.client_id: member for member in described.members}
+        assert (described.state, described.protocol) == ("PreparingRebalance", "")
+        assert by_client["ann"].assignment == tuple(partitions) and by_client["ann"].subscription is None
+        assert by_client["bob"].assignment == ()
+
+
 def test_a_group_that_is_not_there_is_an_error_and_the_others_keep_their_order(
     admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition]
 ) -> None:
@@ -140,6 +159,18 @@ def test_positions_are_committed_read_and_forgotten(admin: Admin, group: str, pa
     admin.delete_group_offsets(group, [first])
     assert admin.list_group_offsets(group).keys() == {second}
     admin.alter_group_offsets(group, {})
+
+
+def test_metadata_is_measured_in_javas_characters_not_bytes(
+    admin: Admin, group: str, partitions: list[TopicPartition]
+) -> None:
+    """C2, as Apache Kafka reads `offset.metadata.max.bytes`."""
+    admin.alter_group_offsets(group, {partitions[0]: CommittedOffset(1, -1, "ž" * 4096)})
+    admin.alter_group_offsets(group, {partitions[1]: CommittedOffset(1, -1, "\N{CAT}" * 2048)})
+    assert admin.list_group_offsets(group)[partitions[1]].metadata == "\N{CAT}" * 2048
+    for metadata in ("ž" * 4097, "\N{CAT}" * 2049):
+        with refused(ErrorCode.OFFSET_METADATA_TOO_LARGE):
+            admin.alter_group_offsets(group, {partitions[0]: CommittedOffset(1, -1, metadata)})
 
 
 def test_what_a_coordinator_refuses_is_an_error_with_its_code(

@@ -143,7 +143,7 @@ class OffsetRequests:
                     code = unknown
                 elif error is not ErrorCode.NONE:
                     code = error
-                elif len(metadata) * 4 > self._metadata_max_bytes < len(metadata.encode()):
+                elif len(metadata) * 2 > self._metadata_max_bytes < utf16_length(metadata):
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     code = ErrorCode.NONE
@@ -233,3 +233,12 @@ class OffsetRequests:
             topics.append(OffsetDeleteResponse.OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
         effects.reply(request_id, OffsetDeleteResponse(topics=topics))
         return effects
+
+
+def utf16_length(text: str) -> int:
+    """Kafka measures metadata in Java's characters, whatever the setting is called.
+
+    >>> utf16_length("žluť"), utf16_length("\N{CAT}")
+    (4, 2)
+    """
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
