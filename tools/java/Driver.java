@@ -56,6 +56,9 @@ public final class Driver {
 
     static JsonNode run(JsonNode command) throws Exception {
         String op = command.get("op").asText();
+        if (op.startsWith("group_")) {
+            return GroupCommands.run(op, command);
+        }
         switch (op) {
             case "produce":
                 return produce(command);
@@ -66,7 +69,7 @@ public final class Driver {
             case "tool":
                 return tool(command);
             default:
-                return AdminCommands.run(op, command);
+                return op.startsWith("txn_") ? TransactionCommands.run(op, command) : AdminCommands.run(op, command);
         }
     }
 

@@ -15,6 +15,7 @@ from ottla.protocol.messages.describe_transactions import DescribeTransactionsRe
 from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.messages.produce import ProduceRequest
@@ -352,6 +353,19 @@ class RawTransactions:
         """The state, once nothing is under way."""
         self.until(lambda: str(self.describe()[0]).startswith("Prepare"), False)
         return str(self.describe()[0])
+
+    def stable_offset(self, topic: str, partition: int = 0) -> int:
+        """The last stable offset."""
+        request = ListOffsetsRequest(
+            isolation_level=1,
+            topics=[
+                ListOffsetsRequest.ListOffsetsTopic(
+                    name=topic,
+                    partitions=[ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=-1)],
+                )
+            ],
+        )
+        return int(self.connection.ask(request, 5).topics[0].partitions[0].offset)
 
     def listed(self, **filters: Any) -> Any:
         request = ListTransactionsRequest(**filters)

@@ -1,0 +1,201 @@
+"""Transactions of other people's clients: the same scripts, the same outcomes, against Ottla and Apache Kafka. (E1-E9)
+
+Java 4.x speaks transaction.version 2 (partitions added by writing, EndTxn v5), the others the protocol before it.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ottla.testing.clients import ClientError, ForeignClient
+from ottla.testing.clients.transactions import open_transactional, read_committed
+from ottla.testing.raw import RawConnection
+from ottla.testing.raw_transactions import RawTransactions
+
+FENCED = {
+    "PRODUCER_FENCED",
+    "INVALID_PRODUCER_EPOCH",
+    "_FENCED",
+    "ProducerFenced",
+    "ProducerFencedError",
+    "ProducerFencedException",
+}
+"""Clients have their own names for it; each means: another producer has your transactional id."""
+
+
+@pytest.fixture
+def opened(client: ForeignClient, broker: Any, fresh_name: Callable[[], str]) -> Iterator[Callable[..., Any]]:
+    """Opens producers under one transactional id, and closes them."""
+    name = fresh_name()
+    made: list[Any] = []
+
+    def open_one(**options: Any) -> Any:
+        made.append(open_transactional(client, broker.bootstrap, name, **options))
+        return made[-1]
+
+    yield open_one
+    for producer in made:
+        with contextlib.suppress(Exception):
+            producer.close()
+
+
+@pytest.fixture
+def created(client: ForeignClient, broker: Any, topic: str) -> str:
+    assert client.create_topic(broker.bootstrap, topic, partitions=2) == "ok"
+    return topic
+
+
+def committed(broker: Any, group: str, topic: str) -> Any:
+    with RawConnection(broker.bootstrap) as connection:
+        transactions = RawTransactions(connection, "")
+        transactions.find_coordinator(group, 0)
+        transactions.until(
+            lambda: transactions.fetch_offset(group, topic, stable=True) == "UNSTABLE_OFFSET_COMMIT", False
+        )
+        return transactions.fetch_offset(group, topic, stable=True)
+
+
+def test_committed_is_seen_and_aborted_is_not(client: Any, broker: Any, created: str, opened: Any) -> None:
+    """E8."""
+    producer = opened()
+    producer.init()
+    for number in range(6):
+        producer.begin()
+        producer.send(created, [b"%d" % number] * 3)
+        producer.send(created, [b"other %d" % number], partition=1)
+        if number % 2:
+            producer.abort()
+        else:
+            producer.commit()
+    wanted = [b"%d" % number for number in (0, 0, 0, 2, 2, 2, 4, 4, 4)]
+    assert read_committed(client, broker.bootstrap, created) == wanted
+    assert read_committed(client, broker.bootstrap, created, 1) == [b"other 0", b"other 2", b"other 4"]
+
+
+def test_an_empty_transaction_may_be_committed_and_aborted(client: Any, broker: Any, created: str, opened: Any) -> None:
+    """R4: commit of an empty transaction."""
+    producer = opened()
+    producer.init()
+    for end in (producer.commit, producer.abort, producer.commit):
+        producer.begin()
+        end()
+    producer.begin()
+    producer.send(created, [b"v"])
+    producer.commit()
+    producer.begin()
+    producer.abort()
+    assert read_committed(client, broker.bootstrap, created) == [b"v"]
+
+
+def test_offsets_count_when_their_transaction_commits(client: Any, broker: Any, created: str, opened: Any) -> None:
+    """E5."""
+    group = f"group of {created}"
+    producer = opened()
+    producer.init()
+    for offset, commit in ((3, True), (5, False), (7, True), (9, False)):
+        producer.begin()
+        producer.send(created, [b"%d" % offset])
+        producer.send_offsets(group, created, offset)
+        if commit:
+            producer.commit()
+        else:
+            producer.abort()
+    assert committed(broker, group, created) == 7
+    assert read_committed(client, broker.bootstrap, created) == [b"3", b"7"]
+
+
+def test_offsets_alone_make_a_transaction(client: Any, broker: Any, created: str, opened: Any) -> None:
+    group = f"group of {created}"
+    producer = opened()
+    producer.init()
+    for offset in (1, 2):
+        producer.begin()
+        producer.send_offsets(group, created, offset)
+        producer.commit()
+    assert committed(broker, group, created) == 2
+
+
+def test_a_second_producer_fences_the_first_and_aborts_what_it_left(
+    client: Any, broker: Any, created: str, opened: Any
+) -> None:
+    """E3."""
+    old = opened()
+    old.init()
+    old.begin()
+    old.send(created, [b"left open"])
+    new = opened()
+    new.init()
+    with pytest.raises(ClientError) as failure:
+        old.send(created, [b"zombie"])
+        old.commit()
+    assert failure.value.name in FENCED, failure.value
+    new.begin()
+    new.send(created, [b"new"])
+    new.commit()
+    assert read_committed(client, broker.bootstrap, created) == [b"new"]
+
+
+def test_a_transaction_that_takes_too_long_is_aborted(client: Any, broker: Any, created: str, opened: Any) -> None:
+    """E3: by the coordinator; a successor goes on."""
+    slow = opened(timeout_ms=1_000)
+    slow.init()
+    slow.begin()
+    slow.send(created, [b"too slow"])
+    with RawConnection(broker.bootstrap) as connection:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            end = RawTransactions(connection, "").stable_offset(created)
+            if end == 2:  # the record and its marker
+                break
+            time.sleep(0.1)
+        assert end == 2
+    with pytest.raises(ClientError):
+        slow.commit()
+    successor = opened()
+    successor.init()
+    successor.begin()
+    successor.send(created, [b"in time"])
+    successor.commit()
+    assert read_committed(client, broker.bootstrap, created) == [b"in time"]
+
+
+def test_an_instance_that_vanished_is_cleaned_up_after(client: Any, broker: Any, created: str, opened: Any) -> None:
+    for number in range(3):
+        producer = opened()
+        producer.init()
+        producer.begin()
+        producer.send(created, [b"done %d" % number])
+        producer.commit()
+        producer.begin()
+        producer.send(created, [b"never"])
+    assert read_committed(client, broker.bootstrap, created) == [b"done 0", b"done 1", b"done 2"]
+
+
+@pytest.mark.java
+def test_javas_admin_sees_a_transaction_and_fences_its_producer(
+    client: Any, broker: Any, created: str, fresh_name: Callable[[], str]
+) -> None:
+    if client.name != "java":
+        pytest.skip("only the Java client has these calls")
+    name = fresh_name()
+    producer = open_transactional(client, broker.bootstrap, name)
+    producer.init()
+    producer.begin()
+    producer.send(created, [b"v"])
+    producer.commit()
+    producer.begin()
+    producer.send(created, [b"w"])
+    described = client.call("txn_describe", broker.bootstrap, transactional_id=name)
+    # KIP-890: the second transaction has the second epoch.
+    assert described == {"state": "Ongoing", "producer_epoch": 1, "timeout_ms": 60_000, "partitions": 1}
+    assert client.call("txn_list", broker.bootstrap, transactional_id=name) == ["Ongoing"]
+    client.call("txn_fence", broker.bootstrap, transactional_id=name)
+    with pytest.raises(ClientError) as failure:
+        producer.send(created, [b"zombie"])
+        producer.commit()
+    assert failure.value.name in FENCED
+    producer.close()
+    assert read_committed(client, broker.bootstrap, created) == [b"v"]
