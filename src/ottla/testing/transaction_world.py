@@ -159,7 +159,6 @@ class TransactionWorld:
         seen = []
         for offset, record in enumerate(self.log):
             replayed.replay(offset, record.key, record.value, 0)
-            seen += (
-                ["gone"] if record.value is None else [str(t.state) for t in list(replayed.transactions.values())[-1:]]
-            )
+            found = replayed.transactions.get("x")
+            seen.append("gone" if found is None else str(found.state))
         return seen

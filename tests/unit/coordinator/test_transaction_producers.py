@@ -354,13 +354,13 @@ def test_a_failover_changes_nothing_that_was_stored() -> None:
     for version in (OLD, NEW):
         world = TransactionWorld()
         producer = world.init()
-        steps = [
-            lambda p: (world.add(p, "t-0", "t-1") and p) or p,
-            lambda p: world.commit(p, version),  # noqa: B023
-            lambda p: world.write_markers() or p,
-        ]
-        for step in steps:
-            producer = step(producer)
+        for step in ("add", "commit", "write markers"):
+            if step == "add":
+                world.add(producer, "t-0", "t-1")
+            elif step == "commit":
+                world.commit(producer, version)
+            else:
+                world.write_markers()
             before = dict(world.shard.transactions)
             world.fail_over()
             assert world.shard.transactions == before

@@ -1,4 +1,4 @@
-"""How a transaction ends: EndTxn by its producer, an abort by the coordinator, and completion after the markers. Pure."""
+"""How a transaction ends: EndTxn by its producer, an abort by the coordinator, completion after the markers. Pure."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""InitProducerId: which id and epoch a producer gets, who is fenced by it, and what happens to an open transaction. Pure."""
+"""InitProducerId: which id and epoch a producer gets, whom that fences, what becomes of an open transaction. Pure."""
 
 from typing import NamedTuple
 
