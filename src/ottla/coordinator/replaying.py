@@ -4,11 +4,14 @@ import gc
 from collections.abc import Iterator
 
 from ottla.coordinator.effects import Append, Shard
-from ottla.protocol.record_batch import ControlType, iter_batches, read_end_marker, read_records
+from ottla.protocol.record_batch import BatchHeader, ControlType, iter_batches, read_end_marker, read_records
 
 BATCH_BYTES = 512 * 1024
 """Records of one step are split into batches of about this size; a step of that many records has no atomicity to
 lose (expired offsets, a deleted topic)."""
+
+_NOT_PLAIN = 0x30
+"""The bits of a batch that belongs to a transaction or is a marker."""
 
 
 def replay_slice(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
@@ -24,25 +27,29 @@ def replay_slice(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
 
 def replay_batches(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
     """Replays whole batches and gives the offset after the last, and how many records they held."""
-    next_offset, count = start, 0
+    header, count = None, 0
     replay = shard.replay
     for position, header in iter_batches(data):
-        if header.is_control:
-            if header.record_count:
-                kind, _ = read_end_marker(data[position : position + header.size_bytes])
-                if kind in (ControlType.ABORT, ControlType.COMMIT):
-                    shard.replay_marker(header.producer_id, header.producer_epoch, kind is ControlType.COMMIT)
-        elif header.record_count:
-            producer_id, producer_epoch = -1, -1
-            if header.is_transactional:
-                producer_id, producer_epoch = header.producer_id, header.producer_epoch
+        producer_id, producer_epoch = -1, -1
+        if header.attributes & _NOT_PLAIN:
+            if header.is_control:
+                _replay_marker(shard, data[position : position + header.size_bytes], header)
+                continue
+            producer_id, producer_epoch = header.producer_id, header.producer_epoch
+        if header.record_count:
             for offset, timestamp, key, value, _ in read_records(data, position, header):
                 # A batch may begin before the offset it was asked for.
                 if offset >= start:
                     replay(offset, key, value, timestamp, producer_id, producer_epoch)
                     count += 1
-        next_offset = header.next_offset
-    return next_offset, count
+    return (start if header is None else header.next_offset), count
+
+
+def _replay_marker(shard: Shard, batch: bytes, header: BatchHeader) -> None:
+    if header.record_count:
+        kind, _ = read_end_marker(batch)
+        if kind in (ControlType.ABORT, ControlType.COMMIT):
+            shard.replay_marker(header.producer_id, header.producer_epoch, kind is ControlType.COMMIT)
 
 
 def in_batches(records: list[Append]) -> Iterator[list[Append]]:

@@ -174,7 +174,7 @@ class GroupWorld:
         member_id: str = "",
         *,
         group: str = "g",
-        protocols: dict[str, bytes] | None = None,
+        protocols: dict[str, bytes] | list[tuple[str, bytes]] | None = None,
         instance: str | None = None,
         session_ms: int = 10_000,
         rebalance_ms: int = 60_000,
@@ -184,6 +184,7 @@ class GroupWorld:
         reason: str | None = None,
     ) -> int:
         offered = {"range": subscription("orders")} if protocols is None else protocols
+        named = offered.items() if isinstance(offered, dict) else offered
         request = JoinGroupRequest(
             group_id=group,
             session_timeout_ms=session_ms,
@@ -191,7 +192,7 @@ class GroupWorld:
             member_id=member_id,
             group_instance_id=instance,
             protocol_type=protocol_type,
-            protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name=n, metadata=m) for n, m in offered.items()],
+            protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name=n, metadata=m) for n, m in named],
             reason=reason,
         )
         return self.ask("join", request, version=version, client=client)

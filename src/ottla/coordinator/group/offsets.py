@@ -25,6 +25,8 @@ Partition = tuple[str, int]
 
 _NONE: Mapping[str, dict[int, bytes]] = MappingProxyType({})
 _V4_PREFIX = b"\x00\x04"
+NAMES_KEPT = 200_000
+"""How many keys are remembered by what they name."""
 
 
 class Offsets:
@@ -41,21 +43,23 @@ class Offsets:
         self._names: dict[str, str] = {}
         """One copy of each topic name, however many groups commit to it."""
         self._has_explicit_expiry = False
-        # The key that came last without its partition: a commit of many partitions looks its names up once.
-        self._last_prefix = b""
-        self._last_names = ("", "")
+        self._names_of: dict[bytes, tuple[str, str]] = {}
+        """(group, topic) of a key without its partition: whoever commits, commits again."""
 
     # --- the log ------------------------------------------------------------------------------------------
 
     def replay(self, record_offset: int, key: bytes, value: bytes | None, producer_id: int) -> str:
         """Applies one offset record and gives the group it belongs to."""
-        if key[:-4] == self._last_prefix:
-            group_id, topic = self._last_names
+        known = self._names_of.get(key[:-4])
+        if known is not None:
+            group_id, topic = known
             partition = int.from_bytes(key[-4:], "big", signed=True)
         else:
             group_id, topic, partition = read_offset_key(key)
             topic = self._names.setdefault(topic, topic)
-            self._last_prefix, self._last_names = key[:-4], (group_id, topic)
+            if len(self._names_of) >= NAMES_KEPT:
+                self._names_of.clear()
+            self._names_of[key[:-4]] = group_id, topic
         if value is None:
             self._forget(group_id, topic, partition)
             for holder in self._open.get(group_id, {}).pop((topic, partition), ()):
@@ -116,6 +120,10 @@ class Offsets:
     def _close_if_done(self, group_id: str) -> None:
         if not self._open.get(group_id, True):
             del self._open[group_id]
+
+    def on_loaded(self) -> None:
+        """What only helped to load is let go."""
+        self._names_of = {}
 
     # --- looking ------------------------------------------------------------------------------------------
 

@@ -18,9 +18,9 @@ from ottla.protocol.messages.group_records import (
 from ottla.protocol.primitives import ProtocolError
 from ottla.types import ZERO_UUID
 
-OFFSET_COMMIT = OffsetCommitKey.api_key
-LEGACY_OFFSET_COMMIT = LegacyOffsetCommitKey.api_key
-GROUP_METADATA = GroupMetadataKey.api_key
+OFFSET_KEY_TYPES = frozenset(key.api_key.to_bytes(2, "big") for key in (OffsetCommitKey, LegacyOffsetCommitKey))
+GROUP_KEY_TYPE = GroupMetadataKey.api_key.to_bytes(2, "big")
+"""How a key begins."""
 
 OFFSET_VALUE_VERSION = 4
 EXPLICIT_EXPIRY_VALUE_VERSION = 1

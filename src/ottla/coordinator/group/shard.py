@@ -11,9 +11,8 @@ from ottla.coordinator.group.offset_requests import FetchedTopic, OffsetRequests
 from ottla.coordinator.group.offsets import Offsets
 from ottla.coordinator.group.rebalance import ClassicRebalance, Due, join_error
 from ottla.coordinator.group.records import (
-    GROUP_METADATA,
-    LEGACY_OFFSET_COMMIT,
-    OFFSET_COMMIT,
+    GROUP_KEY_TYPE,
+    OFFSET_KEY_TYPES,
     group_key,
     read_group_key,
     read_group_value,
@@ -64,14 +63,14 @@ class GroupShard:
         producer_id: int = -1,
         producer_epoch: int = -1,
     ) -> None:
-        kind = -1 if key is None or len(key) < 2 else key[0] << 8 | key[1]
-        if kind in (OFFSET_COMMIT, LEGACY_OFFSET_COMMIT):
-            assert key is not None
+        if key is None:
+            return
+        kind = key[:2]
+        if kind in OFFSET_KEY_TYPES:
             group_id = self.offsets.replay(offset, key, value, producer_id)
             if value is not None and group_id not in self.groups:
                 self.groups[group_id] = ClassicGroup(group_id, timestamp)
-        elif kind == GROUP_METADATA:
-            assert key is not None
+        elif kind == GROUP_KEY_TYPE:
             self._replay_group(read_group_key(key), value, timestamp)
         # Other kinds belong to group types this coordinator does not have yet.
 
@@ -88,6 +87,7 @@ class GroupShard:
     def on_loaded(self, now: int) -> Effects:
         effects = Effects()
         self._is_loaded = True
+        self.offsets.on_loaded()
         for group in self.groups.values():
             self._rebalance.after_load(group, now, effects)
         self._deadlines.add(now + self._config.offsets_retention_check_interval_ms, _EXPIRE)
@@ -218,7 +218,8 @@ class GroupShard:
                     client_id=member.client_id,
                     client_host=member.client_host,
                     member_metadata=member.metadata_for(group.protocol) if is_stable else b"",
-                    member_assignment=member.assignment if is_stable else b"",
+                    # While others join, a member goes on with what it had.
+                    member_assignment=member.assignment,
                 )
                 for member in group.members.values()
             ],

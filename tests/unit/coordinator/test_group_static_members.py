@@ -1,0 +1,272 @@
+"""Static members (KIP-345): a place that waits for its owner, a rule at a time (PROTOCOL 6.3, TESTING R5)."""
+
+import pytest
+
+from ottla.errors import ErrorCode
+from ottla.testing.group_world import GroupWorld, assignment, subscription
+
+
+def test_a_static_member_needs_one_join_only_and_is_named_after_its_instance() -> None:
+    group = GroupWorld()
+    request = group.join(instance="one", client="ann")
+    group.wait(0)
+    answer = group.answers[request]
+    assert (answer.error_code, answer.member_id) == (0, "one-uuid1")
+    assert answer.members[0].group_instance_id == "one"
+
+
+# --- coming back --------------------------------------------------------------------------------------------
+
+
+def test_a_static_member_that_returns_to_a_stable_group_disturbs_nobody() -> None:
+    """R5: bounced within its session, no revocation."""
+    group = GroupWorld()
+    ids = group.settle("one", "two", static=True)
+    stored = len(group.log)
+    answer = group.answers[group.join(instance="two", client="two")]
+    assert (answer.error_code, answer.generation_id) == (0, group.generation())
+    assert answer.member_id not in ids.values() and answer.members == []
+    assert group.state() == "Stable"
+    assert len(group.log) == stored + 1, "its new id is stored before it hears of it"
+    assert group.heartbeat(ids["one"], group.generation(), instance="one") == ErrorCode.NONE
+    synced = group.answers[group.sync(answer.member_id, group.generation(), instance="two")]
+    assert synced.assignment == assignment(orders=[1]), "what it had waited for it"
+
+
+def test_a_returning_leader_is_told_to_skip_the_assignment() -> None:
+    """v9: it learns that it leads, so that it watches the topics, but must not assign."""
+    group = GroupWorld()
+    ids = group.settle("one", "two", static=True)
+    answer = group.answers[group.join(instance="one")]
+    assert answer.leader == answer.member_id == group.leader()
+    assert answer.skip_assignment
+    assert {member.member_id for member in answer.members} == {answer.member_id, ids["two"]}
+
+
+def test_a_returning_follower_is_told_who_leads_and_skips_nothing() -> None:
+    group = GroupWorld()
+    ids = group.settle("one", "two", static=True)
+    answer = group.answers[group.join(instance="two")]
+    assert (answer.leader, answer.skip_assignment, answer.members) == (ids["one"], False, [])
+
+
+@pytest.mark.parametrize("version", [5, 6, 7, 8])
+def test_before_version_nine_a_returning_leader_is_given_its_old_id_as_leader(version: int) -> None:
+    """It would assign anew if it found itself leader, and a stable group hears no assignments."""
+    group = GroupWorld()
+    ids = group.settle("one", "two", static=True)
+    answer = group.answers[group.join(instance="one", version=version)]
+    assert answer.leader == ids["one"] != answer.member_id
+    assert answer.members == []
+    assert group.leader() == answer.member_id, "the group itself knows better"
+
+
+def test_a_changed_subscription_of_a_returning_member_is_no_rebalance_by_itself() -> None:
+    """PROTOCOL 6.3, but it is stored."""
+    group = GroupWorld()
+    group.settle("one", "two", static=True)
+    new = subscription("orders", "payments")
+    answer = group.answers[group.join(instance="two", protocols={"range": new})]
+    assert group.state() == "Stable"
+    group.fail_over()
+    assert group.shard.groups["g"].members[answer.member_id].metadata_for("range") == new
+
+
+def test_a_returning_member_that_changes_the_vote_makes_everyone_rejoin() -> None:
+    group = GroupWorld()
+    ids = group.settle("one", "two", static=True, protocols={"range": b"r", "sticky": b"s"})
+    back = group.join(instance="two", protocols={"sticky": b"s"})
+    assert group.state() == "PreparingRebalance" and group.code(back) is None
+    group.join(ids["one"], instance="one", protocols={"range": b"r", "sticky": b"s"})
+    assert group.answers[back].protocol_name == "sticky"
+
+
+def test_a_member_that_returns_while_the_leader_assigns_starts_over() -> None:
+    """The leader knows it under its old id: the assignment would miss it."""
+    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    first = group.join(instance="one")
+    second = group.join(instance="two")
+    group.wait(3_000)
+    one, two = group.answers[first].member_id, group.answers[second].member_id
+    waiting = group.sync(two, 1, instance="two")
+    back = group.join(instance="two")
+    assert group.code(waiting) == ErrorCode.FENCED_INSTANCE_ID
+    assert group.state() == "PreparingRebalance" and group.code(back) is None
+    group.join(one, instance="one")
+    assert group.answers[back].generation_id == 2
+
+
+def test_a_member_that_returns_while_others_join_waits_with_them() -> None:
+    group = GroupWorld()
+    ids = group.settle("one", "two", static=True)
+    parked = group.join(ids["one"], instance="one")
+    assert group.state() == "PreparingRebalance"
+    back = group.join(instance="two")
+    assert group.code(parked) == group.code(back) == ErrorCode.NONE
+    assert group.answers[back].generation_id == group.generation()
+
+
+def test_the_newcomer_wins_over_whoever_waits_under_the_same_instance() -> None:
+    """R5: duplicate group.instance.id in a classic group."""
+    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    first = group.join(instance="one")
+    second = group.join(instance="one")
+    answer = group.answers[first]
+    assert (answer.error_code, answer.member_id) == (ErrorCode.FENCED_INSTANCE_ID, "one-uuid1")
+    group.wait(10_000)
+    assert group.code(second) == ErrorCode.NONE
+    assert len(group.members()) == 1
+
+
+def test_a_returning_member_takes_its_place_in_a_full_group() -> None:
+    group = GroupWorld(max_size=2)
+    group.settle("one", "two", static=True)
+    assert group.code(group.join(instance="two")) == ErrorCode.NONE
+    assert group.code(group.join(instance="three")) == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_returning_member_must_still_support_what_the_group_does() -> None:
+    group = GroupWorld()
+    group.settle("one", "two", static=True)
+    refused = group.join(instance="two", protocols={"sticky": b""})
+    assert group.code(refused) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_its_session_is_the_one_it_asks_for_when_it_returns() -> None:
+    group = GroupWorld()
+    group.settle("one", static=True, session_ms=60_000)
+    group.join(instance="one", session_ms=10_000)
+    group.wait(10_000)
+    assert group.state() == "Empty"
+
+
+# --- fencing ------------------------------------------------------------------------------------------------
+
+
+def test_whoever_has_the_old_id_is_fenced_everywhere() -> None:
+    """A zombie of the same instance hears 82, not that it is unknown."""
+    group = GroupWorld()
+    old = group.settle("one", "two", static=True)["two"]
+    group.join(instance="two")
+    generation = group.generation()
+    assert group.code(group.join(old, instance="two")) == ErrorCode.FENCED_INSTANCE_ID
+    assert group.code(group.sync(old, generation, instance="two")) == ErrorCode.FENCED_INSTANCE_ID
+    assert group.heartbeat(old, generation, instance="two") == ErrorCode.FENCED_INSTANCE_ID
+    commit = group.commit(1, member_id=old, generation=generation, instance="two")
+    assert commit == ErrorCode.FENCED_INSTANCE_ID
+    left = group.leaves((old, "two"))
+    assert left.members[0].error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert (
+        group.commit_in_transaction(1, member_id=old, generation=generation, instance="two")
+        == ErrorCode.FENCED_INSTANCE_ID
+    )
+
+
+def test_an_instance_nobody_knows_is_an_unknown_member() -> None:
+    group = GroupWorld()
+    one = group.settle("one", static=True)["one"]
+    generation = group.generation()
+    assert group.code(group.join(one, instance="other")) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.code(group.sync(one, generation, instance="other")) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.heartbeat(one, generation, instance="other") == ErrorCode.UNKNOWN_MEMBER_ID
+    code = group.commit(1, member_id=one, generation=generation, instance="other")
+    assert code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_fencing_is_told_before_a_stale_generation_is() -> None:
+    group = GroupWorld()
+    old = group.settle("one", static=True)["one"]
+    group.join(instance="one")
+    assert group.heartbeat(old, 99, instance="one") == ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_fencing_outlives_a_failover() -> None:
+    group = GroupWorld()
+    old = group.settle("one", static=True)["one"]
+    group.join(instance="one")
+    group.fail_over()
+    assert group.heartbeat(old, group.generation(), instance="one") == ErrorCode.FENCED_INSTANCE_ID
+
+
+# --- going --------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_static_member_keeps_its_place_through_a_rebalance() -> None:
+    """PROTOCOL 6.4: dynamic members that did not rejoin are removed, static ones stay."""
+    group = GroupWorld()
+    static = group.settle("one", "two", static=True, session_ms=300_000, rebalance_ms=30_000)
+    rejoined = group.join(static["one"], instance="one", session_ms=300_000, rebalance_ms=30_000)
+    group.wait(30_000)
+    assert group.code(rejoined) == ErrorCode.NONE
+    assert {member.member_id for member in group.answers[rejoined].members} == set(static.values())
+
+
+def test_a_silent_static_member_is_gone_after_its_session() -> None:
+    group = GroupWorld()
+    static = group.settle("one", "two", static=True)
+    for _ in range(3):
+        group.wait(4_000)
+        group.heartbeat(static["one"], group.generation(), instance="one")
+    assert group.members() == {static["one"]}
+
+
+def test_when_no_static_member_rejoins_the_group_waits_another_round() -> None:
+    group = GroupWorld()
+    static = group.settle("one", "two", static=True, session_ms=300_000, rebalance_ms=30_000)
+    generation = group.generation()
+    group.enter("dyn", session_ms=10_000, rebalance_ms=30_000)
+    group.leave("dyn-uuid3")
+    group.wait(30_000)
+    assert (group.state(), group.generation()) == ("PreparingRebalance", generation)
+    assert group.members() == set(static.values())
+    group.join(static["one"], instance="one", session_ms=300_000, rebalance_ms=30_000)
+    group.wait(30_000)
+    assert (group.state(), group.generation()) == ("CompletingRebalance", generation + 1)
+
+
+def test_static_members_that_never_return_leave_an_empty_group() -> None:
+    group = GroupWorld()
+    group.settle("one", "two", static=True, session_ms=10_000, rebalance_ms=30_000)
+    group.wait(100_000)
+    assert group.state() == "Empty"
+
+
+def test_static_members_parked_in_sync_past_their_session_are_still_missed_when_they_die() -> None:
+    """Their sessions ran out unnoticed while they waited; being sent away must start new ones."""
+    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    first = group.join(instance="one", session_ms=10_000, rebalance_ms=30_000)
+    second = group.join(instance="two", session_ms=10_000, rebalance_ms=30_000)
+    group.wait(3_000)
+    two = group.answers[second].member_id
+    parked = group.sync(two, 1, instance="two")
+    group.wait(9_000)
+    group.heartbeat(group.answers[first].member_id, 1, instance="one")
+    group.wait(12_000)
+    assert group.code(parked) == ErrorCode.REBALANCE_IN_PROGRESS, "the leader died"
+    group.wait(100_000)
+    assert group.state() == "Empty"
+
+
+def test_an_administrator_removes_a_static_member_by_its_instance() -> None:
+    group = GroupWorld()
+    static = group.settle("one", "two", static=True)
+    answer = group.leaves(("", "two"))
+    assert [(m.member_id, m.group_instance_id, m.error_code) for m in answer.members] == [("", "two", 0)]
+    assert group.members() == {static["one"]}
+    assert group.state() == "PreparingRebalance"
+
+
+def test_removing_an_instance_nobody_knows_is_refused() -> None:
+    group = GroupWorld()
+    group.settle("one", static=True)
+    answer = group.leaves(("", "nobody"), ("", None))
+    assert [m.error_code for m in answer.members] == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+    assert group.state() == "Stable"
+
+
+def test_an_instance_that_left_may_come_back_as_a_new_member() -> None:
+    group = GroupWorld()
+    group.settle("one", "two", static=True)
+    group.leaves(("", "two"))
+    request = group.join(instance="two")
+    assert group.code(request) is None and group.state() == "PreparingRebalance"

@@ -1,0 +1,414 @@
+"""What time does to a group: the initial delay, sessions, the rebalance and the sync timeout (PROTOCOL 6.4-6.5)."""
+
+import pytest
+
+from ottla.errors import ErrorCode
+from ottla.testing.group_world import GroupWorld, subscription
+
+# --- the initial delay --------------------------------------------------------------------------------------
+
+
+def test_the_first_rebalance_waits_for_more_members() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    _, request = group.enter("ann")
+    group.wait(2_999)
+    assert group.code(request) is None
+    group.wait(1)
+    assert group.code(request) == ErrorCode.NONE
+
+
+def test_the_delay_begins_again_when_somebody_came_meanwhile() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    _, first = group.enter("ann")
+    group.wait(2_000)
+    _, second = group.enter("bob")
+    group.wait(3_999)
+    assert group.code(first) is None, "extended once, to 6 s"
+    group.wait(1)
+    assert group.code(first) == group.code(second) == ErrorCode.NONE
+    assert group.generation() == 1, "they start with one rebalance, not two"
+
+
+def test_the_delay_is_extended_no_further_than_the_rebalance_timeout() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    requests = []
+    for number in range(8):
+        requests.append(group.enter(f"c{number}", rebalance_ms=10_000)[1])
+        group.wait(1_000)
+    assert {group.code(request) for request in requests} == {None}
+    group.wait(1_999)
+    assert group.code(requests[0]) is None
+    group.wait(1)
+    assert {group.code(request) for request in requests} == {ErrorCode.NONE}, "10 s after the first join"
+
+
+def test_the_delay_is_not_extended_where_the_rebalance_timeout_is_no_longer() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    _, first = group.enter("ann", rebalance_ms=2_000)
+    group.wait(1_000)
+    group.enter("bob", rebalance_ms=2_000)
+    group.wait(2_000)
+    assert group.code(first) == ErrorCode.NONE
+
+
+def test_the_delay_is_never_cut_short_because_all_members_are_there() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    ann, first = group.enter("ann")
+    bob, _ = group.enter("bob")
+    retried = group.join(ann)
+    group.leave(bob)
+    assert group.code(retried) is None
+    assert group.code(first) == ErrorCode.REBALANCE_IN_PROGRESS
+    group.wait(6_000)
+    assert group.code(retried) == ErrorCode.NONE
+
+
+def test_a_pending_id_that_expires_does_not_cut_the_delay_short() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=20_000)
+    _, request = group.enter("ann")
+    group.join(client="bob", session_ms=6_000)
+    group.wait(19_999)
+    assert group.code(request) is None
+
+
+def test_a_group_that_was_empty_for_a_while_has_its_delay_again() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    ann, request = group.enter("ann")
+    group.wait(3_000)
+    group.sync(ann, group.answers[request].generation_id, {})
+    group.leave(ann)
+    assert group.state() == "Empty"
+    _, second = group.enter("bob")
+    group.wait(2_999)
+    assert group.code(second) is None
+    group.wait(1)
+    assert group.code(second) == ErrorCode.NONE
+
+
+def test_a_later_rebalance_has_no_delay() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    ann, request = group.enter("ann")
+    group.wait(3_000)
+    group.sync(ann, group.answers[request].generation_id, {})
+    again = group.join(ann)
+    assert group.code(again) == ErrorCode.NONE
+
+
+def test_a_group_all_of_whose_members_left_during_the_delay_is_empty_after_it() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    ann, _ = group.enter("ann")
+    group.leave(ann)
+    assert group.state() == "PreparingRebalance"
+    group.wait(3_000)
+    assert group.state() == "Empty"
+
+
+def test_with_a_delay_of_nothing_the_first_member_does_not_wait() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=0)
+    _, request = group.enter("ann")
+    group.wait(0)
+    assert group.code(request) == ErrorCode.NONE
+
+
+# --- sessions -----------------------------------------------------------------------------------------------
+
+
+def test_a_silent_member_is_gone_after_one_session_and_the_others_rejoin() -> None:
+    """B6."""
+    group = GroupWorld()
+    ids = group.settle("ann", "bob")
+    generation = group.generation()
+    for _ in range(3):
+        group.wait(4_000)
+        group.heartbeat(ids["ann"], generation)
+    assert group.members() == {ids["ann"]}
+    assert group.heartbeat(ids["bob"], generation) == ErrorCode.UNKNOWN_MEMBER_ID
+    rejoined = group.join(ids["ann"])
+    assert group.answers[rejoined].generation_id == generation + 1
+
+
+def test_a_session_lasts_exactly_as_long_as_was_asked_for() -> None:
+    group = GroupWorld()
+    group.settle("ann", session_ms=10_000)
+    group.wait(9_999)
+    assert group.state() == "Stable"
+    group.wait(1)
+    assert group.state() == "Empty"
+
+
+def test_a_heartbeat_at_the_last_moment_saves_the_member() -> None:
+    group = GroupWorld()
+    ids = group.settle("ann", session_ms=10_000)
+    for _ in range(10):
+        group.wait(9_999)
+        assert group.heartbeat(ids["ann"], 1) == ErrorCode.NONE
+
+
+def test_a_commit_keeps_a_member_alive() -> None:
+    """PROTOCOL 6.5: in Stable and PreparingRebalance."""
+    group = GroupWorld()
+    ids = group.settle("ann", "bob", session_ms=10_000)
+    for _ in range(3):
+        group.wait(9_000)
+        for name in ids:
+            assert group.commit(1, member_id=ids[name], generation=1) == ErrorCode.NONE
+    group.join(ids["ann"])
+    for _ in range(3):
+        group.wait(9_000)
+        assert group.commit(1, member_id=ids["bob"], generation=1) == ErrorCode.NONE
+    assert group.members() == set(ids.values())
+
+
+def test_a_refused_commit_keeps_nobody_alive() -> None:
+    group = GroupWorld()
+    ids = group.settle("ann", session_ms=10_000)
+    group.wait(9_000)
+    assert group.commit(1, member_id=ids["ann"], generation=7) == ErrorCode.ILLEGAL_GENERATION
+    group.wait(1_000)
+    assert group.state() == "Empty"
+
+
+def test_a_transactional_commit_keeps_nobody_alive() -> None:
+    """PROTOCOL 8.5."""
+    group = GroupWorld()
+    ids = group.settle("ann", session_ms=10_000)
+    group.wait(9_000)
+    assert group.commit_in_transaction(1, member_id=ids["ann"], generation=1) == ErrorCode.NONE
+    group.wait(1_000)
+    assert group.state() == "Empty"
+
+
+def test_a_member_that_waits_in_join_is_alive() -> None:
+    group = GroupWorld()
+    ids = group.settle("ann", "bob", session_ms=10_000, rebalance_ms=60_000)
+    request = group.join(ids["ann"], session_ms=10_000)
+    for _ in range(5):
+        group.wait(9_000)
+        group.heartbeat(ids["bob"], 1)
+    assert group.code(request) is None and ids["ann"] in group.members()
+
+
+def test_a_member_that_waits_in_sync_is_alive_and_has_a_session_again_afterwards() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    ann, _ = group.enter("ann", session_ms=30_000)
+    bob, _ = group.enter("bob", session_ms=10_000)
+    group.wait(3_000)
+    waiting = group.sync(bob, 1)
+    group.wait(25_000)
+    assert group.members() == {ann, bob}
+    group.sync(ann, 1, {})
+    assert group.code(waiting) == ErrorCode.NONE
+    group.wait(9_999)
+    assert bob in group.members()
+    group.wait(1)
+    assert bob not in group.members()
+
+
+def test_a_session_that_expires_during_the_join_phase_completes_it_for_the_rest() -> None:
+    group = GroupWorld()
+    ids = group.settle("ann", "bob", session_ms=10_000, rebalance_ms=300_000)
+    request = group.join(ids["ann"], rebalance_ms=300_000)
+    group.wait(10_000)
+    assert group.code(request) == ErrorCode.NONE
+    assert group.members() == {ids["ann"]}
+
+
+def test_a_leader_whose_session_expires_while_it_assigns_sends_everyone_back_to_join() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    ann, _ = group.enter("ann", session_ms=10_000)
+    bob, _ = group.enter("bob", session_ms=60_000)
+    group.wait(3_000)
+    waiting = group.sync(bob, 1)
+    group.wait(10_000)
+    assert group.code(waiting) == ErrorCode.REBALANCE_IN_PROGRESS
+    rejoined = group.answers[group.join(bob)]
+    assert (rejoined.leader, rejoined.generation_id) == (bob, 2)
+    assert ann not in group.members()
+
+
+def test_a_shorter_session_counts_from_the_moment_it_is_asked_for() -> None:
+    group = GroupWorld()
+    ids = group.settle("ann", session_ms=100_000)
+    group.join(ids["ann"], session_ms=10_000)
+    group.sync(ids["ann"], 2, {})
+    group.wait(10_000)
+    assert group.state() == "Empty"
+
+
+def test_many_heartbeats_leave_no_litter_among_the_deadlines() -> None:
+    group = GroupWorld()
+    ids = group.settle("ann")
+    group.wait(5_000)
+    before = len(group.shard._deadlines)
+    for _ in range(1_000):
+        group.wait(1_000)
+        group.heartbeat(ids["ann"], 1)
+    assert len(group.shard._deadlines) <= before + 1
+
+
+# --- new members --------------------------------------------------------------------------------------------
+
+
+def test_a_new_member_waits_in_join_for_five_minutes_and_no_longer() -> None:
+    """PROTOCOL 6.5: it has no session yet that could tell it is gone."""
+    group = GroupWorld()
+    ids = group.settle("ann", session_ms=10_000, rebalance_ms=1_800_000)
+    _, request = group.enter("bob", session_ms=10_000)
+    for _ in range(59):
+        group.wait(5_000)
+        group.heartbeat(ids["ann"], 1)
+    assert group.code(request) is None
+    group.wait(5_000)
+    answer = group.answers[request]
+    assert (answer.error_code, answer.member_id) == (ErrorCode.UNKNOWN_MEMBER_ID, "")
+    assert group.members() == {ids["ann"]}
+
+
+# --- the rebalance timeout ----------------------------------------------------------------------------------
+
+
+def test_members_that_do_not_rejoin_within_the_rebalance_timeout_are_out() -> None:
+    """B6: a member that exceeds max.poll.interval.ms is one of them, for its heartbeats go on."""
+    group = GroupWorld()
+    ids = group.settle("ann", "bob", rebalance_ms=30_000)
+    request = group.join(ids["ann"], rebalance_ms=30_000)
+    for _ in range(5):
+        group.wait(5_000)
+        group.heartbeat(ids["bob"], 1)
+    assert group.code(request) is None
+    group.wait(5_000)
+    assert group.code(request) == ErrorCode.NONE
+    assert group.members() == {ids["ann"]}
+    assert group.heartbeat(ids["bob"], 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_the_longest_rebalance_timeout_of_the_members_counts() -> None:
+    group = GroupWorld()
+    ids = group.settle("ann", session_ms=300_000, rebalance_ms=10_000)
+    _, slow = group.enter("slow", session_ms=300_000, rebalance_ms=90_000)
+    group.join(ids["ann"], session_ms=300_000, rebalance_ms=10_000)
+    assert group.code(slow) == ErrorCode.NONE
+    request = group.join(ids["ann"], session_ms=300_000, rebalance_ms=10_000, protocols={"range": subscription("x")})
+    group.wait(89_999)
+    assert group.code(request) is None
+    group.wait(1)
+    assert group.code(request) == ErrorCode.NONE
+
+
+def test_a_negative_rebalance_timeout_is_none_at_all() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    _, request = group.enter("ann", rebalance_ms=-5)
+    assert group.shard.groups["g"].rebalance_timeout_ms == 0
+    group.wait(3_000)
+    assert group.code(request) == ErrorCode.NONE
+
+
+# --- the sync timeout ---------------------------------------------------------------------------------------
+
+
+def syncing(**options: int) -> tuple[GroupWorld, str, str]:
+    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    ann, _ = group.enter("ann", session_ms=300_000, rebalance_ms=30_000, **options)
+    bob, _ = group.enter("bob", session_ms=300_000, rebalance_ms=30_000, **options)
+    group.wait(3_000)
+    return group, ann, bob
+
+
+def test_a_leader_that_never_syncs_is_out_after_the_rebalance_timeout() -> None:
+    """PROTOCOL 6.6: followers stay parked until then, and rejoin."""
+    group, ann, bob = syncing()
+    waiting = group.sync(bob, 1)
+    deadline = group.shard.groups["g"].sync_deadline
+    assert deadline is not None
+    group.wait(deadline - group.now - 1)
+    assert group.code(waiting) is None
+    group.wait(1)
+    assert group.code(waiting) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert group.members() == {bob}
+    rejoined = group.answers[group.join(bob)]
+    assert (rejoined.leader, rejoined.generation_id) == (bob, 2)
+
+
+def test_a_follower_that_never_syncs_is_out_even_when_the_group_is_stable() -> None:
+    group, ann, bob = syncing()
+    group.sync(ann, 1, {})
+    assert group.state() == "Stable"
+    group.wait(30_000)
+    assert group.members() == {ann}
+    assert group.state() == "PreparingRebalance"
+
+
+def test_the_sync_timeout_is_over_once_everyone_has_synced() -> None:
+    group, ann, bob = syncing()
+    group.sync(bob, 1)
+    group.sync(ann, 1, {})
+    group.wait(100_000)
+    assert group.members() == {ann, bob} and group.state() == "Stable"
+
+
+def test_a_sync_timeout_of_an_earlier_generation_does_nothing() -> None:
+    group, ann, bob = syncing()
+    group.wait(20_000)
+    # A new generation, in which nobody has synced for 10 s when the first one's time is up.
+    group.join(ann, session_ms=300_000, rebalance_ms=30_000, protocols={"range": subscription("x")})
+    group.join(bob, session_ms=300_000, rebalance_ms=30_000)
+    assert group.generation() == 2
+    group.wait(12_000)
+    assert group.members() == {ann, bob}
+
+
+def test_static_members_that_never_sync_are_out_too() -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    one = group.join(instance="one", session_ms=300_000, rebalance_ms=30_000)
+    group.join(instance="two", session_ms=300_000, rebalance_ms=30_000)
+    group.wait(3_000)
+    leader = group.answers[one].member_id
+    group.sync(leader, 1, {}, instance="one")
+    group.wait(30_000)
+    assert group.members() == {leader}
+
+
+def test_a_group_none_of_whose_members_sync_ends_up_empty() -> None:
+    group, _, _ = syncing()
+    group.wait(60_000)
+    assert group.state() == "Empty"
+
+
+# --- a clock that jumps -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+def test_a_clock_that_is_set_neither_kills_members_nor_keeps_dead_ones(jump_ms: int) -> None:
+    group = GroupWorld()
+    ids = group.settle("ann", "bob", session_ms=10_000)
+    pending = group.answers[group.join(client="cid", session_ms=10_000)].member_id
+    group.wait(5_000)
+    group.heartbeat(ids["ann"], 1)
+    group.now += jump_ms
+    group.shard.on_clock_jump(jump_ms)
+    group.wait(4_999)
+    assert group.members() == set(ids.values())
+    assert pending in group.shard.groups["g"].pending_members
+    group.wait(1)
+    assert group.members() == {ids["ann"]}
+    assert pending not in group.shard.groups["g"].pending_members
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+def test_the_phases_of_a_rebalance_move_with_the_clock(jump_ms: int) -> None:
+    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    ann, request = group.enter("ann", rebalance_ms=30_000, session_ms=60_000)
+    group.wait(1_000)
+    group.now += jump_ms
+    group.shard.on_clock_jump(jump_ms)
+    group.wait(1_999)
+    assert group.code(request) is None
+    group.wait(1)
+    assert group.code(request) == ErrorCode.NONE
+    group.wait(10_000)
+    group.now += jump_ms
+    group.shard.on_clock_jump(jump_ms)
+    group.wait(19_999)
+    assert group.members() == {ann}
+    group.wait(1)
+    assert group.state() == "Empty", "it never synced"
