@@ -44,6 +44,7 @@ class Peers:
         self.random = rng if rng is not None else random.Random()
         self._nodes: dict[int, Endpoint] = {}
         self._links: dict[tuple[int, str], _Link] = {}
+        self._unreachable: set[Endpoint] = set()
         self._closed = False
 
     @property
@@ -95,6 +96,17 @@ class Peers:
     def find_connection(self, node_id: int, lane: str = "") -> Connection | None:
         link = self._links.get((node_id, lane))
         return link.connection if link is not None else None
+
+    def note_outage(self, endpoint: Endpoint, error: KafkaError) -> None:
+        """Logs that a broker cannot be reached: once an outage, not once a try or a lane."""
+        if endpoint not in self._unreachable:
+            self._unreachable.add(endpoint)
+            log.warning("%s; trying again", error.detail)
+
+    def note_connected(self, endpoint: Endpoint) -> None:
+        if endpoint in self._unreachable:
+            self._unreachable.discard(endpoint)
+            log.info("connected to %s again", endpoint)
 
     async def close(self) -> None:
         """Closes every connection; whatever still waits fails with NETWORK_EXCEPTION."""
@@ -170,8 +182,7 @@ class _Link:
             )
         except KafkaError as error:
             self._back_off()
-            if self.failures == 1:  # once an outage, not once a try
-                log.warning("%s; trying again", error.detail)
+            self._peers.note_outage(self.endpoint, error)
             self._fail_queue(error)
             return
         except Exception as error:  # a mistake of ours, but nobody may wait for ever because of it
@@ -179,9 +190,8 @@ class _Link:
             raise
         finally:
             self._connecting = None
-        if self.failures:
-            log.info("connected to %s again", self.endpoint)
-            self.failures = 0
+        self._peers.note_connected(self.endpoint)
+        self.failures = 0
         while self._queue:
             self._write(self._queue.popleft())
 

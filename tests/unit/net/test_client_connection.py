@@ -372,6 +372,26 @@ def test_a_broker_that_is_gone_is_called_less_and_less_often_and_found_again() -
     simulate(story, None)
 
 
+def test_an_outage_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "ottla.net")
+
+    async def story() -> None:
+        nodes = peers()
+        for lane in ("", "fetch", "", "fetch"):
+            with pytest.raises(KafkaError):
+                await nodes.send(0, ApiKey.METADATA, metadata, lane=lane)
+        await asyncio.get_running_loop().create_server(lambda: Broker(friendly), HERE.host, HERE.port)
+        for lane in ("", "fetch"):
+            await nodes.send(0, ApiKey.METADATA, metadata, lane=lane)
+        await nodes.close()
+
+    simulate(story, None)
+    assert caplog.messages == [
+        "cannot connect to broker:9092: connection refused; trying again",
+        "connected to broker:9092 again",
+    ]
+
+
 def test_a_lost_connection_comes_back_with_the_next_request() -> None:
     async def story() -> None:
         nodes = peers()
