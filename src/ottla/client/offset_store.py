@@ -1,0 +1,91 @@
+"""Where a consumer can keep its positions outside the group: the interface, and a store in a local file."""
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ottla.errors import OttlaError
+from ottla.types import TopicPartition
+
+FORMAT = 1
+
+
+class OffsetStore(ABC):
+    """Keeps, for each partition, the offset of the next record to read.
+
+    `load` is asked once for every partition that a consumer gets; `save` is told of all of them that have moved. An
+    offset that `save` has returned for survives a crash.
+    """
+
+    @abstractmethod
+    def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The stored offset of each of these partitions that has one."""
+
+    @abstractmethod
+    def save(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Stores these offsets; those of other partitions stay."""
+
+
+class FileOffsetStore(OffsetStore):
+    """Offsets in a small JSON file, replaced as a whole each time so that a crash leaves the old or the new.
+
+    >>> store = FileOffsetStore("positions.json")
+    >>> store.save({TopicPartition("orders", 0): 42})
+    >>> store.load([TopicPartition("orders", 0), TopicPartition("orders", 1)])
+    {TopicPartition(topic='orders', partition=0): 42}
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._offsets: dict[TopicPartition, int] | None = None
+
+    def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        known = self._known()
+        return {partition: known[partition] for partition in partitions if partition in known}
+
+    def save(self, offsets: Mapping[TopicPartition, int]) -> None:
+        changed = {**self._known(), **offsets}
+        topics: dict[str, dict[str, int]] = {}
+        for partition, offset in sorted(changed.items()):
+            topics.setdefault(partition.topic, {})[str(partition.partition)] = offset
+        text = json.dumps({"format": FORMAT, "offsets": topics}, indent=1)
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        with open(temporary, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        self._offsets = changed
+
+    def _known(self) -> dict[TopicPartition, int]:
+        if self._offsets is None:
+            self._offsets = self._read()
+        return self._offsets
+
+    def _read(self) -> dict[TopicPartition, int]:
+        try:
+            text = self.path.read_text()
+        except FileNotFoundError:
+            return {}
+        try:
+            stored = json.loads(text)
+            if stored["format"] != FORMAT:
+                raise ValueError(f"format {stored['format']}")
+            return {
+                TopicPartition(topic, int(index)): int(offset)
+                for topic, offsets in stored["offsets"].items()
+                for index, offset in offsets.items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # Starting from nowhere would repeat or lose records silently.
+            raise OttlaError(
+                f"{self.path} holds no offsets that can be read: {error}",
+                "Remove the file to begin again where auto.offset.reset says.",
+            ) from error
