@@ -316,7 +316,7 @@ def syncing(**options: int) -> tuple[GroupWorld, str, str]:
 
 def test_a_leader_that_never_syncs_is_out_after_the_rebalance_timeout() -> None:
     """PROTOCOL 6.6: followers stay parked until then, and rejoin."""
-    group, ann, bob = syncing()
+    group, _, bob = syncing()
     waiting = group.sync(bob, 1)
     deadline = group.shard.groups["g"].sync_deadline
     assert deadline is not None
@@ -330,7 +330,7 @@ def test_a_leader_that_never_syncs_is_out_after_the_rebalance_timeout() -> None:
 
 
 def test_a_follower_that_never_syncs_is_out_even_when_the_group_is_stable() -> None:
-    group, ann, bob = syncing()
+    group, ann, _ = syncing()
     group.sync(ann, 1, {})
     assert group.state() == "Stable"
     group.wait(30_000)
