@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import ottla
-from ottla.cli import cluster, config, consume, demo, group, log, produce, topic
+from ottla.cli import cluster, config, consume, demo, group, log, produce, topic, txn
 from ottla.cli.output import drop_output, prepare_streams, print_error
 from ottla.cli.session import explain, status_of
 from ottla.errors import KafkaError, OttlaError
@@ -48,6 +48,7 @@ app.add_typer(topic.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(group.app, name="group")
+app.add_typer(txn.app, name="txn")
 app.command("cluster")(cluster.cluster)
 app.add_typer(config.app, name="config")
 app.add_typer(log.app, name="log")

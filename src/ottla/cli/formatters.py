@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.cli.output import bytes_json
+from ottla.cli.transaction_formatter import transaction_json, transaction_text
 from ottla.client.blocking import Admin
 from ottla.client.group_model import CONSUMER, read_assignment, read_subscription
 from ottla.client.model import ConsumerRecord
@@ -222,9 +223,14 @@ def _make_group_formatter(admin: Admin) -> Formatter:
     return Formatter(_group_text, _group_json)
 
 
+def _make_transaction_formatter(admin: Admin) -> Formatter:
+    return Formatter(transaction_text, transaction_json)
+
+
 FORMATTERS: Mapping[str, Callable[[Admin], Formatter]] = {
     "offsets": _make_offsets_formatter,
     "group-metadata": _make_group_formatter,
+    "transactions": _make_transaction_formatter,
 }
 """Every formatter by its name; made with an admin, for what the cluster has to tell first."""
 

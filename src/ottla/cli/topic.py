@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from ottla.cli.group_lag import find_open_transactions
 from ottla.cli.output import console, count, plural, print_facts, print_json, print_table, size
 from ottla.cli.session import (
     DEFAULT_BOOTSTRAP,
@@ -147,6 +148,9 @@ def _describe(admin: Admin, topic: TopicDescription) -> dict[str, Any]:
     led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader >= 0]
     first = admin.list_offsets(dict.fromkeys(led, EARLIEST))
     last = admin.list_offsets(dict.fromkeys(led, LATEST))
+    stable = admin.list_offsets(dict.fromkeys(led, LATEST), isolation_level="read_committed")
+    held = [p for p in led if (end := last[p]) is not None and (at := stable[p]) is not None and at.offset < end.offset]
+    holders = find_open_transactions(admin, held)
     sizes = find_sizes(admin)
     configs = [entry for entry in admin.describe_configs("topic", topic.name) if entry.source == "topic"]
     partitions = []
@@ -162,6 +166,15 @@ def _describe(admin: Admin, topic: TopicDescription) -> dict[str, Any]:
                 "in_sync_replicas": list(p.in_sync_replicas),
                 "first_offset": start.offset if start is not None else None,
                 "end_offset": end.offset if end is not None else None,
+                "last_stable_offset": at.offset if (at := stable.get(partition)) is not None else None,
+                "open_transactions": [
+                    {
+                        "transactional_id": found.transactional_id,
+                        "producer_id": found.producer_id,
+                        "first_offset": found.first_offset,
+                    }
+                    for found in holders.get(partition, ())
+                ],
                 "bytes": sizes.get(partition),
             }
         )
@@ -200,6 +213,16 @@ def _print_description(topic: dict[str, Any]) -> None:
     columns = ["partition", "leader", "epoch", "replicas", "in sync", "first offset", "end offset", "records", "size"]
     numeric = ["partition", "leader", "epoch", "first offset", "end offset", "records", "size"]
     print_table(columns, rows, right=numeric)
+    for p in partitions:
+        for found in p["open_transactions"][:1]:
+            who = found["transactional_id"] or f"producer {found['producer_id']}, which no coordinator knows"
+            console().print(
+                Text(
+                    f"partition {p['partition']}: readers of committed records stop at {p['last_stable_offset']}: "
+                    f"the transaction of {who} is open since offset {found['first_offset']}",
+                    style="yellow",
+                )
+            )
 
 
 @app.command()

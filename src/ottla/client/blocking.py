@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from ottla.client.admin import AsyncAdmin
 from ottla.client.admin_groups import GroupAdmin
+from ottla.client.admin_transactions import TransactionAdmin
 from ottla.client.consumer import AsyncConsumer, PartitionLike
 from ottla.client.delivery import Delivery
 from ottla.client.model import (
@@ -105,7 +106,7 @@ class _Blocking(abc.ABC):
         """Closes the connections."""
 
 
-class Admin(GroupAdmin, _Blocking):
+class Admin(GroupAdmin, TransactionAdmin, _Blocking):
     """Asks about the cluster and changes it. As AsyncAdmin, but each call waits.
 
     >>> with Admin({"bootstrap.servers": "127.0.0.1:9092"}) as admin:
@@ -204,7 +205,8 @@ class Producer(_Blocking):
         headers: HeadersLike = None,
     ) -> Delivery:
         """Hands a record over; waits only for room and for the topic. Crosses to the loop once a batch."""
-        self._check_process()
+        if self._process is not _io.process:
+            self._check_process()
         delivery = self._async._append(topic, value, key, partition, timestamp, headers)
         if delivery is not None:
             return delivery

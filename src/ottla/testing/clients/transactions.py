@@ -64,7 +64,7 @@ class ConfluentTransactions(TransactionalClient):
             return method(*arguments)
         except KafkaException as failure:
             error = failure.args[0]
-            raise ClientError(error_name(error.code(), error.name()), error.str()) from None
+            raise ClientError(_confluent_name(error), error.str()) from None
 
     def init(self) -> None:
         self._call(self._producer.init_transactions, TIMEOUT_S)
@@ -83,7 +83,7 @@ class ConfluentTransactions(TransactionalClient):
             self._call(lambda v: self._producer.produce(topic, v, partition=partition, on_delivery=delivered), value)
         self._call(self._producer.flush, TIMEOUT_S)
         if failures:
-            raise ClientError(error_name(failures[0].code(), failures[0].name()), failures[0].str())
+            raise ClientError(_confluent_name(failures[0]), failures[0].str())
 
     def send_offsets(self, group: str, topic: str, offset: int, partition: int = 0) -> None:
         from confluent_kafka import Consumer, TopicPartition
@@ -107,6 +107,11 @@ class ConfluentTransactions(TransactionalClient):
 
     def close(self) -> None:
         del self._producer
+
+
+def _confluent_name(error: Any) -> str:
+    """Kafka's name; librdkafka's own for the codes below zero that it made up."""
+    return error_name(error.code(), error.name()) if error.code() >= 0 else str(error.name())
 
 
 class KafkaPythonTransactions(TransactionalClient):
@@ -337,7 +342,7 @@ def _read_confluent(bootstrap: str, topic: str, partition: int) -> list[bytes]:
             if message.error() is not None:
                 if message.error().code() == KafkaError._PARTITION_EOF:
                     return found
-                raise ClientError(error_name(message.error().code(), message.error().name()))
+                raise ClientError(_confluent_name(message.error()))
             found.append(message.value())
     finally:
         consumer.close()
