@@ -45,17 +45,20 @@ class StickyPartitioner:
     Spreading them evenly one by one would fill no batch at all.
     """
 
-    def __init__(self, batch_size: int, choose: Callable[[Sequence[int]], int]) -> None:
-        """`choose` picks one of several partitions at random."""
+    def __init__(
+        self, batch_size: int, choose: Callable[[Sequence[int]], int], available: Callable[[str], Sequence[int]]
+    ) -> None:
+        """`choose` picks one of several partitions at random; `available(topic)` lists those that can be written to."""
         self._batch_size = max(1, batch_size)
         self._choose = choose
+        self._available = available
         self._current: dict[str, list[int]] = {}  # topic -> [partition, bytes it has had]
 
-    def partition(self, topic: str, size_bytes: int, available: Callable[[str], Sequence[int]]) -> int:
-        """The partition for a record of this size. `available(topic)` lists those that can be written to."""
+    def partition(self, topic: str, size_bytes: int) -> int:
+        """The partition for a record of this size."""
         current = self._current.get(topic)
         if current is None or current[1] >= self._batch_size:
-            candidates = available(topic)
+            candidates = self._available(topic)
             if current is not None and len(candidates) > 1:
                 candidates = [partition for partition in candidates if partition != current[0]]
             current = self._current[topic] = [self._choose(candidates), 0]

@@ -60,7 +60,8 @@ class AsyncProducer:
             jitter=self._network.jitter,
         )
         self._network.add(self._sender)
-        self._sticky = StickyPartitioner(self.config.batch_size, self._network.random.choice)
+        self._sticky = StickyPartitioner(self.config.batch_size, self._network.random.choice, self._writable)
+        self._record_bytes_max = self.config.max_request_size - HEADER_SIZE
         self._flushing = 0
         self._waiting_for_room = 0
         self._closing = False
@@ -147,7 +148,7 @@ class AsyncProducer:
             key = as_bytes(key, "key")
         record_headers = as_headers(headers) if headers else ()
         size_bytes = record_size(key, value, record_headers)
-        if size_bytes + HEADER_SIZE > self.config.max_request_size:
+        if size_bytes > self._record_bytes_max:
             detail = f"a record of {size_bytes} bytes is larger than max.request.size ({self.config.max_request_size})"
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
         partitions = self._network.view.partitions.get(topic)
@@ -157,7 +158,7 @@ class AsyncProducer:
             if key is not None:
                 partition = partition_for_key(key, len(partitions))
             else:
-                partition = self._sticky.partition(topic, size_bytes, self._writable)
+                partition = self._sticky.partition(topic, size_bytes)
         elif not 0 <= partition < len(partitions):
             detail = f"topic {topic} has partitions 0 to {len(partitions) - 1}, not {partition}"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)

@@ -32,8 +32,8 @@ def test_equal_keys_share_a_partition_and_it_is_in_range() -> None:
 
 
 def test_records_without_a_key_stay_until_a_batch_is_full_and_then_move_on() -> None:
-    sticky = StickyPartitioner(1000, random.Random(1).choice)
-    chosen = [sticky.partition("t", 100, lambda topic: [0, 1, 2]) for _ in range(100)]
+    sticky = StickyPartitioner(1000, random.Random(1).choice, lambda topic: [0, 1, 2])
+    chosen = [sticky.partition("t", 100) for _ in range(100)]
     runs = [chosen[i : i + 10] for i in range(0, 100, 10)]
     assert all(len(set(run)) == 1 for run in runs)
     assert all(before[0] != after[0] for before, after in itertools.pairwise(runs))
@@ -41,5 +41,5 @@ def test_records_without_a_key_stay_until_a_batch_is_full_and_then_move_on() -> 
 
 
 def test_a_single_partition_is_always_the_one() -> None:
-    sticky = StickyPartitioner(10, random.Random(1).choice)
-    assert {sticky.partition("t", 100, lambda topic: [0]) for _ in range(20)} == {0}
+    sticky = StickyPartitioner(10, random.Random(1).choice, lambda topic: [0])
+    assert {sticky.partition("t", 100) for _ in range(20)} == {0}
