@@ -127,9 +127,9 @@ async def fill(client: RawClient, partitions: int, count: int) -> None:
 async def check(client: RawClient, partitions: int, count: int) -> None:
     """Exactly once, in order, nothing aborted, nothing left open."""
     for partition in range(partitions):
+        await settle(client, OUTPUT, partition)
         found = [value for _, value in (await client.read(OUTPUT, partition))[0]]
         assert found == [b"%d-%d" % (partition, i) for i in range(count)], f"partition {partition}: {found}"
-        await settle(client, OUTPUT, partition)
         assert await client.committed_offset(GROUP, INPUT, partition) == await client.end_offset(
             INPUT, partition, isolation=1
         )

@@ -357,6 +357,7 @@ class RawTransactions:
     def stable_offset(self, topic: str, partition: int = 0) -> int:
         """The last stable offset."""
         request = ListOffsetsRequest(
+            replica_id=-1,
             isolation_level=1,
             topics=[
                 ListOffsetsRequest.ListOffsetsTopic(

@@ -164,6 +164,7 @@ class RawClient:
     async def end_offset(self, topic: str, partition: int, *, isolation: int) -> int:
         """The last stable offset (1) or the high watermark (0)."""
         request = ListOffsetsRequest(
+            replica_id=-1,
             isolation_level=isolation,
             topics=[
                 ListOffsetsRequest.ListOffsetsTopic(
