@@ -95,6 +95,8 @@ class Assignor(ABC):
     """What members of a group agree on; it must differ from the built-in names."""
     protocols: ClassVar[tuple[str, ...]] = (EAGER,)
     """EAGER: everything is given up before a rebalance. COOPERATIVE: only what moves is."""
+    shares_partitions: ClassVar[bool] = False
+    """Whether one partition may go to several members, as in a broadcast; otherwise that is a mistake."""
 
     def subscription(self, topics: list[str]) -> Subscription:
         """What this member sends when it joins: the topics, and `user_data` if the assignor wants some."""

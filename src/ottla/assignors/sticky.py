@@ -116,11 +116,10 @@ class StickyAssignor(Assignor):
 
     def claim(self, subscription: Subscription) -> tuple[list[TopicPartition], int]:
         """(partitions, generation) a member says it had."""
-        if subscription.owned_partitions or subscription.generation_id != NO_GENERATION:
-            return subscription.owned_partitions, subscription.generation_id
         data = subscription.user_data
         if not data:
-            return [], NO_GENERATION
+            return subscription.owned_partitions, subscription.generation_id
+        # An eager member owns nothing by the time it joins: what it had is in its user data alone.
         for version in (1, 0):
             try:
                 decoded = StickyUserData.decode(data, version)

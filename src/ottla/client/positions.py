@@ -86,6 +86,8 @@ class Positions:
         self.states: dict[TopicPartition, PartitionState] = {}
         self.errors: list[Exception] = []
         """What poll() has to raise to the user."""
+        self.pinned_topics: frozenset[str] = frozenset()
+        """Topics to know of even while none of their partitions is read: those subscribed to."""
         self._config = config
         self._view = view
         self._backoff = backoff
@@ -106,7 +108,11 @@ class Positions:
             if partition not in states:
                 state.turn += 1
         self.states = states
-        self._view.keep_only({partition.topic for partition in states}, now)
+        self.keep_topics(now)
+
+    def keep_topics(self, now: int) -> None:
+        """Has the view keep the topics that are read or pinned, and no others."""
+        self._view.keep_only({partition.topic for partition in self.states} | self.pinned_topics, now)
 
     def state(self, partition: TopicPartition) -> PartitionState:
         state = self.states.get(partition)

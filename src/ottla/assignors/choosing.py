@@ -1,0 +1,107 @@
+"""From what a user writes in `partition.assignment.strategy` to assignors; and whether what one gave holds. Pure."""
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ottla.assignors import BUILT_IN
+from ottla.assignors.base import COOPERATIVE, Assignment, Assignor, ClusterMetadata, Subscription
+from ottla.errors import ConfigError, OttlaError
+from ottla.types import TopicPartition
+
+SETTING = "partition.assignment.strategy"
+
+
+def choose_assignors(chosen: Any) -> list[Assignor]:
+    """Assignors in order of preference, from names, `module:Class`, classes or instances.
+
+    >>> [assignor.name for assignor in choose_assignors("cooperative-sticky,range")]
+    ['cooperative-sticky', 'range']
+    """
+    if isinstance(chosen, str):
+        chosen = [name.strip() for name in chosen.split(",") if name.strip()]
+    elif isinstance(chosen, Assignor | type) or not isinstance(chosen, Iterable):
+        chosen = [chosen]
+    assignors = [_as_assignor(item) for item in chosen]
+    if not assignors:
+        raise ConfigError(f"{SETTING} names no assignor", f"Name at least one of {', '.join(BUILT_IN)}.")
+    names = [assignor.name for assignor in assignors]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{SETTING} names {name} twice", "Two assignors of one group need two names.")
+    return assignors
+
+
+def shared_protocol(assignors: Iterable[Assignor]) -> str:
+    """COOPERATIVE only if every assignor can do it: any of them may be the one that the group picks."""
+    return COOPERATIVE if all(COOPERATIVE in assignor.protocols for assignor in assignors) else "EAGER"
+
+
+def _as_assignor(item: Any) -> Assignor:
+    if isinstance(item, str):
+        if item in BUILT_IN:
+            return BUILT_IN[item]()
+        if ":" not in item:
+            known = ", ".join(BUILT_IN)
+            raise ConfigError(f"there is no assignor {item}", f"Built in are {known}; one's own is module:Class.")
+        item = _import(item)
+    if isinstance(item, type) and issubclass(item, Assignor):
+        try:
+            item = item()
+        except TypeError as error:
+            hint = "Pass an instance of it, or give its arguments defaults."
+            raise ConfigError(f"assignor {item.__name__} cannot be made: {error}", hint) from error
+    if not isinstance(item, Assignor):
+        raise ConfigError(f"not an assignor: {item!r}", "Name one, or pass a subclass of ottla.assignors.Assignor.")
+    name = getattr(item, "name", None)
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"assignor {type(item).__name__} has no name", 'Set `name = "…"` in its class.')
+    # Members agree on a name alone: two kinds of shares under one would tear the group apart.
+    if name in BUILT_IN and not isinstance(item, BUILT_IN[name]):
+        raise ConfigError(f"assignor {type(item).__name__} takes the name of a built-in one: {name}", "Rename it.")
+    return item
+
+
+def _import(path: str) -> Any:
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"assignor {path} cannot be imported: {error}", "Write module:Class.") from error
+
+
+def run_assignor(
+    assignor: Assignor, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]
+) -> dict[str, Assignment]:
+    """What `assignor` gives each member; an OttlaError that names it where that cannot be handed out."""
+    who = f"assignor {assignor.name}"
+    try:
+        shares = assignor.assign(cluster, subscriptions)
+    except Exception as error:
+        raise OttlaError(f"{who} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(shares, Mapping):
+        raise OttlaError(f"{who} gave back {type(shares).__name__}, not a dict of member to Assignment")
+    missing = sorted(subscriptions.keys() - shares.keys())
+    if missing:
+        raise OttlaError(f"{who} left out {', '.join(missing)}", "A member that gets nothing needs Assignment([]).")
+    owners: dict[TopicPartition, str] = {}
+    for member, share in shares.items():
+        if not isinstance(share, Assignment):
+            raise OttlaError(f"{who} gave {member} {type(share).__name__}, not an Assignment")
+        for partition in share.partitions:
+            other = owners.setdefault(partition, member)
+            if other is not member and not assignor.shares_partitions:
+                raise OttlaError(
+                    f"{who} gave {partition} to both {other} and {member}",
+                    "Set `shares_partitions = True` in its class if that is meant.",
+                )
+    return dict(shares)
+
+
+def left_over(
+    cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription], shares: Mapping[str, Assignment]
+) -> list[TopicPartition]:
+    """Partitions that somebody wants and nobody was given."""
+    given = {partition for share in shares.values() for partition in share.partitions}
+    topics = {topic for subscription in subscriptions.values() for topic in subscription.topics}
+    return [p for topic in sorted(topics) for p in cluster.partitions_of(topic) if p not in given]

@@ -1,0 +1,42 @@
+"""What a consumer calls when partitions come and go."""
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from ottla.types import TopicPartition
+
+
+class RebalanceListener:
+    """Override what is of interest; each method may be a plain or an async one. They are called inside poll().
+
+    Within one generation of a group every member has come back from `on_partitions_revoked` before any is in
+    `on_partitions_assigned`.
+
+    >>> class Committing(RebalanceListener):
+    ...     async def on_partitions_revoked(self, partitions):
+    ...         await consumer.commit()
+    """
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Any:
+        """These are about to go to somebody else. The last chance to commit, or to store what belongs to them."""
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Any:
+        """These have come (none, if the group settled and this member got nothing new). The place for seek()."""
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> Any:
+        """These went without warning and may be somebody else's by now: commits for them would fail. Unless
+        overridden, the same as being revoked."""
+        return self.on_partitions_revoked(partitions)
+
+
+async def tell(listener: Any, what: str, partitions: Iterable[TopicPartition]) -> None:
+    """Calls one method of a listener, if it has it, and waits for it if it is async."""
+    method = getattr(listener, what, None)
+    if method is None and what == "on_partitions_lost":
+        method = getattr(listener, "on_partitions_revoked", None)
+    if method is None:
+        return
+    result = method(sorted(partitions))
+    if inspect.isawaitable(result):
+        await result
