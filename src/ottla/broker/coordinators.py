@@ -96,8 +96,10 @@ class Coordinators:
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
             offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+            # A batch has a header of its own.
+            record_max_bytes=config.message_max_bytes - 200,
         )
-        self._history = GroupHistory(self._metadata, self._replicas, self._clock)
+        self._history = GroupHistory(self._metadata, self._replicas)
 
         def make_shard(partition: int) -> GroupShard:
             return GroupShard(groups, random_uuid)

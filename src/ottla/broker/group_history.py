@@ -3,9 +3,9 @@
 import asyncio
 import json
 import logging
+from collections import deque
 from typing import Any
 
-from ottla.clock import Clock
 from ottla.coordinator.group.history import Rebalanced
 from ottla.errors import KafkaError
 from ottla.log.partition_log import Origin
@@ -25,60 +25,104 @@ _SETTINGS = (
 )
 _PARTITION = TopicPartition(REBALANCES_TOPIC, 0)
 
+WAITING_MAX = 1_000
+"""How many notes wait while the topic cannot be written; the oldest go first."""
+BATCH_BYTES = 256 * 1024
+NOTE_BYTES = 128 * 1024
+"""A group of thousands has long assignments: a note above this size says how many partitions each member has."""
+
+Row = tuple[int, bytes, bytes, tuple[()]]
+
 
 class GroupHistory:
     """Writes down why groups rebalance. Losing a line of it never disturbs a group."""
 
-    def __init__(self, metadata: MetadataFollower, replicas: ReplicaManager, clock: Clock) -> None:
+    def __init__(self, metadata: MetadataFollower, replicas: ReplicaManager) -> None:
         self._metadata = metadata
         self._replicas = replicas
-        self._clock = clock
-        self._unwritten: list[tuple[int, bytes, bytes, tuple[()]]] = []
+        self._waiting: deque[Row] = deque(maxlen=WAITING_MAX)
         self._writer: asyncio.Task[None] | None = None
+        self._has_failed = False
 
     def note(self, event: Rebalanced) -> None:
-        log.info(
-            "group %s: generation %d after %d ms, %d members, because %s",
-            event.group_id,
-            event.generation,
-            event.finished - event.started,
-            len(event.after),
-            "; ".join(f"{who} {what}" for what, who, _ in event.causes[:3]) or "nobody is left",
-        )
-        value = json.dumps(to_json(event), separators=(",", ":")).encode()
-        self._unwritten.append((event.finished, event.group_id.encode(), value, ()))
-        if self._writer is None:
-            self._writer = asyncio.get_running_loop().create_task(self._write())
-            self._writer.add_done_callback(self._written)
+        try:
+            log.info("%s", in_words(event))
+            self._waiting.append((event.finished, event.group_id.encode(), to_record(event), ()))
+            if self._writer is None:
+                self._start()
+        except Exception:
+            log.exception("group %s: its rebalance could not be noted", event.group_id)
+
+    def stop(self) -> None:
+        """Writes what is left, if that can be done at once."""
+        if self._writer is not None:
+            self._writer.cancel()
+        if self._waiting and REBALANCES_TOPIC in self._replicas.topics:
+            try:
+                self._write_waiting()
+            except (KafkaError, OSError) as error:
+                log.warning("the end of the rebalance history could not be written: %s", error)
+
+    def _start(self) -> None:
+        self._writer = asyncio.get_running_loop().create_task(self._write())
+        self._writer.add_done_callback(self._written)
 
     async def _write(self) -> None:
         if REBALANCES_TOPIC not in self._replicas.topics:
             await self._metadata.ensure_topics([NewTopic(REBALANCES_TOPIC, 1, 1, configs=_SETTINGS)])
-        records, self._unwritten = self._unwritten, []
-        self._replicas.append(_PARTITION, build_batch(records), acks=1, origin=Origin.COORDINATOR)
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            rows: list[Row] = []
+            size = 0
+            while self._waiting and size < BATCH_BYTES:
+                rows.append(self._waiting.popleft())
+                size += len(rows[-1][2])
+            self._replicas.append(_PARTITION, build_batch(rows), acks=1, origin=Origin.COORDINATOR)
 
     def _written(self, writer: "asyncio.Task[None]") -> None:
         self._writer = None
         if writer.cancelled():
             return
         error = writer.exception()
-        if isinstance(error, KafkaError | OSError):
-            log.warning("the rebalance history cannot be written: %s", error)
-            self._unwritten.clear()
-        elif error is not None:
-            log.error("the rebalance history cannot be written", exc_info=error)
-            self._unwritten.clear()
-        elif self._unwritten:
-            self._writer = asyncio.get_running_loop().create_task(self._write())
-            self._writer.add_done_callback(self._written)
+        if error is not None:
+            self._waiting.clear()
+            trace = None if isinstance(error, KafkaError | OSError) else error
+            if not self._has_failed:
+                log.warning("the rebalance history cannot be written: %s", error, exc_info=trace)
+        elif self._waiting:
+            self._start()
+        self._has_failed = error is not None
 
-    def stop(self) -> None:
-        if self._writer is not None:
-            self._writer.cancel()
+
+def in_words(event: Rebalanced) -> str:
+    """One line for the log.
+
+    >>> from ottla.coordinator.group.history import Cause
+    >>> in_words(Rebalanced("g", 2, 0, 40, "range", "a-1", [Cause("left", "b-2", "closed")], {}, {"a-1": {}}))
+    "group g: generation 2 after 40 ms, 1 member, because b-2 left ('closed')"
+    """
+    causes = [f"{who} {what}".lstrip() + (f" ({reason!r})" if reason else "") for what, who, reason in event.causes[:3]]
+    if len(event.causes) > 3:
+        causes.append(f"and {len(event.causes) - 3} more")
+    members = "1 member" if len(event.after) == 1 else f"{len(event.after)} members"
+    return (
+        f"group {event.group_id}: generation {event.generation} after {event.finished - event.started} ms, "
+        f"{members}, because {'; '.join(causes) or 'of nothing that was noted'}"
+    )
+
+
+def to_record(event: Rebalanced) -> bytes:
+    """The record's value. Where the assignments are too long, only how many partitions each member has."""
+    value = json.dumps(to_json(event), separators=(",", ":")).encode()
+    if len(value) > NOTE_BYTES:
+        value = json.dumps(to_json(_shortened(event)), separators=(",", ":")).encode()
+    return value
 
 
 def to_json(event: Rebalanced) -> dict[str, Any]:
-    """The record's value: what happened, why, and who had which partitions before and after."""
+    """What happened, why, and who had which partitions before and after."""
     return {
         "group": event.group_id,
         "generation": event.generation,
@@ -90,3 +134,15 @@ def to_json(event: Rebalanced) -> dict[str, Any]:
         "before": event.before,
         "after": event.after,
     }
+
+
+def _shortened(event: Rebalanced) -> Rebalanced:
+    def count(assignments: dict[str, Any]) -> dict[str, Any]:
+        if len(assignments) > 1_000:
+            return {"": f"{len(assignments)} members"}
+        return {
+            who: f"{sum(map(len, had.values()))} partitions" if isinstance(had, dict) else had
+            for who, had in assignments.items()
+        }
+
+    return event._replace(before=count(event.before), after=count(event.after))

@@ -327,7 +327,8 @@ class CoordinatorRuntime(Generic[S]):
         now = self._now()
         late_ms = now - self._timer_at
         if late_ms > CLOCK_JUMP_MS:
-            self._move_deadlines(late_ms, "this broker was held up")
+            # Time enough to read what was sent meanwhile.
+            self._move_deadlines(late_ms + CLOCK_JUMP_MS, "this broker was held up")
         for hosted in list(self._hosted.values()):
             if not hosted.is_active:
                 continue

@@ -13,29 +13,23 @@ from ottla.coordinator.group.records import CommittedOffset
 from ottla.coordinator.group.shard import GroupShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
-from ottla.protocol.framing import encode_versioned
-from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from ottla.protocol.messages.heartbeat import HeartbeatRequest
-from ottla.protocol.messages.join_group import JoinGroupRequest
-from ottla.protocol.messages.leave_group import LeaveGroupRequest
-from ottla.protocol.messages.offset_commit import OffsetCommitRequest
-from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
-from ottla.protocol.messages.sync_group import SyncGroupRequest
-from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from ottla.protocol.schema import Message
+from ottla.testing.group_requests import (
+    assignment,
+    commit_request,
+    delete_offsets_request,
+    heartbeat_request,
+    join_request,
+    leave_request,
+    subscription,
+    sync_request,
+    transactional_commit_request,
+)
+
+__all__ = ["GroupWorld", "Logged", "assignment", "image_of", "subscription", "topic_id"]
 
 PARTITIONS = 3
 """Of each topic of a world."""
-
-
-def subscription(*topics: str) -> bytes:
-    return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 3)
-
-
-def assignment(**partitions: list[int]) -> bytes:
-    """assignment(orders=[0, 1])"""
-    parts = [ConsumerProtocolAssignment.TopicPartition(topic=t, partitions=p) for t, p in partitions.items()]
-    return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=parts), 3)
 
 
 def topic_id(name: str, incarnation: int = 0) -> bytes:
@@ -169,33 +163,9 @@ class GroupWorld:
 
     # --- members ------------------------------------------------------------------------------------------
 
-    def join(
-        self,
-        member_id: str = "",
-        *,
-        group: str = "g",
-        protocols: dict[str, bytes] | list[tuple[str, bytes]] | None = None,
-        instance: str | None = None,
-        session_ms: int = 10_000,
-        rebalance_ms: int = 60_000,
-        version: int = 9,
-        client: str = "client",
-        protocol_type: str = "consumer",
-        reason: str | None = None,
-    ) -> int:
-        offered = {"range": subscription("orders")} if protocols is None else protocols
-        named = offered.items() if isinstance(offered, dict) else offered
-        request = JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=session_ms,
-            rebalance_timeout_ms=rebalance_ms,
-            member_id=member_id,
-            group_instance_id=instance,
-            protocol_type=protocol_type,
-            protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name=n, metadata=m) for n, m in named],
-            reason=reason,
-        )
-        return self.ask("join", request, version=version, client=client)
+    def join(self, member_id: str = "", *, version: int = 9, client: str = "client", **options: Any) -> int:
+        """See `join_request` for the options."""
+        return self.ask("join", join_request(member_id, **options), version=version, client=client)
 
     def enter(self, client: str = "client", **options: Any) -> tuple[str, int]:
         """Both rounds of a first join (KIP-394): the member id, and the request that waits under it."""
@@ -211,131 +181,42 @@ class GroupWorld:
         assigned: dict[str, bytes] | None = None,
         *,
         group: str = "g",
-        instance: str | None = None,
         version: int = 5,
-        protocol: str | None = "",
-        protocol_type: str | None = "consumer",
+        **options: Any,
     ) -> int:
         """`assigned` maps member ids to assignments; only the leader's are heard. The protocol is the group's own
         unless another is given."""
         known = self.shard.groups.get(group)
-        if protocol == "":
-            protocol = known.protocol if known is not None and known.protocol else "range"
-        request = SyncGroupRequest(
-            group_id=group,
-            generation_id=generation,
-            member_id=member_id,
-            group_instance_id=instance,
-            protocol_name=protocol,
-            protocol_type=protocol_type,
-            assignments=[
-                SyncGroupRequest.SyncGroupRequestAssignment(member_id=m, assignment=a)
-                for m, a in (assigned or {}).items()
-            ],
-        )
+        if known is not None and known.protocol is not None:
+            options.setdefault("protocol", known.protocol)
+        request = sync_request(member_id, generation, assigned, group=group, **options)
         return self.ask("sync", request, version=version)
 
-    def heartbeat(
-        self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None, version: int = 4
-    ) -> ErrorCode | None:
-        request = HeartbeatRequest(
-            group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
-        )
-        return self.code(self.ask("heartbeat", request, version=version))
+    def heartbeat(self, member_id: str, generation: int, *, version: int = 4, **options: Any) -> ErrorCode | None:
+        return self.code(self.ask("heartbeat", heartbeat_request(member_id, generation, **options), version=version))
 
-    def leave(self, *members: str, group: str = "g", reason: str | None = None) -> Any:
-        return self.leaves(*((member, None) for member in members), group=group, reason=reason)
+    def leave(self, *members: str, **options: Any) -> Any:
+        return self.leaves(*((member, None) for member in members), **options)
 
-    def leaves(
-        self, *members: tuple[str, str | None], group: str = "g", reason: str | None = None, version: int = 5
-    ) -> Any:
+    def leaves(self, *members: tuple[str, str | None], version: int = 5, **options: Any) -> Any:
         """Members leave, each as (member id, instance id)."""
-        request = LeaveGroupRequest(group_id=group)
-        if version < 3:
-            ((request.member_id, _),) = members
-        else:
-            request.members = [
-                LeaveGroupRequest.MemberIdentity(member_id=m, group_instance_id=i, reason=reason) for m, i in members
-            ]
+        request = leave_request(*members, version=version, **options)
         return self.answers[self.ask("leave", request, version=version)]
 
     # --- offsets ------------------------------------------------------------------------------------------
 
     def commit(
-        self,
-        offset: int = 1,
-        *,
-        group: str = "g",
-        member_id: str = "",
-        generation: int = -1,
-        topic: str = "orders",
-        by_id: bytes = bytes(16),
-        partition: int = 0,
-        metadata: str | None = "",
-        instance: str | None = None,
-        leader_epoch: int = -1,
-        version: int = 9,
-        retention_ms: int = -1,
+        self, offset: int = 1, *, partition: int = 0, version: int = 9, by_id: bytes = bytes(16), **options: Any
     ) -> ErrorCode:
-        request = OffsetCommitRequest(
-            group_id=group,
-            generation_id_or_member_epoch=generation,
-            member_id=member_id,
-            group_instance_id=instance,
-            retention_time_ms=retention_ms,
-            topics=[
-                OffsetCommitRequest.OffsetCommitRequestTopic(
-                    name=topic if version < 10 else "",
-                    topic_id=by_id,
-                    partitions=[
-                        OffsetCommitRequest.OffsetCommitRequestPartition(
-                            partition_index=partition,
-                            committed_offset=offset,
-                            committed_metadata=metadata,
-                            committed_leader_epoch=leader_epoch,
-                        )
-                    ],
-                )
-            ],
-        )
+        request = commit_request({partition: offset}, topic_id=by_id, **options)
         answer = self.answers[self.ask("commit_offsets", request, version=version)]
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     def commit_in_transaction(
-        self,
-        offset: int,
-        *,
-        producer_id: int = 7,
-        producer_epoch: int = 0,
-        group: str = "g",
-        member_id: str = "",
-        generation: int = -1,
-        instance: str | None = None,
-        topic: str = "orders",
-        partition: int = 0,
-        metadata: str | None = "",
-        version: int = 5,
+        self, offset: int, *, partition: int = 0, topic: str = "orders", version: int = 5, **options: Any
     ) -> ErrorCode:
-        request = TxnOffsetCommitRequest(
-            transactional_id="txn",
-            group_id=group,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            generation_id_or_member_epoch=generation,
-            member_id=member_id,
-            group_instance_id=instance,
-            topics=[
-                TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
-                    name=topic if version < 6 else "",
-                    topic_id=topic_id(topic) if version >= 6 else bytes(16),
-                    partitions=[
-                        TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
-                            partition_index=partition, committed_offset=offset, committed_metadata=metadata
-                        )
-                    ],
-                )
-            ],
-        )
+        named = {"topic_id": topic_id(topic)} if version >= 6 else {"topic": topic}
+        request = transactional_commit_request({partition: offset}, **named, **options)
         answer = self.answers[self.ask("commit_in_transaction", request, version=version)]
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
@@ -354,17 +235,9 @@ class GroupWorld:
         ((_, _, ((_, committed, code),)),) = self.shard.fetch_offsets(group, wanted, stable, False)
         return (-1 if committed is None else committed.offset), code
 
-    def delete_offset(self, *, group: str = "g", topic: str = "orders", partition: int = 0) -> ErrorCode:
+    def delete_offset(self, *, partition: int = 0, **options: Any) -> ErrorCode:
         """What the whole request was refused with, or the partition's own code."""
-        request = OffsetDeleteRequest(
-            group_id=group,
-            topics=[
-                OffsetDeleteRequest.OffsetDeleteRequestTopic(
-                    name=topic,
-                    partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=partition)],
-                )
-            ],
-        )
+        request = delete_offsets_request([partition], **options)
         answer = self.answers[self.ask("delete_offsets", request)]
         return ErrorCode(answer.error_code or answer.topics[0].partitions[0].error_code)
 

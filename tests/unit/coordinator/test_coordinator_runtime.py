@@ -1,0 +1,661 @@
+"""The coordinators' runtime on real logs: hold, load, unload, fail, and go on (PROTOCOL 5, STYLE "persist, then speak")."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.coordinator import runtime as runtime_module
+from ottla.coordinator.effects import Effects
+from ottla.coordinator.group.records import group_key, offset_key
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.record_batch import build_batch, control_batch, iter_batches
+from ottla.replication.maintenance import ReplicaConfig
+from ottla.testing.coordinator_world import CoordinatorWorld
+from ottla.testing.data_world import Asked
+from ottla.testing.group_requests import (
+    assignment,
+    commit_request,
+    heartbeat_request,
+    join_request,
+    leave_request,
+    offsets_request,
+    sync_request,
+)
+from ottla.types import TopicPartition
+
+OFFSETS = TopicPartition("__consumer_offsets", 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[CoordinatorWorld]:
+    """One replica: what is appended is committed."""
+    made = CoordinatorWorld(str(tmp_path))
+    made.topic("orders", partitions=3)
+    made.offsets_topic()
+    yield made
+    made.stop()
+    made.close()
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[CoordinatorWorld]:
+    """Two replicas: nothing is committed before the follower has fetched it."""
+    made = CoordinatorWorld(str(tmp_path))
+    made.topic("orders", partitions=3)
+    made.offsets_topic(replicas=(0, 1))
+    yield made
+    made.stop()
+    made.close()
+
+
+def catch_up(world: CoordinatorWorld) -> None:
+    """The follower fetches everything there is."""
+    replica = world.replica("__consumer_offsets")
+    world.call(world.replicas.follower_fetched, replica, 1, replica.log.log_end_offset, 0)
+    world.wait()
+
+
+def commit(world: CoordinatorWorld, offset: int, **options: Any) -> ErrorCode:
+    answer = world.ask(commit_request({0: offset}, **options), 8)
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+def committed(world: CoordinatorWorld, group: str = "g") -> int:
+    answer = world.ask(offsets_request(group, version=7, topics={"orders": [0]}), 7)
+    assert answer.error_code == 0
+    return int(answer.topics[0].partitions[0].committed_offset)
+
+
+def enter(world: CoordinatorWorld, group: str = "g") -> tuple[str, Asked]:
+    """Both rounds of a first join."""
+    member_id = world.ask(join_request(group=group), 9).member_id
+    return member_id, world.asks(join_request(member_id, group=group), 9)
+
+
+def settle(world: CoordinatorWorld, group: str = "g") -> str:
+    """A stable group of one; its member's id."""
+    member_id, joined = enter(world, group)
+    answer = joined.answer()
+    synced = world.ask(sync_request(member_id, answer.generation_id, {member_id: b"all"}, group=group), 5)
+    assert synced.error_code == 0
+    return member_id
+
+
+# --- persist, then speak ------------------------------------------------------------------------------------
+
+
+def test_what_is_committed_at_once_is_answered_at_once(world: CoordinatorWorld) -> None:
+    """No future, no task: the answer is what the handler returns."""
+    assert world.asks(commit_request({0: 5}), 8).was_immediate
+    member_id = settle(world)
+    assert world.asks(heartbeat_request(member_id, 1), 4).was_immediate
+    assert world.asks(join_request(), 9).was_immediate
+
+
+def test_a_reply_waits_until_its_records_are_committed(slow: CoordinatorWorld) -> None:
+    """B5: stored before anyone is answered."""
+    asked = slow.asks(commit_request({0: 5}), 8)
+    assert not asked.is_answered
+    slow.wait(1_000)
+    assert not asked.is_answered
+    catch_up(slow)
+    assert asked.is_answered
+    assert asked.answer().topics[0].partitions[0].error_code == 0
+
+
+def test_a_reply_waits_for_everything_its_shard_has_seen(slow: CoordinatorWorld) -> None:
+    """Even a read: it may have seen what is not committed yet."""
+    slow.asks(commit_request({0: 5}), 8)
+    read = slow.asks(offsets_request("other", version=7, topics={"orders": [0]}), 7)
+    described = slow.asks(DescribeGroupsRequest(groups=["g"]), 5)
+    assert not read.is_answered and not described.is_answered
+    catch_up(slow)
+    assert read.is_answered and described.is_answered
+
+
+def test_an_assignment_is_told_when_it_is_committed_and_not_before(slow: CoordinatorWorld) -> None:
+    """B5."""
+    first = slow.asks(join_request(), 9)
+    catch_up(slow)
+    member_id = first.answer().member_id
+    joined = slow.asks(join_request(member_id), 9)
+    slow.wait(10)
+    catch_up(slow)
+    assert joined.answer().generation_id == 1
+    synced = slow.asks(sync_request(member_id, 1, {member_id: assignment(orders=[0])}), 5)
+    slow.wait(1_000)
+    assert not synced.is_answered
+    catch_up(slow)
+    assert synced.answer().assignment == assignment(orders=[0])
+
+
+def test_a_reply_waits_for_the_disk_when_it_is_asked_to(tmp_path: Path) -> None:
+    """ottla.flush.before.ack."""
+    world = CoordinatorWorld(str(tmp_path), config=ReplicaConfig(flush_before_ack=True))
+    world.topic("orders", partitions=3)
+    world.offsets_topic()
+    asked = world.asks(commit_request({0: 5}), 8)
+    assert not asked.was_immediate
+    assert asked.answer().topics[0].partitions[0].error_code == 0
+    log = world.log("__consumer_offsets")
+    assert log.flushed_offset == log.log_end_offset == 1
+    world.stop()
+    world.close()
+
+
+def test_what_is_never_committed_is_answered_in_the_end(slow: CoordinatorWorld) -> None:
+    """`offsets.commit.timeout.ms`; a timeout is COORDINATOR_NOT_AVAILABLE to a client."""
+    asked = slow.asks(commit_request({0: 5}), 8)
+    read = slow.asks(offsets_request("g", version=7, topics={"orders": [0]}), 7)
+    slow.wait(5_000)
+    assert asked.answer().topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert read.answer().error_code == ErrorCode.NOT_COORDINATOR, "what consumers of all ages understand here"
+
+
+def test_whoever_hangs_up_while_it_waits_is_not_missed(slow: CoordinatorWorld) -> None:
+    asked = slow.asks(commit_request({0: 5}), 8)
+    asked.hang_up()
+    catch_up(slow)
+    other = slow.asks(offsets_request("g", version=7, topics={"orders": [0]}), 7)
+    assert other.answer().topics[0].partitions[0].committed_offset == 5, "its commit counts all the same"
+
+
+def test_a_parked_join_whose_client_is_gone_is_answered_to_nobody(world: CoordinatorWorld) -> None:
+    member_id = settle(world)
+    newcomer, parked = enter(world)
+    assert not parked.is_answered
+    parked.hang_up()
+    answer = world.ask(join_request(member_id), 9)
+    assert {member.member_id for member in answer.members} == {member_id, newcomer}
+
+
+def test_records_of_one_step_are_one_batch(world: CoordinatorWorld) -> None:
+    world.ask(commit_request({0: 1, 1: 2, 2: 3}), 8)
+    log = world.log("__consumer_offsets")
+    data = log.read(0, 1 << 20, upper_bound=log.log_end_offset)
+    headers = [header for _, header in iter_batches(data)]
+    assert [header.record_count for header in headers] == [3]
+
+
+def test_a_step_with_very_many_records_is_many_batches(world: CoordinatorWorld) -> None:
+    """A deleted topic of a big shard: no batch may be larger than the topic takes."""
+    world.topic("wide", partitions=3_000)
+    for group in range(10):
+        request = commit_request({p: 1 for p in range(3_000)}, topic="wide", group=f"g{group}" + "x" * 200)
+        assert {part.error_code for part in world.ask(request, 8).topics[0].partitions} == {0}
+    world.delete_topic("wide")
+    assert world.shard().offsets.count() == 0
+    log = world.log("__consumer_offsets")
+    sizes = [header.size_bytes for _, header in iter_batches(log.read(0, 1 << 26, upper_bound=log.log_end_offset))]
+    assert sum(sizes) > 10_000_000 and max(sizes) < 1_000_000
+
+
+# --- load ---------------------------------------------------------------------------------------------------
+
+
+def test_a_restarted_broker_has_every_group_and_offset(world: CoordinatorWorld) -> None:
+    member_id = settle(world)
+    assert commit(world, 42, member_id=member_id, generation=1) == ErrorCode.NONE
+    assert commit(world, 7, group="simple") == ErrorCode.NONE
+    world.restart()
+    world.wait(100)
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0
+    assert (committed(world), committed(world, "simple")) == (42, 7)
+
+
+def test_while_a_shard_loads_requests_are_told_so(world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PROTOCOL 5: 14, but a heartbeat is answered with success."""
+    for number in range(200):
+        commit(world, number, group=f"g{number}")
+    member_id = settle(world)
+    monkeypatch.setattr(runtime_module, "SLICE_BYTES", 1_000)
+    monkeypatch.setattr(CoordinatorWorld, "wait", lambda self, ms=0: None)
+    world.restart()
+    assert world.groups.is_loading()
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert world.ask(join_request(), 9).error_code == loading
+    assert world.ask(sync_request(member_id, 1), 5).error_code == loading
+    assert world.ask(leave_request((member_id, None)), 5).error_code == loading
+    assert world.ask(commit_request({0: 1}), 8).topics[0].partitions[0].error_code == loading
+    assert world.ask(offsets_request("g", version=7, topics={"orders": [0]}), 7).error_code == loading
+    assert world.ask(ListGroupsRequest(), 4).error_code == loading
+    assert world.ask(DescribeGroupsRequest(groups=["g"]), 5).groups[0].error_code == loading
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0, "its session has not even begun"
+    monkeypatch.undo()
+    world.wait(100)
+    assert not world.groups.is_loading()
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0
+    assert len(world.ask(ListGroupsRequest(), 4).groups) == 201
+
+
+def test_a_load_lets_others_have_their_turn(world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(300):
+        commit(world, number)
+    monkeypatch.setattr(runtime_module, "SLICE_BYTES", 2_000)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while not done:
+            turns += 1
+            await asyncio.sleep(0)
+
+    done: list[int] = []
+    other = world.loop.create_task(count())
+    world.call(world.groups._reload, world.groups._hosted[0])
+    while world.groups.is_loading():
+        world.run(asyncio.sleep(0))
+    done.append(1)
+    world.run(other)
+    assert turns > 10
+    assert committed(world) == 299
+
+
+def test_loading_leaves_the_garbage_collector_as_it_was(world: CoordinatorWorld) -> None:
+    commit(world, 1)
+    assert gc.isenabled()
+    world.restart()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        world.restart()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_transactional_offsets_wait_for_their_marker_through_a_load(world: CoordinatorWorld) -> None:
+    key = offset_key("g", "orders", 0)
+    commit(world, 5)
+    value = world.stored()[-1][1]
+    assert value is not None
+    for producer_id, marker in ((1, True), (2, False), (3, None)):
+        changed = value[:9] + bytes([producer_id]) + value[10:]
+        world.append_raw(
+            build_batch(
+                [(1, key[:-1] + bytes([producer_id - 1]), changed, ())],
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=True,
+            )
+        )
+        if marker is not None:
+            world.append_raw(
+                control_batch(
+                    commit=marker, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp=1
+                )
+            )
+    world.restart()
+    world.wait(100)
+    answer = world.ask(offsets_request("g", version=7, topics={"orders": [0, 1, 2]}, stable=True), 7)
+    found = [(part.committed_offset, part.error_code) for part in answer.topics[0].partitions]
+    assert found == [(1, 0), (-1, 0), (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)]
+
+
+def test_a_record_that_cannot_be_read_stops_the_load_and_is_said(
+    world: CoordinatorWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half a coordinator would hand out wrong offsets; and one that says "loading" for ever helps nobody."""
+    commit(world, 5)
+    world.append_raw(build_batch([(1, offset_key("g", "orders", 1), b"\x00\x63 from the future", ())]))
+    world.restart()
+    world.wait(100)
+    refused = world.ask(join_request(), 9)
+    assert refused.error_code == ErrorCode.NOT_COORDINATOR
+    assert world.ask(ListGroupsRequest(), 4).error_code == 0
+    assert "__consumer_offsets-0 cannot be loaded" in caplog.text
+
+
+def test_records_of_kinds_not_known_here_are_no_obstacle(world: CoordinatorWorld) -> None:
+    commit(world, 5)
+    world.append_raw(build_batch([(1, b"\x00\x03\x00\x01g", b"\x00\x00", ()), (1, b"\x7f\xff", None, ())]))
+    world.restart()
+    world.wait(100)
+    assert committed(world) == 5
+
+
+# --- losing and gaining partitions --------------------------------------------------------------------------
+
+
+def test_who_waits_at_a_coordinator_that_lost_its_partition_is_told(world: CoordinatorWorld) -> None:
+    """PROTOCOL 5: NOT_COORDINATOR, and the member keeps its id."""
+    member_id = settle(world)
+    _, parked = enter(world)
+    assert not parked.is_answered
+    world.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1), "__consumer_offsets")
+    answer = parked.answer()
+    assert answer.error_code == ErrorCode.NOT_COORDINATOR and answer.member_id
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == ErrorCode.NOT_COORDINATOR
+    assert world.ask(ListGroupsRequest(), 4).groups == []
+
+
+def test_replies_that_wait_for_a_commit_fail_when_the_partition_is_lost(slow: CoordinatorWorld) -> None:
+    asked = slow.asks(commit_request({0: 5}), 8)
+    slow.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1), "__consumer_offsets")
+    assert asked.answer().topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_partition_that_comes_back_is_loaded_again(world: CoordinatorWorld) -> None:
+    member_id = settle(world)
+    world.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1), "__consumer_offsets")
+    world.change_partitions(lambda p: p._replace(leader=0, leader_epoch=2), "__consumer_offsets")
+    world.wait(100)
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0
+    assert world.groups.epoch_of(0) == 2
+
+
+def test_a_new_epoch_of_the_same_leader_disturbs_nobody(world: CoordinatorWorld) -> None:
+    settle(world)
+    _, parked = enter(world)
+    before = world.shard()
+    world.change_partitions(lambda p: p._replace(leader_epoch=1), "__consumer_offsets")
+    assert not parked.is_answered and world.shard() is before
+    assert world.groups.epoch_of(0) == 1
+
+
+def test_if_somebody_else_may_have_led_in_between_the_log_is_read_anew(world: CoordinatorWorld) -> None:
+    """Two epochs further: an image was missed, and with it a leader that may have written."""
+    settle(world)
+    _, parked = enter(world)
+    before = world.shard()
+    world.change_partitions(lambda p: p._replace(leader_epoch=2), "__consumer_offsets")
+    world.wait(100)
+    assert parked.answer().error_code == ErrorCode.NOT_COORDINATOR
+    assert world.shard() is not before
+
+
+def test_a_topic_made_anew_under_its_name_is_a_new_coordinator(world: CoordinatorWorld) -> None:
+    commit(world, 5)
+    world.offsets_topic(generation=1)
+    world.wait(100)
+    assert committed(world) == -1
+
+
+def test_only_partitions_led_here_are_coordinated_here(world: CoordinatorWorld) -> None:
+    world.offsets_topic(partitions=4)
+    world.change_partitions(
+        lambda p: p._replace(leader=p.index % 2, leader_epoch=p.leader_epoch + p.index % 2), "__consumer_offsets"
+    )
+    world.wait(100)
+    codes = {world.groups.partition_of(name): commit(world, 1, group=name) for name in "abcdefghijkl"}
+    assert {p: code for p, code in codes.items() if p % 2 == 0} == {0: ErrorCode.NONE, 2: ErrorCode.NONE}
+    assert {code for p, code in codes.items() if p % 2} == {ErrorCode.NOT_COORDINATOR}
+
+
+def test_before_its_topic_exists_there_is_no_coordinator(tmp_path: Path) -> None:
+    world = CoordinatorWorld(str(tmp_path))
+    world.topic("orders")
+    assert world.ask(join_request(), 9).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.ask(offsets_request("g", version=7), 7).error_code == ErrorCode.NOT_COORDINATOR
+    assert world.ask(ListGroupsRequest(), 4).groups == []
+    world.stop()
+    world.close()
+
+
+# --- appends that fail --------------------------------------------------------------------------------------
+
+
+class Broken:
+    """Makes appends to the coordinator's topic fail until it is mended."""
+
+    def __init__(self, world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch, code: ErrorCode) -> None:
+        self.attempts = 0
+        self.is_broken = True
+        append = world.replicas.append
+
+        def fail(partition: TopicPartition, *arguments: Any, **options: Any) -> Any:
+            if self.is_broken and partition.topic == "__consumer_offsets":
+                self.attempts += 1
+                raise KafkaError(code, "on purpose")
+            return append(partition, *arguments, **options)
+
+        monkeypatch.setattr(world.replicas, "append", fail)
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_a_commit_that_cannot_be_appended_is_refused_and_changes_nothing(
+    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch, failure: ErrorCode, told: ErrorCode
+) -> None:
+    """PROTOCOL 5: what a failed append means to a client."""
+    commit(world, 5)
+    before = world.shard()
+    broken = Broken(world, monkeypatch, failure)
+    assert commit(world, 6) == told
+    assert commit(world, 1, group="new") == told
+    broken.is_broken = False
+    assert committed(world) == 5
+    assert world.shard() is before, "there was nothing to undo"
+    assert "new" not in world.shard().groups
+
+
+def test_an_assignment_that_cannot_be_appended_never_was(
+    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shard is read back from its log: the group is what it was before."""
+    member_id = settle(world)
+    assert commit(world, 5, member_id=member_id, generation=1) == ErrorCode.NONE
+    assert world.ask(join_request(member_id), 9).generation_id == 2
+    broken = Broken(world, monkeypatch, ErrorCode.KAFKA_STORAGE_ERROR)
+    refused = world.ask(sync_request(member_id, 2, {member_id: b"lost"}), 5)
+    assert refused.error_code == ErrorCode.NOT_COORDINATOR
+    broken.is_broken = False
+    world.wait(100)
+    group = world.shard().groups["g"]
+    assert (group.state, group.generation) == ("Stable", 1)
+    assert world.ask(sync_request(member_id, 1), 5).assignment == b"all"
+    assert world.ask(heartbeat_request(member_id, 2), 4).error_code == ErrorCode.ILLEGAL_GENERATION
+    assert committed(world) == 5
+    # And it goes on from there.
+    assert world.ask(join_request(member_id), 9).generation_id == 2
+
+
+def test_a_group_that_could_not_be_stored_does_not_exist(
+    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Broken(world, monkeypatch, ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert world.ask(join_request(), 9).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    broken.is_broken = False
+    world.wait(100)
+    assert world.ask(ListGroupsRequest(), 4).groups == []
+    settle(world)
+
+
+def test_too_few_replicas_in_sync_refuse_a_commit(tmp_path: Path) -> None:
+    """The same by the real replica manager."""
+    world = CoordinatorWorld(str(tmp_path))
+    world.topic("orders", partitions=3)
+    world.offsets_topic(replicas=(0, 1), isr=(0,), configs={"min.insync.replicas": "2"})
+    assert commit(world, 5) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert committed(world) == -1
+    world.stop()
+    world.close()
+
+
+def test_an_expiry_that_cannot_be_appended_is_tried_again(
+    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interval = world.broker_config.offsets_retention_check_interval_ms
+    world.ask(commit_request({0: 5}, retention_ms=1), 4)
+    broken = Broken(world, monkeypatch, ErrorCode.KAFKA_STORAGE_ERROR)
+    world.wait(interval + 10)
+    assert broken.attempts == 1
+    broken.is_broken = False
+    assert committed(world) == 5
+    world.wait(interval + 10)
+    assert committed(world) == -1
+
+
+# --- steps that go wrong ------------------------------------------------------------------------------------
+
+
+def test_a_step_that_fails_by_a_bug_does_not_leave_half_a_change_behind(
+    world: CoordinatorWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    member_id = settle(world)
+
+    def bug(shard: Any, request_id: int, now: int) -> Effects:
+        shard.groups["g"].members.clear()
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        world.call(world.groups.submit, "g", bug)
+    world.wait(100)
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0
+    assert "a step failed" in caplog.text
+
+
+def test_a_timer_that_fails_does_not_stop_the_other_clocks(
+    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.offsets_topic(partitions=2)
+    world.wait(100)
+    names = {world.groups.partition_of(name): name for name in "abcd"}
+    members = {partition: settle(world, names[partition]) for partition in (0, 1)}
+
+    def bug(now: int) -> Effects:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(world.shard(names[0]), "tick", bug)
+    world.wait(11_000)
+    gone = world.ask(heartbeat_request(members[1], 1, group=names[1]), 4)
+    assert gone.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.ask(heartbeat_request(members[0], 1, group=names[0]), 4).error_code == 0, "loaded anew"
+    world.wait(11_000)
+    gone = world.ask(heartbeat_request(members[0], 1, group=names[0]), 4)
+    assert gone.error_code == ErrorCode.UNKNOWN_MEMBER_ID, "and its clock runs again"
+
+
+def test_a_refusal_is_no_bug(world: CoordinatorWorld) -> None:
+    before = world.shard()
+
+    def refuse(shard: Any, request_id: int, now: int) -> Effects:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+
+    with pytest.raises(KafkaError):
+        world.call(world.groups.submit, "g", refuse)
+    assert world.shard() is before
+
+
+def test_a_step_within_a_step_does_not_take_its_answer(world: CoordinatorWorld) -> None:
+    def outer(shard: Any, request_id: int, now: int) -> Effects:
+        inner = world.groups.submit("g", lambda s, inner_id, n: reply(inner_id, "inner"))
+        assert inner == "inner"
+        return reply(request_id, "outer")
+
+    assert world.call(world.groups.submit, "g", outer) == "outer"
+
+
+def reply(request_id: int, response: Any) -> Effects:
+    effects = Effects()
+    effects.reply(request_id, response)
+    return effects
+
+
+# --- time ---------------------------------------------------------------------------------------------------
+
+
+def test_timers_fire_when_they_are_due(world: CoordinatorWorld) -> None:
+    member_id = settle(world)
+    world.wait(9_990)
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0
+    world.wait(9_990)
+    assert world.shard().groups["g"].state == "Stable"
+    world.wait(20)
+    assert world.shard().groups["g"].state == "Empty"
+
+
+def test_one_timer_serves_all_shards_and_none_when_there_is_nothing_to_wait_for(world: CoordinatorWorld) -> None:
+    world.offsets_topic(partitions=5)
+    world.wait(100)
+    for name in "abcdefgh":
+        settle(world, name)
+    armed = [handle for handle in world.loop._scheduled if "_tick" in repr(handle) and not handle.cancelled()]  # type: ignore[attr-defined]
+    assert len(armed) == 1
+
+
+def test_a_clock_that_jumps_kills_nobody(world: CoordinatorWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """A laptop that slept, or a clock that was set: the loop's time did not pass, so nobody is late."""
+    member_id = settle(world)
+    for jump_ms in (3_600_000, -7_200_000):
+        world.loop.start_ms += jump_ms
+        world.wait(5_000)
+        assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0
+        world.wait(9_000)
+        assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0
+    assert "the clock jumped" in caplog.text
+    world.wait(10_010)
+    gone = world.ask(heartbeat_request(member_id, 1), 4)
+    assert gone.error_code == ErrorCode.UNKNOWN_MEMBER_ID, "and time goes on"
+
+
+def test_a_broker_that_was_stopped_for_a_while_kills_nobody(
+    world: CoordinatorWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SIGSTOP for a minute: the heartbeats that came meanwhile are still to be read when the timers fire."""
+    member_id = settle(world)
+    world.loop.now += 60
+    world.wait(100)
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0
+    assert "was held up" in caplog.text
+    world.wait(10_010)
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# --- stop ---------------------------------------------------------------------------------------------------
+
+
+def test_when_a_broker_stops_everyone_who_waits_is_told_to_look_elsewhere(tmp_path: Path) -> None:
+    world = CoordinatorWorld(str(tmp_path))
+    world.topic("orders", partitions=3)
+    world.offsets_topic()
+    settle(world)
+    _, parked = enter(world)
+    world.stop()
+    assert parked.answer().error_code == ErrorCode.NOT_COORDINATOR
+    assert world.loop.run_until_complete(asyncio.sleep(3600)) is None, "no timer is left to fire"
+    world.close()
+
+
+def test_a_load_under_way_ends_with_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = CoordinatorWorld(str(tmp_path))
+    world.topic("orders", partitions=3)
+    world.offsets_topic()
+    for number in range(100):
+        commit(world, number)
+    monkeypatch.setattr(runtime_module, "SLICE_BYTES", 500)
+    with monkeypatch.context() as patched:
+        patched.setattr(CoordinatorWorld, "wait", lambda self, ms=0: None)
+        world.restart()
+        assert world.groups.is_loading()
+    groups = world.groups
+    world.stop()
+    world.wait(100)
+    assert list(groups.active_shards()) == []
+    world.close()
+
+
+def test_the_stored_topic_holds_just_what_was_decided(world: CoordinatorWorld) -> None:
+    member_id = settle(world)
+    commit(world, 5, member_id=member_id, generation=1)
+    world.ask(leave_request((member_id, None)), 5)
+    keys = [key for key, _ in world.stored()]
+    assert keys == [group_key("g"), group_key("g"), offset_key("g", "orders", 0), group_key("g")]
