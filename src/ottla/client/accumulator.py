@@ -75,7 +75,7 @@ class ProducerBatch:
             self.producer_id, self.producer_epoch, self.base_sequence = producer_id, producer_epoch, base_sequence
             self.encoded = None
 
-    def encode(self, codec: Codec, level: int | None) -> bytes:
+    def encode(self, codec: Codec, level: int | None, transactional: bool = False) -> bytes:
         """The batch as bytes: the same bytes at every retry, as long as its numbers stay the same."""
         if self.encoded is None:
             self.encoded = build_batch(
@@ -85,6 +85,7 @@ class ProducerBatch:
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 base_sequence=self.base_sequence,
+                transactional=transactional,
             )
         return self.encoded
 
@@ -101,6 +102,8 @@ class Accumulator:
         self.buffered_bytes = 0
         self.is_flushing = False
         """While set, nothing lingers."""
+        self.refusal: Exception | None = None
+        """While set, every record is refused with it: there is no transaction it could belong to."""
         self.unfinished: set[ProducerBatch] = set()
         """Batches that are neither stored nor failed, whether they wait or are under way."""
         self._lock = threading.Lock()
@@ -121,6 +124,8 @@ class Accumulator:
         """Adds a record to its partition's last batch, or None while `buffer.memory` is used up. Any thread."""
         self._lock.acquire()  # not `with`: every record comes by, and that would cost twice as much
         try:
+            if self.refusal is not None:
+                raise self.refusal.with_traceback(None)
             # A record that alone exceeds the buffer goes in once the buffer is empty.
             if self.buffered_bytes + size_bytes > self.buffer_memory and self.buffered_bytes:
                 return None
@@ -148,6 +153,11 @@ class Accumulator:
         if wake:
             self._wake()
         return Delivery(batch.outcome, index, timestamp)
+
+    def refuse(self, refusal: Exception | None) -> None:
+        """Takes no more records; those that were taken before are all in `unfinished`. None takes them again."""
+        with self._lock:
+            self.refusal = refusal
 
     def _new_batch(self, partition: TopicPartition) -> ProducerBatch:
         order = self._orders.get(partition, 0)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from ottla.client.admin_groups import AsyncGroupAdmin
+from ottla.client.admin_prepared import AsyncPreparedAdmin
 from ottla.client.admin_transactions import AsyncTransactionAdmin
 from ottla.client.cluster_view import describe_topic
 from ottla.client.model import (
@@ -56,7 +57,7 @@ VIEW_IDLE_MS = 300_000
 """Topics that were asked about are kept in view this long."""
 
 
-class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin):
+class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin):
     """Asks about the cluster and changes it. Errors are KafkaError with the broker's code and words.
 
     >>> async with AsyncAdmin({"bootstrap.servers": "127.0.0.1:9092"}) as admin:

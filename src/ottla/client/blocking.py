@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from ottla.client.admin import AsyncAdmin
 from ottla.client.admin_groups import GroupAdmin
+from ottla.client.admin_prepared import PreparedAdmin
 from ottla.client.admin_transactions import TransactionAdmin
 from ottla.client.consumer import AsyncConsumer, PartitionLike
 from ottla.client.delivery import Delivery
@@ -26,6 +27,7 @@ from ottla.client.model import (
     TopicDescription,
 )
 from ottla.client.producer import AsyncProducer, Bytes, HeadersLike
+from ottla.client.transactional import Transactional
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
@@ -106,7 +108,7 @@ class _Blocking(abc.ABC):
         """Closes the connections."""
 
 
-class Admin(GroupAdmin, TransactionAdmin, _Blocking):
+class Admin(GroupAdmin, TransactionAdmin, PreparedAdmin, _Blocking):
     """Asks about the cluster and changes it. As AsyncAdmin, but each call waits.
 
     >>> with Admin({"bootstrap.servers": "127.0.0.1:9092"}) as admin:
@@ -181,7 +183,7 @@ class Admin(GroupAdmin, TransactionAdmin, _Blocking):
         return self._call(self._async.describe_log_dirs(node_ids))
 
 
-class Producer(_Blocking):
+class Producer(Transactional, _Blocking):
     """Sends records, in batches and with retries. As AsyncProducer, for any number of threads.
 
     >>> with Producer({"bootstrap.servers": "127.0.0.1:9092"}) as producer:

@@ -49,6 +49,12 @@ class Idempotence:
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
 
+    def restart(self, producer_id: int, producer_epoch: int) -> None:
+        """Begins every partition at 0 under a new id or epoch. Nothing may be outstanding under the old ones."""
+        assert not any(state.outstanding for state in self._partitions.values())
+        self._partitions.clear()
+        self.set_producer_id(producer_id, producer_epoch)
+
     # --- sending ------------------------------------------------------------------------------------------
 
     def can_send(self, batch: ProducerBatch) -> bool:

@@ -77,6 +77,9 @@ class Network:
     def add(self, decider: Decider) -> None:
         self._deciders.append(decider)
 
+    def remove(self, decider: Decider) -> None:
+        self._deciders.remove(decider)
+
     async def close(self) -> None:
         """Closes every connection. Calls that still wait fail."""
         if self._closed:
@@ -201,6 +204,10 @@ class Network:
         self.start()
         node_id = self._resolve(destination)
         return await self._peers.send(node_id, api_key, build, timeout_ms=timeout_ms, max_version=max_version)
+
+    def feature(self, name: str) -> int:
+        """The level of a feature that the cluster has agreed on, as the brokers we are connected to tell it."""
+        return max((connection.features.get(name, 0) for connection in self._peers.connections()), default=0)
 
     async def retrying(
         self, attempt: Callable[[], Awaitable[T]], *, timeout_ms: int | None = None, final: frozenset[int] = frozenset()

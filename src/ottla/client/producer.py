@@ -12,6 +12,7 @@ from ottla.client.network import Network
 from ottla.client.partitioner import StickyPartitioner, partition_for_key
 from ottla.client.sender import Sender
 from ottla.client.settings import ProducerConfig, build
+from ottla.client.transactional import AsyncTransactional
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.record_batch import HEADER_SIZE
@@ -20,7 +21,7 @@ Bytes = bytes | bytearray | memoryview | str | None
 HeadersLike = Mapping[str, Bytes] | Iterable[tuple[str, Bytes]] | None
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncTransactional):
     """Sends records, in batches and with retries. Idempotent unless told otherwise: no loss, no doubles, in order.
 
     >>> async with AsyncProducer({"bootstrap.servers": "127.0.0.1:9092"}, linger_ms=20) as producer:
@@ -60,6 +61,8 @@ class AsyncProducer:
             jitter=self._network.jitter,
         )
         self._network.add(self._sender)
+        if self.config.transactional_id is not None:
+            self._set_up_transactions()
         self._sticky = StickyPartitioner(self.config.batch_size, self._network.random.choice, self._writable)
         self._record_bytes_max = self.config.max_request_size - HEADER_SIZE
         self._flushing = 0
@@ -153,6 +156,8 @@ class AsyncProducer:
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
         partitions = self._network.view.partitions.get(topic)
         if partitions is None:
+            if self._accumulator.refusal is not None:
+                raise self._accumulator.refusal.with_traceback(None)
             return None
         if partition is None:
             if key is not None:
@@ -216,6 +221,9 @@ class AsyncProducer:
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Waits until everything sent so far is stored or has failed; look at the promises to see which."""
+        await self._flush(timeout_ms)
+
+    async def _flush(self, timeout_ms: int | None = None) -> None:
         waiting = self._accumulator.outcomes()
         if not waiting:
             return
@@ -249,6 +257,7 @@ class AsyncProducer:
         self._closing = True
         try:
             if timeout_ms != 0:
+                await self._end_at_close(timeout_ms)
                 await self.flush(timeout_ms)
         except KafkaError as error:
             if error.code != ErrorCode.REQUEST_TIMED_OUT:

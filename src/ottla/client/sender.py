@@ -10,6 +10,8 @@ from ottla.client.idempotence import Idempotence
 from ottla.client.model import Node, error_of
 from ottla.client.polling import ANY_NODE, Poll, Request
 from ottla.client.settings import ProducerConfig
+from ottla.client.transaction_errors import judge_produce
+from ottla.client.transactions import CONCURRENT_BACKOFF_MS, State, Transactions
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
@@ -65,6 +67,8 @@ class Sender:
         self._codec = Codec[config.compression_type.upper()]
         self._numbers = Idempotence() if config.enable_idempotence else None
         self._in_flight: dict[int, int] = defaultdict(int)
+        self.transactions: Transactions | None = None
+        """Set for a transactional producer: it gets the producer id, and says what may be sent when."""
         self._is_abandoned = False
         self._asking_producer_id = False
         self._producer_id_retry_at = 0
@@ -75,16 +79,24 @@ class Sender:
     def poll(self, now: int) -> Poll:
         poll = Poll()
         partitions = self._accumulator.partitions(now)
+        if self.transactions is not None and self.transactions.state is State.FATAL:
+            self.fatal_error = self.transactions.error
         if self.fatal_error is not None:
             self._fail_everything(partitions, self.fatal_error)
             return poll
-        if self._numbers is not None:
+        if self.transactions is not None:
+            if self.transactions.drops_records:
+                aborted = KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction of this record is aborted")
+                self._fail_everything(partitions, self.transactions.error or aborted)
+                return poll
+        elif self._numbers is not None:
             self._restart_unresolved()
         if not partitions:
             return poll
         self._expire(partitions, now, poll)
         if self._numbers is not None and not self._numbers.has_producer_id:
-            self._ask_producer_id(now, poll)
+            if self.transactions is None:
+                self._ask_producer_id(now, poll)
             return poll
         self._send_ready(now, poll)
         return poll
@@ -109,7 +121,8 @@ class Sender:
         if batch is None:
             return None
         self._view.want(partition.topic, now)
-        ready_at = self._accumulator.ready_at(partition, self.memory_is_short)
+        is_urgent = self.memory_is_short or (self.transactions is not None and self.transactions.is_completing)
+        ready_at = self._accumulator.ready_at(partition, is_urgent)
         if ready_at > now:
             poll.wake_by(ready_at)
             return None
@@ -119,6 +132,8 @@ class Sender:
         if leader is None:
             self._view.request_update()
             poll.wake_by(now + self._backoff.initial_ms)
+            return None
+        if self.transactions is not None and not self.transactions.may_send(partition):
             return None
         return leader.node_id
 
@@ -138,6 +153,9 @@ class Sender:
             batches[partition] = batch
             size_bytes += head.size_bytes
         has_ids = all(self._view.topic_id(partition.topic) != ZERO_UUID for partition in batches)
+        max_version = None if has_ids else MAX_VERSION_WITHOUT_TOPIC_ID
+        if self.transactions is not None and self.transactions.produce_version_max is not None:
+            max_version = self.transactions.produce_version_max
         self._in_flight[node_id] += 1
         poll.requests.append(
             Request(
@@ -146,7 +164,7 @@ class Sender:
                 lambda version: self._build(batches),
                 on_response=lambda response, version, at: self._on_response(node_id, batches, response, at),
                 on_failure=lambda error, at: self._on_failure(node_id, batches, error, at),
-                max_version=None if has_ids else MAX_VERSION_WITHOUT_TOPIC_ID,
+                max_version=max_version,
                 expects_response=self._config.acks_code != 0,
             )
         )
@@ -160,10 +178,13 @@ class Sender:
                 topic = topics[partition.topic] = ProduceRequest.TopicProduceData(
                     name=partition.topic, topic_id=self._view.topic_id(partition.topic), partition_data=[]
                 )
-            records = batch.encode(self._codec, self._config.compression_level)
+            records = batch.encode(self._codec, self._config.compression_level, self.transactions is not None)
             topic.partition_data.append(ProduceRequest.PartitionProduceData(index=partition.partition, records=records))
         return ProduceRequest(
-            acks=self._config.acks_code, timeout_ms=self._config.request_timeout_ms, topic_data=list(topics.values())
+            transactional_id=self._config.transactional_id,
+            acks=self._config.acks_code,
+            timeout_ms=self._config.request_timeout_ms,
+            topic_data=list(topics.values()),
         )
 
     # --- answers ------------------------------------------------------------------------------------------
@@ -234,13 +255,17 @@ class Sender:
         if numbers is not None and code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             # Natural behind a batch that is to be sent again; a lost record when nothing stands before it.
             retriable = not numbers.is_first(batch)
-        if numbers is not None and not retriable and (code in FATAL or code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        ends_numbering = code in FATAL or code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if numbers is not None and not retriable and ends_numbering and self.transactions is None:
             self._become_fatal(error)
         in_time = now < batch.created_at + self._config.delivery_timeout_ms
         if retriable and in_time and batch.attempts <= self._config.retries and self.fatal_error is None:
             if numbers is not None:
                 numbers.will_retry(batch)
-            batch.retry_at = now + self._backoff.delay_ms(batch.attempts, self._jitter())
+            delay_ms = self._backoff.delay_ms(batch.attempts, self._jitter())
+            if code == ErrorCode.CONCURRENT_TRANSACTIONS:
+                delay_ms = min(delay_ms, CONCURRENT_BACKOFF_MS)
+            batch.retry_at = now + delay_ms
             self._accumulator.put_back(batch)
             return
         if numbers is not None:
@@ -260,6 +285,9 @@ class Sender:
         self, batch: ProducerBatch, error: KafkaError, record_errors: dict[int, KafkaError] | None = None
     ) -> None:
         self._accumulator.finish(batch)
+        if self.transactions is not None and not self._is_abandoned:
+            was_numbered = batch.base_sequence >= 0
+            self.transactions.batch_failed(error, judge_produce(error.code), was_numbered=was_numbered)
         batch.outcome.fail(error, record_errors)
 
     # --- time ---------------------------------------------------------------------------------------------
@@ -314,6 +342,11 @@ class Sender:
         self._producer_id_retry_at = now + self._backoff.delay_ms(self._producer_id_failures, self._jitter())
         if not error.retriable:
             self._become_fatal(error)
+
+    def use_producer_id(self, producer_id: int, producer_epoch: int) -> None:
+        """Numbers everything afresh: a transaction has ended, or the producer has just begun."""
+        assert self._numbers is not None
+        self._numbers.restart(producer_id, producer_epoch)
 
     def _restart_unresolved(self) -> None:
         assert self._numbers is not None

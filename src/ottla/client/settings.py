@@ -93,6 +93,18 @@ class ProducerConfig(ClientConfig):
     metadata_max_idle_ms: int = setting(
         "metadata.max.idle.ms", 300_000, "Forget a topic that was not written to for this long.", at_least=5_000
     )
+    transactional_id: str | None = setting(
+        "transactional.id", None, "The name under which this producer writes in transactions, one producer at a time.",
+        check=bool,
+    )  # fmt: skip
+    transaction_timeout_ms: int = setting(
+        "transaction.timeout.ms", 60_000, "A transaction open for longer is aborted by its coordinator.", at_least=1
+    )
+    transaction_two_phase_commit_enable: bool = setting(
+        "transaction.two.phase.commit.enable",
+        False,
+        "A prepared transaction waits for its end for ever: who prepares it sees to it that it ends.",
+    )
 
     @property
     def acks_code(self) -> int:
@@ -103,6 +115,33 @@ class ProducerConfig(ClientConfig):
 class ConsumerConfig(ClientConfig):
     """The settings of Consumer and AsyncConsumer."""
 
+    group_id: str | None = setting("group.id", None, "The group to read with, and under which offsets are committed.")
+    group_instance_id: str | None = setting(
+        "group.instance.id", None, "Makes a static member, which may restart without a rebalance."
+    )
+    partition_assignment_strategy: tuple[str, ...] = setting(
+        "partition.assignment.strategy",
+        ("range", "cooperative-sticky"),
+        "Who gets which partition: assignors by name, module:Class or class, the preferred one first.",
+    )
+    session_timeout_ms: int = setting(
+        "session.timeout.ms", 45_000, "A member not heard of for this long is out of the group.", at_least=1
+    )
+    heartbeat_interval_ms: int = setting(
+        "heartbeat.interval.ms", 3_000, "How often a member is heard of; a third of the session at most.", at_least=1
+    )
+    max_poll_interval_ms: int = setting(
+        "max.poll.interval.ms", 300_000, "A member that does not poll for this long leaves the group.", at_least=1
+    )
+    enable_auto_commit: bool = setting(
+        "enable.auto.commit", True, "Commit what was given out, now and then and before partitions go elsewhere."
+    )
+    auto_commit_interval_ms: int = setting(
+        "auto.commit.interval.ms", 5_000, "How often offsets are committed by themselves.", at_least=0
+    )
+    exclude_internal_topics: bool = setting(
+        "exclude.internal.topics", True, "Whether a pattern leaves out the brokers' own topics."
+    )
     auto_offset_reset: str = setting(
         "auto.offset.reset", "latest", "Where to begin without a valid position; none makes it an error.",
         choices=("earliest", "latest", "none"),
@@ -152,6 +191,8 @@ def build(config_class: type[C], settings: Mapping[str, Any] | None, keywords: M
     config.endpoints()  # a malformed address is refused here, not at the first request
     if isinstance(config, ProducerConfig):
         return _settle_producer(config, chosen.keys())  # type: ignore[return-value]
+    if isinstance(config, ConsumerConfig):
+        return _settle_consumer(config, chosen.keys())  # type: ignore[return-value]
     return config
 
 
@@ -169,6 +210,11 @@ def _settle_producer(config: ProducerConfig, written: Any) -> ProducerConfig:
         ),
     }
     clashes = [(name, message) for name, (clash, message) in contradictions.items() if clash]
+    if config.transactional_id is not None:
+        _check_transactional(config, clashes, written)
+    elif config.transaction_two_phase_commit_enable:
+        message = "Cannot set transaction.two.phase.commit.enable without also setting transactional.id."
+        raise ConfigError(message, "Set transactional.id.")
     if config.enable_idempotence and clashes:
         if "enable.idempotence" in written:
             name, message = clashes[0]
@@ -183,6 +229,43 @@ def _settle_producer(config: ProducerConfig, written: Any) -> ProducerConfig:
                 f"Set it to {needed_ms} or more.",
             )
         config = replace(config, delivery_timeout_ms=min(needed_ms, INT32_MAX))
+    return config
+
+
+def _check_transactional(config: ProducerConfig, clashes: list[tuple[str, str]], written: Any) -> None:
+    """A transaction needs idempotence, so what turns that off is refused whether the user named it or not."""
+    if not config.enable_idempotence:
+        message = "Cannot set a transactional.id without also enabling idempotence."
+        raise ConfigError(message, "Set enable.idempotence to true, or leave it out.")
+    if clashes:
+        name, message = clashes[0]
+        raise ConfigError(message, f"Change {name}: transactional.id needs the idempotent producer.")
+    if config.transaction_two_phase_commit_enable and "transaction.timeout.ms" in written:
+        message = "Cannot set transaction.timeout.ms when transaction.two.phase.commit.enable is set to true."
+        raise ConfigError(message, "Leave transaction.timeout.ms out: a prepared transaction never times out.")
+
+
+def _settle_consumer(config: ConsumerConfig, written: Any) -> ConsumerConfig:
+    """As for the producer: refuses what contradicts itself, fills in what was left open."""
+    if config.group_id is not None and not config.group_id.strip():
+        raise ConfigError("group.id must not be blank", "Leave it out to read without a group.")
+    if config.group_instance_id is not None:
+        if config.group_id is None:
+            raise ConfigError("group.instance.id needs a group.id", "Set group.id too.")
+        if not config.group_instance_id.strip():
+            raise ConfigError("group.instance.id must not be blank", "Leave it out for a dynamic member.")
+    if config.group_id is None and config.enable_auto_commit:
+        if "enable.auto.commit" in written:
+            raise ConfigError("enable.auto.commit cannot be set to true without a group.id", "Set group.id too.")
+        config = replace(config, enable_auto_commit=False)
+    allowed_ms = max(1, config.session_timeout_ms // 3)
+    if config.heartbeat_interval_ms > allowed_ms:
+        if "heartbeat.interval.ms" in written:
+            raise ConfigError(
+                "heartbeat.interval.ms must be at most a third of session.timeout.ms",
+                f"Set it to {allowed_ms} or less: two heartbeats may get lost before the session is over.",
+            )
+        config = replace(config, heartbeat_interval_ms=allowed_ms)
     return config
 
 

@@ -43,6 +43,17 @@ class TransactionDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """A transaction that is stored and waits for its end: whoever holds this may commit or abort it, anywhere."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_empty: bool = False
+    """Nothing was sent in it, so the coordinator has never heard of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerState:
     """One producer as a partition's leader knows it. `transaction_start_offset` is -1 without an open transaction."""
 

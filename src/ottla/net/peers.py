@@ -97,6 +97,10 @@ class Peers:
         link = self._links.get((node_id, lane))
         return link.connection if link is not None else None
 
+    def connections(self) -> list[Connection]:
+        """Every connection that is up."""
+        return [link.connection for link in self._links.values() if link.connection is not None and link.is_connected]
+
     def note_outage(self, endpoint: Endpoint, error: KafkaError) -> None:
         """Logs that a broker cannot be reached: once an outage, not once a try or a lane."""
         if endpoint not in self._unreachable:

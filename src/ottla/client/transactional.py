@@ -1,0 +1,194 @@
+"""The producer's calls about transactions, for both faces. Mixed into AsyncProducer and Producer."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+from ottla.client.accumulator import Accumulator
+from ottla.client.network import Network
+from ottla.client.sender import Sender
+from ottla.client.settings import ProducerConfig
+from ottla.client.transaction_model import PreparedTransaction
+from ottla.client.transaction_requests import GroupMetadata, group_metadata
+from ottla.client.transactions import Operation, State, Transactions
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.types import TopicPartition
+
+Offsets = Mapping[Any, Any]
+"""(topic, partition) -> the offset of the next record to read, or an object with offset, leader_epoch, metadata."""
+
+
+class AsyncTransactional:
+    """The part of AsyncProducer that is about transactions."""
+
+    config: ProducerConfig
+    _network: Network
+    _accumulator: Accumulator
+    _sender: Sender
+    _flush: Callable[..., Coroutine[Any, Any, None]]
+    _transactions: Transactions | None = None
+
+    def _set_up_transactions(self) -> None:
+        network = self._network
+        transactions = Transactions(
+            self.config,
+            network.view,
+            transaction_version=lambda: network.feature("transaction.version"),
+            has_unfinished=lambda: bool(self._accumulator.unfinished),
+            use_producer_id=self._sender.use_producer_id,
+            on_change=lambda: self._accumulator.refuse(transactions.refusal()),
+            backoff=network.backoff,
+            jitter=network.jitter,
+        )
+        self._transactions = self._sender.transactions = transactions
+        self._accumulator.refuse(transactions.refusal())
+        network.add(transactions)  # after the sender, whose questions it answers
+
+    async def init_transactions(
+        self, *, keep_prepared: bool = False, timeout_ms: int | None = None
+    ) -> PreparedTransaction | None:
+        """Takes the transactional id over: older producers of that name are fenced, what they left open is aborted.
+
+        With `keep_prepared` (and two-phase commit) a transaction that was prepared is kept and given back; commit or
+        abort it before anything else. Called once, before the first transaction.
+        """
+        transactions = self._need_transactions("init_transactions()")
+        if keep_prepared and not self.config.transaction_two_phase_commit_enable:
+            raise OttlaError(
+                "keep_prepared needs two-phase commit",
+                "Set transaction.two.phase.commit.enable, here and on the brokers.",
+            )
+        self._network.start()
+        await self._until_done(transactions.init(keep_prepared), timeout_ms)
+        return transactions.prepared
+
+    async def begin_transaction(self) -> None:
+        """What is sent from now on becomes visible together, at the commit."""
+        self._need_transactions("begin_transaction()").begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Offsets, group: str | GroupMetadata | Any, *, timeout_ms: int | None = None
+    ) -> None:
+        """Commits a group's positions with the transaction.
+
+        `group` is what `consumer.group_metadata()` gives, so that a consumer that was replaced meanwhile is refused;
+        a plain group id checks nothing.
+        """
+        transactions = self._need_transactions("send_offsets_to_transaction()")
+        wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+        await self._until_done(transactions.send_offsets(group_metadata(group), wanted), timeout_ms)
+
+    async def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
+        """Sends what still waits, then makes everything visible. If it raises REQUEST_TIMED_OUT, call it again."""
+        await self._until_done(self._need_transactions("commit_transaction()").end(commit=True), timeout_ms)
+
+    async def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
+        """Drops what still waits, and nobody who reads committed records sees the rest."""
+        await self._until_done(self._need_transactions("abort_transaction()").end(commit=False), timeout_ms)
+
+    async def prepare_transaction(self) -> PreparedTransaction:
+        """Stores everything and leaves the transaction open, for `admin.commit_prepared()` or `abort_prepared()`,
+        from this process or another. close() does not touch it."""
+        transactions = self._need_transactions("prepare_transaction()")
+        if transactions.state is State.OPEN:
+            await self._flush()
+        return transactions.prepare()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """Commits at the end of the block, aborts when it raises.
+
+        >>> async with producer.transaction():
+        ...     await producer.send("orders", b"42 apples")
+        """
+        await self.begin_transaction()
+        try:
+            yield
+            if self._state() in (State.OPEN, State.FAILED):
+                await self.commit_transaction()
+        except BaseException:
+            if self._state() in (State.OPEN, State.FAILED):
+                await asyncio.shield(self.abort_transaction())
+            raise
+
+    def _state(self) -> State:
+        assert self._transactions is not None
+        return self._transactions.state
+
+    def _need_transactions(self, call: str) -> Transactions:
+        if self._transactions is None:
+            raise OttlaError(f"{call} needs a transactional producer", "Set transactional.id when making the producer.")
+        return self._transactions
+
+    async def _until_done(self, operation: Operation, timeout_ms: int | None) -> None:
+        timeout_ms = self.config.max_block_ms if timeout_ms is None else timeout_ms
+        if not await self._network.until(lambda: operation.is_done, timeout_ms):
+            last = self._network.view.last_error
+            detail = f"{operation.what} has not finished within {timeout_ms} ms"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{detail}: {last}" if last is not None else detail)
+        if operation.error is not None:
+            raise operation.error
+
+    async def _end_at_close(self, timeout_ms: int | None) -> None:
+        """An open transaction is aborted, one on its way to a commit gets there; a prepared one is left alone."""
+        transactions = self._transactions
+        if transactions is None:
+            return
+        try:
+            if transactions.state in (State.OPEN, State.FAILED, State.ABORTING):
+                await self._until_done(transactions.end(commit=False), timeout_ms)
+            elif transactions.state is State.COMMITTING:
+                await self._until_done(transactions.end(commit=True), timeout_ms)
+        except KafkaError:
+            pass  # the coordinator ends it when its time is up
+
+
+class Transactional:
+    """The part of Producer that is about transactions. As AsyncTransactional, but each call waits."""
+
+    _async: Any
+    _call: Callable[[Coroutine[Any, Any, Any]], Any]
+
+    def init_transactions(
+        self, *, keep_prepared: bool = False, timeout_ms: int | None = None
+    ) -> PreparedTransaction | None:
+        found: PreparedTransaction | None = self._call(
+            self._async.init_transactions(keep_prepared=keep_prepared, timeout_ms=timeout_ms)
+        )
+        return found
+
+    def begin_transaction(self) -> None:
+        self._call(self._async.begin_transaction())
+
+    def send_offsets_to_transaction(
+        self, offsets: Offsets, group: str | GroupMetadata | Any, *, timeout_ms: int | None = None
+    ) -> None:
+        self._call(self._async.send_offsets_to_transaction(offsets, group, timeout_ms=timeout_ms))
+
+    def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
+        self._call(self._async.commit_transaction(timeout_ms=timeout_ms))
+
+    def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
+        self._call(self._async.abort_transaction(timeout_ms=timeout_ms))
+
+    def prepare_transaction(self) -> PreparedTransaction:
+        prepared: PreparedTransaction = self._call(self._async.prepare_transaction())
+        return prepared
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commits at the end of the block, aborts when it raises.
+
+        >>> with producer.transaction():
+        ...     producer.send("orders", b"42 apples")
+        """
+        self.begin_transaction()
+        try:
+            yield
+            if self._async._state() in (State.OPEN, State.FAILED):
+                self.commit_transaction()
+        except BaseException:
+            if self._async._state() in (State.OPEN, State.FAILED):
+                self.abort_transaction()
+            raise
