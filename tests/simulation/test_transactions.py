@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from ottla.testing.copier import Copier, FatefulDisk, check, fill
+from ottla.testing.copier import Copier, check, fill, one_copy
 from ottla.testing.transactional import NEW, OLD, Protocol, RawClient
 from ottla.testing.world import BOOTSTRAP, World
 
@@ -43,40 +43,6 @@ def test_the_output_is_the_input_whatever_is_killed(seed: int, power_loss: bool,
 
     settings = SETTINGS | ({"ottla_flush_before_ack": "true"} if power_loss else {})
     World(seed, **settings).run(story)
-
-
-async def one_copy(world: World, protocol: Protocol, kill_after: int | None, power_loss: bool) -> int:
-    """Copies a little while the broker is killed right after its n-th write; how many writes there were."""
-    client = RawClient(BOOTSTRAP)
-    await fill(client, 2, 4)
-    died = asyncio.Event()
-
-    def die() -> None:
-        world.kill_broker(power_loss=power_loss)
-        died.set()
-
-    disk = FatefulDisk(world.platter, kill_after, die)
-    await world.stop_broker()
-    world.platter.disk = lambda: disk  # type: ignore[method-assign]
-    await world.start_broker()
-    del world.platter.disk
-    started = disk.steps
-    if kill_after is not None:
-        disk.countdown = started + kill_after
-
-    async def revive() -> None:
-        await died.wait()
-        await asyncio.sleep(0.05)
-        await world.start_broker()
-
-    reviving = asyncio.ensure_future(revive())
-    await Copier(world, protocol, 2, batch=2).run()
-    if kill_after is not None and not died.is_set():
-        # What it was to die of came after the copy: markers, completions.
-        await asyncio.sleep(1)
-    reviving.cancel() if not died.is_set() else await reviving
-    await check(client, 2, 4)
-    return disk.steps - started
 
 
 @PROTOCOLS

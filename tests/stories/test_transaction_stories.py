@@ -171,6 +171,22 @@ def test_a_late_batch_of_the_old_protocol_is_not_known_to_the_coordinator() -> N
     told(story)
 
 
+def test_a_fenced_producer_is_shut_out_of_its_partitions_by_their_own_knowledge() -> None:
+    """E3: the marker carries the epoch that fences, so a partition needs to ask nobody."""
+
+    async def story(stage: Stage) -> None:
+        zombie = await stage.producer(OLD)
+        await zombie.send("t", 0, [b"left open"])
+        successor = await stage.producer(OLD)
+        assert await refused(zombie.send("t", 0, [b"zombie"])) is ErrorCode.INVALID_PRODUCER_EPOCH
+        await successor.send("t", 0, [b"v"])
+        await successor.commit()
+        await settle(stage.client, "t", 0)
+        assert await stage.values() == [b"v"]
+
+    told(story, transaction_partition_verification_enable="false")
+
+
 # --- crashes ---
 
 

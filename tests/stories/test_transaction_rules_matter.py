@@ -1,0 +1,242 @@
+"""We break ourselves: one rule of transactions is switched off at a time, and a story notices. (R7)
+
+A rule no story misses would be a missing story. Each case runs the story whole first, then broken.
+"""
+
+import asyncio
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.handlers import txn_offset_commit
+from ottla.coordinator.group.offset_requests import OffsetRequests
+from ottla.coordinator.group.offsets import Offsets
+from ottla.coordinator.markers import MarkerDelivery
+from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.coordinator.transaction import ending
+from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
+from ottla.errors import ErrorCode, KafkaError
+from ottla.log.partition_log import PartitionLog
+from ottla.log.producer_state import ProducerEntry, ProducerStateManager
+from ottla.testing.copier import Copier, check, fill, one_copy
+from ottla.testing.transactional import NEW, OLD, RawClient
+from ottla.testing.world import BOOTSTRAP, World
+
+Patch = pytest.MonkeyPatch
+
+
+def stories_of(name: str) -> Any:
+    """A file of stories beside this one."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+stories = stories_of("test_transaction_stories")
+offsets_stories = stories_of("test_transaction_offsets")
+FAILURES = (AssertionError, KafkaError, RuntimeError)
+SETTINGS = {"offsets_topic_num_partitions": "1", "transaction_state_log_num_partitions": "1"}
+
+
+def copy_through_cuts(seeds: int = 12) -> None:
+    """Copies while connections are cut, which makes the producer repeat what may have arrived."""
+    for seed in range(seeds):
+
+        async def story(world: World) -> None:
+            client = RawClient(BOOTSTRAP)
+            await fill(client, 1, 12)
+            copying = asyncio.ensure_future(Copier(world, OLD, 1, batch=2).run())
+            while not copying.done():
+                await asyncio.sleep(world.random.uniform(0, 0.03))
+                if world.loop.time() < 3:
+                    world.network.cut_all()
+            await copying
+            await check(client, 1, 12)
+
+        World(seed, **SETTINGS).run(story)
+
+
+def die_after_every_write(power_loss: bool = False) -> None:
+    settings = SETTINGS | ({"ottla_flush_before_ack": "true"} if power_loss else {})
+
+    def run(kill_after: int | None) -> int:
+        async def story(world: World) -> int:
+            return await one_copy(world, NEW, kill_after, power_loss)
+
+        return int(World(0, **settings).run(story))
+
+    for number in range(1, run(None) + 1):
+        run(number)
+
+
+# --- the rules, switched off ---
+
+
+def without_last_stable_offset(patch: Patch) -> None:
+    patch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
+
+
+def without_aborted_index(patch: Patch) -> None:
+    patch.setattr(PartitionLog, "aborted_transactions", lambda log, start, end: [])
+
+
+def without_epoch_check(patch: Patch) -> None:
+    original = ProducerStateManager.check
+
+    def check_no_epoch(self: ProducerStateManager, header: Any, **options: Any) -> Any:
+        try:
+            return original(self, header, **options)
+        except KafkaError as error:
+            if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+                return None
+            raise
+
+    patch.setattr(ProducerStateManager, "check", check_no_epoch)
+
+
+def without_coordinator_epoch_check(patch: Patch) -> None:
+    def check_no_epoch(known: Any, name: str, producer_id: int, producer_epoch: int) -> Any:
+        if known is None or known.producer_id != producer_id:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return known
+
+    patch.setattr(ending, "check_owner", check_no_epoch)
+
+
+def without_sequence_check(patch: Patch) -> None:
+    original = ProducerStateManager.check
+
+    def check_no_sequence(self: ProducerStateManager, header: Any, **options: Any) -> Any:
+        return original(self, header, **options | {"check_sequence": False})
+
+    patch.setattr(ProducerStateManager, "check", check_no_sequence)
+    patch.setattr(ProducerEntry, "find_duplicate", lambda *_: None)
+
+
+def without_verification(patch: Patch) -> None:
+    patch.setattr(
+        TransactionShard,
+        "verify",
+        lambda shard, name, producer_id, epoch, partitions: dict.fromkeys(partitions, ErrorCode.NONE),
+    )
+
+
+def without_offset_verification(patch: Patch) -> None:
+    async def believe(*_: Any) -> None:
+        return None
+
+    patch.setattr(txn_offset_commit, "_verify", believe)
+
+
+def markers_before_the_decision(patch: Patch) -> None:
+    original = CoordinatorRuntime._run
+
+    def run(self: Any, hosted: Any, effects: Any) -> Any:
+        for event in effects.events:
+            if isinstance(event, SendMarkers) and effects.records:
+                delivery = self._on_event.__closure__[0].cell_contents
+                assert isinstance(delivery, MarkerDelivery)
+                for partition in sorted(event.partitions):
+                    delivery._writer.write(
+                        partition,
+                        event.producer_id,
+                        event.producer_epoch,
+                        hosted.epoch,
+                        commit=event.commit,
+                        transaction_version=event.transaction_version,
+                    )
+        return original(self, hosted, effects)
+
+    patch.setattr(CoordinatorRuntime, "_run", run)
+
+
+def answers_before_the_decision_is_durable(patch: Patch) -> None:
+    patch.setattr(CoordinatorRuntime, "_release", lambda self, hosted, effects: self._deliver(effects))
+
+
+def without_resuming_markers_at_load(patch: Patch) -> None:
+    original = TransactionShard.on_loaded
+
+    def on_loaded(self: TransactionShard, now: int) -> Any:
+        effects = original(self, now)
+        effects.events.clear()
+        return effects
+
+    patch.setattr(TransactionShard, "on_loaded", on_loaded)
+
+
+def without_pending_offsets(patch: Patch) -> None:
+    original = Offsets.replay
+
+    def replay(self: Offsets, *arguments: Any) -> Any:
+        return original(self, *arguments[:-1], -1)
+
+    patch.setattr(Offsets, "replay", replay)
+
+
+def without_generation_fencing(patch: Patch) -> None:
+    patch.setattr(OffsetRequests, "_check_transactional_committer", lambda *_: None)
+
+
+def without_epoch_bump(patch: Patch) -> None:
+    patch.setattr(
+        ending,
+        "end_with_bump",
+        lambda known, producer_id, epoch, commit, spare, now: ending.end(known, producer_id, epoch, commit, now),
+    )
+
+
+def without_retry_of_completion(patch: Patch) -> None:
+    patch.setattr(MarkerDelivery, "_later", lambda *_: None)
+
+
+def without_timeout(patch: Patch) -> None:
+    from ottla.coordinator.transaction.transaction import Transaction
+
+    patch.setattr(Transaction, "is_timed_out", lambda transaction, now: False)
+
+
+CASES: list[tuple[Callable[[Patch], None], Callable[[], Any]]] = [
+    (without_last_stable_offset, lambda: stories.test_an_open_transaction_holds_readers_of_committed_records_back(NEW)),
+    (without_aborted_index, lambda: stories.test_aborted_records_are_named_with_every_fetch_that_may_meet_them(NEW)),
+    (
+        without_epoch_check,
+        lambda: stories.test_a_fenced_producer_is_shut_out_of_its_partitions_by_their_own_knowledge(),
+    ),
+    (
+        without_coordinator_epoch_check,
+        lambda: stories.test_with_an_epoch_for_each_transaction_a_late_commit_does_nothing(),
+    ),
+    (without_epoch_bump, lambda: stories.test_with_an_epoch_for_each_transaction_a_late_commit_does_nothing()),
+    (without_sequence_check, copy_through_cuts),
+    (without_verification, lambda: stories.test_a_late_batch_of_the_old_protocol_is_not_known_to_the_coordinator()),
+    (without_offset_verification, lambda: offsets_stories.test_offsets_go_nowhere_without_a_transaction()),
+    (markers_before_the_decision, die_after_every_write),
+    (answers_before_the_decision_is_durable, lambda: die_after_every_write(power_loss=True)),
+    (without_resuming_markers_at_load, die_after_every_write),
+    (without_pending_offsets, lambda: offsets_stories.test_offsets_are_pending_until_the_marker(NEW)),
+    (without_generation_fencing, lambda: offsets_stories.test_a_member_of_an_older_generation_commits_nothing(NEW)),
+    (
+        without_retry_of_completion,
+        lambda: [
+            stories.test_a_disk_that_fails_for_a_moment_delays_the_end_but_no_more(NEW, write) for write in range(1, 7)
+        ],
+    ),
+    (without_timeout, lambda: stories.test_a_producer_that_never_comes_back_is_aborted_in_time(NEW, True)),
+]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "story"), CASES, ids=[f"{i}-{rule.__name__}" for i, (rule, _) in enumerate(CASES)]
+)
+def test_a_story_notices(break_it: Callable[[Patch], None], story: Callable[[], Any]) -> None:
+    story()
+    with pytest.MonkeyPatch.context() as patch:
+        break_it(patch)
+        with pytest.raises(FAILURES):
+            story()
