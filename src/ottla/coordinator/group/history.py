@@ -28,6 +28,9 @@ NO_ROOM = "found no room"
 OVER_CAPACITY = "group is over its maximum size"
 NOT_STORED = "assignment too large to store"
 
+_ABOUT_THE_GROUP = frozenset({LEADER_REJOINED, TOPIC_CHANGED, CAME_BACK, COORDINATOR_MOVED, OVER_CAPACITY, NOT_STORED})
+"""What is not said of the member that is named, but noticed through it."""
+
 REASON_MAX = 255
 """What clients cut their reasons to. One that does not is no reason to fill the history."""
 CAUSES_MAX = 100
@@ -41,6 +44,16 @@ class Cause(NamedTuple):
     member_id: str = ""
     reason: str = ""
     """In the words of the client, where it gave any."""
+
+    def in_words(self) -> str:
+        """
+        >>> Cause("left", "ann-1", "closed").in_words(), Cause("coordinator moved", "ann-1").in_words()
+        ("ann-1 left ('closed')", 'coordinator moved (ann-1)')
+        """
+        told = f": {self.reason!r}" if self.reason else ""
+        if self.what in _ABOUT_THE_GROUP:
+            return f"{self.what} ({self.member_id}{told})" if self.member_id or told else self.what
+        return f"{self.member_id} {self.what}" + (f" ({self.reason!r})" if self.reason else "")
 
 
 class Rebalanced(NamedTuple):
