@@ -166,7 +166,9 @@ class Decoder:
             present = source.fresh("n")
             self.run.append(("b", present))
             self.flush()
-            with source.block(f"if {present} < 0:"):
+            # Behind a tag the byte is an unsigned number, and 0 is null.
+            null = "<= 0" if declared.tag is not None else "< 0"
+            with source.block(f"if {present} {null}:"):
                 source(f"{target} = None")
             with source.block("else:"):
                 source(f"{target} = {name} = new({source.constant('struct', declared.struct)})")

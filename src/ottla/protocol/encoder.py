@@ -282,7 +282,8 @@ class Encoder:
             return
         before = list(self.run)
         with self.source.block(f"if {local} is None:"):
-            self.run.append(("b", "-1"))
+            # Behind a tag the byte is an unsigned number, and 0 is null.
+            self.run.append(("b", "0" if declared.tag is not None else "-1"))
             self.flush()
         with self.source.block("else:"):
             self.run = [*before, ("b", "1")]

@@ -112,7 +112,8 @@ def _value(declared: Field, value: Any, version: int, flexible: bool) -> bytes:
         items = [_element(declared, item, version, flexible) for item in value]
         return _length(len(value), "i", flexible) + b"".join(items)
     if declared.is_struct and version in declared.nullable:
-        return b"\xff" if value is None else b"\x01" + _element(declared, value, version, flexible)
+        null = b"\xff" if declared.tag is None else b"\0"
+        return null if value is None else b"\x01" + _element(declared, value, version, flexible)
     return _element(declared, value, version, flexible)
 
 

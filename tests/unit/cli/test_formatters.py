@@ -8,10 +8,9 @@ import pytest
 from ottla.cli.formatters import FORMATTERS, _group_json, _group_text, check_formatter, offsets_formatter
 from ottla.client.model import ConsumerRecord
 from ottla.errors import OttlaError
-from ottla.protocol.framing import encode_record_key, encode_versioned
+from ottla.protocol.framing import decode_versioned, encode_record_key, encode_versioned
 from ottla.protocol.messages.group_records import (
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
+    VALUES,
     GroupMetadataKey,
     GroupMetadataValue,
     LegacyOffsetCommitKey,
@@ -160,15 +159,32 @@ def test_each_formatter_passes_over_the_others_records() -> None:
 
 
 def test_groups_of_the_new_protocol_are_shown_too() -> None:
-    """A real Kafka's topic holds records of KIP-848 groups."""
-    key = ConsumerGroupMemberMetadataKey(group_id="g", member_id="m")
-    value = ConsumerGroupMemberMetadataValue(
-        instance_id=None, rack_id=None, client_id="c", client_host="/10.0.0.1", subscribed_topic_names=["orders"]
+    """A real Kafka's topic holds records of KIP-848 groups. These bytes are Apache Kafka 4.3's own."""
+    group, member = "00036e6577", "00166446542f42476f595141474147724461364152704977"
+    stored = [
+        ("0005" + group + member, "0000000004626f620b2f3132372e302e302e3102076f726465727301000493e00001000100"),
+        ("0003" + group, "0000000000020100080545151db80464a8"),
+        ("0006" + group, "000000000002010008000001a1e1348ded"),
+        ("0007" + group + member, "0000024e5de3c3e9ce4a5cbbaf65cb25ceb0e00300000000000000010000"),
+        ("0008" + group + member, "0000000000020000000000010100"),
+    ]
+    shown = []
+    for key_hex, value_hex in stored:
+        key, value = bytes.fromhex(key_hex), bytes.fromhex(value_hex)
+        line = _group_text(record(key, value))
+        assert line is not None
+        shown.append(line)
+        kind = VALUES[int(key_hex[:4], 16)]
+        assert encode_versioned(decode_versioned(kind, value), 0) == value
+    who = "dFT/BGoYQAGAGrDa6ARpIw"
+    assert shown[0] == (
+        f'[new,{who}]::ConsumerGroupMemberMetadata {{"instance_id": null, "rack_id": null, "client_id": "bob", '
+        '"client_host": "/127.0.0.1", "subscribed_topic_names": ["orders"], "subscribed_topic_regex": "", '
+        '"rebalance_timeout_ms": 300000, "server_assignor": null, "classic_member_metadata": null}'
     )
-    line = _group_text(record(encode_record_key(key), encode_versioned(value, 0)))
-    assert line is not None and line.startswith("[g,m]::ConsumerGroupMemberMetadata {")
-    assert '"subscribed_topic_names": ["orders"]' in line
-    assert _group_text(record(encode_record_key(key), None)) == "[g,m]::ConsumerGroupMemberMetadata null"
+    assert shown[1].startswith('[new]::ConsumerGroupMetadata {"epoch": 2,')
+    assert '{"topic_id": "Tl3jw-nOSly7r2XLJc6w4A", "partitions": [0, 1]}' in shown[3]
+    assert _group_text(record(bytes.fromhex(stored[1][0]), None)) == "[new]::ConsumerGroupMetadata null"
 
 
 # Mistakes

@@ -113,7 +113,7 @@ def test_a_group_that_is_not_there_is_an_error_and_the_others_keep_their_order(
     ]
     with refused(ErrorCode.GROUP_ID_NOT_FOUND):
         admin.describe_groups([f"{group}-a", "no-such-group"])
-    with refused(ErrorCode.INVALID_GROUP_ID):
+    with refused(ErrorCode.GROUP_ID_NOT_FOUND):
         admin.describe_groups([""])
 
 

@@ -61,8 +61,9 @@ def has(text: str | None, version: int) -> bool:
 
 
 def published_default(entry: dict[str, Any]) -> Any:
-    kind, default = entry["type"], entry.get("default", "absent")
-    if default in (None, "null"):
+    # A default of "null" is null; one of null, without quotes, is none at all to those who read the schemas.
+    kind, default = entry["type"], "absent" if entry.get("default") is None else entry["default"]
+    if default == "null":
         return None
     if kind.startswith("[]"):
         return []

@@ -102,7 +102,7 @@ class ConsumerGroupMemberMetadataValue(Message, api_key=5, versions=range(0, 1),
     subscribed_topic_regex:  str | None = field("string", nullable="0+")
     rebalance_timeout_ms:    int        = field("int32", default=-1)
     server_assignor:         str | None = field("string", nullable="0+")
-    classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None = field("ClassicMemberMetadata", nullable="0+", default=None, tag=0)
+    classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None = field("ClassicMemberMetadata", nullable="0+", tag=0)
 
     class ClassicMemberMetadata(Struct):
         session_timeout_ms:  int = field("int32")
@@ -150,7 +150,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, api_key=8, versions=ran
     class TopicPartitions(Struct):
         topic_id:          bytes     = field("uuid")
         partitions:        list[int] = field("[]int32")
-        assignment_epochs: list[int] | None = field("[]int32", nullable="0+", default=None, tag=0)
+        assignment_epochs: list[int] | None = field("[]int32", nullable="0+", tag=0)
 
 
 class ShareGroupMemberMetadataKey(Message, api_key=10, versions=range(0, 1)):
@@ -250,7 +250,7 @@ class StreamsGroupMetadataValue(Message, api_key=17, versions=range(0, 1), flexi
     epoch:                             int = field("int32")
     metadata_hash:                     int = field("int64")
     validated_topology_epoch:          int = field("int32", default=-1, tag=0)
-    last_assignment_configs:           list[StreamsGroupMetadataValue.LastAssignmentConfig] | None = field("[]LastAssignmentConfig", nullable="0+", default=None, tag=1)
+    last_assignment_configs:           list[StreamsGroupMetadataValue.LastAssignmentConfig] | None = field("[]LastAssignmentConfig", nullable="0+", tag=1)
     stored_description_topology_epoch: int = field("int32", default=-1, tag=2)
     failed_description_topology_epoch: int = field("int32", default=-1, tag=3)
 
@@ -327,7 +327,7 @@ class StreamsGroupCurrentMemberAssignmentValue(Message, api_key=22, versions=ran
     class TaskIds(Struct):
         subtopology_id:    str       = field("string")
         partitions:        list[int] = field("[]int32")
-        assignment_epochs: list[int] | None = field("[]int32", nullable="0+", default=None, tag=0)
+        assignment_epochs: list[int] | None = field("[]int32", nullable="0+", tag=0)
 
 
 class StreamsGroupTopologyKey(Message, api_key=23, versions=range(0, 1)):
