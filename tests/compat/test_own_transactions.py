@@ -1,0 +1,287 @@
+"""Ottla's own transactional producer against Ottla and against Apache Kafka: the same calls, the same outcomes."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ottla import Admin, Consumer, ErrorCode, KafkaError, Producer
+from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal
+from ottla.client.transaction_requests import GroupMetadata
+from ottla.clock import monotonic
+from ottla.types import TopicPartition
+
+
+@pytest.fixture
+def admin(broker: Any) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=broker.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def producer(broker: Any, topic: str, admin: Admin) -> Iterator[Producer]:
+    admin.create_topic(topic, partitions=2)
+    with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic, max_block_ms=30_000) as client:
+        client.init_transactions()
+        yield client
+
+
+@pytest.fixture(params=["as finalized", "by request"])
+def both_ways(request: pytest.FixtureRequest, producer: Producer) -> Producer:
+    """Partitions added by writing to them, each transaction with its own epoch; or added by request, as of old."""
+    if request.param == "by request":
+        use_old_protocol(producer)
+    return producer
+
+
+def use_old_protocol(producer: Producer) -> None:
+    producer._async._transactions.transaction_version = lambda: 1  # type: ignore[union-attr]
+
+
+def committed(bootstrap: str, topic: str, partition: int = 0, isolation: str = "read_committed") -> list[str]:
+    """The values that a reader sees, up to the end of now."""
+    place = TopicPartition(topic, partition)
+    settings = {"bootstrap_servers": bootstrap, "auto_offset_reset": "earliest", "isolation_level": isolation}
+    with Consumer(None, **settings) as consumer:
+        consumer.assign([place])
+        (end,) = consumer.end_offsets([place]).values()
+        values: list[str] = []
+        for _ in range(200):
+            if consumer.position(place) >= end:
+                return values
+            values += [record.value.decode() for record in consumer.poll(500)]
+    raise AssertionError(f"stuck before {end}")
+
+
+def eventually(holds: Callable[[], bool], patience_s: float = 20) -> None:
+    """A commit is answered before its markers are everywhere."""
+    deadline = monotonic() + patience_s
+    while not holds():
+        assert monotonic() < deadline, "it never came to hold"
+
+
+def test_commits_show_and_aborts_do_not(broker: Any, both_ways: Producer, topic: str) -> None:
+    """E1, E8."""
+    for number in range(6):
+        both_ways.begin_transaction()
+        for partition in (0, 1):
+            both_ways.send(topic, f"{number}", partition=partition)
+        if number % 2:
+            both_ways.flush()  # what is aborted has been stored first
+            both_ways.abort_transaction()
+        else:
+            both_ways.commit_transaction()
+    for partition in (0, 1):
+        eventually(lambda p=partition: committed(broker.bootstrap, topic, p) == ["0", "2", "4"])
+        everything = committed(broker.bootstrap, topic, partition, "read_uncommitted")
+        assert everything == [f"{number}" for number in range(6)]
+
+
+def test_a_block_commits_or_aborts_as_a_whole(broker: Any, both_ways: Producer, topic: str) -> None:
+    with both_ways.transaction():
+        both_ways.send(topic, "kept", partition=0)
+    with pytest.raises(ZeroDivisionError), both_ways.transaction():
+        both_ways.send(topic, "dropped", partition=0)
+        raise ZeroDivisionError
+    with both_ways.transaction():
+        pass  # nothing to commit is fine
+    with both_ways.transaction():
+        both_ways.send(topic, "kept too", partition=0)
+    eventually(lambda: committed(broker.bootstrap, topic) == ["kept", "kept too"])
+
+
+def test_offsets_are_committed_with_the_records(broker: Any, both_ways: Producer, admin: Admin, topic: str) -> None:
+    """E9."""
+    place, group = TopicPartition(topic, 1), f"{topic}-group"
+
+    def position() -> int | None:
+        found = admin.list_group_offsets(group).get(place)
+        return None if found is None else found.offset
+
+    with both_ways.transaction():
+        both_ways.send(topic, "one", partition=0)
+        both_ways.send_offsets_to_transaction({place: 7}, group)
+    eventually(lambda: position() == 7)
+    with pytest.raises(ZeroDivisionError), both_ways.transaction():
+        both_ways.send_offsets_to_transaction({(topic, 1): 9}, group)
+        raise ZeroDivisionError
+    with both_ways.transaction():
+        both_ways.send_offsets_to_transaction({}, group)
+    assert position() == 7
+    with both_ways.transaction():
+        both_ways.send_offsets_to_transaction({place: 12}, GroupMetadata(group))
+    eventually(lambda: position() == 12)
+
+
+def test_a_member_that_was_replaced_may_only_abort(broker: Any, both_ways: Producer, topic: str) -> None:
+    """KIP-447, E9: a zombie is fenced by its group's generation, and the producer lives on."""
+    both_ways.begin_transaction()
+    both_ways.send(topic, "from a zombie", partition=0)
+    with pytest.raises(TransactionAbortable) as caught:
+        both_ways.send_offsets_to_transaction({(topic, 1): 3}, GroupMetadata(f"{topic}-group", 5, "ghost"))
+    assert caught.value.code in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+    with pytest.raises(TransactionAbortable):
+        both_ways.commit_transaction()
+    with pytest.raises(TransactionAbortable):
+        both_ways.send(topic, "more", partition=0)
+    both_ways.abort_transaction()
+    with both_ways.transaction():
+        both_ways.send(topic, "alive", partition=0)
+    eventually(lambda: committed(broker.bootstrap, topic) == ["alive"])
+
+
+def test_the_next_instance_fences_the_last(broker: Any, both_ways: Producer, topic: str) -> None:
+    """E9: what the old one left open is aborted, and it never gets another word in."""
+    both_ways.begin_transaction()
+    both_ways.send(topic, "left open", partition=0)
+    both_ways.flush()
+    with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic) as successor:
+        successor.init_transactions()
+        with pytest.raises(TransactionFatal) as caught:
+            both_ways.commit_transaction()
+        assert caught.value.code == ErrorCode.PRODUCER_FENCED
+        with pytest.raises(TransactionFatal):
+            both_ways.abort_transaction()
+        with pytest.raises(TransactionFatal):
+            both_ways.send(topic, "late", partition=0)
+        with successor.transaction():
+            successor.send(topic, "new", partition=0)
+        eventually(lambda: committed(broker.bootstrap, topic) == ["new"])
+
+
+def test_a_fenced_producer_that_writes_learns_it_at_the_abort(broker: Any, both_ways: Producer, topic: str) -> None:
+    """PROTOCOL 11.10: INVALID_PRODUCER_EPOCH from a leader is abortable; the coordinator's word is final."""
+    both_ways.begin_transaction()
+    both_ways.send(topic, "first", partition=0)
+    both_ways.flush()
+    with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic) as successor:
+        successor.init_transactions()
+    delivery = both_ways.send(topic, "second", partition=0)
+    both_ways.flush()
+    assert isinstance(delivery.exception(), KafkaError)
+    with pytest.raises(KafkaError):
+        both_ways.commit_transaction()
+    with pytest.raises(TransactionFatal):
+        both_ways.abort_transaction()
+    assert committed(broker.bootstrap, topic) == []
+
+
+def test_a_record_too_large_spoils_only_its_transaction(broker: Any, admin: Admin, topic: str) -> None:
+    """PROTOCOL 11.10: MESSAGE_TOO_LARGE is abortable, and the numbers start afresh."""
+    admin.create_topic(topic, partitions=1, configs={"max.message.bytes": "1000"})
+    with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        for version in (2, 1):
+            if version == 1:
+                use_old_protocol(producer)
+            producer.begin_transaction()
+            good = producer.send(topic, "small")
+            producer.flush()
+            bad = producer.send(topic, b"x" * 5_000)
+            with pytest.raises(TransactionAbortable) as caught:
+                producer.commit_transaction()
+            assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+            assert good.exception() is None and bad.exception() is not None
+            producer.abort_transaction()
+            with producer.transaction():
+                producer.send(topic, f"after {version}")
+        eventually(lambda: committed(broker.bootstrap, topic) == ["after 2", "after 1"])
+
+
+def test_closing_aborts_what_is_open(broker: Any, producer: Producer, topic: str) -> None:
+    producer.begin_transaction()
+    producer.send(topic, "open", partition=0)
+    producer.flush()
+    producer.close()
+    with Producer(bootstrap_servers=broker.bootstrap) as plain:
+        plain.send(topic, "plain", partition=0)
+    # The reader would wait behind an open transaction.
+    eventually(lambda: committed(broker.bootstrap, topic) == ["plain"])
+
+
+def test_a_prepared_transaction_outlives_its_producer(
+    broker: Any, admin: Admin, both_ways: Producer, topic: str
+) -> None:
+    """Prepared by one process, decided by another, with a ledger entry in the same transaction."""
+    place, group = TopicPartition(topic, 1), f"{topic}-ledger"
+    both_ways.begin_transaction()
+    both_ways.send(topic, "prepared", partition=0)
+    prepared = both_ways.prepare_transaction()
+    both_ways.close()
+    assert committed(broker.bootstrap, topic) == []
+    admin.commit_prepared(prepared, offsets={place: 8}, group=group)
+    eventually(lambda: committed(broker.bootstrap, topic) == ["prepared"])
+    eventually(lambda: place in admin.list_group_offsets(group))
+    assert admin.list_group_offsets(group)[place].offset == 8
+    admin.commit_prepared(prepared)  # once more changes nothing
+    with pytest.raises(TransactionFatal):
+        admin.abort_prepared(prepared)
+
+
+def test_a_prepared_transaction_can_be_aborted(broker: Any, admin: Admin, producer: Producer, topic: str) -> None:
+    producer.begin_transaction()
+    producer.send(topic, "prepared", partition=0)
+    prepared = producer.prepare_transaction()
+    admin.abort_prepared(prepared)
+    admin.abort_prepared(prepared)
+    producer.close()
+    with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic) as successor:
+        successor.init_transactions()
+        with pytest.raises(TransactionFatal):
+            admin.commit_prepared(prepared)
+        with successor.transaction():
+            successor.send(topic, "next", partition=0)
+    eventually(lambda: committed(broker.bootstrap, topic) == ["next"])
+
+
+def test_nothing_prepared_is_committed_without_a_word(
+    broker: Any, admin: Admin, producer: Producer, topic: str
+) -> None:
+    """A task without rows still has its ledger entry."""
+    place, group = TopicPartition(topic, 0), f"{topic}-ledger"
+    producer.begin_transaction()
+    empty = producer.prepare_transaction()
+    assert empty.is_empty
+    admin.commit_prepared(empty)
+    admin.commit_prepared(empty, offsets={place: 1}, group=group)
+    eventually(lambda: place in admin.list_group_offsets(group))
+
+
+@pytest.mark.slow
+def test_a_transaction_that_takes_too_long_is_aborted(broker: Any, admin: Admin, topic: str) -> None:
+    """PROTOCOL 11.8: the coordinator ends it. With an epoch for each transaction its producer may go on."""
+    admin.create_topic(topic, partitions=1)
+    with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic, transaction_timeout_ms=500) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, "slow", partition=0)
+        producer.flush()
+        eventually(lambda: admin.describe_transactions([topic])[0].state == "CompleteAbort", 40)
+        late = producer.send(topic, "late", partition=0)
+        producer.flush()
+        assert late.exception() is not None
+        with pytest.raises(TransactionAbortable):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, "in time", partition=0)
+        eventually(lambda: committed(broker.bootstrap, topic) == ["in time"])
+
+
+def test_a_timeout_the_brokers_do_not_allow_is_fatal(broker: Any, topic: str) -> None:
+    settings = {"bootstrap_servers": broker.bootstrap, "transactional_id": topic}
+    with Producer(None, transaction_timeout_ms=2_000_000_000, **settings) as producer:
+        with pytest.raises(TransactionFatal) as caught:
+            producer.init_transactions()
+        assert caught.value.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        with pytest.raises(TransactionFatal):
+            producer.begin_transaction()
+
+
+def test_two_phase_commit_is_refused_where_it_is_off(broker: Any, topic: str) -> None:
+    """KIP-939: neither broker allows it unless it is switched on."""
+    settings = {"bootstrap_servers": broker.bootstrap, "transactional_id": topic}
+    with Producer(None, transaction_two_phase_commit_enable=True, **settings) as producer:
+        with pytest.raises(TransactionFatal) as caught:
+            producer.init_transactions()
+    assert caught.value.code in (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION)
