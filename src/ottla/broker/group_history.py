@@ -103,7 +103,7 @@ def in_words(event: Rebalanced) -> str:
     >>> in_words(Rebalanced("g", 2, 0, 40, "range", "a-1", [Cause("left", "b-2", "closed")], {}, {"a-1": {}}))
     "group g: generation 2 after 40 ms, 1 member, because b-2 left ('closed')"
     """
-    causes = [f"{who} {what}".lstrip() + (f" ({reason!r})" if reason else "") for what, who, reason in event.causes[:3]]
+    causes = [cause.in_words() for cause in event.causes[:3]]
     if len(event.causes) > 3:
         causes.append(f"and {len(event.causes) - 3} more")
     members = "1 member" if len(event.after) == 1 else f"{len(event.after)} members"

@@ -195,7 +195,7 @@ def test_even_a_note_that_cannot_be_taken_disturbs_nobody(
 
 
 def test_notes_that_wait_are_bounded(world: CoordinatorWorld) -> None:
-    history, metadata = history_of(world)
+    history, _ = history_of(world)
 
     def flood() -> None:
         for number in range(WAITING_MAX + 500):
@@ -240,8 +240,6 @@ def test_the_note_of_a_very_large_group_counts_instead_of_naming(world: Coordina
 def test_words_and_json_of_a_rebalance() -> None:
     causes = [Cause("coordinator moved", "a"), Cause("left", "b", "bye"), *[Cause("joined", "c")] * 3]
     words = in_words(event(2, causes=causes, after={"a": {}, "c": {}}))
-    assert (
-        words
-        == "group g: generation 2 after 1 ms, 2 members, because a coordinator moved; b left ('bye'); c joined; and 2 more"
-    )
+    because = "coordinator moved (a); b left ('bye'); c joined; and 2 more"
+    assert words == f"group g: generation 2 after 1 ms, 2 members, because {because}"
     assert to_json(event())["duration_ms"] == 1
