@@ -11,8 +11,10 @@ from ottla.client.admin import AsyncAdmin
 from ottla.client.admin_groups import GroupAdmin
 from ottla.client.admin_prepared import PreparedAdmin
 from ottla.client.admin_transactions import TransactionAdmin
+from ottla.client.callers_thread import CallersThread
 from ottla.client.consumer import AsyncConsumer, PartitionLike
 from ottla.client.delivery import Delivery
+from ottla.client.group_consumer import GroupConsumer
 from ottla.client.model import (
     ApiVersionRange,
     ClusterDescription,
@@ -43,13 +45,15 @@ class LoopThread:
         self.process = object()
         """Stands for this process; a child made by fork() has another."""
 
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine on the loop and waits for it. Ctrl-C breaks it off."""
+    def call(self, coroutine: Coroutine[Any, Any, T], work_here: CallersThread | None = None) -> T:
+        """Runs a coroutine on the loop and waits for it (doing what comes with `work_here`). Ctrl-C breaks it off."""
         loop = self._running_loop()
         if asyncio._get_running_loop() is loop:
             coroutine.close()
             raise OttlaError("a blocking call inside a callback would wait for itself", "Use the async client there.")
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        if work_here is not None:
+            return work_here.wait(future)
         try:
             return future.result()
         except BaseException:
@@ -80,6 +84,8 @@ os.register_at_fork(after_in_child=_io.__init__)  # type: ignore[misc]
 class _Blocking(abc.ABC):
     """What the three faces share: calls go to the loop thread of the process that made the client."""
 
+    _work_here: CallersThread | None = None
+
     def __init__(self) -> None:
         self._process = _io.process
 
@@ -89,7 +95,7 @@ class _Blocking(abc.ABC):
         except OttlaError:
             coroutine.close()
             raise
-        return _io.call(coroutine)
+        return _io.call(coroutine, self._work_here)
 
     def _check_process(self) -> None:
         if self._process is not _io.process:
@@ -251,11 +257,11 @@ class Producer(Transactional, _Blocking):
         return self._call(self._async.close(timeout_ms))
 
 
-class Consumer(_Blocking):
-    """Reads records of the partitions that it is assigned. As AsyncConsumer, for one thread at a time.
+class Consumer(GroupConsumer, _Blocking):
+    """Reads records, with a group or alone. As AsyncConsumer, for one thread at a time.
 
-    >>> with Consumer({"bootstrap.servers": "127.0.0.1:9092"}, auto_offset_reset="earliest") as consumer:
-    ...     consumer.assign([("orders", 0)])
+    >>> with Consumer({"bootstrap.servers": "127.0.0.1:9092"}, group_id="billing") as consumer:
+    ...     consumer.subscribe(["orders"])
     ...     for record in consumer.poll(1000):
     ...         print(record.offset, record.value)
     """
@@ -264,22 +270,32 @@ class Consumer(_Blocking):
         super().__init__()
         self._async = AsyncConsumer(settings, **keywords)
         self._one_at_a_time = threading.Lock()
+        self._owner: int | None = None
+        self._work_here = CallersThread()
+        self._here = self._work_here.wrap
         self.config = self._async.config
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._owner == threading.get_ident():  # a listener, called while its own thread is in poll()
+            return super()._call(coroutine)
         if not self._one_at_a_time.acquire(blocking=False):
             coroutine.close()
             raise OttlaError(
                 "a consumer is not safe for use by several threads at once",
                 "Give each thread its own consumer; only wakeup() may be called from another thread.",
             )
+        self._owner = threading.get_ident()
         try:
             return super()._call(coroutine)
         finally:
+            self._owner = None
             self._one_at_a_time.release()
 
-    def close(self) -> None:
-        return self._call(self._async.close())
+    def __exit__(self, *failure: object) -> None:
+        return self._call(self._async.__aexit__(*failure))
+
+    def close(self, timeout_ms: int | None = None) -> None:
+        return self._call(self._async.close(timeout_ms))
 
     def assign(self, partitions: Iterable[PartitionLike]) -> None:
         return self._call(self._async.assign(partitions))
@@ -327,9 +343,14 @@ class Consumer(_Blocking):
         return self._call(self._async.poll(timeout_ms, max_records=max_records))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
+        backlog = self._async._backlog
         while True:
-            yield from self.poll(60_000)
+            self._call(self._async._fill_backlog())
+            while backlog:
+                (topic, partition), record = backlog.popleft()
+                yield ConsumerRecord(topic, partition, *record)
 
     def wakeup(self) -> None:
         """Makes a poll() that waits in another thread, or the next one, raise WakeupError."""
-        return super()._call(self._async.wakeup())
+        self._check_process()
+        return _io.call(self._async.wakeup())

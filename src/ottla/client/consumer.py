@@ -1,20 +1,29 @@
-"""AsyncConsumer: reads the partitions it is given, from any place in them."""
+"""AsyncConsumer: reads topics together with a group, or partitions of one's own choice, from any place in them."""
 
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Self
 
+from ottla.assignors import Assignor
+from ottla.assignors.choosing import SETTING, choose_assignors
 from ottla.client.fetcher import Fetcher
+from ottla.client.group_consumer import AsyncGroupConsumer, PartitionLike, as_partition
+from ottla.client.group_side import GroupSide
 from ottla.client.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndTimestamp, Records, TopicDescription
 from ottla.client.network import Network
 from ottla.client.offset_lookup import list_offsets
 from ottla.client.positions import PartitionState, Positions
 from ottla.client.settings import ConsumerConfig, build
+from ottla.client.subscription import Kind, Subscription
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.protocol.record_batch import Record
 from ottla.types import TopicPartition
 
-PartitionLike = TopicPartition | tuple[str, int]
+__all__ = ["AsyncConsumer", "PartitionLike", "WakeupError", "as_partition"]
+
+CLOSE_TIMEOUT_MS = 30_000
 
 
 class WakeupError(OttlaError):
@@ -24,11 +33,11 @@ class WakeupError(OttlaError):
         super().__init__("poll() was woken up")
 
 
-class AsyncConsumer:
-    """Reads records of the partitions that it is assigned.
+class AsyncConsumer(AsyncGroupConsumer):
+    """Reads records, together with the other members of its group or alone.
 
-    >>> async with AsyncConsumer({"bootstrap.servers": "127.0.0.1:9092"}, auto_offset_reset="earliest") as consumer:
-    ...     await consumer.assign([("orders", 0), ("orders", 1)])
+    >>> async with AsyncConsumer({"bootstrap.servers": "127.0.0.1:9092"}, group_id="billing") as consumer:
+    ...     await consumer.subscribe(["orders"])         # or assign([("orders", 0)]), without a group
     ...     records = await consumer.poll(1000)          # waits up to a second for the first of them
     ...     for record in records:
     ...         print(record.partition, record.offset, record.value)
@@ -44,6 +53,7 @@ class AsyncConsumer:
         rng: random.Random | None = None,
         **keywords: Any,
     ) -> None:
+        settings, keywords, assignors = take_assignors(settings, keywords)
         self.config = build(ConsumerConfig, settings, keywords)
         self._network = Network(
             self.config, allow_auto_topic_creation=self.config.allow_auto_create_topics, clock=clock, rng=rng
@@ -53,17 +63,34 @@ class AsyncConsumer:
         self._fetcher = Fetcher(self.config, self._positions, self._network.view, **parts)  # type: ignore[arg-type]
         self._network.add(self._positions)
         self._network.add(self._fetcher)
+        self._subscription = Subscription()
+        self._group: GroupSide | None = None
+        if self.config.group_id is not None:
+            self._group = GroupSide(
+                self.config, assignors, self._network, self._positions, self._subscription, self._consumed
+            )
         self._woken = False
+        self._is_polling = False
+        self._backlog: deque[tuple[TopicPartition, Record]] = deque()
+        """Records of a poll() that the iterator has not given out yet."""
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        # Whoever leaves with an error has not processed all it was given: nothing is committed for it.
+        await self._close(CLOSE_TIMEOUT_MS, commits=failure is None)
 
-    async def close(self) -> None:
-        """Closes the connections."""
-        await self._network.close()
+    async def close(self, timeout_ms: int | None = None) -> None:
+        """Commits (where enable.auto.commit is on), leaves the group, closes the connections."""
+        await self._close(CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms, commits=True)
+
+    async def _close(self, timeout_ms: int, *, commits: bool) -> None:
+        try:
+            if self._group is not None and self._network.is_started and not self._network.is_closed:
+                await self._group.close(timeout_ms, commits=commits)
+        finally:
+            await self._network.close()
 
     # --- what to read -------------------------------------------------------------------------------------
 
@@ -73,7 +100,20 @@ class AsyncConsumer:
         >>> await consumer.assign([TopicPartition("orders", 0), ("orders", 1)])
         """
         self._network.start()
-        self._positions.assign([as_partition(partition) for partition in partitions], self._network.now())
+        chosen = [as_partition(partition) for partition in partitions]
+        if not chosen:
+            await self.unsubscribe()
+            return
+        self._subscription.assign()
+        added = [partition for partition in chosen if partition not in self._positions.states]
+        if self._group is not None:
+            # What is about to be left is committed; as the partitions are ours alone, nobody waits for it.
+            self._group.auto_commit_now()
+            self._group.commits.forget(added)
+        self._positions.assign(chosen, self._network.now())
+        if self._group is not None:
+            for partition in added:
+                self._group.lookup.begin(partition)
         self._network.wake()
 
     async def assignment(self) -> set[TopicPartition]:
@@ -116,6 +156,7 @@ class AsyncConsumer:
         if offset < 0:
             raise OttlaError(f"seek offset must not be a negative number: {offset}", "Use seek_to_beginning().")
         self._state(partition).move_to(offset)
+        self._drop_backlog({as_partition(partition)})
         self._network.wake()
 
     async def seek_to_beginning(self, partitions: Iterable[PartitionLike] = ()) -> None:
@@ -138,7 +179,7 @@ class AsyncConsumer:
         if not known or state.position is None:
             detail = f"the position of {as_partition(partition)} was not found within {timeout_ms} ms"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
-        return state.position
+        return self._consumed().get(as_partition(partition), state.position)
 
     async def lag(self, partition: PartitionLike) -> int | None:
         """How many offsets lie between the position and the end, as of the last fetch; None before the first."""
@@ -170,13 +211,39 @@ class AsyncConsumer:
     # --- reading ------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> Records:
-        """The next records: at once if there are any, else as soon as some come, else none after `timeout_ms`."""
+        """The next records: at once if there are any, else as soon as some come, else none after `timeout_ms`.
+
+        Rebalances of the group happen in here, and so do the calls of the listener.
+        """
         self._network.start()
+        if self._is_polling:
+            raise OttlaError("poll() is already running", "Give each task its own consumer.")
+        self._is_polling = True
+        if self._group is not None:
+            self._group.membership.enter_poll(self._network.now())
+        try:
+            return await self._poll(timeout_ms, self.config.max_poll_records if max_records is None else max_records)
+        finally:
+            self._is_polling = False
+            if self._group is not None:
+                self._group.membership.leave_poll(self._network.now())
+
+    async def _poll(self, timeout_ms: int, limit: int) -> Records:
+        if self._subscription.kind is Kind.NONE:
+            raise OttlaError(
+                "Consumer is not subscribed to any topics or assigned any partitions", "Call subscribe() or assign()."
+            )
         self._raise_if_lost()
-        limit = self.config.max_poll_records if max_records is None else max_records
+        if self._backlog:
+            return self._take_backlog()
         deadline = self._network.now() + timeout_ms
+        if self._group is not None:
+            self._group.auto_commit_if_due(self._network.now())
         while True:
             self._raise_errors()
+            if self._group is not None:
+                await self._group.take_part()
+                self._raise_errors()
             taken = self._fetcher.take(limit)
             if taken:
                 self._network.wake()  # fetches the next while the user works on these
@@ -188,8 +255,40 @@ class AsyncConsumer:
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         while True:
-            for record in await self.poll(60_000):
-                yield record
+            await self._fill_backlog()
+            while self._backlog:
+                (topic, partition), record = self._backlog.popleft()
+                yield ConsumerRecord(topic, partition, *record)
+
+    async def _fill_backlog(self) -> None:
+        """Waits for records to iterate over. A commit meanwhile counts only those that were given out."""
+        if not self._backlog:
+            records = await self.poll(60_000)
+            for partition, batch in records.by_partition.items():
+                self._backlog.extend((partition, record) for record in batch)
+
+    def _take_backlog(self) -> Records:
+        """What an iteration that was broken off has left."""
+        taken: dict[TopicPartition, list[Record]] = {}
+        for partition, record in self._backlog:
+            taken.setdefault(partition, []).append(record)
+        self._backlog.clear()
+        return Records(taken)
+
+    def _drop_backlog(self, partitions: set[TopicPartition]) -> None:
+        if self._backlog:
+            kept = [entry for entry in self._backlog if entry[0] not in partitions]
+            self._backlog.clear()
+            self._backlog.extend(kept)
+
+    def _consumed(self) -> dict[TopicPartition, int]:
+        """How far the user is: past everything that poll() or the iterator has given out."""
+        states = self._positions.states
+        consumed = {partition: state.position for partition, state in states.items() if state.position is not None}
+        for partition, record in reversed(self._backlog):
+            if partition in consumed:
+                consumed[partition] = record.offset
+        return consumed
 
     async def wakeup(self) -> None:
         """Makes a poll() that waits, or the next one, raise WakeupError."""
@@ -199,6 +298,8 @@ class AsyncConsumer:
     # --- helpers ------------------------------------------------------------------------------------------
 
     def _is_worth_a_look(self) -> bool:
+        if self._group is not None and self._group.needs_user:
+            return True
         return self._woken or bool(self._positions.errors) or self._fetcher.has_records
 
     def _raise_errors(self) -> None:
@@ -207,6 +308,8 @@ class AsyncConsumer:
             raise WakeupError()
         if self._positions.errors:
             raise self._positions.errors.pop(0)
+        if self._group is not None:
+            self._group.raise_errors()
 
     def _raise_if_lost(self) -> None:
         lost = self._positions.without_position()
@@ -224,6 +327,7 @@ class AsyncConsumer:
         chosen = [as_partition(partition) for partition in partitions] or list(self._positions.states)
         for partition in chosen:
             self._positions.state(partition).move_to(None, to)
+        self._drop_backlog(set(chosen))
         self._network.wake()
 
     async def _offsets(self, partitions: Iterable[PartitionLike], at: int) -> dict[TopicPartition, int]:
@@ -234,14 +338,17 @@ class AsyncConsumer:
         return await list_offsets(self._network, wanted, isolation_level=self.config.isolation_level)
 
 
-def as_partition(partition: PartitionLike) -> TopicPartition:
-    """A TopicPartition from one, or from a plain (topic, partition)."""
-    if isinstance(partition, TopicPartition):
-        return partition
-    try:
-        topic, index = partition
-    except (TypeError, ValueError):
-        topic = index = None  # type: ignore[assignment]
-    if not isinstance(topic, str) or not isinstance(index, int):
-        raise OttlaError(f"not a partition: {partition!r}", 'Write TopicPartition("orders", 0) or ("orders", 0).')
-    return TopicPartition(topic, index)
+def take_assignors(
+    settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], list[Assignor]]:
+    """The settings with assignors by name in them, where classes may have been, and the assignors themselves."""
+    settings, keywords = dict(settings or {}), dict(keywords)
+    chosen: Any = None
+    for where, name in ((settings, SETTING), (keywords, SETTING.replace(".", "_"))):
+        if where.get(name) is not None:
+            chosen = where[name]
+    assignors = choose_assignors(ConsumerConfig.partition_assignment_strategy if chosen is None else chosen)
+    for where, name in ((settings, SETTING), (keywords, SETTING.replace(".", "_"))):
+        if where.get(name) is not None:
+            where[name] = [assignor.name for assignor in assignors]
+    return settings, keywords, assignors

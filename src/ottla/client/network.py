@@ -95,6 +95,11 @@ class Network:
         self._waiters.clear()
 
     @property
+    def is_started(self) -> bool:
+        """Whether it has ever been used, and so belongs to an event loop."""
+        return self._loop is not None
+
+    @property
     def is_closed(self) -> bool:
         return self._closed
 

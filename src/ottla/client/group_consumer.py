@@ -1,0 +1,201 @@
+"""The consumer's calls about its group: subscribe, commit, committed. Mixed into AsyncConsumer and Consumer."""
+
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from ottla.client.admin_groups import AsyncGroupAdmin
+from ottla.client.group_model import CommittedOffset
+from ottla.client.group_side import CommitCallback, GroupSide
+from ottla.client.network import Network
+from ottla.client.positions import Positions
+from ottla.client.settings import ConsumerConfig
+from ottla.client.subscription import Subscription, check_pattern, check_topics
+from ottla.client.transaction_requests import GroupMetadata
+from ottla.errors import OttlaError
+from ottla.types import TopicPartition
+
+PartitionLike = TopicPartition | tuple[str, int]
+OffsetLike = int | CommittedOffset
+
+
+class AsyncGroupConsumer:
+    """The part of AsyncConsumer that is about groups."""
+
+    config: ConsumerConfig
+    _network: Network
+    _positions: Positions
+    _subscription: Subscription
+    _group: GroupSide | None
+    _consumed: Callable[[], dict[TopicPartition, int]]
+
+    async def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: re.Pattern[str] | str | None = None,
+        listener: Any = None,
+    ) -> None:
+        """Reads these topics, or all that match `pattern`, together with the group. Replaces what was before.
+
+        An empty list unsubscribes. The group decides about partitions inside the next calls of poll().
+
+        >>> await consumer.subscribe(["orders"], listener=MyListener())
+        >>> await consumer.subscribe(pattern=re.compile("orders-.*"))
+        """
+        if pattern is not None and topics is not None:
+            raise OttlaError("subscribe() takes topics or a pattern, not both")
+        if pattern is not None:
+            checked = check_pattern(pattern)
+            group = self._group_side()
+            self._network.start()
+            group.subscribe_pattern(checked, listener)
+            return
+        names = check_topics(topics)
+        if not names:
+            await self.unsubscribe()
+            return
+        group = self._group_side()
+        self._network.start()
+        group.subscribe_topics(names, listener)
+
+    async def unsubscribe(self) -> None:
+        """Reads nothing any more: commits (where enable.auto.commit is on) and leaves the group."""
+        self._network.start()
+        if self._group is not None:
+            await self._group.unsubscribe(self.config.default_api_timeout_ms)
+        else:
+            self._subscription.clear()
+            self._positions.assign([], self._network.now())
+
+    async def subscription(self) -> set[str]:
+        """The topics subscribed to; for a pattern, those that match as far as is known."""
+        return set(self._subscription.topics or ())
+
+    async def commit(
+        self, offsets: Mapping[PartitionLike, OffsetLike] | None = None, timeout_ms: int | None = None
+    ) -> None:
+        """Commits everything given out so far, or these offsets, and waits until that is safe.
+
+        An offset is the one of the next record to read: of the last one processed, plus one.
+
+        >>> await consumer.commit({("orders", 0): 42})
+        """
+        group = self._group_side()
+        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        try:
+            await group.commit(self._offsets_to_commit(offsets), timeout_ms)
+        finally:
+            await group.run_callbacks()
+
+    async def commit_async(
+        self, offsets: Mapping[PartitionLike, OffsetLike] | None = None, callback: CommitCallback | None = None
+    ) -> None:
+        """Commits without waiting. `callback(offsets, error)` is called in a later poll(), commit() or close()."""
+        group = self._group_side()
+        self._network.start()
+        group.commit_later(self._offsets_to_commit(offsets), callback)
+
+    async def committed(
+        self, partitions: Iterable[PartitionLike], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """What the group has committed, for each of these partitions; None where it has not."""
+        self._group_side()
+        self._network.start()
+        wanted = [as_partition(partition) for partition in partitions]
+        if not wanted:
+            return {}
+        admin = AsyncGroupAdmin()
+        admin._network = self._network
+        require_stable = self.config.isolation_level == "read_committed"
+        assert self.config.group_id is not None
+        found = await admin.list_group_offsets(self.config.group_id, wanted, require_stable=require_stable)
+        return {partition: found.get(partition) for partition in wanted}
+
+    async def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group, for a producer that commits offsets in a transaction."""
+        return self._group_side().metadata()
+
+    async def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
+        """Has the group rebalance, in the next poll()."""
+        self._group_side().membership.request_rejoin(reason)
+        self._network.wake()
+
+    def _group_side(self) -> GroupSide:
+        if self._group is None:
+            raise OttlaError(
+                "To use the group management or offset commit APIs, you must provide a valid group.id",
+                'Pass group_id="…" to the consumer, or use assign() and seek().',
+            )
+        return self._group
+
+    def _offsets_to_commit(
+        self, offsets: Mapping[PartitionLike, OffsetLike] | None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        if offsets is None:
+            return {partition: CommittedOffset(at) for partition, at in self._consumed().items()}
+        chosen = {}
+        for partition, given in offsets.items():
+            committed = given if isinstance(given, CommittedOffset) else CommittedOffset(given)
+            if committed.offset < 0:
+                raise OttlaError(f"a negative offset for {as_partition(partition)}: {committed.offset}")
+            chosen[as_partition(partition)] = committed
+        return chosen
+
+
+class GroupConsumer:
+    """The part of Consumer that is about groups: each call of AsyncGroupConsumer, waited for."""
+
+    _async: Any
+    _call: Callable[[Coroutine[Any, Any, Any]], Any]
+    _here: Callable[[Any], Any]
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: re.Pattern[str] | str | None = None,
+        listener: Any = None,
+    ) -> None:
+        """As AsyncConsumer.subscribe; the listener is called in the thread that polls, and may use the consumer."""
+        here = None if listener is None else self._here(listener)
+        return self._call(self._async.subscribe(topics, pattern=pattern, listener=here))
+
+    def unsubscribe(self) -> None:
+        return self._call(self._async.unsubscribe())
+
+    def subscription(self) -> set[str]:
+        return self._call(self._async.subscription())
+
+    def commit(self, offsets: Mapping[PartitionLike, OffsetLike] | None = None, timeout_ms: int | None = None) -> None:
+        return self._call(self._async.commit(offsets, timeout_ms))
+
+    def commit_async(
+        self, offsets: Mapping[PartitionLike, OffsetLike] | None = None, callback: CommitCallback | None = None
+    ) -> None:
+        here = None if callback is None else self._here(callback)
+        return self._call(self._async.commit_async(offsets, here))
+
+    def committed(
+        self, partitions: Iterable[PartitionLike], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        return self._call(self._async.committed(partitions, timeout_ms))
+
+    def group_metadata(self) -> GroupMetadata:
+        return self._call(self._async.group_metadata())
+
+    def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
+        return self._call(self._async.enforce_rebalance(reason))
+
+
+def as_partition(partition: PartitionLike) -> TopicPartition:
+    """A TopicPartition from one, or from a plain (topic, partition)."""
+    if isinstance(partition, TopicPartition):
+        return partition
+    try:
+        topic, index = partition
+    except (TypeError, ValueError):
+        topic = index = None  # type: ignore[assignment]
+    if not isinstance(topic, str) or not isinstance(index, int):
+        raise OttlaError(f"not a partition: {partition!r}", 'Write TopicPartition("orders", 0) or ("orders", 0).')
+    return TopicPartition(topic, index)

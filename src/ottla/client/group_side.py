@@ -1,0 +1,313 @@
+"""The side of a consumer that lives in a group: does the user's part of rebalances, commits, leaves. OWNER."""
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ottla.assignors.base import Assignor
+from ottla.client.commits import Commits, CommittedLookup
+from ottla.client.coordinator import CoordinatorFinder
+from ottla.client.group_model import CommittedOffset
+from ottla.client.membership import NO_GENERATION, Membership, Stage
+from ottla.client.network import Network
+from ottla.client.positions import Positions
+from ottla.client.rebalance_listener import tell
+from ottla.client.settings import ConsumerConfig
+from ottla.client.subscription import Subscription, TopicWatch
+from ottla.client.transaction_requests import GroupMetadata
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.api import ApiKey
+from ottla.types import TopicPartition
+
+log = logging.getLogger("ottla.client")
+
+LEAVE_TIMEOUT_MS = 5_000
+"""A coordinator that does not answer a goodbye is not waited for: the session ends by itself."""
+
+CommitCallback = Callable[[dict[TopicPartition, CommittedOffset], "KafkaError | None"], Any]
+
+
+class GroupSide:
+    """Membership, commits and committed positions of one consumer, driven from its poll()."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        assignors: list[Assignor],
+        network: Network,
+        positions: Positions,
+        subscription: Subscription,
+        consumed: Callable[[], dict[TopicPartition, int]],
+    ) -> None:
+        assert config.group_id is not None
+        self.config = config
+        self.listener: Any = None
+        self._network = network
+        self._positions = positions
+        self._subscription = subscription
+        self._consumed = consumed
+        parts: dict[str, Any] = {"backoff": network.backoff, "jitter": network.jitter}
+        self.coordinator = CoordinatorFinder(config.group_id, network.view, **parts)
+        self.membership = Membership(
+            config, network.view, self.coordinator, assignors, pin_topics=self._pin_topics, **parts
+        )
+        self.commits = Commits(config, self.coordinator, on_fenced=self.membership.note_fenced, **parts)
+        self.lookup = CommittedLookup(config, positions, self.coordinator, **parts)
+        self.watch = TopicWatch(
+            max_age_ms=config.metadata_max_age_ms,
+            exclude_internal=config.exclude_internal_topics,
+            on_topics=self._on_topics,
+            **parts,
+        )
+        # The coordinator comes last: the others may have just found out that they need it.
+        for decider in (self.membership, self.commits, self.lookup, self.watch, self.coordinator):
+            network.add(decider)
+        self._finished: deque[tuple[CommitCallback, dict[TopicPartition, CommittedOffset], KafkaError | None]] = deque()
+
+    # --- subscribing --------------------------------------------------------------------------------------
+
+    def subscribe_topics(self, topics: tuple[str, ...], listener: Any) -> None:
+        self._subscription.subscribe_topics(topics)
+        self.listener = listener
+        self.membership.want(topics, self._network.now())
+        self._network.wake()
+
+    def subscribe_pattern(self, pattern: re.Pattern[str], listener: Any) -> None:
+        self._subscription.subscribe_pattern(pattern)
+        self.listener = listener
+        self.watch.watch(pattern)
+        self._network.wake()
+
+    def _on_topics(self, topics: tuple[str, ...], now: int) -> None:
+        self._subscription.topics = topics
+        self.membership.want(topics, now)
+
+    def _pin_topics(self, topics: frozenset[str], now: int) -> None:
+        self._positions.pinned_topics = topics
+        self._positions.keep_topics(now)
+
+    async def unsubscribe(self, timeout_ms: int, *, commits: bool = True) -> None:
+        """Commits, gives everything up and says goodbye."""
+        if self._subscription.is_automatic:
+            await self._leave(timeout_ms, commits=commits)
+        elif commits:
+            await self.auto_commit(self._positions.states, timeout_ms)
+        self.watch.watch(None)
+        self._subscription.clear()
+        self._positions.assign([], self._network.now())
+
+    async def _leave(self, timeout_ms: int, *, commits: bool) -> None:
+        membership = self.membership
+        owned = list(self._positions.states)
+        try:
+            if commits and membership.has_generation:
+                await self.auto_commit(owned, timeout_ms)
+            if owned:
+                what = "on_partitions_revoked" if membership.has_generation else "on_partitions_lost"
+                await tell(self.listener, what, owned)
+        finally:
+            node_id = self.coordinator.find()
+            goodbye = membership.depart()
+            self._pin_topics(frozenset(), self._network.now())
+            if goodbye is not None and node_id is not None:
+                patience_ms = min(timeout_ms, LEAVE_TIMEOUT_MS)
+                try:
+                    await self._network.request(
+                        ApiKey.LEAVE_GROUP, goodbye, destination=node_id, timeout_ms=patience_ms
+                    )
+                except KafkaError as error:
+                    log.info("group %s was not told that a member leaves: %s", self.config.group_id, error)
+
+    async def close(self, timeout_ms: int, *, commits: bool) -> None:
+        """As unsubscribe, then waits for commits that are still on their way."""
+        try:
+            await self.unsubscribe(timeout_ms, commits=commits)
+            await self._network.until(lambda: self.commits.is_idle, timeout_ms)
+        finally:
+            await self.run_callbacks()
+
+    # --- the user's part of a rebalance -------------------------------------------------------------------
+
+    @property
+    def needs_user(self) -> bool:
+        return self.membership.needs_user or bool(self._finished) or bool(self.coordinator.errors)
+
+    def raise_errors(self) -> None:
+        for errors in (self.membership.errors, self.coordinator.errors):
+            if errors:
+                raise errors.pop(0)
+        if self.membership.stage is Stage.FENCED:
+            raise self.membership.fenced_error()
+
+    async def take_part(self) -> None:
+        """Revokes, assigns or loses partitions as the group wants it, and tells the listener."""
+        await self.run_callbacks()
+        membership = self.membership
+        while not membership.errors:
+            if membership.stage is Stage.LOST:
+                await self._lose()
+            elif membership.stage is Stage.PREPARING:
+                await self._prepare()
+            elif membership.stage is Stage.ASSIGNED:
+                await self._accept()
+            else:
+                return
+            self._network.wake()
+
+    async def _lose(self) -> None:
+        owned = list(self._positions.states)
+        try:
+            if owned:
+                await tell(self.listener, "on_partitions_lost", owned)
+        finally:
+            if self.membership.stage is Stage.LOST:
+                self._read_only([])
+                self.membership.given_up()
+
+    async def _prepare(self) -> None:
+        membership = self.membership
+        owned = list(self._positions.states)
+        if owned and membership.has_generation:
+            await self.auto_commit(owned, self._commit_patience_ms())
+            if membership.stage is not Stage.PREPARING:
+                return
+        if membership.is_cooperative:
+            going = [partition for partition in owned if partition.topic not in membership.topics]
+        else:
+            going = owned
+        try:
+            if going:
+                await tell(self.listener, "on_partitions_revoked", going)
+        finally:
+            if membership.stage is Stage.PREPARING:
+                kept = set(owned).difference(going)
+                self._read_only(kept)
+                membership.prepared(kept, self._network.now())
+
+    async def _accept(self) -> None:
+        membership = self.membership
+        wanted = set(membership.accept().partitions)
+        owned = set(self._positions.states)
+        going = owned - wanted
+        try:
+            if going:
+                await self.auto_commit(going, self._commit_patience_ms())
+                if membership.stage is not Stage.ASSIGNED:
+                    return
+                await tell(self.listener, "on_partitions_revoked", going)
+        finally:
+            is_still_ours = membership.stage is Stage.ASSIGNED
+            if is_still_ours:
+                self._read_only(wanted)
+                added = wanted - owned
+                self.commits.forget(added)
+                for partition in added:
+                    self.lookup.begin(partition)
+                membership.taken(wanted, has_revoked=bool(going), now=self._network.now())
+        if is_still_ours:
+            self._network.wake()
+            await tell(self.listener, "on_partitions_assigned", added)
+
+    def _read_only(self, partitions: Iterable[TopicPartition]) -> None:
+        self._positions.assign(sorted(partitions), self._network.now())
+
+    def _commit_patience_ms(self) -> int:
+        """Everybody else waits for us while we commit."""
+        return min(self.config.default_api_timeout_ms, self.config.max_poll_interval_ms // 2)
+
+    # --- committing ---------------------------------------------------------------------------------------
+
+    def add_commit(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], timeout_ms: int, on_done: Any = None
+    ) -> None:
+        """Queues a commit in the name of the generation we are in now."""
+        membership = self.membership
+        generation, member_id = NO_GENERATION, ""
+        if self._subscription.is_automatic and offsets:
+            if not membership.has_generation:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_MEMBER_ID,
+                    f"offsets cannot be committed: this consumer is not (or no longer) in group {self.config.group_id}",
+                )
+            generation, member_id = membership.generation, membership.member_id
+        self.commits.add(
+            offsets,
+            generation=generation,
+            member_id=member_id,
+            now=self._network.now(),
+            timeout_ms=timeout_ms,
+            on_done=on_done,
+        )
+        self._network.wake()
+
+    async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], timeout_ms: int) -> None:
+        """Commits, and waits for it; raises when it did not work."""
+        self._network.start()
+        outcome: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
+
+        def done(_: Any, error: KafkaError | None) -> None:
+            if not outcome.done():
+                outcome.set_result(error)
+
+        self.add_commit(offsets, timeout_ms, done)
+        if not await self._network.until(outcome.done, timeout_ms + 1_000):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no answer to a commit within {timeout_ms} ms")
+        error = outcome.result()
+        if error is not None:
+            raise error
+
+    def commit_later(self, offsets: Mapping[TopicPartition, CommittedOffset], callback: CommitCallback | None) -> None:
+        """Commits without waiting; the callback runs in a later poll(), commit() or close()."""
+
+        def done(stored: dict[TopicPartition, CommittedOffset], error: KafkaError | None) -> None:
+            if callback is not None:
+                self._finished.append((callback, stored, error))
+            elif error is not None:
+                log.warning("offsets of group %s were not committed: %s", self.config.group_id, error)
+
+        self.add_commit(offsets, self.config.default_api_timeout_ms, done if callback is not None else None)
+
+    async def run_callbacks(self) -> None:
+        while self._finished:
+            callback, stored, error = self._finished.popleft()
+            result = callback(stored, error)
+            if asyncio.iscoroutine(result):
+                await result
+
+    def auto_commit_if_due(self, now: int) -> None:
+        """In poll(): what was given out before counts as processed."""
+        if not self.commits.is_auto_due(now):
+            return
+        if self._subscription.is_automatic and not self.membership.has_generation:
+            return
+        self.add_commit(self.commits.changed(self._consumed()), self.config.default_api_timeout_ms)
+
+    def auto_commit_now(self) -> None:
+        """Where enable.auto.commit is on: commits what was given out, without waiting."""
+        if self.config.enable_auto_commit:
+            self.add_commit(self.commits.changed(self._consumed()), self.config.default_api_timeout_ms)
+
+    async def auto_commit(self, partitions: Iterable[TopicPartition], timeout_ms: int) -> None:
+        """Where enable.auto.commit is on: commits these partitions and waits; a failure is logged, not raised."""
+        if not self.config.enable_auto_commit:
+            return
+        chosen = set(partitions)
+        offsets = self.commits.changed({p: at for p, at in self._consumed().items() if p in chosen})
+        if not offsets:
+            return
+        try:
+            await self.commit(offsets, timeout_ms)
+        except KafkaError as error:
+            log.warning("offsets of group %s were not committed: %s", self.config.group_id, error)
+
+    def metadata(self) -> GroupMetadata:
+        assert self.config.group_id is not None
+        membership = self.membership
+        if not self._subscription.is_automatic:
+            return GroupMetadata(self.config.group_id, group_instance_id=self.config.group_instance_id)
+        return GroupMetadata(
+            self.config.group_id, membership.generation, membership.member_id, self.config.group_instance_id
+        )
