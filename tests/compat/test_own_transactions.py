@@ -284,4 +284,4 @@ def test_two_phase_commit_is_refused_where_it_is_off(broker: Any, topic: str) ->
     with Producer(None, transaction_two_phase_commit_enable=True, **settings) as producer:
         with pytest.raises(TransactionFatal) as caught:
             producer.init_transactions()
-    assert caught.value.code in (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION)
+        assert caught.value.code in (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION)
