@@ -22,7 +22,7 @@ from ottla.log.open_files import OpenFiles
 from ottla.log.producer_state import ProducerEntry
 from ottla.log.segment import Segment
 from ottla.log.transaction_index import AbortedTransaction
-from ottla.protocol.record_batch import BatchHeader, check_crc, read_header
+from ottla.protocol.record_batch import BatchHeader, BytesLike, check_crc, read_header, rewrite
 from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.log")
@@ -195,12 +195,17 @@ class CompactionPlan:
         self.cleaned.append(CleanedGroup([self.sources[number] for number in numbers], target))
         aborted = cleaner.tracker.still_needed
         known = len(aborted)
+        kept: BytesLike | None = None
+        batch: memoryview | None = None
         for number in numbers:
             for header, batch in self._batches(self._sources[number], files):
                 kept = cleaner.clean(header, batch)
                 if kept is not None:
-                    new = header if kept is batch else read_header(kept)
-                    target.append((kept,), new.size_bytes, new.last_offset, new.max_timestamp)
+                    self._write(target, kept)
+        if kept is None and batch is not None:
+            # The last batch stays, if only its shell: a segment that ends before the next one begins has lost
+            # its end in a crash, and recovery must be able to tell.
+            self._write(target, rewrite(batch, keep_offsets=()))
         assert target.transaction_index is not None
         target.transaction_index += aborted[known:]
         paths = {*target.save_indexes(), target.save_transaction_index(rewrite=True), target.path(".log")}
@@ -211,3 +216,8 @@ class CompactionPlan:
                 self.disk.sync(handle)
             finally:
                 self.disk.close(handle)
+
+    @staticmethod
+    def _write(target: Segment, batch: BytesLike) -> None:
+        header = read_header(batch)
+        target.append((batch,), header.size_bytes, header.last_offset, header.max_timestamp)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.log.disk import Disk
-from ottla.log.open_files import LogFile
+from ottla.log.open_files import LogFile, OpenFiles
 from ottla.log.segment import Segment
 
 
@@ -20,6 +20,7 @@ class FlushTicket(NamedTuple):
     directory: str | None
     """Where names were made that have to survive too; None if none were."""
     files: tuple[LogFile, ...]
+    snapshots: tuple[str, ...]
     sizes: tuple[tuple[Segment, int], ...]
     truncations: int
 
@@ -31,23 +32,29 @@ class FlushTicket(NamedTuple):
             disk.sync_directory(self.directory)
 
 
-class UnsyncedSegments:
-    """The segments of one log that hold bytes no flush has covered, oldest first."""
+class Unsynced:
+    """What of one log no flush has covered: segments, oldest first, and producer snapshots."""
 
-    __slots__ = ("_segments", "new_names", "truncations")
+    __slots__ = ("_files", "_segments", "_snapshots", "new_names", "truncations")
 
-    def __init__(self) -> None:
+    def __init__(self, files: OpenFiles) -> None:
+        self._files = files
         self._segments: list[Segment] = []
+        self._snapshots: list[str] = []
         self.new_names = False
         self.truncations = 0
         """Grows when the log is cut: a flush from before says nothing about what was written since."""
 
     def __bool__(self) -> bool:
-        return bool(self._segments)
+        return bool(self._segments) or bool(self._snapshots)
 
     def add(self, segment: Segment) -> None:
         segment.unsynced = True
         self._segments.append(segment)
+
+    def add_snapshot(self, path: str) -> None:
+        """Once the segments before it are deleted, nothing else knows what a snapshot says: it is synced too."""
+        self._snapshots.append(path)
 
     def cut(self, remaining: Iterable[Segment]) -> None:
         """The log was cut: a flush under way no longer says anything about its end."""
@@ -64,21 +71,31 @@ class UnsyncedSegments:
         files: list[LogFile] = []
         handles: list[int] = []
         try:
+            paths = []
             for segment in self._segments:
-                files.append(segment.file)
+                paths += self._index_paths(segment)
                 handles.append(segment.file.hold())
-                for path in self._index_paths(segment):
-                    file = LogFile(segment.files, path)
-                    handles.append(file.hold())
-                    file.close()
-                    files.append(file)
+                files.append(segment.file)
+            self._snapshots = [path for path in self._snapshots if self._files.disk.exists(path)]
+            for path in paths + self._snapshots:
+                file = LogFile(self._files, path)
+                handles.append(file.hold())
+                file.close()
+                files.append(file)
         except OSError:
-            for file in files[: len(handles)]:
+            for file in files:
                 file.let_go()
             raise
         named, self.new_names = self.new_names, False
-        sizes = tuple((segment, segment.size) for segment in self._segments)
-        return FlushTicket(offset, tuple(handles), directory if named else None, tuple(files), sizes, self.truncations)
+        return FlushTicket(
+            offset,
+            tuple(handles),
+            directory if named else None,
+            tuple(files),
+            tuple(self._snapshots),
+            tuple((segment, segment.size) for segment in self._segments),
+            self.truncations,
+        )
 
     @staticmethod
     def _index_paths(segment: Segment) -> list[str]:
@@ -94,6 +111,7 @@ class UnsyncedSegments:
         if not succeeded or ticket.truncations != self.truncations:
             self.new_names = self.new_names or ticket.directory is not None
             return
+        self._snapshots = [path for path in self._snapshots if path not in ticket.snapshots]
         for segment, size in ticket.sizes:
             if segment.size == size and segment in self._segments:
                 self._segments.remove(segment)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
-from ottla.log.flush import FlushTicket, UnsyncedSegments
+from ottla.log.flush import FlushTicket, Unsynced
 from ottla.log.open_files import OpenFiles
 from ottla.log.rolling import RollRules
 from ottla.log.segment import Segment
@@ -39,7 +39,7 @@ class LogStore:
         self.segments = Segments(files.disk, segments)
         self._config = config
         self._rolling = RollRules(topic_partition, config)
-        self._unsynced = UnsyncedSegments()
+        self._unsynced = Unsynced(files)
         for segment in segments:
             if segment.unsynced or segment.unsynced_indexes:
                 self._unsynced.add(segment)
@@ -249,6 +249,11 @@ class LogStore:
     def has_unsynced(self) -> bool:
         return bool(self._unsynced)
 
+    def add_snapshot(self, path: str) -> None:
+        """A producer snapshot was written that the next flush has to cover."""
+        self._unsynced.add_snapshot(path)
+        self._unsynced.new_names = True
+
     def unsynced(self, offset: int) -> FlushTicket:
         """What to sync so that everything below `offset`, the end of the log, is on stable storage."""
         return self._unsynced.ticket(offset, self.directory)
@@ -270,9 +275,11 @@ class LogStore:
             self._mend()
         self.segments.purge()
         active = self.segments.active
-        if active.unsynced and active.needs_index_files():
+        if not active.are_indexes_saved() and active.needs_index_files():
             active.save_indexes()
             active.unsynced_indexes = True
+            if not active.unsynced:
+                self._unsynced.add(active)
 
     def close(self) -> None:
         for segment in self.segments:

@@ -38,7 +38,7 @@ from ottla.protocol.record_batch import (
     read_end_marker,
     stamped_prefix,
 )
-from ottla.types import TopicPartition
+from ottla.types import INT32_MAX, TopicPartition
 
 log = logging.getLogger("ottla.log")
 
@@ -169,12 +169,16 @@ class PartitionLog:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        return self.producers.first_unstable_offset
+        """Where the first undecided transaction begins, or what is left of it when its beginning was deleted."""
+        unstable = self.producers.first_unstable_offset
+        return None if unstable is None else max(unstable, self.log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
         unstable = self.producers.first_unstable_offset
-        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
+        if unstable is None or unstable >= self.high_watermark:
+            return self.high_watermark
+        return max(unstable, self.log_start_offset)
 
     @property
     def size_bytes(self) -> int:
@@ -296,7 +300,10 @@ class PartitionLog:
         for position, header in batches:
             size = header.batch_length + 12
             batch = view[position : position + size]
-            if self.store.write((batch,), size, header.base_offset, header.last_offset, header.max_timestamp, now):
+            # A new segment begins where the last one ends, even if the leader compacted what lies between.
+            next_offset = self.log_end_offset
+            start = next_offset if header.last_offset - next_offset <= INT32_MAX else header.base_offset
+            if self.store.write((batch,), size, start, header.last_offset, header.max_timestamp, now):
                 self._snapshot_at_roll()
             self.log_end_offset = header.next_offset
             self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
@@ -325,6 +332,7 @@ class PartitionLog:
     def _snapshot_at_roll(self) -> None:
         try:
             self.snapshot_producers()
+            self.store.add_snapshot(self._snapshots.path(self.log_end_offset))
         except OSError as error:
             # The next start reads a little more of the log instead.
             log.warning("%s: cannot write a producer snapshot: %s", self.topic_partition, error)
@@ -421,6 +429,8 @@ class PartitionLog:
             self.first_dirty_offset = min(self.first_dirty_offset, self.segments.active.base_offset)
             self.leader_epochs.truncate_from_end(end)
             self._snapshots.remove_above(end)
+            # Neither a segment nor a snapshot of what was cut may come back after a power failure.
+            self.disk.sync_directory(self.directory)
             loader = self._loader()
             self.producers = loader.load_producers(list(self.segments), end)
             self._snapshot_offset = loader.snapshot_offset
@@ -433,6 +443,7 @@ class PartitionLog:
         try:
             self.store.start_over(start_offset, self._clock())
             self._snapshots.remove_above(-1)
+            self.disk.sync_directory(self.directory)
         except OSError as error:
             raise self.store.error(f"cannot start over at {start_offset}", error) from error
         self._snapshot_offset = -1
@@ -467,13 +478,18 @@ class PartitionLog:
             if count == len(facts):
                 self.roll()
             if count:
+                first = facts[count - 1].next_offset
+                self._snapshots.secure(first, now, self._producers_at)
                 # The start moves first: should a file stay behind, its records are still out of reach.
-                self._move_start(facts[count - 1].next_offset)
+                self._move_start(first)
                 self.store.remove_oldest(count, now)
                 self._snapshots.prune(self.segments.bases)
         except OSError as error:
             raise self.store.error("cannot remove old segments", error) from error
         return count
+
+    def _producers_at(self, offset: int) -> ProducerStateManager:
+        return self._loader().load_producers(list(self.segments), offset)
 
     def _latest_ms(self, segment: Segment) -> int:
         if not segment.size:

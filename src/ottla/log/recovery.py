@@ -51,6 +51,7 @@ class LogLoader:
         self.producers = ProducerStateManager()
         self.snapshots = SnapshotFiles(self.disk, directory)
         self.snapshot_offset = -1
+        self._has_cut = False
         self.leader_epochs = LeaderEpochCache()
 
     def load(self, *, clean_shutdown: bool, recovery_point: int, first_offset: int) -> LoadedLog:
@@ -71,6 +72,10 @@ class LogLoader:
         for offset in snapshots:
             if offset > log_end_offset:
                 self.disk.remove(self.snapshots.path(offset))
+                self._has_cut = True
+        if self._has_cut:
+            # What was cut off must not come back should the power fail next.
+            self.disk.sync_directory(self.directory)
         for segment in segments:
             segment.close()
         return LoadedLog(segments, log_end_offset, self.producers, self.snapshot_offset, self.leader_epochs)
@@ -182,15 +187,19 @@ class LogLoader:
             first += 1
         base = segments[first].base_offset
         self.load_producers(segments[:first], base, snapshots)
-        log_end_offset = base
+        log_end_offset, whole = base, True
         for number, segment in enumerate(segments[first:], first):
-            log_end_offset, whole = self._recover_segment(segment, recovery_point)
-            if not whole:
-                for lost in segments[number + 1 :]:
+            # Each segment reaches up to the next, or it has lost its end. Only a follower whose leader compacted
+            # nearly everything away leaves a gap, and no segment is long enough to have lost as much.
+            gap = segment.base_offset - log_end_offset
+            if not whole or gap < 0 or 0 < gap <= INT32_MAX:
+                for lost in segments[number:]:
                     log.warning("removing %r, which follows a damaged segment", lost)
                     lost.remove()
-                del segments[number + 1 :]
+                del segments[number:]
+                self._has_cut = True
                 break
+            log_end_offset, whole = self._recover_segment(segment, recovery_point)
         for segment in segments[first:]:
             segment.unsynced = segment.size > 0
             if segment is not segments[-1]:
@@ -211,7 +220,9 @@ class LogLoader:
             if resumed is None:
                 log.warning("cutting %s at position %d of %d: %s", segment.path(".log"), position, size, error)
                 self.disk.truncate(segment.file.handle(), position)
+                self.disk.sync(segment.file.handle())
                 segment.size = position
+                self._has_cut = True
                 break
             # This was on stable storage and has been damaged since. What follows is still good: it stays, and
             # only who reads the damaged bytes is told.

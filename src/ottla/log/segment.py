@@ -151,9 +151,9 @@ class Segment:
         self.offset_index, self.time_index = offset_index, time_index
         self._saved_offsets, self._saved_times = len(offset_index), len(time_index)
         self.bytes_since_index = self.size - (offset_index.positions[-1] if offset_index else 0)
-        if self._max_timestamp is None and last is not None:
-            self._max_timestamp = last.timestamp
-            self._offset_of_max_timestamp = self.base_offset + last.offset
+        if self._max_timestamp is None:
+            self._max_timestamp = NO_TIMESTAMP if last is None else last.timestamp
+            self._offset_of_max_timestamp = self.base_offset + (0 if last is None else last.offset)
         return offset_index
 
     def _is_latest(self, offset_index: OffsetIndex, last: TimestampOffset | None) -> bool:
@@ -171,15 +171,20 @@ class Segment:
             return True
         return False
 
+    def are_indexes_saved(self) -> bool:
+        """Whether the files say all that the indexes in memory do, the largest timestamp included."""
+        if self.offset_index is None or self.time_index is None:
+            return True
+        last = self.time_index.last
+        return (
+            self._saved_offsets == len(self.offset_index)
+            and self._saved_times == len(self.time_index)
+            and self._max_timestamp == (NO_TIMESTAMP if last is None else last.timestamp)
+        )
+
     def _unload(self) -> None:
         """Gives the memory back when the file is closed; what is not in the files yet has to stay."""
-        if (
-            self.offset_index is not None
-            and self.time_index is not None
-            and self._saved_offsets == len(self.offset_index)
-            and self._saved_times == len(self.time_index)
-            and self._max_timestamp == (self.time_index.last or (NO_TIMESTAMP,))[0]
-        ):
+        if self.offset_index is not None and self.are_indexes_saved():
             self.offset_index = self.time_index = None
             self._hints.clear()
 
@@ -244,11 +249,14 @@ class Segment:
     def save_transaction_index(self, *, rewrite: bool = False) -> str | None:
         """Writes the aborted transactions the file lacks, or all; the path, if there is such a file."""
         entries, path = self.transaction_index, self.path(".txnindex")
+        if entries is None:
+            return path if self.disk.exists(path) else None
         if rewrite:
             self._saved_aborted = -1
-        if not rewrite and (entries is None or (not entries and self._saved_aborted <= 0)):
-            return path if entries is None and self.disk.exists(path) else None
-        assert entries is not None
+        elif not entries and self._saved_aborted < 0 and not self.disk.exists(path):
+            self._saved_aborted = 0
+        if not entries and self._saved_aborted == 0:
+            return None
         if self._saved_aborted != len(entries):
             self._save(path, encode_entries(entries[max(0, self._saved_aborted) :]), self._saved_aborted)
             self._saved_aborted = len(entries)
@@ -510,10 +518,11 @@ class Segment:
     # --- cutting, renaming, removing ----------------------------------------------------------------------
 
     def truncate(self, position: int, next_offset: int) -> None:
-        """Cuts the log off at a batch boundary and the indexes with it."""
+        """Cuts the log off at a batch boundary and the indexes with it. For good: what was cut never comes back."""
         index = self._load() if self.offset_index is None else self.offset_index
         assert self.time_index is not None
         self.disk.truncate(self.file.handle(), position)
+        self.disk.sync(self.file.handle())
         self.size = position
         self._hints.clear()
         index.truncate(position)

@@ -1,7 +1,7 @@
 """The producer snapshot files of one log: one at the beginning of each segment, and the latest."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ottla.log.disk import Disk
 from ottla.log.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
@@ -47,6 +47,20 @@ class SnapshotFiles:
                 except (CorruptSnapshot, OSError) as error:
                     log.warning("passing over %s: %s", self.path(offset), error)
         return -1, producers
+
+    def secure(self, offset: int, now: int, state_at: Callable[[int], ProducerStateManager]) -> None:
+        """Makes sure of a good snapshot on stable storage: what it says is about to exist nowhere else."""
+        path = self.path(offset)
+        try:
+            decode_snapshot(self.disk.read_file(path), now)
+        except (CorruptSnapshot, OSError):
+            self.write(offset, state_at(offset))
+        handle = self.disk.open(path)
+        try:
+            self.disk.sync(handle)
+        finally:
+            self.disk.close(handle)
+        self.disk.sync_directory(self.directory)
 
     def prune(self, segment_bases: Collection[int]) -> None:
         """Keeps those that truncation may need, at the segments' beginnings, and the latest."""
