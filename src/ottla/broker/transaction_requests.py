@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.broker.transaction_seams import TransactionalAppend, Verdicts
 from ottla.coordinator.effects import Effects
@@ -12,6 +12,8 @@ from ottla.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from ottla.broker.services import Services
     from ottla.coordinator.runtime import CoordinatorRuntime
+
+R = TypeVar("R")
 
 IMPLICIT_ADD_SINCE_PRODUCE = 12
 IMPLICIT_ADD_SINCE_OFFSET_COMMIT = 5
@@ -40,6 +42,26 @@ async def ask(
     require_transactional_id(transactional_id)
     answer = transactions.submit(transactional_id, decide)
     return await answer if isinstance(answer, asyncio.Future) else answer
+
+
+def answer_with(
+    submit: Callable[[], Any], pack: Callable[[Any], R], refuse: Callable[[ErrorCode], R]
+) -> R | Awaitable[R]:
+    """The response at once where the coordinator's reply waits for nothing, which spares a task; else, later."""
+    try:
+        reply = submit()
+    except KafkaError as error:
+        return refuse(error.code)
+    if isinstance(reply, asyncio.Future):
+        return _answer_later(reply, pack, refuse)
+    return pack(reply)
+
+
+async def _answer_later(reply: "asyncio.Future[Any]", pack: Callable[[Any], R], refuse: Callable[[ErrorCode], R]) -> R:
+    try:
+        return pack(await reply)
+    except KafkaError as error:
+        return refuse(error.code)
 
 
 def fenced_code(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:

@@ -1,31 +1,52 @@
 """AddOffsetsToTxn v0-4: makes a group's offsets part of a transaction. v2 adds PRODUCER_FENCED."""
 
+from collections.abc import Awaitable
+
 from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.broker.dispatch import handles
 from ottla.broker.group_requests import ensure_offsets_topic
 from ottla.broker.services import Context
-from ottla.broker.transaction_requests import ask, fenced_code, require_transactional_id
-from ottla.errors import KafkaError
+from ottla.broker.transaction_requests import answer_with, fenced_code, require_transactional_id
+from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.types import TopicPartition
 
 
 @handles(ApiKey.ADD_OFFSETS_TO_TXN, versions=range(0, 5))
-async def add_offsets_to_txn(request: AddOffsetsToTxnRequest, context: Context) -> AddOffsetsToTxnResponse:
-    services = context.services
+def add_offsets_to_txn(
+    request: AddOffsetsToTxnRequest, context: Context
+) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
+    if OFFSETS_TOPIC not in context.services.image.topics:
+        return _add_once_made(request, context)
+    return _add(request, context)
+
+
+async def _add_once_made(request: AddOffsetsToTxnRequest, context: Context) -> AddOffsetsToTxnResponse:
     try:
+        await ensure_offsets_topic(context.services)
+    except KafkaError as error:
+        return AddOffsetsToTxnResponse(error_code=error.code)
+    answer = _add(request, context)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _add(
+    request: AddOffsetsToTxnRequest, context: Context
+) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
+    services = context.services
+
+    def submit() -> object:
         require_transactional_id(request.transactional_id)
-        if OFFSETS_TOPIC not in services.image.topics:
-            await ensure_offsets_topic(services)
         partition = TopicPartition(OFFSETS_TOPIC, services.groups.partition_of(request.group_id))
-        await ask(
-            services.transactions,
+        return services.transactions.submit(
             request.transactional_id,
             lambda shard, request_id, now: shard.add_partitions(
                 request.transactional_id, request.producer_id, request.producer_epoch, [partition], request_id, now
             ),
         )
-    except KafkaError as error:
-        return AddOffsetsToTxnResponse(error_code=fenced_code(error.code, context.api_version, 2))
-    return AddOffsetsToTxnResponse()
+
+    def refuse(code: ErrorCode) -> AddOffsetsToTxnResponse:
+        return AddOffsetsToTxnResponse(error_code=fenced_code(code, context.api_version, 2))
+
+    return answer_with(submit, lambda _: AddOffsetsToTxnResponse(), refuse)

@@ -4,10 +4,12 @@ v0-3 come from clients, for one transaction; v2 adds PRODUCER_FENCED. v4-5 come 
 client of version 2 writes to, or only ask whether the partitions are registered.
 """
 
+from collections.abc import Awaitable
+
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
-from ottla.broker.transaction_requests import ask, check_partitions, fenced_code
-from ottla.errors import ErrorCode, KafkaError
+from ottla.broker.transaction_requests import answer_with, check_partitions, fenced_code, require_transactional_id
+from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from ottla.types import TopicPartition
@@ -16,24 +18,38 @@ Codes = dict[TopicPartition, ErrorCode]
 
 
 @handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions=range(0, 6))
-async def add_partitions_to_txn(request: AddPartitionsToTxnRequest, context: Context) -> AddPartitionsToTxnResponse:
-    if context.api_version < 4:
-        codes = await _add(
-            request.v3_and_below_transactional_id,
-            request.v3_and_below_producer_id,
-            request.v3_and_below_producer_epoch,
-            _partitions(request.v3_and_below_topics),
-            context,
-        )
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_pack(codes))
+def add_partitions_to_txn(
+    request: AddPartitionsToTxnRequest, context: Context
+) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
+    if context.api_version >= 4:
+        return _add_for_brokers(request, context)
+    codes = _add(
+        request.v3_and_below_transactional_id,
+        request.v3_and_below_producer_id,
+        request.v3_and_below_producer_epoch,
+        _partitions(request.v3_and_below_topics),
+        context,
+    )
+    if isinstance(codes, dict):
+        return _pack_for_client(codes)
+    return _pack_later(codes)
+
+
+async def _pack_later(codes: Awaitable[Codes]) -> AddPartitionsToTxnResponse:
+    return _pack_for_client(await codes)
+
+
+def _pack_for_client(codes: Codes) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_pack(codes))
+
+
+async def _add_for_brokers(request: AddPartitionsToTxnRequest, context: Context) -> AddPartitionsToTxnResponse:
     results = []
     for transaction in request.transactions:
         partitions = _partitions(transaction.topics)
         ids = (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch)
-        if transaction.verify_only:
-            codes = await _verify(*ids, partitions, context)
-        else:
-            codes = await _add(*ids, partitions, context)
+        answer = (_verify if transaction.verify_only else _add)(*ids, partitions, context)
+        codes = answer if isinstance(answer, dict) else await answer
         results.append(
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
                 transactional_id=transaction.transactional_id, topic_results=_pack(codes)
@@ -46,9 +62,9 @@ def _partitions(topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic])
     return [TopicPartition(topic.name, partition) for topic in topics for partition in topic.partitions]
 
 
-async def _add(
+def _add(
     transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[TopicPartition], context: Context
-) -> Codes:
+) -> Codes | Awaitable[Codes]:
     topics = context.services.image.topics
     unknown = [
         each
@@ -59,9 +75,10 @@ async def _add(
         # All or nothing: a transaction that is half registered would hang in the other half.
         codes = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
         return codes | dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    try:
-        await ask(
-            context.services.transactions,
+
+    def submit() -> object:
+        require_transactional_id(transactional_id)
+        return context.services.transactions.submit(
             transactional_id,
             lambda shard, request_id, now: shard.add_partitions(
                 transactional_id,
@@ -73,22 +90,25 @@ async def _add(
                 client_version=2 if context.api_version >= 4 else 0,
             ),
         )
-    except KafkaError as error:
-        return dict.fromkeys(partitions, fenced_code(error.code, context.api_version, 2))
-    return dict.fromkeys(partitions, ErrorCode.NONE)
+
+    def refuse(code: ErrorCode) -> Codes:
+        return dict.fromkeys(partitions, fenced_code(code, context.api_version, 2))
+
+    return answer_with(submit, lambda _: dict.fromkeys(partitions, ErrorCode.NONE), refuse)
 
 
-async def _verify(
+def _verify(
     transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[TopicPartition], context: Context
-) -> Codes:
-    try:
-        answer = check_partitions(
+) -> Codes | Awaitable[Codes]:
+    def submit() -> object:
+        return check_partitions(
             context.services, transactional_id, producer_id, producer_epoch, partitions, implicit=False
         )
-        found: Codes = answer if isinstance(answer, dict) else await answer
-    except KafkaError as error:
-        return dict.fromkeys(partitions, error.code)
-    return found
+
+    def pack(found: Codes) -> Codes:
+        return found
+
+    return answer_with(submit, pack, lambda code: dict.fromkeys(partitions, code))
 
 
 def _pack(codes: Codes) -> list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:

@@ -5,39 +5,63 @@ The answer leaves when the decision is committed; the markers follow. It may com
 transactional id, producer id and epoch decides, which is how an outside coordinator ends a prepared transaction.
 """
 
+from collections.abc import Awaitable
+
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
-from ottla.broker.transaction_requests import ask, fenced_code
-from ottla.coordinator.transaction.transaction import LAST_CLIENT_EPOCH
-from ottla.errors import KafkaError
+from ottla.broker.transaction_requests import answer_with, fenced_code, require_transactional_id
+from ottla.coordinator.transaction.transaction import LAST_CLIENT_EPOCH, ProducerIdAndEpoch
+from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
+BUMPS_EPOCH_SINCE = 5
+
 
 @handles(ApiKey.END_TXN, versions=range(0, 6))
-async def end_txn(request: EndTxnRequest, context: Context) -> EndTxnResponse:
-    services, version = context.services, context.api_version
+def end_txn(request: EndTxnRequest, context: Context) -> EndTxnResponse | Awaitable[EndTxnResponse]:
+    if context.api_version >= BUMPS_EPOCH_SINCE and request.producer_epoch >= LAST_CLIENT_EPOCH - 1:
+        return _end_with_new_id(request, context)
+    return _end(request, context, -1)
+
+
+async def _end_with_new_id(request: EndTxnRequest, context: Context) -> EndTxnResponse:
+    """Its epochs are used up: with the end of this transaction it gets a new producer id."""
     try:
-        spare = -1
-        if version >= 5 and request.producer_epoch >= LAST_CLIENT_EPOCH - 1:
-            # Only an id whose epochs are used up needs it, but then at once.
-            spare = await services.metadata.allocate_producer_ids(1)
-        answer = await ask(
-            services.transactions,
+        spare = await context.services.metadata.allocate_producer_ids(1)
+    except KafkaError as error:
+        return EndTxnResponse(error_code=error.code)
+    answer = _end(request, context, spare)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _end(
+    request: EndTxnRequest, context: Context, spare_producer_id: int
+) -> EndTxnResponse | Awaitable[EndTxnResponse]:
+    version = context.api_version
+
+    def submit() -> object:
+        require_transactional_id(request.transactional_id)
+        return context.services.transactions.submit(
             request.transactional_id,
             lambda shard, request_id, now: shard.end(
                 request.transactional_id,
                 request.producer_id,
                 request.producer_epoch,
                 request.committed,
-                spare,
+                spare_producer_id,
                 request_id,
                 now,
-                bumps_epoch=version >= 5,
+                bumps_epoch=version >= BUMPS_EPOCH_SINCE,
             ),
         )
-    except KafkaError as error:
-        return EndTxnResponse(error_code=fenced_code(error.code, version, 2))
-    if version < 5:
-        return EndTxnResponse()
-    return EndTxnResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+
+    def pack(following: ProducerIdAndEpoch) -> EndTxnResponse:
+        if version < BUMPS_EPOCH_SINCE:
+            return EndTxnResponse()
+        return EndTxnResponse(producer_id=following.producer_id, producer_epoch=following.producer_epoch)
+
+    def refuse(code: ErrorCode) -> EndTxnResponse:
+        return EndTxnResponse(error_code=fenced_code(code, version, 2))
+
+    return answer_with(submit, pack, refuse)

@@ -339,11 +339,12 @@ def _read_confluent(bootstrap: str, topic: str, partition: int) -> list[bytes]:
             message = consumer.poll(1.0)
             if message is None:
                 continue
-            if message.error() is not None:
-                if message.error().code() == KafkaError._PARTITION_EOF:
+            error = message.error()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
                     return found
-                raise ClientError(_confluent_name(message.error()))
-            found.append(message.value())
+                raise ClientError(_confluent_name(error))
+            found.append(message.value() or b"")
     finally:
         consumer.close()
     raise ClientError("TIMED_OUT", f"no end after {len(found)} records")
@@ -388,7 +389,7 @@ async def _read_aiokafka(bootstrap: str, topic: str, partition: int) -> list[byt
             if time.monotonic() > deadline:
                 raise ClientError("TIMED_OUT", f"position {await consumer.position(where)} of {end}")
             batches = await consumer.getmany(timeout_ms=500)
-            found += [record.value for records in batches.values() for record in records]
+            found += [record.value or b"" for records in batches.values() for record in records]
         return found
     finally:
         await consumer.stop()
