@@ -239,7 +239,8 @@ def test_cooperative_members_give_up_only_what_moves(
 # The broker goes and comes
 
 
-def test_a_broker_killed_and_restarted_keeps_commits_and_members(topic: str, group: str, run: Any) -> None:
+@pytest.mark.parametrize("how_it_ends", ["killed", "stopped"])
+def test_a_broker_that_comes_back_keeps_commits_and_members(topic: str, group: str, run: Any, how_it_ends: str) -> None:
     """R5, C2: commits survive kill -9; members that reconnect within their session see no rebalance."""
     with Broker.embedded(settings=QUICK) as broker:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
@@ -254,7 +255,8 @@ def test_a_broker_killed_and_restarted_keeps_commits_and_members(topic: str, gro
             admin.alter_group_offsets(f"{group}-idle", {partitions[0]: CommittedOffset(7, 0, "noon")})
             before = admin.describe_groups([group])[0]
             events = [list(member.events) for member in members]
-        broker.kill()
+        if how_it_ends == "killed":
+            broker.kill()
         broker.restart()
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             assert is_committed(admin, group, dict.fromkeys(partitions, 10))

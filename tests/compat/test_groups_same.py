@@ -623,3 +623,46 @@ def test_a_real_kafkas_stored_records_are_shown_in_words(
     assert main(["group", "history", name, "--bootstrap", kafka.bootstrap]) == 1
     assert "there is no history of rebalances" in capsys.readouterr().err
     assert main(["group", "list", "--bootstrap", kafka.bootstrap]) == 0
+
+
+def test_a_group_of_the_new_protocol_is_described_too(
+    kafka: Any, sides: list[Side], fresh_name: Callable[[], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KIP-848 on a real Kafka: our tools see its members, and its stored records."""
+    from confluent_kafka import Consumer
+
+    from ottla import Admin
+    from ottla.cli.main import main
+
+    name, topic = fresh_name(), sides[1].topic
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": name,
+            "group.protocol": "consumer",
+            "client.id": "ann",
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + 30
+        while len(consumer.assignment()) < 2:
+            assert time.monotonic() < deadline
+            consumer.poll(0.05)
+        with Admin(bootstrap_servers=kafka.bootstrap) as admin:
+            (group,) = admin.describe_groups([name])
+            assert (group.group_type, group.protocol) == ("consumer", "uniform")
+            (member,) = group.members
+            assert (member.client_id, member.assignment) == (
+                "ann",
+                (TopicPartition(topic, 0), TopicPartition(topic, 1)),
+            )
+        index = str(partition_for(name, 50))
+        command = ["consume", "__consumer_offsets", "-p", index, "--formatter", "group-metadata", "-e"]
+        assert main([*command, "--bootstrap", kafka.bootstrap]) == 0
+        shown = capsys.readouterr().out
+        assert f"[{name}]::ConsumerGroupMetadata {{" in shown
+        assert f"[{name},{member.member_id}]::ConsumerGroupMemberMetadata {{" in shown
+    finally:
+        consumer.close()
