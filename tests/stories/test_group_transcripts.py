@@ -1,0 +1,27 @@
+"""What groups and their coordinator say on the wire, word for word (MISSION B2-B6).
+
+Each file in `transcripts/` is a story: steps, and after `----` every request and response they led to, with fields
+that have their defaults left out. After a change that is meant, `OTTLA_REWRITE=1` writes the files anew; read the diff.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ottla.testing.transcript import tell
+
+STORIES = sorted((Path(__file__).parent / "transcripts").glob("group_*.txt"))
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_the_story_goes_as_it_is_written(path: Path) -> None:
+    written = path.read_text()
+    told = tell(written, group_initial_rebalance_delay_ms="3000")
+    if os.environ.get("OTTLA_REWRITE"):
+        path.write_text(told)
+    assert told == written
+
+
+def test_there_are_stories() -> None:
+    assert len(STORIES) >= 4
