@@ -13,7 +13,6 @@ from ottla.client.group_model import CommittedOffset, GroupDescription, GroupLis
 from ottla.client.model import Node, error_of
 from ottla.client.network import Network
 from ottla.client.offset_lookup import NO_RETRY
-from ottla.client.open_transactions import OpenTransaction, find_open_transactions
 from ottla.client.polling import ANY_NODE
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
@@ -222,12 +221,6 @@ class AsyncGroupAdmin:
 
         await self._until_done(attempt)
 
-    async def find_open_transactions(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, list[OpenTransaction]]:
-        """What holds back read_committed readers of each partition: its open transactions, the oldest first."""
-        return await find_open_transactions(self._network, partitions)
-
     # --- asking -------------------------------------------------------------------------------------------
 
     async def _until_done(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -351,11 +344,6 @@ class GroupAdmin:
         return self._call(
             self._async.remove_members(group_id, member_ids=member_ids, instance_ids=instance_ids, reason=reason)
         )
-
-    def find_open_transactions(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, list[OpenTransaction]]:
-        return self._call(self._async.find_open_transactions(partitions))
 
 
 def commit_request(group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]) -> OffsetCommitRequest:

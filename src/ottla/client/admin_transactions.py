@@ -8,6 +8,7 @@ from typing import Any
 from ottla.client.model import Node, error_of
 from ottla.client.network import Network
 from ottla.client.offset_lookup import NO_RETRY, leaders_of
+from ottla.client.open_transactions import OpenTransaction, find_open_transactions
 from ottla.client.polling import ANY_NODE
 from ottla.client.transaction_model import (
     HangingTransaction,
@@ -228,6 +229,12 @@ class AsyncTransactionAdmin:
                     hanging.append(HangingTransaction(partition, producer, name, reason))
         return hanging
 
+    async def find_open_transactions(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[OpenTransaction]]:
+        """What holds back read_committed readers of each partition: its open transactions, the oldest first."""
+        return await find_open_transactions(self, partitions)
+
     # --- asking -------------------------------------------------------------------------------------------
 
     async def _transaction_coordinator(self, transactional_id: str) -> Node:
@@ -281,6 +288,11 @@ class TransactionAdmin:
 
     def find_hanging_transactions(self, partitions: Iterable[TopicPartition]) -> list[HangingTransaction]:
         return self._call(self._async.find_hanging_transactions(partitions))
+
+    def find_open_transactions(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[OpenTransaction]]:
+        return self._call(self._async.find_open_transactions(partitions))
 
 
 def _why_hanging(
