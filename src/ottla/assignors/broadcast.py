@@ -1,0 +1,33 @@
+"""`broadcast`: every member gets every partition of its topics (MISSION A7). Pure.
+
+The members' commits would overwrite each other, as a group stores one offset a partition: turn `enable.auto.commit`
+off and keep each member's offsets in a store of its own (`ottla.client.stored_offsets`).
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ottla.assignors.base import ClusterMetadata, PartitionAssignor, Subscription
+from ottla.types import TopicPartition
+
+
+class BroadcastAssignor(PartitionAssignor):
+    """Everything to everybody.
+
+    >>> consumer = Consumer(
+    ...     group_id="caches", enable_auto_commit=False, partition_assignment_strategy=[BroadcastAssignor]
+    ... )
+    >>> offsets = StoredOffsets(consumer, FileOffsetStore("positions.json"))
+    >>> consumer.subscribe(["prices"], listener=offsets)
+    """
+
+    name = "broadcast"
+    shares_partitions: ClassVar[bool] = True
+
+    def assign_partitions(
+        self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, list[TopicPartition]]:
+        return {
+            member: [p for topic in sorted(set(subscription.topics)) for p in cluster.partitions_of(topic)]
+            for member, subscription in subscriptions.items()
+        }

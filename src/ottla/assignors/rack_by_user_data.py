@@ -1,0 +1,54 @@
+"""`rack-by-user-data`: partitions to members in the rack of their leader, told in user data (MISSION A6). Pure.
+
+The built-in assignors know racks since KIP-881 (`client.rack`). This one shows how an assignor sends data of its own:
+each member's rack travels as the user data of its subscription, whatever the version of its client.
+"""
+
+from collections.abc import Mapping
+
+from ottla.assignors.base import Assignment, Assignor, ClusterMetadata, Subscription, subscribers_by_topic
+from ottla.types import TopicPartition
+
+
+class RackByUserDataAssignor(Assignor):
+    """Gives a partition to the least busy member in its leader's rack, or to the least busy of all if there is none.
+
+    >>> consumer = Consumer(group_id="g", partition_assignment_strategy=[RackByUserDataAssignor("rack-1")])
+    """
+
+    name = "rack-by-user-data"
+
+    def __init__(self, rack: str = "") -> None:
+        self.rack = rack
+
+    def subscription(self, topics: list[str]) -> Subscription:
+        return Subscription(topics, user_data=self.rack.encode() if self.rack else None)
+
+    def assign(self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
+        racks = {member: read_rack(subscription.user_data) for member, subscription in subscriptions.items()}
+        shares: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
+        homeless: list[tuple[TopicPartition, list[str]]] = []
+        for topic, members in sorted(subscribers_by_topic(subscriptions).items()):
+            for info in cluster.infos_of(topic):
+                partition = TopicPartition(topic, info.partition)
+                near = [member for member in members if info.leader_rack and racks[member] == info.leader_rack]
+                if near:
+                    _least_busy(near, shares).append(partition)
+                else:
+                    homeless.append((partition, members))
+        # Those that are far from everybody go last, to whoever has the least by then.
+        for partition, members in homeless:
+            _least_busy(members, shares).append(partition)
+        return {member: Assignment(sorted(partitions)) for member, partitions in shares.items()}
+
+
+def read_rack(user_data: bytes | None) -> str:
+    """The rack a member told; none if it told something else."""
+    try:
+        return (user_data or b"").decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def _least_busy(members: list[str], shares: dict[str, list[TopicPartition]]) -> list[TopicPartition]:
+    return shares[min(members, key=lambda member: (len(shares[member]), member))]
