@@ -48,7 +48,7 @@ def test_a_rolled_segment_counts_as_unsynced_with_its_indexes_and_its_name(world
         world.append(f"value-{number}")
     assert len(world.log.segments) == 2
     ticket = world.log.unsynced()
-    assert len(ticket.handles) == 4, "two logs, and two index files of the finished one"
+    assert len(ticket.handles) == 5, "two logs, and of the finished one two indexes and the producers at its end"
     assert ticket.directory == world.directory
     ticket.sync(world.disk)
     world.log.flushed(ticket)
