@@ -152,7 +152,7 @@ class ConfluentMember(Member):
         )
         try:
             while not self._stopping.is_set():
-                messages = [m for m in consumer.consume(100, 0.05) if m.error() is None]
+                messages: list[Any] = [m for m in consumer.consume(100, 0.05) if m.error() is None]
                 for message in messages:
                     self.read(message.topic(), message.partition(), message.offset(), message.value())
                 if messages:
@@ -268,7 +268,7 @@ class AioKafkaMember(Member):
         await consumer.start()
         try:
             while not self._stopping.is_set():
-                polled = await consumer.getmany(timeout_ms=50)
+                polled: Any = await consumer.getmany(timeout_ms=50)
                 for partition, records in polled.items():
                     for record in records:
                         self.read(partition.topic, partition.partition, record.offset, record.value)
