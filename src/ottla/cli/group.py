@@ -84,8 +84,9 @@ def describe(
 ) -> None:
     """Show where a group is: per partition its committed offset, its lag in records and in time, and who reads it.
 
-    The lag is what a read_committed reader would still get: no transaction markers, no aborted records. Up to
-    10,000 offsets a partition are read and counted; larger gaps are told by offsets, marked with ~.
+    The lag is what a read_committed reader would still get: no transaction
+    markers, no aborted records. Up to 10,000 offsets a partition are read and
+    counted; larger gaps are told by offsets, marked with ~.
 
     \b
     Examples:

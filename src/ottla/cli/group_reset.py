@@ -77,13 +77,14 @@ def reset_offsets(
 ) -> None:
     """Move a group to other offsets. Shows what would change; --execute changes it.
 
-    Without --topic it is about everything the group has committed. Offsets outside a partition are moved to its
-    nearest end. With --export alone, the present offsets are saved and nothing changes.
+    Without --topic it is about everything the group has committed.
+    Offsets outside a partition are moved to its nearest end.
+    With --export alone, the present offsets are saved and nothing changes.
 
     \b
     Examples:
       ottla group reset-offsets billing --to-earliest
-      ottla group reset-offsets billing --to-time 2026-01-31T12:00 --topic orders --execute
+      ottla group reset-offsets billing --to-time 2026-01-31T12:00 --execute
       ottla group reset-offsets billing --shift-by -100 --topic orders:0,2
       ottla group reset-offsets billing --export before.csv
       ottla group reset-offsets billing --from-file before.csv --execute
