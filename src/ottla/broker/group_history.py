@@ -29,6 +29,7 @@ WAITING_MAX = 1_000
 """How many notes wait while the topic cannot be written; the oldest go first."""
 BATCH_BYTES = 256 * 1024
 NOTE_BYTES = 128 * 1024
+NOTE_PARTITIONS = 20_000
 """A group of thousands has long assignments: a note above this size says how many partitions each member has."""
 
 Row = tuple[int, bytes, bytes, tuple[()]]
@@ -115,10 +116,16 @@ def in_words(event: Rebalanced) -> str:
 
 def to_record(event: Rebalanced) -> bytes:
     """The record's value. Where the assignments are too long, only how many partitions each member has."""
+    if _size(event.before) + _size(event.after) > NOTE_PARTITIONS:
+        event = _shortened(event)
     value = json.dumps(to_json(event), separators=(",", ":")).encode()
     if len(value) > NOTE_BYTES:
         value = json.dumps(to_json(_shortened(event)), separators=(",", ":")).encode()
     return value
+
+
+def _size(assignments: dict[str, Any]) -> int:
+    return sum(sum(map(len, had.values())) for had in assignments.values() if isinstance(had, dict))
 
 
 def to_json(event: Rebalanced) -> dict[str, Any]:

@@ -133,10 +133,13 @@ class CoordinatorWorld(DataWorld):
     def stored(self, topic: str = OFFSETS_TOPIC, partition: int = 0) -> list[tuple[bytes | None, bytes | None]]:
         """(key, value) of every record in a partition."""
         log = self.log(topic, partition)
-        data = log.read(log.log_start_offset, 1 << 24, upper_bound=log.log_end_offset)
-        return [
-            (r.key, r.value) for position, header in iter_batches(data) for r in read_records(data, position, header)
-        ]
+        offset, found = log.log_start_offset, []
+        # One read gives no more than one segment has.
+        while offset < log.log_end_offset and (data := log.read(offset, 1 << 24, upper_bound=log.log_end_offset)):
+            for position, header in iter_batches(data):
+                found += [(record.key, record.value) for record in read_records(data, position, header)]
+                offset = header.next_offset
+        return found
 
     def history(self) -> list[dict[str, Any]]:
         """What was noted of the rebalances so far."""

@@ -227,7 +227,7 @@ def test_the_note_of_a_very_large_group_counts_instead_of_naming(world: Coordina
     note = json.loads(to_record(large))
     assert note["before"] == {"m": "10000 partitions"}
     assert note["after"]["m9"] == "10000 partitions"
-    huge = event(after={f"member-{number}-{'x' * 60}": partitions for number in range(5_000)})
+    huge = event(after={f"member-{number}-{'x' * 60}": {"t": [number]} for number in range(5_000)})
     assert len(to_record(huge)) < NOTE_BYTES
     assert json.loads(to_record(huge))["after"] == {"": "5000 members"}
     history, _ = history_of(world)
