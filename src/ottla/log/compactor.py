@@ -55,7 +55,7 @@ class CleanedGroup:
             self.cleaned.base_offset,
             files=files,
             size=self.cleaned.size,
-            index_interval_bytes=self.cleaned.index_interval_bytes,
+            index_interval_bytes=self.cleaned.indexes.interval_bytes,
             suffix=self.cleaned.suffix,
         )
 
@@ -206,9 +206,9 @@ class CompactionPlan:
             # The last batch stays, if only its shell: a segment that ends before the next one begins has lost
             # its end in a crash, and recovery must be able to tell.
             self._write(target, rewrite(batch, keep_offsets=()))
-        assert target.transaction_index is not None
-        target.transaction_index += aborted[known:]
-        paths = {*target.save_indexes(), target.save_transaction_index(rewrite=True), target.path(".log")}
+        assert target.indexes.transactions is not None
+        target.indexes.transactions += aborted[known:]
+        paths = {*target.indexes.save(), target.indexes.save_transactions(rewrite=True), target.path(".log")}
         target.close()
         for path in sorted(path for path in paths if path is not None):
             handle = self.disk.open(path)

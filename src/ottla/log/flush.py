@@ -100,8 +100,8 @@ class Unsynced:
     @staticmethod
     def _index_paths(segment: Segment) -> list[str]:
         if segment.unsynced_indexes:
-            return segment.save_indexes()
-        path = segment.save_transaction_index()
+            return segment.indexes.save()
+        path = segment.indexes.save_transactions()
         return [path] if path else []
 
     def settle(self, ticket: FlushTicket, *, succeeded: bool) -> None:

@@ -51,7 +51,7 @@ class LogStore:
     def update_config(self, config: TopicConfig) -> None:
         self._config = config
         self._rolling = RollRules(self.topic_partition, config)
-        self.segments.active.index_interval_bytes = config.index_interval_bytes
+        self.segments.active.indexes.interval_bytes = config.index_interval_bytes
 
     @property
     def size_bytes(self) -> int:
@@ -140,7 +140,7 @@ class LogStore:
         if not finished.unsynced:
             self._unsynced.add(finished)
         try:
-            finished.save_indexes()
+            finished.indexes.save()
         except OSError as error:
             # They are in memory, and are written again with the next flush.
             log.warning("%s: cannot write the indexes of a finished segment: %s", self.topic_partition, error)
@@ -275,8 +275,8 @@ class LogStore:
             self._mend()
         self.segments.purge()
         active = self.segments.active
-        if not active.are_indexes_saved() and active.needs_index_files():
-            active.save_indexes()
+        if not active.indexes.are_saved() and active.indexes.needs_files(active.size):
+            active.indexes.save()
             active.unsynced_indexes = True
             if not active.unsynced:
                 self._unsynced.add(active)

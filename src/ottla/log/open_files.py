@@ -60,6 +60,10 @@ class LogFile:
         self._close_when_let_go = False
 
     @property
+    def disk(self) -> Disk:
+        return self._files.disk
+
+    @property
     def is_open(self) -> bool:
         return self._handle is not None
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ottla.clock import Clock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.checkpoints import encode_epochs
-from ottla.log.compaction import CleanableSegment, choose_cleanable
+from ottla.log.compaction import choose_cleanable
 from ottla.log.compactor import CompactionPlan
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
@@ -23,8 +23,8 @@ from ottla.log.log_store import LogStore
 from ottla.log.open_files import OpenFiles
 from ottla.log.producer_state import ProducerStateManager
 from ottla.log.recovery import EPOCHS_FILE, LogLoader
-from ottla.log.replay import aborted_entry, note_batch
-from ottla.log.retention import SegmentFacts, segments_to_delete
+from ottla.log.replay import note_batch, note_marker
+from ottla.log.retention import segments_to_delete
 from ottla.log.segment import Segment
 from ottla.log.snapshot_files import SnapshotFiles
 from ottla.log.time_search import OffsetAndTimestamp, find_by_timestamp, find_latest
@@ -32,7 +32,6 @@ from ottla.log.transaction_index import AbortedTransaction, collect
 from ottla.log.validation import BatchRules
 from ottla.protocol.record_batch import (
     BatchHeader,
-    ControlType,
     check_crc,
     iter_batches,
     read_end_marker,
@@ -223,7 +222,7 @@ class PartitionLog:
                     producer_id, header.producer_epoch, marker[1], transaction_version=transaction_version
                 )
             else:
-                duplicate = self._check_producer(header, origin, produce_version, verification_guard)
+                duplicate = self._find_duplicate(header, origin, produce_version, verification_guard)
                 if duplicate is not None:
                     return duplicate if append_time >= 0 else duplicate._replace(log_append_time_ms=-1)
         base_offset = self.log_end_offset
@@ -236,12 +235,14 @@ class PartitionLog:
         if leader_epoch > self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         if marker is not None:
-            self._note_marker(header, marker, last_offset, now)
+            entry = note_marker(self.producers, header, marker, last_offset, now)
+            if entry is not None:
+                self._aborted_in(self.segments.active).append(entry)
         elif producer_id >= 0:
             self.producers.update(header, base_offset, now)
         return Appended(base_offset, last_offset, append_time, self.log_start_offset, False)
 
-    def _check_producer(
+    def _find_duplicate(
         self, header: BatchHeader, origin: Origin, produce_version: int | None, guard: int | None
     ) -> Appended | None:
         """Refuses a data batch out of turn; for a duplicate, where the original went."""
@@ -253,32 +254,11 @@ class PartitionLog:
                 and produce_version >= _EPOCH_BUMP_SINCE_PRODUCE_VERSION
                 and bool(header.attributes & _TRANSACTIONAL)
             ),
+            guard=guard,
         )
-        if duplicate is not None:
-            return Appended(
-                duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, self.log_start_offset, True
-            )
-        if (
-            guard is not None
-            and guard != self.producers.verification_guard(header.producer_id)
-            and not self.producers.has_open_transaction(header.producer_id, header.producer_epoch)
-        ):
-            raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id}: the transaction ended while it was being verified",
-            )
-        return None
-
-    def _note_marker(self, header: BatchHeader, marker: tuple[ControlType, int], offset: int, now: int) -> None:
-        kind, coordinator_epoch = marker
-        if kind not in (ControlType.ABORT, ControlType.COMMIT):
-            return
-        completed = self.producers.update_marker(
-            header, offset, now, aborted=kind is ControlType.ABORT, coordinator_epoch=coordinator_epoch
-        )
-        entry = aborted_entry(self.producers, completed)
-        if entry is not None:
-            self._aborted_in(self.segments.active).append(entry)
+        if duplicate is None:
+            return None
+        return Appended(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, self.log_start_offset, True)
 
     def append_replicated(self, records: Any) -> None:
         """Appends batches as a follower: offsets and epochs are the leader's. All are checked before any is written.
@@ -459,15 +439,7 @@ class PartitionLog:
         """Removes the segments that are too old, too many, or below the log's start; how many."""
         try:
             self.segments.purge(now)
-            facts = [
-                SegmentFacts(
-                    segment.base_offset,
-                    self.segments.end_of(number, self.log_end_offset),
-                    segment.size,
-                    self._latest_ms(segment),
-                )
-                for number, segment in enumerate(self.segments)
-            ]
+            facts = self.segments.retention_facts(self.log_end_offset, self._opened_ms)
             count = segments_to_delete(
                 facts,
                 self.config,
@@ -491,14 +463,6 @@ class PartitionLog:
     def _producers_at(self, offset: int) -> ProducerStateManager:
         return self._loader().load_producers(list(self.segments), offset)
 
-    def _latest_ms(self, segment: Segment) -> int:
-        if not segment.size:
-            # Compaction emptied it, or it is the active one, which retention leaves alone while it is empty.
-            return 0
-        if (latest := segment.max_timestamp) >= 0:
-            return latest
-        return self._opened_ms if segment.created_ms is None else segment.created_ms
-
     def expire_producers(self, now: int, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
         """Forgets producers that have not written for so long; how many."""
         return self.producers.expire(now, expiration_ms)
@@ -508,17 +472,9 @@ class PartitionLog:
         if not self.config.compacts or self.store.has_failed:
             return None
         try:
-            segments = [
-                CleanableSegment(
-                    segment.base_offset,
-                    self.segments.end_of(number, self.log_end_offset),
-                    segment.size,
-                    segment.find_first_timestamp(),
-                    segment.max_timestamp if segment.size else -1,
-                )
-                for number, segment in enumerate(self.segments)
-            ]
-            chosen = choose_cleanable(segments[:-1], self.config, self.first_dirty_offset, self.last_stable_offset, now)
+            chosen = choose_cleanable(
+                self.segments.cleanable_facts(), self.config, self.first_dirty_offset, self.last_stable_offset, now
+            )
             if chosen is None:
                 return None
             return CompactionPlan(

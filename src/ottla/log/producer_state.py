@@ -145,11 +145,17 @@ class ProducerStateManager:
     # --- before the append --------------------------------------------------------------------------------
 
     def check(
-        self, header: BatchHeader, *, check_sequence: bool = True, require_known_start: bool = False
+        self,
+        header: BatchHeader,
+        *,
+        check_sequence: bool = True,
+        require_known_start: bool = False,
+        guard: int | None = None,
     ) -> BatchMetadata | None:
         """Refuses a data batch out of turn; gives the original when it is a duplicate of one appended.
 
         `require_known_start`: a producer new here must begin with sequence 0 (transactions of version 2).
+        `guard` is what `verification_guard` gave out before the coordinator was asked about the transaction.
         """
         producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
         entry = self._entries.get(producer_id)
@@ -157,6 +163,10 @@ class ProducerStateManager:
             if require_known_start and check_sequence and sequence != 0:
                 raise self._out_of_order(header, "nothing is known of it here")
             return None
+        if guard is not None and guard != entry.markers_seen and not self.has_open_transaction(producer_id, epoch):
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id}: the transaction ended while it was verified"
+            )
         known_epoch = entry.producer_epoch
         if check_sequence and (epoch != known_epoch or sequence != entry.next_sequence):
             duplicate = entry.find_duplicate(epoch, sequence, header.last_sequence)

@@ -16,11 +16,12 @@ from ottla.log.open_files import OpenFiles
 from ottla.log.producer_state import ProducerStateManager
 from ottla.log.replay import needs_bytes, note_batch
 from ottla.log.scan import BATCHES_CHUNK, scan_batches, scan_headers
-from ottla.log.segment import INT32_MAX, SUFFIXES, Segment, file_name
+from ottla.log.segment import SUFFIXES, Segment, file_name
 from ottla.log.snapshot_files import SUFFIX as SNAPSHOT_SUFFIX
 from ottla.log.snapshot_files import SnapshotFiles
 from ottla.log.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import HEADER_SIZE, CorruptBatch, check_crc
+from ottla.types import INT32_MAX
 
 log = logging.getLogger("ottla.log")
 
@@ -175,8 +176,8 @@ class LogLoader:
                     entries.append(entry)
         except CorruptBatch as error:
             log.error("%s is damaged: %s", segment.path(".log"), error.detail)
-        segment.transaction_index = entries
-        segment.save_transaction_index(rewrite=True)
+        segment.indexes.transactions = entries
+        segment.indexes.save_transactions(rewrite=True)
         return entries
 
     # --- after a crash ------------------------------------------------------------------------------------
@@ -203,13 +204,13 @@ class LogLoader:
         for segment in segments[first:]:
             segment.unsynced = segment.size > 0
             if segment is not segments[-1]:
-                segment.save_indexes()
+                segment.indexes.save()
                 segment.unsynced_indexes = True
         return log_end_offset
 
     def _recover_segment(self, segment: Segment, recovery_point: int) -> tuple[int, bool]:
         """One pass over a segment: (offset after its last good batch, whether that was all of it)."""
-        segment.begin_indexes()
+        segment.indexes.begin()
         size = segment.size
         position, next_offset = 0, segment.base_offset
         while position < size:
@@ -228,7 +229,7 @@ class LogLoader:
             # only who reads the damaged bytes is told.
             log.error("%s is damaged from position %d to %d: %s", segment.path(".log"), position, resumed, error)
             position = resumed
-        segment.complete_time_index()
+        segment.indexes.complete_times()
         return next_offset, position == size
 
     def _recover_from(
@@ -246,7 +247,7 @@ class LogLoader:
                 if entry is not None:
                     aborted.append(entry)
                 self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
-                segment.index_batch(at, header.size_bytes, header.last_offset, header.max_timestamp)
+                segment.indexes.note(at, header.size_bytes, header.last_offset, header.max_timestamp)
                 position, next_offset = at + header.size_bytes, header.next_offset
         except CorruptBatch as error:
             return position, next_offset, error.detail

@@ -1,6 +1,6 @@
 """Takes note of batches already in a log: what followers, recovery and truncation do instead of checking. Pure."""
 
-from ottla.log.producer_state import CompletedTransaction, ProducerStateManager
+from ottla.log.producer_state import ProducerStateManager
 from ottla.log.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import BatchHeader, BytesLike, ControlType, read_end_marker
 
@@ -31,16 +31,19 @@ def note_batch(
         producers.update_marker(header, header.last_offset, now, aborted=False, coordinator_epoch=coordinator_epoch)
         return None
     assert batch is not None
-    kind, coordinator_epoch = read_end_marker(batch)
+    return note_marker(producers, header, read_end_marker(batch), header.last_offset, now)
+
+
+def note_marker(
+    producers: ProducerStateManager, header: BatchHeader, marker: tuple[ControlType, int], offset: int, now: int
+) -> AbortedTransaction | None:
+    """Updates `producers` with the end marker appended at `offset`; gives the index entry if it is an ABORT."""
+    kind, coordinator_epoch = marker
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
     completed = producers.update_marker(
-        header, header.last_offset, now, aborted=kind is ControlType.ABORT, coordinator_epoch=coordinator_epoch
+        header, offset, now, aborted=kind is ControlType.ABORT, coordinator_epoch=coordinator_epoch
     )
-    return aborted_entry(producers, completed)
-
-
-def aborted_entry(producers: ProducerStateManager, completed: CompletedTransaction | None) -> AbortedTransaction | None:
     if completed is None or not completed.aborted:
         return None
     return AbortedTransaction(

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from ottla.log.disk import Disk
 from ottla.protocol.record_batch import HEADER_SIZE, BatchHeader, CorruptBatch, read_header
 
+WALK_CHUNK = 4096 + 64
+"""Enough to get from one index entry to the next in one read, with the usual interval."""
 HEADERS_CHUNK = 64 * 1024
 BATCHES_CHUNK = 1024 * 1024
 

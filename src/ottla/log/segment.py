@@ -1,9 +1,4 @@
-"""One segment: a file of batches with its indexes. Finds, reads, appends, cuts and rebuilds.
-
-The index files are written when a segment is rolled, checkpointed or closed; until then the indexes live in
-memory, and recovery rebuilds whatever lies past the recovery point. They are loaded on first use, checked,
-and rebuilt from the log when they do not fit it.
-"""
+"""One segment: a file of batches. Finds, reads, appends and cuts, by way of its indexes."""
 
 import logging
 import struct
@@ -11,27 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.log.index import CorruptIndex, OffsetIndex, TimeIndex, TimestampOffset
+from ottla.log.index import OffsetIndex
 from ottla.log.open_files import LogFile, OpenFiles
-from ottla.log.scan import scan_batches, scan_headers
-from ottla.log.transaction_index import AbortedTransaction, decode_entries, encode_entries
+from ottla.log.scan import WALK_CHUNK, scan_batches, scan_headers
+from ottla.log.segment_indexes import NO_TIMESTAMP, SegmentIndexes
+from ottla.log.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import BatchHeader, CorruptBatch, Record, read_header, read_records
+from ottla.types import INT32_MAX
 
 log = logging.getLogger("ottla.log")
 
 SUFFIXES = (".index", ".timeindex", ".txnindex", ".log")
 """The files of a segment. The log comes last: whoever renames a segment makes that rename its deciding step."""
 
-INT32_MAX = 2**31 - 1
-NO_TIMESTAMP = -1
 
 # base_offset, batch_length, magic, last_offset_delta: enough to step from one batch to the next.
 _STEP = struct.Struct(">qi4xb6xi")
-_WALK_CHUNK = 4096 + 64
 _HINTS_MAX = 16
-
-_UNINDEXED_BYTES = 64 * 1024
-"""A log this small is read faster than its index files are opened."""
 
 
 def file_name(base_offset: int, suffix: str = "") -> str:
@@ -48,25 +39,16 @@ class Segment:
 
     __slots__ = (
         "_hints",
-        "_max_timestamp",
-        "_offset_of_max_timestamp",
-        "_saved_aborted",
-        "_saved_offsets",
-        "_saved_times",
         "base_offset",
-        "bytes_since_index",
         "created_ms",
         "directory",
         "disk",
         "file",
         "files",
         "first_timestamp",
-        "index_interval_bytes",
-        "offset_index",
+        "indexes",
         "size",
         "suffix",
-        "time_index",
-        "transaction_index",
         "unsynced",
         "unsynced_indexes",
     )
@@ -88,7 +70,6 @@ class Segment:
         self.disk = files.disk
         self.size = size
         self.suffix = suffix
-        self.index_interval_bytes = index_interval_bytes
         self.created_ms = created_ms
         """When the first batch was written; None when that was in an earlier life of the process."""
         self.first_timestamp: int | None = None
@@ -98,13 +79,7 @@ class Segment:
         """Whether bytes were appended that no finished flush covers."""
         self.unsynced_indexes = False
         """Whether the finished segment's index files await their flush."""
-        self.offset_index: OffsetIndex | None = None
-        self.time_index: TimeIndex | None = None
-        self.transaction_index: list[AbortedTransaction] | None = None
-        self.bytes_since_index = 0
-        self._saved_offsets = self._saved_times = self._saved_aborted = 0
-        self._max_timestamp: int | None = None
-        self._offset_of_max_timestamp = base_offset
+        self.indexes = SegmentIndexes(base_offset, index_interval_bytes, self.file, self.path)
         self._hints: dict[int, int] = {}
 
     @classmethod
@@ -117,7 +92,7 @@ class Segment:
         handle = segment.file.handle(create=True)
         if segment.disk.size(handle):
             segment.disk.truncate(handle, 0)
-        segment.begin_indexes()
+        segment.indexes.begin()
         return segment
 
     def __repr__(self) -> str:
@@ -126,166 +101,20 @@ class Segment:
     def path(self, suffix: str) -> str:
         return f"{self.directory}/{self.base_offset:020d}{suffix}{self.suffix}"
 
-    # --- indexes ------------------------------------------------------------------------------------------
-
-    def begin_indexes(self) -> None:
-        self.offset_index, self.time_index = OffsetIndex(), TimeIndex()
-        self.transaction_index = []
-        self._saved_offsets = self._saved_times = self._saved_aborted = -1
-        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
-        self.bytes_since_index = 0
-
-    def _load(self) -> OffsetIndex:
-        """Brings the offset and time index into memory: from their files if those are good, else from the log."""
-        try:
-            offset_index = OffsetIndex.from_bytes(self.disk.read_file(self.path(".index")), self.size)
-            time_index = TimeIndex.from_bytes(self.disk.read_file(self.path(".timeindex")))
-            last = time_index.last
-            if self.size and not self._is_latest(offset_index, last):
-                raise CorruptIndex("the largest timestamp is not that of its batch")
-        except (CorruptIndex, OSError) as error:
-            if self.size <= _UNINDEXED_BYTES and isinstance(error, FileNotFoundError):
-                return self.rebuild_indexes()
-            log.warning("rebuilding the indexes of %s: %s", self.path(".log"), error)
-            return self._rebuild_and_save()
-        self.offset_index, self.time_index = offset_index, time_index
-        self._saved_offsets, self._saved_times = len(offset_index), len(time_index)
-        self.bytes_since_index = self.size - (offset_index.positions[-1] if offset_index else 0)
-        if self._max_timestamp is None:
-            self._max_timestamp = NO_TIMESTAMP if last is None else last.timestamp
-            self._offset_of_max_timestamp = self.base_offset + (0 if last is None else last.offset)
-        return offset_index
-
-    def _is_latest(self, offset_index: OffsetIndex, last: TimestampOffset | None) -> bool:
-        """Whether the batch that a time index names as the latest says so too; a damaged log is not asked."""
-        if last is None:
-            return False
-        entry = offset_index.entry_at_or_before_offset(last.offset)
-        start = offset_index.positions[entry] if entry >= 0 else 0
-        wanted = self.base_offset + last.offset
-        try:
-            for _, header in scan_headers(self.disk, self.file.handle(), start, self.size, _WALK_CHUNK):
-                if header.last_offset >= wanted:
-                    return header.last_offset == wanted and header.max_timestamp == last.timestamp
-        except CorruptBatch:
-            return True
-        return False
-
-    def are_indexes_saved(self) -> bool:
-        """Whether the files say all that the indexes in memory do, the largest timestamp included."""
-        if self.offset_index is None or self.time_index is None:
-            return True
-        last = self.time_index.last
-        return (
-            self._saved_offsets == len(self.offset_index)
-            and self._saved_times == len(self.time_index)
-            and self._max_timestamp == (NO_TIMESTAMP if last is None else last.timestamp)
-        )
-
     def _unload(self) -> None:
-        """Gives the memory back when the file is closed; what is not in the files yet has to stay."""
-        if self.offset_index is not None and self.are_indexes_saved():
-            self.offset_index = self.time_index = None
-            self._hints.clear()
-
-    def _rebuild_and_save(self) -> OffsetIndex:
-        index = self.rebuild_indexes()
-        try:
-            self.save_indexes()
-        except OSError:
-            pass  # They are in memory; a full disk must not keep anyone from reading.
-        return index
-
-    def rebuild_indexes(self) -> OffsetIndex:
-        """Reads the log's headers and indexes them afresh, as far as they are whole."""
-        self.offset_index, self.time_index = OffsetIndex(), TimeIndex()
-        self._saved_offsets = self._saved_times = -1
-        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
-        self.bytes_since_index = 0
+        self.indexes.unload()
         self._hints.clear()
-        try:
-            for position, header in scan_headers(self.disk, self.file.handle(), 0, self.size):
-                self.index_batch(position, header.batch_length + 12, header.last_offset, header.max_timestamp)
-        except CorruptBatch as error:
-            log.error("%s is damaged: %s", self.path(".log"), error.detail)
-        self.complete_time_index()
-        return self.offset_index
-
-    def index_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Takes note of a batch at the end: an index entry every so many bytes, and the latest time."""
-        if max_timestamp > self._max_timestamp:  # type: ignore[operator]
-            self._max_timestamp, self._offset_of_max_timestamp = max_timestamp, last_offset
-        if self.bytes_since_index > self.index_interval_bytes:
-            self.offset_index.append(last_offset - self.base_offset, position)  # type: ignore[union-attr]
-            self.complete_time_index()
-            self.bytes_since_index = 0
-        self.bytes_since_index += size
-
-    def complete_time_index(self) -> None:
-        """Indexes the largest timestamp, which the last entry of a finished time index must be."""
-        if self._max_timestamp is not None and self._max_timestamp >= 0 and self.time_index is not None:
-            self.time_index.append(self._max_timestamp, self._offset_of_max_timestamp - self.base_offset)
-
-    def needs_index_files(self) -> bool:
-        """Whether leaving without index files would cost the next start anything, or leave stale ones behind."""
-        return self.size > _UNINDEXED_BYTES or self.disk.exists(self.path(".index"))
-
-    def save_indexes(self) -> list[str]:
-        """Writes what the index files lack and gives their paths. Nothing is synced."""
-        self.complete_time_index()
-        paths = [self.path(".index"), self.path(".timeindex")]
-        # An index that is not in memory has been saved, or was never needed.
-        offsets, times = self.offset_index, self.time_index
-        if offsets is not None and self._saved_offsets != len(offsets):
-            self._save(paths[0], offsets.to_bytes(max(0, self._saved_offsets)), self._saved_offsets)
-            self._saved_offsets = len(offsets)
-        if times is not None and self._saved_times != len(times):
-            self._save(paths[1], times.to_bytes(max(0, self._saved_times)), self._saved_times)
-            self._saved_times = len(times)
-        if path := self.save_transaction_index():
-            paths.append(path)
-        return [path for path in paths if self.disk.exists(path)]
-
-    def save_transaction_index(self, *, rewrite: bool = False) -> str | None:
-        """Writes the aborted transactions the file lacks, or all; the path, if there is such a file."""
-        entries, path = self.transaction_index, self.path(".txnindex")
-        if entries is None:
-            return path if self.disk.exists(path) else None
-        if rewrite:
-            self._saved_aborted = -1
-        elif not entries and self._saved_aborted < 0 and not self.disk.exists(path):
-            self._saved_aborted = 0
-        if not entries and self._saved_aborted == 0:
-            return None
-        if self._saved_aborted != len(entries):
-            self._save(path, encode_entries(entries[max(0, self._saved_aborted) :]), self._saved_aborted)
-            self._saved_aborted = len(entries)
-        return path
-
-    def _save(self, path: str, data: bytes, saved: int) -> None:
-        handle = self.disk.open(path, create=True)
-        try:
-            if saved < 0:
-                self.disk.truncate(handle, 0)
-            if data:
-                self.disk.append(handle, (data,))
-        finally:
-            self.disk.close(handle)
 
     def aborted(self) -> list[AbortedTransaction]:
         """The transactions whose ABORT marker lies in this segment."""
-        if self.transaction_index is None:
-            path = self.path(".txnindex")
-            self.transaction_index = decode_entries(self.disk.read_file(path)) if self.disk.exists(path) else []
-            self._saved_aborted = len(self.transaction_index)
-        return self.transaction_index
+        return self.indexes.aborted()
 
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp of any batch, -1 if none has one."""
-        if self._max_timestamp is None:
-            self._load()
-        return NO_TIMESTAMP if self._max_timestamp is None else self._max_timestamp
+        if self.indexes.max_timestamp is None:
+            self.indexes.load(self.size)
+        return NO_TIMESTAMP if self.indexes.max_timestamp is None else self.indexes.max_timestamp
 
     # --- appending ----------------------------------------------------------------------------------------
 
@@ -296,7 +125,8 @@ class Segment:
 
     @property
     def index_entries(self) -> int:
-        return 0 if self.offset_index is None else len(self.offset_index)
+        offsets = self.indexes.offsets
+        return 0 if offsets is None else len(offsets)
 
     def find_first_timestamp(self) -> int:
         """The first batch's largest timestamp; -1 if it has none, or there is no batch."""
@@ -313,10 +143,11 @@ class Segment:
 
     def append(self, buffers: Sequence[Any], size: int, last_offset: int, max_timestamp: int) -> None:
         """Writes one batch at the end. OSError leaves the segment as it was, unless `heal` says otherwise."""
-        if self.offset_index is None:
-            self._load()
+        indexes = self.indexes
+        if indexes.offsets is None:
+            indexes.load(self.size)
         self.disk.append(self.file.handle(), buffers)
-        self.index_batch(self.size, size, last_offset, max_timestamp)
+        indexes.note(self.size, size, last_offset, max_timestamp)
         self.size += size
 
     def heal(self) -> None:
@@ -334,9 +165,13 @@ class Segment:
             return position if position < self.size else None
         return self._search(offset)[0]
 
+    def _offset_index(self) -> OffsetIndex:
+        offsets = self.indexes.offsets
+        return self.indexes.load(self.size) if offsets is None else offsets
+
     def _search(self, offset: int) -> tuple[int | None, int]:
         """The position of find_position and that batch's base offset, by index and a short walk."""
-        index = self._load() if self.offset_index is None else self.offset_index
+        index = self._offset_index()
         relative = offset - self.base_offset
         entry = index.entry_at_or_before_offset(relative if relative < INT32_MAX else INT32_MAX)
         position, expected = 0, -1
@@ -348,7 +183,7 @@ class Segment:
             at = position - chunk_start
             if at + _STEP.size > len(chunk):
                 chunk_start, at = position, 0
-                chunk = self.disk.pread(handle, min(_WALK_CHUNK, size - position), position)
+                chunk = self.disk.pread(handle, min(WALK_CHUNK, size - position), position)
                 if len(chunk) < _STEP.size:
                     raise self._damaged(position)
             base_offset, length, magic, delta = _STEP.unpack_from(chunk, at)
@@ -375,7 +210,8 @@ class Segment:
         except CorruptBatch:
             raise self._damaged(position) from None
         log.warning("rebuilding %s, which does not fit its log at position %d", self.path(".index"), position)
-        self._rebuild_and_save()
+        self._hints.clear()
+        self.indexes.rebuild_and_save(self.size)
 
     def _damaged(self, position: int) -> CorruptBatch:
         return CorruptBatch(f"{self.path('.log')} is damaged at position {position}")
@@ -404,7 +240,7 @@ class Segment:
 
     def _whole_batches(self, start: int, limit: int) -> tuple[int, int]:
         """The end of the last batch from `start` that ends by `limit`, and the offset after it."""
-        index = self._load() if self.offset_index is None else self.offset_index
+        index = self._offset_index()
         entry = index.entry_at_or_before_position(limit)
         position, expected = start, -1
         if entry >= 0 and index.positions[entry] > start:
@@ -415,7 +251,7 @@ class Segment:
             at = position - chunk_start
             if at + _STEP.size > len(chunk):
                 chunk_start, at = position, 0
-                chunk = self.disk.pread(handle, min(_WALK_CHUNK, self.size - position), position)
+                chunk = self.disk.pread(handle, min(WALK_CHUNK, self.size - position), position)
                 if len(chunk) < _STEP.size:
                     raise self._damaged(position)
             base_offset, length, magic, delta = _STEP.unpack_from(chunk, at)
@@ -462,10 +298,10 @@ class Segment:
         """The offset after the last batch, by reading from the last index entry on."""
         if not self.size:
             return self.base_offset
-        index = self._load() if self.offset_index is None else self.offset_index
+        index = self._offset_index()
         next_offset = self.base_offset
         start = index.positions[-1] if index else 0
-        for _, header in scan_headers(self.disk, self.file.handle(), start, self.size, _WALK_CHUNK):
+        for _, header in scan_headers(self.disk, self.file.handle(), start, self.size, WALK_CHUNK):
             next_offset = header.next_offset
         return next_offset
 
@@ -473,10 +309,9 @@ class Segment:
 
     def find_by_timestamp(self, timestamp: int, start_offset: int, end: int) -> tuple[Record, BatchHeader] | None:
         """The first record from `start_offset` on, before position `end`, that is as late as `timestamp`."""
-        if self.time_index is None:
-            self._load()
-        assert self.time_index is not None
-        from_offset = max(start_offset, self.base_offset + self.time_index.find_before(timestamp))
+        self._offset_index()
+        assert self.indexes.times is not None
+        from_offset = max(start_offset, self.base_offset + self.indexes.times.find_before(timestamp))
         start = self.find_position(from_offset)
         if start is None:
             return None
@@ -490,7 +325,7 @@ class Segment:
     def find_latest(self, start_offset: int, end: int) -> tuple[Record, BatchHeader] | None:
         """The record with the largest timestamp before position `end`; the first of them, if several."""
         if end == self.size and self.base_offset >= start_offset and self.max_timestamp >= 0:
-            start = self.find_position(self._offset_of_max_timestamp)
+            start = self.find_position(self.indexes.offset_of_max_timestamp)
             if start is not None:
                 header = self.header_at(start)
                 if header.record_count and header.max_timestamp == self.max_timestamp:
@@ -519,31 +354,12 @@ class Segment:
 
     def truncate(self, position: int, next_offset: int) -> None:
         """Cuts the log off at a batch boundary and the indexes with it. For good: what was cut never comes back."""
-        index = self._load() if self.offset_index is None else self.offset_index
-        assert self.time_index is not None
+        self._offset_index()
         self.disk.truncate(self.file.handle(), position)
         self.disk.sync(self.file.handle())
         self.size = position
         self._hints.clear()
-        index.truncate(position)
-        self.time_index.truncate(next_offset - self.base_offset)
-        self.transaction_index = [entry for entry in self.aborted() if entry.last_offset < next_offset]
-        self._saved_offsets = self._saved_times = self._saved_aborted = -1
-        self.bytes_since_index = position - (index.positions[-1] if index else 0)
-        self._find_max_timestamp()
-
-    def _find_max_timestamp(self) -> None:
-        """The time index may lag behind the log by one interval: the rest is read."""
-        assert self.offset_index is not None and self.time_index is not None
-        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
-        start = 0
-        if (last := self.time_index.last) is not None:
-            self._max_timestamp, self._offset_of_max_timestamp = last.timestamp, self.base_offset + last.offset
-            entry = self.offset_index.entry_at_or_before_offset(last.offset)
-            start = self.offset_index.positions[entry] if entry >= 0 else 0
-        for _, header in scan_headers(self.disk, self.file.handle(), start, self.size):
-            if header.max_timestamp > self._max_timestamp:
-                self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
+        self.indexes.truncate(position, next_offset)
 
     def batches(self, start: int = 0, end: int | None = None) -> Any:
         """Every batch with its bytes: (position, header, batch)."""

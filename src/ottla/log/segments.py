@@ -3,7 +3,9 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from ottla.log.compaction import CleanableSegment
 from ottla.log.disk import Disk
+from ottla.log.retention import SegmentFacts
 from ottla.log.segment import Segment
 
 
@@ -54,6 +56,30 @@ class Segments:
     def between(self, start: int, end: int) -> list[Segment]:
         """The segments whose range reaches into [start, end)."""
         return self._segments[self.number_of(start) : bisect_left(self._bases, end)]
+
+    def retention_facts(self, log_end_offset: int, opened_ms: int) -> list[SegmentFacts]:
+        """What retention asks. A segment whose records bear no time is as old as its file, as far as we know."""
+        facts = []
+        for number, segment in enumerate(self._segments):
+            latest = segment.max_timestamp if segment.size else 0
+            if latest < 0:
+                latest = opened_ms if segment.created_ms is None else segment.created_ms
+            end = self.end_of(number, log_end_offset)
+            facts.append(SegmentFacts(segment.base_offset, end, segment.size, latest))
+        return facts
+
+    def cleanable_facts(self) -> list[CleanableSegment]:
+        """What compaction asks of the finished segments."""
+        return [
+            CleanableSegment(
+                segment.base_offset,
+                next_offset,
+                segment.size,
+                segment.find_first_timestamp(),
+                segment.max_timestamp if segment.size else -1,
+            )
+            for segment, next_offset in zip(self._segments[:-1], self._bases[1:], strict=True)
+        ]
 
     def add(self, segment: Segment) -> None:
         assert segment.base_offset > self._bases[-1]
