@@ -1,0 +1,257 @@
+"""State and offsets in topics: restored from the last incremental record and the full snapshot it points to. (E10)"""
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from ottla import Admin, AsyncConsumer, Producer
+from ottla.client.topic_store import AsyncSnapshotStore, SnapshotStore
+from ottla.client.transaction_errors import TransactionFatal
+from ottla.errors import OttlaError
+from ottla.testing.world import World
+from ottla.types import TopicPartition
+
+INPUT = TopicPartition("numbers", 0)
+COUNT = 15
+STEPS = [
+    "opened",
+    "restored",
+    "replayed",
+    "begun",
+    "sent",
+    "incremental sent",
+    "committed",
+    "before full",
+    "full sent",
+    "full committed",
+]
+
+
+class Crash(Exception):
+    pass
+
+
+class Totals:
+    """A stateful task: after each number it writes the sum so far. The sum is its state."""
+
+    def __init__(self, world: World, crash_step: str | None, crash_at: int) -> None:
+        self.world = world
+        self.crash_step = crash_step
+        self.crash_at = crash_at
+        self.replayed = 0
+
+    def reached(self, step: str, position: int = 0) -> None:
+        if step == self.crash_step and position >= self.crash_at:
+            raise Crash
+
+    async def run(self) -> None:
+        settings = {"bootstrap.servers": "127.0.0.1:9092", "linger.ms": 0}
+        places = {"incremental": ("offsets", 0), "full": ("state", 0)}
+        store = await AsyncSnapshotStore.open(
+            settings, transactional_id="totals", **places, clock=self.world.loop.clock
+        )
+        consumer = self.world.consumer(auto_offset_reset="earliest")
+        try:
+            self.reached("opened")
+            await self._work(store, consumer)
+        finally:
+            await consumer.close()
+            await store.producer.close(timeout_ms=0)  # as a crash would: nothing is ended politely
+
+    async def _work(self, store: AsyncSnapshotStore, consumer: AsyncConsumer) -> None:
+        total = int(store.restored.state or b"0")
+        position = store.restored.state_offsets.get(INPUT, 0)
+        self.reached("restored")
+        await consumer.assign([INPUT])
+        await consumer.seek(INPUT, position)
+        resume_at = store.restored.offsets.get(INPUT, 0)
+        while position < resume_at:  # only what came after the full snapshot
+            for record in await consumer.poll(1_000, max_records=resume_at - position):
+                total += int(record.value or b"0")
+                position = record.offset + 1
+                self.replayed += 1
+        self.reached("replayed")
+        while position < COUNT:
+            records = list(await consumer.poll(1_000, max_records=2))
+            if not records:
+                continue
+            following, sums = records[-1].offset + 1, total
+            async with store.transaction({INPUT: following}):
+                self.reached("begun", following)
+                for record in records:
+                    sums += int(record.value or b"0")
+                    await store.producer.send("totals", f"{sums}", partition=0)
+                self.reached("sent", following)
+                if self.crash_step == "incremental sent" and following >= self.crash_at:
+                    await store._send_incremental({INPUT: following}, store._full_offset)
+                    await store.producer.flush()
+                    raise Crash
+            total, position = sums, following
+            self.reached("committed", following)
+            if position % 5 == 0:
+                self.reached("before full", following)
+                if self.crash_step == "full sent" and following >= self.crash_at:
+                    await store.producer.begin_transaction()
+                    await store.producer.send_and_wait("state", f"{total}", partition=0)
+                    raise Crash
+                await store.save_full(b"%d" % total)
+                self.reached("full committed", following)
+
+
+async def set_up(world: World) -> list[bytes]:
+    admin = world.admin()
+    for name in ("numbers", "totals", "offsets", "state"):
+        await admin.create_topic(name, partitions=1)
+    await admin.close()
+    sums, total = [], 0
+    async with world.producer() as producer:
+        for number in range(COUNT):
+            await producer.send("numbers", f"{number}", partition=0)
+            total += number
+            sums.append(b"%d" % total)
+    return sums
+
+
+async def visible(world: World, topic: str) -> list[Any]:
+    async with world.consumer(auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+        place = TopicPartition(topic, 0)
+        await consumer.assign([place])
+        (end,) = (await consumer.end_offsets([place])).values()
+        found: list[Any] = []
+        while await consumer.position(place) < end:
+            found += list(await consumer.poll(500))
+        return found
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_neither_loses_nor_repeats(step: str) -> None:
+    """E10: the output has every sum once, whenever the task dies and however often."""
+
+    async def story(world: World) -> None:
+        sums = await set_up(world)
+        for crash_at in (1, 4, 5, 8, 10, 13):
+            with contextlib.suppress(Crash):
+                await Totals(world, step, crash_at).run()
+        await Totals(world, None, 0).run()
+        assert [record.value for record in await visible(world, "totals")] == sums
+
+    World(7, transaction_state_log_num_partitions="2").run(story)
+
+
+def test_only_what_came_after_the_full_snapshot_is_replayed() -> None:
+    """E10."""
+
+    async def story(world: World) -> None:
+        await set_up(world)
+        with contextlib.suppress(Crash):
+            await Totals(world, "committed", 13).run()  # a full snapshot at 10, incremental ones up to 13 or 14
+        last = Totals(world, None, 0)
+        await last.run()
+        assert 0 < last.replayed <= 4
+        incremental = [json.loads(record.value) for record in await visible(world, "offsets")]
+        assert [each["offsets"]["numbers"]["0"] for each in incremental] == sorted(
+            each["offsets"]["numbers"]["0"] for each in incremental
+        )
+        snapshots = {record.offset for record in await visible(world, "state")}
+        assert {each["full"] for each in incremental} <= snapshots | {-1}
+
+    World(8, transaction_state_log_num_partitions="2").run(story)
+
+
+def test_the_last_incremental_record_is_found_behind_many_aborted_ones() -> None:
+    async def story(world: World) -> None:
+        await set_up(world)
+        settings = {"bootstrap.servers": "127.0.0.1:9092"}
+        places = {"incremental": ("offsets", 0), "full": ("state", 0)}
+        async with await AsyncSnapshotStore.open(
+            settings, transactional_id="x", **places, clock=world.loop.clock
+        ) as store:
+            async with store.transaction({INPUT: 3}):
+                pass
+            for _ in range(30):
+                with contextlib.suppress(Crash):
+                    async with store.transaction({INPUT: 9}):
+                        await store._send_incremental({INPUT: 9}, -1)
+                        await store.producer.flush()
+                        raise Crash
+            assert store.offsets == {INPUT: 3}
+        async with await AsyncSnapshotStore.open(
+            settings, transactional_id="x", **places, clock=world.loop.clock
+        ) as again:
+            assert again.restored.offsets == {INPUT: 3}
+            assert again.restored.state is None
+
+    World(9, transaction_state_log_num_partitions="2").run(story)
+
+
+@pytest.fixture
+def places(broker: Any, topic: str) -> dict[str, Any]:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic(f"{topic}-offsets", partitions=1)
+        admin.create_topic(f"{topic}-state", partitions=1)
+        admin.create_topic(topic, partitions=1)
+    return {
+        "bootstrap_servers": broker.bootstrap,
+        "transactional_id": topic,
+        "incremental": (f"{topic}-offsets", 0),
+        "full": (f"{topic}-state", 0),
+    }
+
+
+def test_the_blocking_face_does_the_same(places: dict[str, Any], topic: str) -> None:
+    with SnapshotStore.open(**places) as store:
+        assert store.restored == ({}, None, {})
+        with store.transaction({("in", 0): 5}):
+            store.producer.send(topic, b"out")
+        store.save_full(b"five")
+        with store.transaction({("in", 0): 8}):
+            store.producer.send(topic, b"more")
+    with SnapshotStore.open(**places) as store:
+        assert store.restored.offsets == {TopicPartition("in", 0): 8}
+        assert store.restored.state == b"five"
+        assert store.restored.state_offsets == {TopicPartition("in", 0): 5}
+
+
+def test_the_instance_before_is_fenced_before_anything_is_read(places: dict[str, Any], topic: str) -> None:
+    """E10: init the transactional producer first, read the snapshot second."""
+    zombie = SnapshotStore.open(**places)
+    with zombie.transaction({("in", 0): 5}):
+        zombie.producer.send(topic, b"out")
+    zombie.producer.begin_transaction()
+    zombie.producer.send(topic, b"under way")
+    zombie.producer.flush()
+    with SnapshotStore.open(**places) as store:
+        assert store.offsets == {TopicPartition("in", 0): 5}
+        with pytest.raises(TransactionFatal):
+            zombie.producer.commit_transaction()
+        with pytest.raises(TransactionFatal), zombie.transaction({("in", 0): 6}):
+            pass
+    with SnapshotStore.open(**places) as store:
+        assert store.offsets == {TopicPartition("in", 0): 5}
+    zombie.close()
+
+
+def test_there_is_no_other_way_to_a_store() -> None:
+    """E10: the wrong order is impossible by construction."""
+    with pytest.raises(OttlaError, match="opened, not made"):
+        AsyncSnapshotStore(None, None, None, None, None)  # type: ignore[arg-type]
+    with pytest.raises(OttlaError, match="opened, not made"):
+        SnapshotStore(None, None, None)  # type: ignore[arg-type]
+
+
+def test_a_stranger_in_the_incremental_topic_is_named(broker: Any, places: dict[str, Any], topic: str) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        producer.send(f"{topic}-offsets", b"hello", partition=0)
+    with pytest.raises(OttlaError, match=r"offset 0 of .*-offsets-0 is no incremental snapshot"):
+        SnapshotStore.open(**places)
+
+
+def test_a_full_snapshot_that_is_gone_is_an_error(broker: Any, places: dict[str, Any], topic: str) -> None:
+    with SnapshotStore.open(**places) as store:
+        store.save_full(b"state")
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.delete_records({TopicPartition(f"{topic}-state", 0): 1})
+    with pytest.raises(OttlaError, match="is gone"):
+        SnapshotStore.open(**places)
