@@ -88,9 +88,7 @@ class LogStore:
             if segment.size:
                 if not rolling.is_begun:
                     rolling.begin(segment.base_offset, segment.find_first_timestamp())
-                if rolling.is_full(
-                    segment.base_offset, segment.size, segment.index_entries, size, last_offset, max_timestamp
-                ):
+                if rolling.is_full(segment.size + size, segment.indexes.entries, last_offset, max_timestamp):
                     rolled = self.roll(base_offset, now)
                     segment = self.segments.active
             elif last_offset - segment.base_offset > INT32_MAX:

@@ -7,44 +7,41 @@ from ottla.types import INT32_MAX, INT64_MAX, TopicPartition
 
 
 class RollRules:
-    """The rules of one log for the segment it is writing."""
+    """The rules of one log for the segment it is writing. The limits are plain attributes: every append looks."""
 
-    __slots__ = ("_config", "_index_entries_max", "_is_begun", "_name", "_roll_ms", "_timestamp_max")
+    __slots__ = ("_config", "_name", "_roll_ms", "entries_max", "is_begun", "offset_max", "size_max", "timestamp_max")
 
     def __init__(self, topic_partition: TopicPartition, config: TopicConfig) -> None:
         self._name = str(topic_partition)
         self._config = config
         self._roll_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
+        self.size_max = config.segment_bytes
         # Entries of the time index are the larger ones, and it never has more of them than the offset index.
-        self._index_entries_max = max(1, config.segment_index_bytes // 12)
-        self._timestamp_max = INT64_MAX
-        self._is_begun = False
-
-    @property
-    def is_begun(self) -> bool:
+        self.entries_max = max(1, config.segment_index_bytes // 12)
+        self.timestamp_max = INT64_MAX
+        self.offset_max = INT64_MAX
+        self.is_begun = False
         """Whether `begin` was told about the segment being written."""
-        return self._is_begun
 
     def begin(self, base_offset: int, first_timestamp: int) -> None:
         """A segment's first batch bears `first_timestamp`: a record much later does not belong in it.
 
         Without a timestamp (-1) the segment's age is a matter of `is_due` alone.
         """
-        self._is_begun = True
-        self._timestamp_max = first_timestamp + self._life_ms(base_offset) if first_timestamp >= 0 else INT64_MAX
+        self.is_begun = True
+        self.offset_max = base_offset + INT32_MAX
+        self.timestamp_max = first_timestamp + self._life_ms(base_offset) if first_timestamp >= 0 else INT64_MAX
 
     def restart(self) -> None:
-        self._is_begun = False
+        self.is_begun = False
 
-    def is_full(
-        self, base_offset: int, size: int, index_entries: int, batch_size: int, last_offset: int, max_timestamp: int
-    ) -> bool:
-        """Whether a batch must go into a new segment rather than to the end of this one."""
+    def is_full(self, size: int, index_entries: int, last_offset: int, max_timestamp: int) -> bool:
+        """Whether the segment would be too large, or the batch too far off, with it at the end."""
         return (
-            size + batch_size > self._config.segment_bytes
-            or max_timestamp > self._timestamp_max
-            or last_offset - base_offset > INT32_MAX
-            or index_entries >= self._index_entries_max
+            size > self.size_max
+            or max_timestamp > self.timestamp_max
+            or last_offset > self.offset_max
+            or index_entries >= self.entries_max
         )
 
     def is_due(self, base_offset: int, begun_at_ms: int, now: int) -> bool:

@@ -123,11 +123,6 @@ class Segment:
         self.created_ms = now
         self.first_timestamp = max_timestamp
 
-    @property
-    def index_entries(self) -> int:
-        offsets = self.indexes.offsets
-        return 0 if offsets is None else len(offsets)
-
     def find_first_timestamp(self) -> int:
         """The first batch's largest timestamp; -1 if it has none, or there is no batch."""
         if self.first_timestamp is None:

@@ -31,6 +31,7 @@ class SegmentIndexes:
         "base_offset",
         "bytes_since_entry",
         "disk",
+        "entries",
         "file",
         "interval_bytes",
         "max_timestamp",
@@ -54,6 +55,8 @@ class SegmentIndexes:
         """The largest timestamp of any batch, -1 if none has one; None while it is not known."""
         self.offset_of_max_timestamp = base_offset
         self.bytes_since_entry = 0
+        self.entries = 0
+        """How many the offset index has, as far as it was loaded."""
         # How many entries are in the files; -1 means that a file has to be written from its beginning.
         self._saved_offsets = self._saved_times = self._saved_transactions = 0
 
@@ -63,7 +66,7 @@ class SegmentIndexes:
         self.transactions = []
         self._saved_offsets = self._saved_times = self._saved_transactions = -1
         self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
-        self.bytes_since_entry = 0
+        self.bytes_since_entry = self.entries = 0
 
     def load(self, size: int) -> OffsetIndex:
         """Brings the offset and time index into memory: from their files if those are good, else from the log."""
@@ -80,6 +83,7 @@ class SegmentIndexes:
             return self.rebuild_and_save(size)
         self.offsets, self.times = offset_index, time_index
         self._saved_offsets, self._saved_times = len(offset_index), len(time_index)
+        self.entries = len(offset_index)
         self.bytes_since_entry = size - (offset_index.positions[-1] if offset_index else 0)
         if self.max_timestamp is None:
             self.max_timestamp = NO_TIMESTAMP if last is None else last.timestamp
@@ -130,7 +134,7 @@ class SegmentIndexes:
         self.offsets, self.times = OffsetIndex(), TimeIndex()
         self._saved_offsets = self._saved_times = -1
         self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
-        self.bytes_since_entry = 0
+        self.bytes_since_entry = self.entries = 0
         try:
             for position, header in scan_headers(self.disk, self.file.handle(), 0, size):
                 self.note(position, header.batch_length + 12, header.last_offset, header.max_timestamp)
@@ -147,6 +151,7 @@ class SegmentIndexes:
             self.offsets.append(last_offset - self.base_offset, position)  # type: ignore[union-attr]
             self.complete_times()
             self.bytes_since_entry = 0
+            self.entries += 1
         self.bytes_since_entry += size
 
     def complete_times(self) -> None:
@@ -212,6 +217,7 @@ class SegmentIndexes:
         """The log was cut at `position`, where the batch with `next_offset` began or would have."""
         assert self.offsets is not None and self.times is not None
         self.offsets.truncate(position)
+        self.entries = len(self.offsets)
         self.times.truncate(next_offset - self.base_offset)
         self.transactions = [entry for entry in self.aborted() if entry.last_offset < next_offset]
         self._saved_offsets = self._saved_times = self._saved_transactions = -1

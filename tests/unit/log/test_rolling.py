@@ -16,14 +16,7 @@ def rules(partition: int = 0, **settings: Any) -> RollRules:
 
 
 def is_full(made: RollRules, **changes: int) -> bool:
-    facts = {
-        "base_offset": 100,
-        "size": 1000,
-        "index_entries": 1,
-        "batch_size": 100,
-        "last_offset": 200,
-        "max_timestamp": 10 * HOUR,
-    }
+    facts = {"size": 1100, "index_entries": 1, "last_offset": 200, "max_timestamp": 10 * HOUR}
     return made.is_full(**{**facts, **changes})
 
 
