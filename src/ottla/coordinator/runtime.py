@@ -356,8 +356,7 @@ class CoordinatorRuntime(Generic[S]):
             hosted = self._hosted.get(partition)
             if hosted is None:
                 self._load(partition, epoch, topic_id)
-            elif epoch > hosted.epoch + 1 or topic_id != hosted.topic_id or (hosted.failure and epoch > hosted.epoch):
-                # Somebody else has led it between two images we saw, or it is another log altogether.
+            elif not _is_same_reign(hosted, epoch, topic_id):
                 self._unload(hosted)
                 self._load(partition, epoch, topic_id)
             else:
@@ -452,6 +451,14 @@ class CoordinatorRuntime(Generic[S]):
                 self._run(hosted, hosted.shard.on_image(self._image, now))
         except Exception as error:
             self._cannot_load(hosted, error)
+
+
+def _is_same_reign(hosted: _Hosted[Any], epoch: int, topic_id: bytes) -> bool:
+    """Whether a shard may go on in a new epoch. Two epochs further somebody else may have led the partition between
+    two images we saw; another topic id is another log altogether; and what could not be loaded may be tried again."""
+    if topic_id != hosted.topic_id or epoch > hosted.epoch + 1:
+        return False
+    return not hosted.failure or epoch == hosted.epoch
 
 
 def _tick_shard(shard: Shard, now: int) -> Effects:

@@ -367,6 +367,7 @@ def test_if_somebody_else_may_have_led_in_between_the_log_is_read_anew(world: Co
     before = world.shard()
     world.change_partitions(lambda p: p._replace(leader_epoch=2), "__consumer_offsets")
     world.wait(100)
+    assert parked.is_answered
     assert parked.answer().error_code == ErrorCode.NOT_COORDINATOR
     assert world.shard() is not before
 

@@ -303,6 +303,9 @@ class ClassicGroup:
     def has_all_joined(self) -> bool:
         return not self.pending_members and self.joined_count == len(self.members)
 
+    def is_leader(self, member: Member) -> bool:
+        return member.member_id == self.leader_id
+
     def elect_joined_leader(self) -> bool:
         """Makes sure the leader is one that joined; False when nobody did."""
         leader = self.members.get(self.leader_id or "")

@@ -157,7 +157,7 @@ class Joining:
         if group.state is GroupState.PREPARING_REBALANCE:
             self._update(join, member)
             self._rebalance.complete_if_all_joined(group, join.now, effects)
-        elif is_unchanged and not (group.state is GroupState.STABLE and member.member_id == group.leader_id):
+        elif is_unchanged and not (group.state is GroupState.STABLE and group.is_leader(member)):
             # Its answer got lost, or it was told to rejoin for a rebalance that is over: give it the generation.
             effects.reply(join.waiting.request_id, join_reply(group, member))
         else:
@@ -176,7 +176,7 @@ class Joining:
             return Cause(history.CHANGED_SUBSCRIPTION, member.member_id, join.reason)
         if group.loaded_at is not None and now - group.loaded_at <= group.rebalance_timeout_ms:
             return Cause(history.COORDINATOR_MOVED, member.member_id, join.reason)
-        if member.member_id != group.leader_id:
+        if not group.is_leader(member):
             return Cause(history.REJOINED, member.member_id, join.reason)
         changed = self._rebalance.changed_topics(group)
         if changed:
@@ -216,7 +216,7 @@ class Joining:
             group.story = None
             reply = join_reply(group, member)
             if join.info.api_version >= SKIP_ASSIGNMENT_SINCE:
-                reply.skip_assignment = member.member_id == group.leader_id
+                reply.skip_assignment = group.is_leader(member)
             else:
                 # Older clients would assign anew on finding themselves leader; an id nobody has stops them.
                 reply.leader = old_leader or ""

@@ -56,7 +56,7 @@ class Membership:
         # Whatever it sent before has been given up.
         answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS, effects)
         member.sync = Waiting(request_id, info.api_version)
-        if member.member_id == group.leader_id:
+        if group.is_leader(member):
             assigned = {part.member_id: part.assignment for part in request.assignments}
             self._rebalance.assign(group, assigned, now, effects)
 

@@ -310,7 +310,7 @@ def _holds(deadline: int | None, now: int) -> bool:
 def join_reply(group: ClassicGroup, member: Member) -> JoinGroupResponse:
     """The current generation. Only the leader sees the members."""
     members = []
-    if member.member_id == group.leader_id:
+    if group.is_leader(member):
         members = [
             JoinGroupResponse.JoinGroupResponseMember(
                 member_id=each.member_id,

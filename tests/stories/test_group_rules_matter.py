@@ -1,0 +1,410 @@
+"""We break ourselves: one rule of groups is switched off at a time, and a test notices (TESTING R7).
+
+A rule no test misses would be a missing test. Each case runs the test whole first, then broken.
+"""
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from ottla.coordinator import runtime
+from ottla.coordinator.effects import Effects
+from ottla.coordinator.group import joining, membership, offset_requests, offsets, rebalance
+from ottla.coordinator.group.classic_group import ClassicGroup, Member
+from ottla.coordinator.group.joining import Joining
+from ottla.coordinator.group.offset_requests import OffsetRequests
+from ottla.coordinator.group.offsets import Offsets
+from ottla.coordinator.group.rebalance import ClassicRebalance
+from ottla.coordinator.group.shard import GroupShard
+from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.errors import ErrorCode, KafkaError
+from ottla.testing.coordinator_world import CoordinatorWorld
+
+Patch = pytest.MonkeyPatch
+UNIT = Path(__file__).parent.parent / "unit" / "coordinator"
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Stands where a rule was."""
+
+
+def always(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+class Rule(NamedTuple):
+    """A rule, how it is switched off, and the test that misses it."""
+
+    name: str
+    switch_off: Callable[[Patch], Any]
+    test: str
+    arguments: dict[str, Any] = {}  # noqa: RUF012
+
+
+def set_to(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
+    return lambda patch: patch.setattr(target, name, value)
+
+
+def any_member(self: ClassicGroup, member_id: str, instance_id: str | None) -> Member:
+    found = self.members.get(member_id) or next(iter(self.members.values()), None)
+    if found is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    return found
+
+
+def member_without_instance(self: ClassicGroup, member_id: str, instance_id: str | None) -> Member:
+    if instance_id is not None:
+        member_id = self.static_members.get(instance_id, member_id)
+    return any_member(self, member_id, None)
+
+
+def complete_early(self: ClassicRebalance, group: ClassicGroup, now: int, effects: Effects) -> None:
+    if group.has_all_joined():
+        self._complete_join(group, now, effects)
+
+
+def visible_at_once(self: Offsets, record_offset: int, key: bytes, value: bytes | None, producer_id: int) -> str:
+    return REPLAY(self, record_offset, key, value, -1)
+
+
+def in_any_state(module: Any) -> Callable[[Patch], None]:
+    """Makes a module blind to the states of groups."""
+    return set_to(
+        module, "GroupState", SimpleNamespace(COMPLETING_REBALANCE=None, PREPARING_REBALANCE=None, STABLE=None)
+    )
+
+
+def expire_everything(patch: Patch) -> None:
+    patch.setattr(offsets, "_may_expire", always(True))
+    patch.setattr(ClassicGroup, "is_subscribed", always(False))
+
+
+def expire_by_commit(patch: Patch) -> None:
+    patch.setattr(offsets, "_may_expire", always(True))
+    patch.setattr(offsets, "_idle_since", lambda group, committed_at: committed_at)
+
+
+def first_session_only(self: ClassicRebalance, group: ClassicGroup, member: Member, now: int) -> None:
+    if member.session_deadline is None or member.session_deadline > now + member.session_timeout_ms:
+        RESTART(self, group, member, now)
+
+
+def told_at_once(self: CoordinatorRuntime[Any], hosted: Any, effects: Effects) -> None:
+    self._deliver(effects)
+
+
+REPLAY = Offsets.replay
+RESTART = ClassicRebalance.restart_session
+ANY_PARTITION = ("orders", bytes(16), 10**9, ErrorCode.NONE)
+
+RULES = [
+    # Fencing.
+    Rule(
+        "a commit of an older generation is refused",
+        set_to(ClassicGroup, "check_generation", nothing),
+        "test_group_offsets.test_a_commit_of_another_generation_is_refused",
+        {"generation": 0},
+    ),
+    Rule(
+        "a sync of an older generation is refused",
+        set_to(ClassicGroup, "check_generation", nothing),
+        "test_group_sync.test_sync_of_another_generation_is_refused",
+        {"generation": 0},
+    ),
+    Rule(
+        "a stranger is refused",
+        set_to(ClassicGroup, "member", any_member),
+        "test_group_offsets.test_a_commit_of_a_stranger_is_refused",
+    ),
+    Rule(
+        "the old holder of an instance id is fenced",
+        set_to(ClassicGroup, "member", member_without_instance),
+        "test_group_static_members.test_whoever_has_the_old_id_is_fenced_everywhere",
+    ),
+    Rule(
+        "a transactional zombie is fenced by its generation",
+        set_to(OffsetRequests, "_check_transactional_committer", nothing),
+        "test_group_transactions.test_a_zombie_is_fenced_by_its_generation",
+    ),
+    Rule(
+        "nobody commits while the leader assigns",
+        in_any_state(offset_requests),
+        "test_group_offsets.test_while_the_leader_assigns_nobody_commits",
+    ),
+    Rule(
+        "during the join phase a heartbeat says so",
+        in_any_state(membership),
+        "test_group_sync.test_a_heartbeat_tells_of_a_rebalance_and_keeps_the_member_alive_meanwhile",
+    ),
+    # Joining.
+    Rule(
+        "a first join only hands out a member id",
+        set_to(joining, "MEMBER_ID_REQUIRED_SINCE", 99),
+        "test_group_join.test_a_first_join_only_hands_out_a_member_id",
+    ),
+    Rule(
+        "who was handed an id is waited for",
+        set_to(ClassicGroup, "has_all_joined", lambda self: self.joined_count == len(self.members)),
+        "test_group_join.test_who_was_handed_an_id_is_waited_for",
+    ),
+    Rule(
+        "a member must support what all support",
+        set_to(ClassicGroup, "supports", always(True)),
+        "test_group_join.test_a_group_has_one_protocol_type",
+    ),
+    Rule(
+        "most votes win",
+        set_to(ClassicGroup, "vote", lambda self: min(self.candidates())),
+        "test_group_join.test_the_protocol_with_most_votes_wins",
+    ),
+    Rule(
+        "only the leader sees the members",
+        set_to(ClassicGroup, "is_leader", always(True)),
+        "test_group_join.test_only_the_leader_sees_the_members",
+    ),
+    Rule(
+        "a leader that rejoins starts a rebalance",
+        set_to(ClassicGroup, "is_leader", always(False)),
+        "test_group_join.test_the_leader_of_a_stable_group_rebalances_it_by_rejoining",
+    ),
+    Rule(
+        "a full group takes nobody else",
+        set_to(Joining, "_admit", nothing),
+        "test_group_join.test_a_full_group_takes_nobody_else",
+    ),
+    Rule(
+        "a returning leader skips the assignment",
+        set_to(joining, "SKIP_ASSIGNMENT_SINCE", 99),
+        "test_group_static_members.test_a_returning_leader_is_told_to_skip_the_assignment",
+    ),
+    Rule(
+        "older returning leaders are not told that they lead",
+        set_to(joining, "SKIP_ASSIGNMENT_SINCE", 0),
+        "test_group_static_members.test_before_version_nine_a_returning_leader_is_given_its_old_id_as_leader",
+        {"version": 8},
+    ),
+    Rule(
+        "silent static members keep their places",
+        set_to(Member, "is_static", False),
+        "test_group_static_members.test_a_silent_static_member_keeps_its_place_through_a_rebalance",
+    ),
+    # The assignment.
+    Rule(
+        "only the leader's assignment is heard",
+        set_to(ClassicGroup, "is_leader", always(True)),
+        "test_group_sync.test_only_the_leaders_assignment_is_heard",
+    ),
+    Rule(
+        "an assignment is stored",
+        set_to(Effects, "append", nothing),
+        "test_group_failover.test_an_assignment_that_was_stored_is_there_whoever_heard_of_it",
+    ),
+    Rule(
+        "what cannot be stored is refused before anything changes",
+        set_to(ClassicRebalance, "_refuse_assignment", nothing),
+        "test_group_sync.test_an_assignment_too_large_to_store_is_refused_and_the_group_starts_over",
+    ),
+    # Time.
+    Rule(
+        "a silent member is gone after its session",
+        set_to(ClassicRebalance, "_session_due", nothing),
+        "test_group_timers.test_a_silent_member_is_gone_after_one_session_and_the_others_rejoin",
+    ),
+    Rule(
+        "heartbeats and commits keep a session",
+        set_to(ClassicRebalance, "restart_session", first_session_only),
+        "test_group_timers.test_a_commit_keeps_a_member_alive",
+    ),
+    Rule(
+        "sessions begin afresh after a load",
+        set_to(ClassicRebalance, "after_load", nothing),
+        "test_group_failover.test_sessions_begin_afresh",
+    ),
+    Rule(
+        "the initial delay is not cut short",
+        set_to(ClassicRebalance, "complete_if_all_joined", complete_early),
+        "test_group_timers.test_the_delay_is_never_cut_short_because_all_members_are_there",
+    ),
+    Rule(
+        "who does not rejoin in time is out",
+        set_to(ClassicRebalance, "_join_due", nothing),
+        "test_group_timers.test_members_that_do_not_rejoin_within_the_rebalance_timeout_are_out",
+    ),
+    Rule(
+        "who never syncs is out",
+        set_to(ClassicRebalance, "_sync_due", nothing),
+        "test_group_timers.test_a_follower_that_never_syncs_is_out_even_when_the_group_is_stable",
+    ),
+    Rule(
+        "a new member does not wait for ever",
+        set_to(joining, "NEW_MEMBER_JOIN_TIMEOUT_MS", 10**9),
+        "test_group_timers.test_a_new_member_waits_in_join_for_five_minutes_and_no_longer",
+    ),
+    Rule(
+        "a pending id is forgotten",
+        set_to(ClassicGroup, "forget_pending", always(False)),
+        "test_group_join.test_a_member_id_that_was_handed_out_is_forgotten_after_a_session",
+    ),
+    Rule(
+        "deadlines move with a clock that jumps",
+        set_to(GroupShard, "on_clock_jump", nothing),
+        "test_group_timers.test_a_clock_that_is_set_neither_kills_members_nor_keeps_dead_ones",
+        {"jump_ms": 3_600_000},
+    ),
+    # Moving.
+    Rule(
+        "who waits at a coordinator that goes is told",
+        set_to(GroupShard, "on_unloaded", lambda self: Effects()),
+        "test_group_failover.test_who_waits_in_join_is_told_to_look_elsewhere_and_keeps_its_id",
+    ),
+    Rule(
+        "parked syncs are sent back to join",
+        set_to(rebalance, "answer_sync", always(False)),
+        "test_group_sync.test_a_rebalance_sends_parked_syncs_away_with_nothing",
+    ),
+    # Offsets.
+    Rule(
+        "a pending offset is not visible",
+        set_to(Offsets, "replay", visible_at_once),
+        "test_group_transactions.test_an_offset_committed_in_a_transaction_is_not_visible_before_it_ends",
+    ),
+    Rule(
+        "a pending offset is unstable",
+        set_to(Offsets, "is_pending", always(False)),
+        "test_group_transactions.test_who_insists_on_stable_offsets_is_told_to_come_again",
+    ),
+    Rule(
+        "a later transactional commit wins",
+        set_to(offsets, "record_offset_of", always(0)),
+        "test_group_transactions.test_a_later_transactional_commit_wins_over_an_earlier_plain_one",
+    ),
+    Rule(
+        "a later plain commit wins",
+        lambda patch: patch.setattr(offsets, "record_offset_of", Growing()),
+        "test_group_transactions.test_a_later_plain_commit_wins_over_an_earlier_transactional_one",
+    ),
+    Rule(
+        "metadata has a limit",
+        set_to(offset_requests, "utf16_length", always(0)),
+        "test_group_offsets.test_metadata_may_be_as_long_as_the_setting_says_in_javas_characters",
+    ),
+    Rule(
+        "unknown topics and partitions are refused",
+        set_to(OffsetRequests, "_resolve", always(ANY_PARTITION)),
+        "test_group_offsets.test_a_topic_or_partition_that_is_not_there_is_refused",
+    ),
+    Rule(
+        "what is consumed does not expire",
+        expire_everything,
+        "test_group_expiry.test_what_a_stable_group_consumes_never_expires",
+    ),
+    Rule(
+        "retention counts from when a group became empty",
+        expire_by_commit,
+        "test_group_expiry.test_an_empty_groups_retention_counts_from_when_it_became_empty",
+    ),
+    Rule(
+        "what is consumed is not deleted",
+        set_to(ClassicGroup, "is_subscribed", always(False)),
+        "test_group_offsets.test_offsets_of_a_topic_that_is_consumed_stay",
+    ),
+    Rule(
+        "a deleted topic takes its offsets along",
+        set_to(Offsets, "delete_topics", nothing),
+        "test_group_expiry.test_deleting_a_topic_deletes_its_offsets",
+    ),
+    Rule(
+        "a group with members is not deleted",
+        set_to(ClassicGroup, "is_empty", True),
+        "test_group_expiry.test_a_group_with_members_is_not_deleted",
+    ),
+    # The runtime.
+    Rule(
+        "replies wait until their records are committed",
+        set_to(CoordinatorRuntime, "_release", told_at_once),
+        "test_coordinator_runtime.test_a_reply_waits_until_its_records_are_committed",
+    ),
+    Rule(
+        "reads wait for what they have seen",
+        set_to(CoordinatorRuntime, "_release", told_at_once),
+        "test_coordinator_runtime.test_a_reply_waits_for_everything_its_shard_has_seen",
+    ),
+    Rule(
+        "a shard is read back after a failed append",
+        set_to(CoordinatorRuntime, "_reload", nothing),
+        "test_coordinator_runtime.test_an_assignment_that_cannot_be_appended_never_was",
+    ),
+    Rule(
+        "a log that another may have led is read anew",
+        set_to(runtime, "_is_same_reign", always(True)),
+        "test_coordinator_runtime.test_if_somebody_else_may_have_led_in_between_the_log_is_read_anew",
+    ),
+    Rule(
+        "append errors are told in a coordinator's words",
+        set_to(runtime, "APPEND_ERRORS", {}),
+        "test_coordinator_runtime.test_too_few_replicas_in_sync_refuse_a_commit",
+    ),
+    Rule(
+        "a clock that jumps is noticed",
+        set_to(runtime, "CLOCK_JUMP_MS", 10**12),
+        "test_coordinator_runtime.test_a_clock_that_jumps_kills_nobody",
+    ),
+]
+
+
+class Growing:
+    """Whatever is looked at last stands last in the log: the one that was pending."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def __call__(self, stored: bytes) -> int:
+        self.last += 1
+        return self.last
+
+
+def find(name: str) -> Callable[..., Any]:
+    module_name, _, function = name.partition(".")
+    spec = importlib.util.spec_from_file_location(module_name, UNIT / f"{module_name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, function)  # type: ignore[no-any-return]
+
+
+def run(test: Callable[..., Any], arguments: dict[str, Any], directory: Path, caplog: Any) -> None:
+    """Calls a test of another file with what it asks for."""
+    wanted = inspect.signature(test).parameters
+    given = dict(arguments)
+    directory.mkdir()
+    worlds = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name, replicas in (("world", (0,)), ("slow", (0, 1))):
+            if name in wanted:
+                given[name] = world = CoordinatorWorld(str(directory))
+                world.topic("orders", partitions=3)
+                world.offsets_topic(replicas=replicas)
+                worlds.append(world)
+        given |= {n: v for n, v in (("tmp_path", directory), ("monkeypatch", patch), ("caplog", caplog)) if n in wanted}
+        try:
+            test(**given)
+        finally:
+            for world in worlds:
+                world.close()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_that_is_switched_off_is_missed(
+    rule: Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    test = find(rule.test)
+    run(test, rule.arguments, tmp_path / "whole", caplog)
+    caplog.clear()
+    rule.switch_off(monkeypatch)
+    with pytest.raises(Exception):  # noqa: B017 - however it shows
+        run(test, rule.arguments, tmp_path / "broken", caplog)
