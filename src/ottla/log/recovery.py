@@ -20,7 +20,7 @@ from ottla.log.segment import SUFFIXES, Segment, file_name
 from ottla.log.snapshot_files import SUFFIX as SNAPSHOT_SUFFIX
 from ottla.log.snapshot_files import SnapshotFiles
 from ottla.log.transaction_index import AbortedTransaction
-from ottla.protocol.record_batch import HEADER_SIZE, CorruptBatch, check_crc
+from ottla.protocol.record_batch import HEADER_SIZE, CorruptBatch
 from ottla.types import INT32_MAX
 
 log = logging.getLogger("ottla.log")
@@ -236,19 +236,22 @@ class LogLoader:
         self, segment: Segment, start: int, next_offset: int, recovery_point: int
     ) -> tuple[int, int, str | None]:
         """Reads on while batches are good: (position after them, next offset, what is wrong there or None)."""
-        position, aborted = start, segment.aborted()
+        position, aborted, epochs, indexes = start, segment.aborted(), self.leader_epochs, segment.indexes
+        handle = segment.file.handle()
         try:
-            for at, header, batch in scan_batches(self.disk, segment.file.handle(), start, segment.size):
-                if header.base_offset < next_offset or header.last_offset_delta < 0:
-                    raise CorruptBatch(f"offset {header.base_offset} follows {next_offset - 1}")
-                if header.last_offset >= recovery_point:
-                    check_crc(batch, 0, header)
-                entry = note_batch(self.producers, header, batch, self.now)
-                if entry is not None:
-                    aborted.append(entry)
-                self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
-                segment.indexes.note(at, header.size_bytes, header.last_offset, header.max_timestamp)
-                position, next_offset = at + header.size_bytes, header.next_offset
+            for at, header, batch in scan_batches(self.disk, handle, start, segment.size, recovery_point):
+                base_offset, last_offset = header.base_offset, header.last_offset
+                if base_offset < next_offset:
+                    raise CorruptBatch(f"offset {base_offset} follows {next_offset - 1}")
+                if header.producer_id >= 0:
+                    entry = note_batch(self.producers, header, batch, self.now)
+                    if entry is not None:
+                        aborted.append(entry)
+                if header.partition_leader_epoch > epochs.latest:
+                    epochs.assign(header.partition_leader_epoch, base_offset)
+                size = header.batch_length + 12
+                indexes.note(at, size, last_offset, header.max_timestamp)
+                position, next_offset = at + size, last_offset + 1
         except CorruptBatch as error:
             return position, next_offset, error.detail
         return position, next_offset, None
@@ -269,8 +272,7 @@ class LogLoader:
 
     def _is_batch(self, segment: Segment, position: int, next_offset: int) -> bool:
         try:
-            _, header, batch = next(scan_batches(self.disk, segment.file.handle(), position, segment.size))
-            check_crc(batch, 0, header)
+            _, header, _ = next(scan_batches(self.disk, segment.file.handle(), position, segment.size, 0))
         except CorruptBatch:
             return False
         return next_offset <= header.base_offset <= segment.base_offset + INT32_MAX

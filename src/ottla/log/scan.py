@@ -1,14 +1,19 @@
 """Walks the batches of a segment file from one position to another, in large reads."""
 
+import struct
 from collections.abc import Iterator
 
 from ottla.log.disk import Disk
-from ottla.protocol.record_batch import HEADER_SIZE, BatchHeader, CorruptBatch, read_header
+from ottla.protocol.record_batch import HEADER_SIZE, BatchHeader, CorruptBatch, open_batch, read_header
+from ottla.types import INT64_MAX
 
 WALK_CHUNK = 4096 + 64
 """Enough to get from one index entry to the next in one read, with the usual interval."""
 HEADERS_CHUNK = 64 * 1024
 BATCHES_CHUNK = 1024 * 1024
+
+_START = struct.Struct(">qi")
+"""Base offset and batch length."""
 
 
 def scan_headers(
@@ -28,23 +33,28 @@ def scan_headers(
         position = following
 
 
-def scan_batches(disk: Disk, handle: int, start: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Like scan_headers, with each batch's bytes. The checksum is left to the caller."""
+def scan_batches(
+    disk: Disk, handle: int, start: int, end: int, check_from_offset: int = INT64_MAX
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Like scan_headers, with each batch's bytes. Checksums are checked from `check_from_offset` on."""
     position, chunk, chunk_start = start, memoryview(b""), start
     while position < end:
-        if position + HEADER_SIZE > chunk_start + len(chunk):
-            chunk_start = position
+        at = position - chunk_start
+        if at + HEADER_SIZE > len(chunk):
+            chunk_start, at = position, 0
             chunk = memoryview(disk.pread(handle, min(BATCHES_CHUNK, end - position), position))
-        header = read_header(chunk, position - chunk_start)
-        size = header.batch_length + 12
+            if len(chunk) < HEADER_SIZE:
+                read_header(chunk)  # Says what is wrong.
+        base_offset, length = _START.unpack_from(chunk, at)
+        size = length + 12
         if position + size > end:
+            read_header(chunk, at)  # A length out of nowhere comes with other nonsense, which says more.
             raise CorruptBatch(f"the batch at position {position} ends after the file: {position + size} > {end}")
-        if position + size > chunk_start + len(chunk):
-            chunk_start = position
-            wanted = max(size, min(BATCHES_CHUNK, end - position))
-            chunk = memoryview(disk.pread(handle, wanted, position))
+        if at + size > len(chunk):
+            chunk_start, at = position, 0
+            chunk = memoryview(disk.pread(handle, max(size, min(BATCHES_CHUNK, end - position)), position))
             if len(chunk) < size:
                 raise CorruptBatch(f"only {len(chunk)} of {size} bytes can be read at position {position}")
-        at = position - chunk_start
+        header = (open_batch if base_offset >= check_from_offset else read_header)(chunk, at)
         yield position, header, chunk[at : at + size]
         position += size

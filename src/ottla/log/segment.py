@@ -2,7 +2,7 @@
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError
@@ -12,7 +12,7 @@ from ottla.log.scan import WALK_CHUNK, scan_batches, scan_headers
 from ottla.log.segment_indexes import NO_TIMESTAMP, SegmentIndexes
 from ottla.log.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import BatchHeader, CorruptBatch, Record, read_header, read_records
-from ottla.types import INT32_MAX
+from ottla.types import INT32_MAX, INT64_MAX
 
 log = logging.getLogger("ottla.log")
 
@@ -356,9 +356,9 @@ class Segment:
         self._hints.clear()
         self.indexes.truncate(position, next_offset)
 
-    def batches(self, start: int = 0, end: int | None = None) -> Any:
-        """Every batch with its bytes: (position, header, batch)."""
-        return scan_batches(self.disk, self.file.handle(), start, self.size if end is None else end)
+    def batches(self, check_from_offset: int = INT64_MAX) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """Every batch with its position and its bytes; checksums are checked from an offset on."""
+        return scan_batches(self.disk, self.file.handle(), 0, self.size, check_from_offset)
 
     def close(self) -> None:
         self.file.close()
