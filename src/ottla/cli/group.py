@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ottla.cli.group_history import history
 from ottla.cli.group_lag import Lag, measure
+from ottla.cli.group_plan import plan
 from ottla.cli.group_reset import reset_offsets
 from ottla.cli.group_text import duration, find_group, member_names, partitions_text, refuse_members, state_text
 from ottla.cli.output import console, count, plural, print_facts, print_json, print_table
@@ -279,6 +280,7 @@ def member_json(member: GroupMember) -> dict[str, Any]:
 
 
 app.command("history")(history)
+app.command("plan")(plan)
 app.command("reset-offsets")(reset_offsets)
 
 

@@ -50,14 +50,14 @@ class Member(RebalanceListener):
         self.stops = False
         self.consumer: AsyncConsumer | None = None
         self.failure: BaseException | None = None
-        self.done = False
+        self.done = asyncio.Event()
 
     async def run(self) -> None:
         try:
             await self._run()
         except BaseException as error:
             self.failure = error
-        self.done = True
+        self.done.set()
 
     async def _run(self) -> None:
         settings = {"enable_auto_commit": False, "auto_offset_reset": "earliest", **QUICK, **self.settings}
@@ -131,8 +131,8 @@ async def close_all(scene: Scene) -> None:
     for member in scene.members.values():
         member.stops = True
     for member in scene.members.values():
-        while member.host.alive and not member.done:
-            await asyncio.sleep(0.1)
+        if member.host.alive:
+            await asyncio.wait_for(member.done.wait(), 120)
         if member.host.alive and member.failure is not None:
             raise member.failure
 

@@ -1,0 +1,189 @@
+"""`ottla group plan`: who would get what under another assignor, tried on a live group without touching it."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from ottla.assignors import BUILT_IN, Assignment, ClusterMetadata, PartitionInfo, Subscription
+from ottla.assignors.choosing import choose_assignors, left_over, run_assignor
+from ottla.cli.group_text import find_group, member_names, partitions_text
+from ottla.cli.output import CommandError, console, plural, print_facts, print_json, print_table
+from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin
+from ottla.client.blocking import Admin
+from ottla.client.group_model import GroupDescription, GroupMember
+from ottla.client.model import TopicDescription
+from ottla.errors import ErrorCode, KafkaError
+from ottla.types import TopicPartition
+
+
+def plan(
+    group_id: Annotated[str, typer.Argument(metavar="GROUP", help="Which group.")],
+    assignor: Annotated[
+        str,
+        typer.Option(
+            "--assignor", metavar="NAME|MODULE:CLASS", help=f"One of {', '.join(BUILT_IN)}, or a class of your own."
+        ),
+    ],
+    leaving: Annotated[
+        list[str],
+        typer.Option("--without", metavar="MEMBER", help="As if this member (its id, or client id) had left."),
+    ] = [],  # noqa: B006
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show who would get which partition under an assignor, and what would move. Changes nothing.
+
+    \b
+    Examples:
+      ottla group plan billing --assignor sticky
+      ottla group plan billing --assignor mine:ByCustomer
+      ottla group plan billing --assignor cooperative-sticky --without worker-3
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # one's own assignor lies where one works
+    (chosen,) = choose_assignors([assignor])
+    with open_admin(bootstrap) as admin:
+        group = find_group(admin, group_id)
+        members = [member for member in group.members if not {member.member_id, member.client_id} & set(leaving)]
+        subscriptions = subscriptions_of(group, members, chosen.name)
+        topics = sorted({topic for subscription in subscriptions.values() for topic in subscription.topics})
+        cluster = describe(admin, topics)
+    shares = run_assignor(chosen, cluster, subscriptions)
+    before = {member.member_id: list(member.assignment) for member in group.members}
+    rest = left_over(cluster, subscriptions, shares)
+    if as_json:
+        print_json(plan_json(group, chosen.name, members, before, shares, rest))
+    else:
+        print_plan(group, chosen.name, members, before, shares, rest)
+
+
+def subscriptions_of(group: GroupDescription, members: Sequence[GroupMember], assignor: str) -> dict[str, Subscription]:
+    """What the members have told their leader, as an assignor wants it."""
+    # User data was written for the assignor in use; another one cannot read it, and the built-in ones need none.
+    has_user_data = assignor == group.protocol and assignor not in BUILT_IN
+    if not members:
+        raise CommandError(f"group {group.group_id} has no members to assign to", "start its consumers first")
+    subscriptions = {}
+    for member in members:
+        told = member.subscription
+        if told is None:
+            raise CommandError(
+                f"what the members of group {group.group_id} want is not known while it is {group.state}",
+                "try again when it is stable",
+            )
+        subscriptions[member.member_id] = Subscription(
+            topics=list(told.topics),
+            user_data=told.user_data if has_user_data else None,
+            # What it has now, not what it had when it joined: the plan starts from today.
+            owned_partitions=list(member.assignment),
+            generation_id=0,
+            rack_id=told.rack,
+            group_instance_id=member.group_instance_id,
+        )
+    return subscriptions
+
+
+def describe(admin: Admin, topics: Sequence[str]) -> ClusterMetadata:
+    """Partitions and racks of the topics that there are; a missing one has none."""
+    found: list[TopicDescription] = []
+    for topic in topics:
+        try:
+            found += admin.describe_topics([topic])
+        except KafkaError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+    racks = {node.node_id: node.rack for node in admin.describe_cluster().brokers if node.rack}
+    return ClusterMetadata(
+        PartitionInfo(
+            topic.name,
+            partition.partition,
+            frozenset(racks[node_id] for node_id in partition.replicas if node_id in racks),
+            racks.get(partition.leader),
+        )
+        for topic in found
+        for partition in topic.partitions
+    )
+
+
+def moves(
+    before: Mapping[str, list[TopicPartition]], shares: Mapping[str, Assignment]
+) -> dict[str, tuple[list[TopicPartition], list[TopicPartition]]]:
+    """Member to (what it would get, what it would give up)."""
+    changed = {}
+    for member in {**before, **shares}:
+        had = set(before.get(member, ()))
+        gets = set(shares[member].partitions) if member in shares else set()
+        changed[member] = (sorted(gets - had), sorted(had - gets))
+    return changed
+
+
+def plan_json(
+    group: GroupDescription,
+    assignor: str,
+    members: Sequence[GroupMember],
+    before: Mapping[str, list[TopicPartition]],
+    shares: Mapping[str, Assignment],
+    rest: Sequence[TopicPartition],
+) -> dict[str, Any]:
+    changed = moves(before, shares)
+    return {
+        "group": group.group_id,
+        "assignor": assignor,
+        "assignor_now": group.protocol or None,
+        "moved": sum(len(gets) for gets, _ in changed.values()),
+        "unassigned": _places(rest),
+        "members": [
+            {
+                "member": member.member_id,
+                "client_id": member.client_id,
+                "partitions": _places(sorted(shares[member.member_id].partitions)),
+                "gets": _places(changed[member.member_id][0]),
+                "gives_up": _places(changed[member.member_id][1]),
+            }
+            for member in members
+        ],
+    }
+
+
+def print_plan(
+    group: GroupDescription,
+    assignor: str,
+    members: Sequence[GroupMember],
+    before: Mapping[str, list[TopicPartition]],
+    shares: Mapping[str, Assignment],
+    rest: Sequence[TopicPartition],
+) -> None:
+    changed = moves(before, shares)
+    names = member_names(members)
+    moved = sum(len(gets) for gets, _ in changed.values())
+    total = sum(len(share.partitions) for share in shares.values())
+    facts = {
+        "group": group.group_id,
+        "assignor now": group.protocol or None,
+        "planned": assignor,
+        "moves": f"{moved} of {plural(total, 'partition')}",
+    }
+    if rest:
+        facts["nobody gets"] = partitions_text(rest)
+    print_facts(facts)
+    print_table(
+        ["member", "partitions", "gets", "gives up"],
+        [
+            [
+                names[member.member_id],
+                partitions_text(shares[member.member_id].partitions),
+                partitions_text(changed[member.member_id][0]),
+                partitions_text(changed[member.member_id][1]),
+            ]
+            for member in members
+        ],
+    )
+    if rest and assignor == "cooperative-sticky":
+        console().print("what nobody gets moves in a second rebalance, right after the first", style="dim")
+
+
+def _places(partitions: Sequence[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": partition.topic, "partition": partition.partition} for partition in partitions]

@@ -1,0 +1,171 @@
+"""Assignors of one's own: the shipped examples, how they are chosen, and what is refused of what they give."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ottla.assignors import Assignment, Assignor, ClusterMetadata, PartitionAssignor, PartitionInfo, Subscription
+from ottla.assignors.broadcast import BroadcastAssignor
+from ottla.assignors.choosing import choose_assignors, left_over, run_assignor, shared_protocol
+from ottla.assignors.rack_by_user_data import RackByUserDataAssignor
+from ottla.assignors.random import RandomAssignor
+from ottla.errors import ConfigError, OttlaError
+from ottla.types import TopicPartition
+
+CLUSTER = ClusterMetadata.of({"t0": 3, "t1": 2})
+BOTH = {"a": Subscription(["t0", "t1"]), "b": Subscription(["t0"])}
+
+
+def names(shares: Mapping[str, Assignment]) -> dict[str, list[str]]:
+    return {member: [str(p) for p in share.partitions] for member, share in shares.items()}
+
+
+def test_random_gives_every_partition_once_and_only_to_those_who_want_it() -> None:
+    """MISSION A6."""
+    seen = set()
+    for seed in range(50):
+        shares = names(run_assignor(RandomAssignor(random.Random(seed)), CLUSTER, BOTH))
+        assert sorted(shares["a"] + shares["b"]) == ["t0-0", "t0-1", "t0-2", "t1-0", "t1-1"]
+        assert not [partition for partition in shares["b"] if partition.startswith("t1")]
+        seen.add(tuple(shares["b"]))
+    assert len(seen) == 8, "every subset of t0 comes to b at some time"
+
+
+def test_a_partition_goes_to_a_member_in_the_rack_of_its_leader() -> None:
+    """MISSION A6: racks travel as user data."""
+    cluster = ClusterMetadata(
+        PartitionInfo("t", index, leader_rack=rack) for index, rack in enumerate(["r1", "r1", "r2", "r2", "r3", None])
+    )
+    racks = {"a": "r1", "b": "r1", "c": "r2", "d": "r9"}
+    subscriptions = {member: RackByUserDataAssignor(rack).subscription(["t"]) for member, rack in racks.items()}
+    assert {s.user_data for s in subscriptions.values()} == {b"r1", b"r2", b"r9"}
+    shares = names(run_assignor(RackByUserDataAssignor(), cluster, subscriptions))
+    # r3 has no member and the last has no leader: they go to who has least, first d, then a.
+    assert shares == {"a": ["t-0", "t-5"], "b": ["t-1"], "c": ["t-2", "t-3"], "d": ["t-4"]}
+
+
+def test_a_member_whose_user_data_is_no_rack_still_gets_a_share() -> None:
+    subscriptions = {"a": Subscription(["t0"], user_data=b"\xff\xfe"), "b": Subscription(["t0"])}
+    shares = names(run_assignor(RackByUserDataAssignor(), CLUSTER, subscriptions))
+    assert sorted(shares["a"] + shares["b"]) == ["t0-0", "t0-1", "t0-2"]
+
+
+def test_broadcast_gives_every_member_all_partitions_of_its_topics() -> None:
+    """MISSION A7."""
+    shares = names(run_assignor(BroadcastAssignor(), CLUSTER, BOTH))
+    assert shares == {"a": ["t0-0", "t0-1", "t0-2", "t1-0", "t1-1"], "b": ["t0-0", "t0-1", "t0-2"]}
+
+
+# --- choosing ---------------------------------------------------------------------------------------------
+
+
+class Mine(PartitionAssignor):
+    name = "mine"
+
+    def __init__(self, shares: Any = None) -> None:
+        self.shares = shares
+
+    def assign_partitions(self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]) -> Any:
+        return self.shares
+
+
+def test_assignors_are_chosen_by_name_by_path_by_class_and_by_instance() -> None:
+    """MISSION A5: several, in order of preference."""
+    mine = Mine()
+    chosen = choose_assignors(["roundrobin", "ottla.assignors.random:RandomAssignor", BroadcastAssignor, mine])
+    assert [assignor.name for assignor in chosen] == ["roundrobin", "random", "broadcast", "mine"]
+    assert chosen[3] is mine
+    assert [assignor.name for assignor in choose_assignors(Mine)] == ["mine"]
+
+
+class Thief(Mine):
+    name = "range"
+
+
+class Nameless(PartitionAssignor):
+    def assign_partitions(self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]) -> Any:
+        return {}
+
+
+class Demanding(Mine):
+    name = "demanding"
+
+    def __init__(self, something: int) -> None:
+        super().__init__(something)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ("rnage", "there is no assignor rnage"),
+        ("nowhere.at.all:Thing", "assignor nowhere.at.all:Thing cannot be imported"),
+        ("ottla.assignors.random:Nothing", "cannot be imported"),
+        ("ottla.errors:OttlaError", "not an assignor"),
+        ([], "names no assignor"),
+        (" , ", "names no assignor"),
+        ("range,range", "names range twice"),
+        (Thief, "takes the name of a built-in one: range"),
+        (Nameless, "Nameless has no name"),
+        (Demanding, "Demanding cannot be made"),
+        ([42], "not an assignor: 42"),
+    ],
+)
+def test_what_is_no_assignor_is_refused_with_the_reason(chosen: Any, message: str) -> None:
+    """MISSION A6: a name may not clash with a built-in one."""
+    with pytest.raises(ConfigError, match=message):
+        choose_assignors(chosen)
+
+
+def test_a_group_is_cooperative_only_if_every_assignor_is() -> None:
+    assert shared_protocol(choose_assignors("cooperative-sticky")) == "COOPERATIVE"
+    assert shared_protocol(choose_assignors("range,cooperative-sticky")) == "EAGER"
+
+
+# --- what an assignor gives back --------------------------------------------------------------------------
+
+A0, A1 = TopicPartition("t0", 0), TopicPartition("t0", 1)
+
+
+class Raw(Assignor):
+    name = "raw"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def assign(self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (ZeroDivisionError("by zero"), "assignor raw failed: ZeroDivisionError: by zero"),
+        (None, "assignor raw gave back NoneType"),
+        ({"a": Assignment([])}, "assignor raw left out b"),
+        ({"a": [A0], "b": Assignment([])}, "assignor raw gave a list"),
+        ({"a": Assignment([A0]), "b": Assignment([A1, A0])}, "gave t0-0 to both a and b"),
+    ],
+)
+def test_an_assignor_that_raises_or_gives_too_little_or_too_much_is_named(answer: Any, message: str) -> None:
+    with pytest.raises(OttlaError, match=message):
+        run_assignor(Raw(answer), CLUSTER, BOTH)
+
+
+def test_partitions_that_nobody_got_are_found() -> None:
+    shares = run_assignor(Raw({"a": Assignment([A0]), "b": Assignment([A1])}), CLUSTER, BOTH)
+    assert [str(p) for p in left_over(CLUSTER, BOTH, shares)] == ["t0-2", "t1-0", "t1-1"]
+
+
+def test_an_eager_sticky_member_is_believed_by_its_user_data_alone() -> None:
+    """It owns nothing when it joins, as Java's does, yet tells a generation: what it had must still count."""
+    from ottla.assignors import StickyAssignor
+
+    member = StickyAssignor()
+    member.on_assignment(Assignment([A0, A1]), 7)
+    told = member.subscription(["t0"])
+    joined = Subscription(["t0"], user_data=told.user_data, generation_id=7)
+    assert member.claim(joined) == ([A0, A1], 7)
