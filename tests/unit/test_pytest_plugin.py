@@ -1,0 +1,92 @@
+"""The fixtures that come with the package, used as a stranger's test suite would use them."""
+
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+IS_INSTALLED = any(entry.value == "ottla.pytest_plugin" for entry in importlib.metadata.entry_points(group="pytest11"))
+# From a bare source tree nobody has told pytest of the plugin.
+LOAD = [] if IS_INSTALLED else ["-p", "ottla.pytest_plugin"]
+
+STRANGER = """
+import pytest
+from ottla import Admin, Consumer, Producer
+
+seen = set()
+
+def check(broker, topic):
+    assert topic not in seen
+    seen.add(topic)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        producer.send_and_wait(topic, b"42 apples")
+    with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        assert [record.value for record in consumer.poll(10_000)] == [b"42 apples"]
+
+@pytest.mark.parametrize("number", range(4))
+def test_every_test_has_a_topic_of_its_own(ottla_broker, ottla_topic, number):
+    check(ottla_broker, ottla_topic)
+
+@pytest.mark.ottla_topic(partitions=3, configs={"cleanup.policy": "compact"})
+def test_the_topic_can_be_shaped(ottla_broker, ottla_topic):
+    with Admin(bootstrap_servers=ottla_broker.bootstrap) as admin:
+        (found,) = admin.describe_topics([ottla_topic])
+        assert len(found.partitions) == 3
+        settings = {entry.name: entry.value for entry in admin.describe_configs("topic", ottla_topic)}
+        assert settings["cleanup.policy"] == "compact"
+        assert settings["max.message.bytes"] == "12345"
+"""
+SETTINGS = "[pytest]\nottla_settings =\n    message.max.bytes=12345\n"
+QUICK = """
+import pytest
+from ottla.clock import monotonic
+begun = monotonic()
+
+def test_how_long_it_took(ottla_broker, ottla_topic):
+    print(f"ready after {monotonic() - begun:.3f} s")
+"""
+
+
+def run_stranger(directory: Path, code: str, *options: str) -> str:
+    (directory / "test_stranger.py").write_text(code)
+    (directory / "pytest.ini").write_text(SETTINGS)
+    command = [sys.executable, "-m", "pytest", "-q", *LOAD, "--strict-markers", *options]
+    ended = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_installing_the_package_is_enough() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert declared["project"]["entry-points"]["pytest11"] == {"ottla": "ottla.pytest_plugin"}
+
+
+def test_a_broker_and_a_fresh_topic_are_there_for_the_asking(tmp_path: Path) -> None:
+    assert "5 passed" in run_stranger(tmp_path, STRANGER, "-p", "no:xdist")
+
+
+def test_workers_do_not_get_in_each_others_way(tmp_path: Path) -> None:
+    assert "5 passed" in run_stranger(tmp_path, STRANGER, "--numprocesses", "2")
+
+
+def test_they_are_ready_soon(tmp_path: Path) -> None:
+    """0.3 s on a quiet machine; the bound leaves room for a busy one."""
+    shown = run_stranger(tmp_path, QUICK, "-p", "no:xdist", "-s")
+    ready_s = float(shown.partition("ready after ")[2].split()[0])
+    assert ready_s < 3
+
+
+def test_loading_the_plugin_imports_nothing_of_the_client(tmp_path: Path) -> None:
+    code = "import ottla.pytest_plugin, sys; assert not {'asyncio', 'ottla.client', 'ottla.broker'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_setting_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test_stranger.py").write_text(QUICK)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nottla_settings =\n    nonsense\n")
+    command = [sys.executable, "-m", "pytest", "-q", *LOAD, "-p", "no:xdist"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode != 0 and "'nonsense' is not name=value" in ended.stdout + ended.stderr
