@@ -113,7 +113,9 @@ class Segment:
     def max_timestamp(self) -> int:
         """The largest timestamp of any batch, -1 if none has one."""
         if self.indexes.max_timestamp is None:
+            was_open = self.file.is_open
             self.indexes.load(self.size)
+            self._close_unless(was_open)
         return NO_TIMESTAMP if self.indexes.max_timestamp is None else self.indexes.max_timestamp
 
     # --- appending ----------------------------------------------------------------------------------------
@@ -126,8 +128,15 @@ class Segment:
     def find_first_timestamp(self) -> int:
         """The first batch's largest timestamp; -1 if it has none, or there is no batch."""
         if self.first_timestamp is None:
+            was_open = self.file.is_open
             self.first_timestamp = self.header_at(0).max_timestamp if self.size else NO_TIMESTAMP
+            self._close_unless(was_open)
         return self.first_timestamp
+
+    def _close_unless(self, was_open: bool) -> None:
+        """Upkeep asks every log now and then; that must not leave a thousand idle files open."""
+        if not was_open:
+            self.file.close()
 
     def begun_at(self, now: int) -> int:
         """When the first batch was written, as far as that is known."""
