@@ -7,12 +7,13 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ottla"
 BASE = ["types", "errors", "config", "clock", "protocol", "assignors", "net"]
 BROKER_CHAIN = [*BASE, "log", "metadata", "replication", "coordinator", "broker"]
-CLIENT_CHAIN = [*BASE, "client", "spark", "cli", "console"]
+CLIENT_CHAIN = [*BASE, "client", "spark", "cli", "console", "pytest_plugin"]
 # What may look further, and why.
 ALLOWED = {
     ("cli/serve.py", "broker"): "starting a broker is this command's job",
     ("cli/log.py", "log"): "reads segment files from disk, without a broker",
     ("cli/demo.py", "broker"): "shows the embedded broker",
+    ("pytest_plugin.py", "broker"): "names the type of the broker it starts",
 }
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if "testing" not in path.parts)
 

@@ -7,7 +7,11 @@ if TYPE_CHECKING:
     from ottla.client.admin import AsyncAdmin
     from ottla.client.blocking import Admin, Consumer, Producer
     from ottla.client.consumer import AsyncConsumer
+    from ottla.client.database_store import DatabaseOffsetStore
     from ottla.client.producer import AsyncProducer
+    from ottla.client.topic_store import AsyncSnapshotStore, SnapshotStore
+    from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal
+    from ottla.client.transform import Output, async_transform, transform
     from ottla.errors import ErrorCode, KafkaError, OttlaError
 
 __all__ = [
@@ -15,13 +19,21 @@ __all__ = [
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
+    "AsyncSnapshotStore",
     "Broker",
     "Consumer",
+    "DatabaseOffsetStore",
     "ErrorCode",
     "KafkaError",
     "OttlaError",
+    "Output",
     "Producer",
+    "SnapshotStore",
+    "TransactionAbortable",
+    "TransactionFatal",
     "__version__",
+    "async_transform",
+    "transform",
 ]
 
 __version__ = "0.1.0"
@@ -32,12 +44,20 @@ _HOMES = {
     "AsyncAdmin": "ottla.client.admin",
     "AsyncConsumer": "ottla.client.consumer",
     "AsyncProducer": "ottla.client.producer",
+    "AsyncSnapshotStore": "ottla.client.topic_store",
     "Broker": "ottla.broker.embedded",
     "Consumer": "ottla.client.blocking",
+    "DatabaseOffsetStore": "ottla.client.database_store",
     "ErrorCode": "ottla.errors",
     "KafkaError": "ottla.errors",
     "OttlaError": "ottla.errors",
+    "Output": "ottla.client.transform",
     "Producer": "ottla.client.blocking",
+    "SnapshotStore": "ottla.client.topic_store",
+    "TransactionAbortable": "ottla.client.transaction_errors",
+    "TransactionFatal": "ottla.client.transaction_errors",
+    "async_transform": "ottla.client.transform",
+    "transform": "ottla.client.transform",
 }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ottla import Admin, Consumer, ErrorCode, KafkaError, Producer
+from ottla import Admin, Consumer, ErrorCode, KafkaError, Producer, SnapshotStore, transform
 from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal
 from ottla.client.transaction_requests import GroupMetadata
 from ottla.clock import monotonic
@@ -285,3 +285,34 @@ def test_two_phase_commit_is_refused_where_it_is_off(broker: Any, topic: str) ->
         with pytest.raises(TransactionFatal) as caught:
             producer.init_transactions()
         assert caught.value.code in (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION)
+
+
+@pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once", "exactly-once"])
+def test_a_group_transforms_one_topic_into_another(broker: Any, admin: Admin, topic: str, guarantee: str) -> None:
+    """E9: in one call, with any guarantee."""
+    for name in (f"{topic}-in", f"{topic}-out"):
+        admin.create_topic(name, partitions=1)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for number in range(100):
+            producer.send(f"{topic}-in", f"{number}")
+    options = {"group_id": topic, "guarantee": guarantee, "bootstrap_servers": broker.bootstrap, "max_poll_records": 30}
+    for _ in range(2):  # the second finds everything done
+        transform(lambda record: record.value, f"{topic}-in", f"{topic}-out", until_idle_ms=1_000, **options)
+    eventually(lambda: committed(broker.bootstrap, f"{topic}-out") == [f"{number}" for number in range(100)])
+
+
+def test_snapshots_in_topics_are_restored(broker: Any, admin: Admin, topic: str) -> None:
+    """E10."""
+    for name in (topic, f"{topic}-offsets", f"{topic}-state"):
+        admin.create_topic(name, partitions=1, configs={"cleanup.policy": "compact"})
+    places: dict[str, Any] = {"incremental": (f"{topic}-offsets", 0), "full": (f"{topic}-state", 0)}
+    places |= {"bootstrap_servers": broker.bootstrap, "transactional_id": topic}
+    with SnapshotStore.open(**places) as store:
+        with store.transaction({("in", 0): 5}):
+            store.producer.send(topic, "out", key="k")
+        store.save_full(b"five")
+        with pytest.raises(ZeroDivisionError), store.transaction({("in", 0): 8}):
+            raise ZeroDivisionError
+    with SnapshotStore.open(**places) as store:
+        assert store.restored.offsets == store.restored.state_offsets == {TopicPartition("in", 0): 5}
+        assert store.restored.state == b"five"

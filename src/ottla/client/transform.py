@@ -1,0 +1,353 @@
+"""Consume, transform, produce in one call, at most once, at least once or exactly once."""
+
+import asyncio
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ottla.client.blocking import _io
+from ottla.client.callers_thread import CallersThread
+from ottla.client.consumer import AsyncConsumer
+from ottla.client.delivery import Delivery
+from ottla.client.group_consumer import OffsetLike, PartitionLike, as_partition
+from ottla.client.model import ConsumerRecord
+from ottla.client.producer import AsyncProducer, Bytes, HeadersLike
+from ottla.client.settings import ClientConfig, ConsumerConfig, ProducerConfig
+from ottla.client.transaction_errors import TransactionAbortable
+from ottla.config import settings_of, unknown_setting
+from ottla.errors import ErrorCode, OttlaError
+from ottla.types import TopicPartition
+
+AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE = "at-most-once", "at-least-once", "exactly-once"
+GUARANTEES = (AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)
+POLL_MS = 200
+TRANSACTION_TIMEOUT_MS = 10_000
+"""Shorter than a producer's default: whoever takes a crashed instance's partitions over waits for this long."""
+DONE_AGAIN = frozenset(
+    {
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
+"""The group has moved on, the transaction timed out, numbers were lost: another try may well succeed."""
+
+
+class Output(NamedTuple):
+    """A record to be written. What is left out is taken from the input record (key) or from the call (topic)."""
+
+    value: Bytes
+    key: Bytes = None
+    topic: str | None = None
+    partition: int | None = None
+    headers: HeadersLike = None
+    timestamp: int | None = None
+
+
+@dataclass(slots=True)
+class Transformed:
+    """What a transform has done."""
+
+    consumed: int = 0
+    produced: int = 0
+    failed: int = 0
+    """Records that could not be written, at most once; with other guarantees that is an error."""
+    aborted: int = 0
+    """Transactions that were aborted and done again, exactly once."""
+
+
+Result = Output | Bytes | Iterable[Output | Bytes]
+Function = Callable[[ConsumerRecord], Result]
+AsyncFunction = Callable[[ConsumerRecord], Result | Awaitable[Result]]
+Batch = list[tuple[ConsumerRecord, list[Output]]]
+
+
+def transform(
+    function: Function,
+    source: str | Sequence[Any],
+    to: str | None = None,
+    *,
+    group_id: str,
+    guarantee: str = EXACTLY_ONCE,
+    settings: Mapping[str, Any] | None = None,
+    transactional_id: str | None = None,
+    stop: Any = None,
+    until_idle_ms: int | None = None,
+    **keywords: Any,
+) -> Transformed:
+    """Reads `source`, calls `function` with every record, writes what it gives to `to`.
+
+    `function` gives a value, an Output, several of them, or None for nothing. `source` is a topic or several, shared
+    with the group; or partitions, as in [("orders", 0)]. Runs until `stop.is_set()` (a threading.Event) or until
+    nothing came for `until_idle_ms`; for ever without either. `settings` and keywords go to the producer, the
+    consumer, or both, by their names.
+
+    exactly-once: every input record's output is committed with its offset, in one transaction a poll. If `function`
+    raises, the transaction is aborted and the error raised. Across restarts give the same `transactional_id` to the
+    same instance, so that a crashed one is cleaned up at once; it is needed where partitions are assigned.
+    at-least-once: offsets are committed once the output is stored; a crash in between repeats some.
+    at-most-once: offsets are committed first; a crash, or output that cannot be written, loses some.
+
+    >>> ottla.transform(lambda record: record.value.upper(), "lower", "upper", group_id="shouter",
+    ...                 settings={"bootstrap.servers": "127.0.0.1:9092"})
+    """
+    callers = CallersThread()
+
+    def apply(records: list[ConsumerRecord]) -> Batch:
+        return [(record, _outputs(record, _checked(record, function))) for record in records]
+
+    async def apply_there(records: list[ConsumerRecord]) -> Batch:
+        batch: Batch = await callers.run(apply, records)
+        return batch
+
+    work = _Work(source, to, group_id, guarantee, settings, keywords, transactional_id)
+    coroutine = work.run(apply_there, stop, until_idle_ms)
+    return _io.call(coroutine, callers)
+
+
+async def async_transform(
+    function: AsyncFunction,
+    source: str | Sequence[Any],
+    to: str | None = None,
+    *,
+    group_id: str,
+    guarantee: str = EXACTLY_ONCE,
+    settings: Mapping[str, Any] | None = None,
+    transactional_id: str | None = None,
+    stop: Any = None,
+    until_idle_ms: int | None = None,
+    **keywords: Any,
+) -> Transformed:
+    """As transform(); `function` may be a coroutine function, and `stop` an asyncio.Event."""
+
+    async def apply(records: list[ConsumerRecord]) -> Batch:
+        batch: Batch = []
+        for record in records:
+            result = _checked(record, function)
+            if inspect.isawaitable(result):
+                try:
+                    result = await result
+                except Exception as error:
+                    error.add_note(_place(record))
+                    raise
+            batch.append((record, _outputs(record, result)))
+        return batch
+
+    work = _Work(source, to, group_id, guarantee, settings, keywords, transactional_id)
+    return await work.run(apply, stop, until_idle_ms)
+
+
+class _Work:
+    """One transform: its consumer, its producer, and what its guarantee asks for."""
+
+    def __init__(
+        self,
+        source: str | Sequence[Any],
+        to: str | None,
+        group_id: str,
+        guarantee: str,
+        settings: Mapping[str, Any] | None,
+        keywords: Mapping[str, Any],
+        transactional_id: str | None,
+    ) -> None:
+        if guarantee not in GUARANTEES:
+            raise OttlaError(f"there is no guarantee {guarantee!r}", f"Choose one of {', '.join(GUARANTEES)}.")
+        if not group_id:
+            raise OttlaError("a transform needs a group", "Give group_id=: its offsets are the progress.")
+        sources = [source] if isinstance(source, str) else list(source)
+        if not sources:
+            raise OttlaError("there is nothing to read", "Name a topic, or partitions.")
+        self.topics = [each for each in sources if isinstance(each, str)]
+        self.partitions = [as_partition(each) for each in sources if not isinstance(each, str)]
+        if self.topics and self.partitions:
+            raise OttlaError("topics and partitions cannot be mixed", "Name topics, or name partitions.")
+        self.to = to
+        self.group_id = group_id
+        self.guarantee = guarantee
+        self.done = Transformed()
+        consumer, producer = _split(settings, keywords)
+        consumer |= {"group.id": group_id, "enable.auto.commit": False}
+        consumer.setdefault("auto.offset.reset", "earliest")
+        if guarantee == EXACTLY_ONCE:
+            if self.partitions and transactional_id is None:
+                raise OttlaError(
+                    "exactly once on assigned partitions needs a transactional id",
+                    "Give transactional_id=, the same to each instance that reads these partitions.",
+                )
+            # The group's generation fences a replaced member (KIP-447), so among its members any unique id will do.
+            producer["transactional.id"] = transactional_id or f"{group_id}-{secrets.token_hex(8)}"
+            producer.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+            consumer["isolation.level"] = "read_committed"
+        elif transactional_id is not None:
+            raise OttlaError(f"{guarantee} has no transactions", "Leave transactional_id out.")
+        self.consumer = AsyncConsumer(consumer)
+        self.producer = AsyncProducer(producer)
+
+    async def run(
+        self, apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]], stop: Any, until_idle_ms: int | None
+    ) -> Transformed:
+        steps = {
+            AT_MOST_ONCE: self._at_most_once,
+            AT_LEAST_ONCE: self._at_least_once,
+            EXACTLY_ONCE: self._exactly_once,
+        }
+        step = steps[self.guarantee]
+        try:
+            if self.guarantee == EXACTLY_ONCE:
+                # Before any position is read: what an earlier instance left under way is decided first.
+                await self.producer.init_transactions()
+            if self.topics:
+                await self.consumer.subscribe(self.topics)
+            else:
+                await self.consumer.assign(self.partitions)
+            loop = asyncio.get_running_loop()
+            idle_since = loop.time()
+            while stop is None or not stop.is_set():
+                records = list(await self.consumer.poll(POLL_MS))
+                if records:
+                    await step(records, apply)
+                    idle_since = loop.time()
+                elif until_idle_ms is None or not await self._has_joined():
+                    idle_since = loop.time()
+                elif (loop.time() - idle_since) * 1000 >= until_idle_ms:
+                    break
+        finally:
+            await self.producer.close()
+            await self.consumer.close()
+        return self.done
+
+    async def _has_joined(self) -> bool:
+        """Who has not got its partitions yet is not idle."""
+        return bool(self.partitions) or (await self.consumer.group_metadata()).generation_id >= 0
+
+    async def _at_most_once(
+        self, records: list[ConsumerRecord], apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]]
+    ) -> None:
+        await self.consumer.commit(_following(records))
+        self.done.consumed += len(records)
+        deliveries = await self._send(await apply(records))
+        await self.producer.flush()
+        failed = sum(delivery.exception() is not None for delivery in deliveries)
+        self.done.failed += failed
+        self.done.produced += len(deliveries) - failed
+
+    async def _at_least_once(
+        self, records: list[ConsumerRecord], apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]]
+    ) -> None:
+        deliveries = await self._send(await apply(records))
+        await self.producer.flush()
+        for delivery in deliveries:
+            await delivery  # raises what went wrong, before anything is committed
+        await self.consumer.commit(_following(records))
+        self.done.consumed += len(records)
+        self.done.produced += len(deliveries)
+
+    async def _exactly_once(
+        self, records: list[ConsumerRecord], apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]]
+    ) -> None:
+        batch = await apply(records)
+        try:
+            async with self.producer.transaction():
+                deliveries = await self._send(batch)
+                group = await self.consumer.group_metadata()
+                await self.producer.send_offsets_to_transaction(_following(records), group)
+        except TransactionAbortable as error:
+            if not error.retriable and error.code not in DONE_AGAIN:
+                raise
+            # What is still ours is read again.
+            self.done.aborted += 1
+            await self._rewind(records)
+            return
+        self.done.consumed += len(records)
+        self.done.produced += len(deliveries)
+
+    async def _send(self, batch: Batch) -> list[Delivery]:
+        deliveries = []
+        for record, outputs in batch:
+            for output in outputs:
+                topic = output.topic or self.to
+                if topic is None:
+                    raise OttlaError("an output without a topic", "Give to=, or Output(…, topic=…).")
+                delivery = await self.producer.send(
+                    topic,
+                    output.value,
+                    key=record.key if output.key is None else output.key,
+                    partition=output.partition,
+                    headers=output.headers,
+                    timestamp=output.timestamp,
+                )
+                deliveries.append(delivery)
+        return deliveries
+
+    async def _rewind(self, records: list[ConsumerRecord]) -> None:
+        ours = await self.consumer.assignment()
+        for partition, offset in _first(records).items():
+            if partition in ours:
+                await self.consumer.seek(partition, offset)
+
+
+# --- helpers ----------------------------------------------------------------------------------------------------
+
+
+def _checked(record: ConsumerRecord, function: Callable[[ConsumerRecord], Any]) -> Any:
+    """Calls the user's function; an error says which record it was about."""
+    try:
+        return function(record)
+    except Exception as error:
+        error.add_note(_place(record))
+        raise
+
+
+def _place(record: ConsumerRecord) -> str:
+    return f"while transforming {record.topic}-{record.partition} at offset {record.offset}"
+
+
+def _outputs(record: ConsumerRecord, result: Any) -> list[Output]:
+    if result is None:
+        return []
+    if isinstance(result, Output):
+        return [result]
+    if isinstance(result, bytes | bytearray | memoryview | str):
+        return [Output(result)]
+    if isinstance(result, Iterable):
+        return [each if isinstance(each, Output) else Output(each) for each in result]
+    raise OttlaError(
+        f"{_place(record)}: the function gave {type(result).__name__}", "Give bytes, text, an Output, a list, or None."
+    )
+
+
+def _following(records: list[ConsumerRecord]) -> dict[PartitionLike, OffsetLike]:
+    return {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
+
+
+def _first(records: list[ConsumerRecord]) -> dict[TopicPartition, int]:
+    return {TopicPartition(record.topic, record.partition): record.offset for record in reversed(records)}
+
+
+def _split(settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the consumer and of the producer."""
+    of_consumer, of_producer = settings_of(ConsumerConfig), settings_of(ProducerConfig)
+    known = of_consumer | of_producer
+    names = {each.attribute: name for name, each in known.items()}
+    chosen = dict(settings or {})
+    for attribute, value in keywords.items():
+        if attribute not in names:
+            raise unknown_setting(attribute, names)
+        chosen[names[attribute]] = value
+    for name in chosen:
+        if name not in known:
+            raise unknown_setting(name, known)
+    decided = {"group.id", "enable.auto.commit", "transactional.id", "isolation.level"} & chosen.keys()
+    if decided:
+        raise OttlaError(f"{', '.join(sorted(decided))} is set by the transform itself", "Leave it out.")
+    shared = settings_of(ClientConfig).keys()
+    consumer = {name: value for name, value in chosen.items() if name in of_consumer}
+    producer = {name: value for name, value in chosen.items() if name in of_producer or name in shared}
+    return consumer, producer

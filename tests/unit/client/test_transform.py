@@ -1,0 +1,216 @@
+"""Consume, transform, produce in one call: what each guarantee keeps when things go wrong, and what it does not."""
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ottla import Admin, Broker, Consumer, Producer
+from ottla.client.model import ConsumerRecord
+from ottla.client.transaction_errors import TransactionAbortable
+from ottla.client.transform import GUARANTEES, Output, async_transform, transform
+from ottla.errors import KafkaError, OttlaError
+from ottla.types import TopicPartition
+
+COUNT = 60
+PARTITIONS = 2
+
+
+class Topics:
+    """A topic of numbers, and one for what becomes of them."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self.bootstrap = bootstrap
+        self.source, self.to, self.group = f"{name}-in", f"{name}-out", f"{name}-group"
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            admin.create_topic(self.source, partitions=PARTITIONS)
+            admin.create_topic(self.to, partitions=PARTITIONS, configs={"max.message.bytes": "2000"})
+        with Producer(bootstrap_servers=bootstrap) as producer:
+            for number in range(COUNT):
+                producer.send(self.source, f"{number}", key=f"{number}", partition=number % PARTITIONS)
+
+    def run(self, function: Callable[[ConsumerRecord], Any], guarantee: str, **options: Any) -> Any:
+        options.setdefault("until_idle_ms", 600)
+        options.setdefault("max_poll_records", 7)
+        settings = {"bootstrap.servers": self.bootstrap}
+        return transform(
+            function, self.source, self.to, group_id=self.group, guarantee=guarantee, settings=settings, **options
+        )
+
+    def output(self) -> list[int]:
+        places = [TopicPartition(self.to, index) for index in range(PARTITIONS)]
+        settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+        with Consumer(bootstrap_servers=self.bootstrap, **settings) as consumer:
+            consumer.assign(places)
+            ends = consumer.end_offsets(places)
+            values: list[int] = []
+            while any(consumer.position(place) < ends[place] for place in places):
+                values += [int(record.value) for record in consumer.poll(500)]
+            return sorted(values)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Any]:
+    """A group's first generation does not wait for company."""
+    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as running:
+        yield running
+
+
+@pytest.fixture
+def topics(broker: Any, topic: str) -> Topics:
+    return Topics(broker.bootstrap, topic)
+
+
+def number_of(record: ConsumerRecord) -> int:
+    return int(record.value or b"")
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_nothing_is_lost_or_repeated_while_nothing_goes_wrong(topics: Topics, guarantee: str) -> None:
+    done = topics.run(lambda record: f"{number_of(record) * 10}", guarantee)
+    assert (done.consumed, done.produced, done.failed, done.aborted) == (COUNT, COUNT, 0, 0)
+    assert topics.output() == [number * 10 for number in range(COUNT)]
+    assert topics.run(lambda record: record.value, guarantee).consumed == 0, "the group remembers"
+
+
+class Trouble(Exception):
+    pass
+
+
+def run_with_trouble(topics: Topics, guarantee: str) -> None:
+    """The function fails at three places, each once; whoever starts it starts it again."""
+    troubles = {11, 30, 47}
+
+    def function(record: ConsumerRecord) -> bytes | None:
+        if number_of(record) in troubles:
+            troubles.discard(number_of(record))
+            raise Trouble
+        return record.value
+
+    for _ in range(4):
+        with contextlib.suppress(Trouble):
+            topics.run(function, guarantee)
+    assert not troubles
+
+
+def test_exactly_once_whatever_the_function_raises(topics: Topics) -> None:
+    """E9."""
+    run_with_trouble(topics, "exactly-once")
+    assert topics.output() == list(range(COUNT))
+
+
+def test_at_least_once_loses_nothing(topics: Topics) -> None:
+    run_with_trouble(topics, "at-least-once")
+    assert set(topics.output()) == set(range(COUNT))
+
+
+def test_at_most_once_repeats_nothing(topics: Topics) -> None:
+    run_with_trouble(topics, "at-most-once")
+    counted = Counter(topics.output())
+    assert set(counted.values()) == {1}
+    assert COUNT - 3 * 7 <= len(counted) < COUNT, "what was polled with the failing record is gone"
+
+
+def test_members_share_the_work_and_write_everything_once(topics: Topics) -> None:
+    """E9: a second instance joins in the middle, so partitions move while transactions are open."""
+    seen: list[int] = []
+    second = threading.Thread(target=lambda: topics.run(lambda record: record.value, "exactly-once"))
+
+    def function(record: ConsumerRecord) -> bytes | None:
+        seen.append(number_of(record))
+        if len(seen) == 10:
+            second.start()
+        return record.value
+
+    topics.run(function, "exactly-once", max_poll_records=2, until_idle_ms=3_000)
+    second.join(60)
+    assert topics.output() == list(range(COUNT))
+
+
+def test_assigned_partitions_need_a_transactional_id_and_then_work(topics: Topics) -> None:
+    places = [TopicPartition(topics.source, index) for index in range(PARTITIONS)]
+    options = {"group_id": topics.group, "settings": {"bootstrap.servers": topics.bootstrap}, "until_idle_ms": 500}
+    with pytest.raises(OttlaError, match="transactional id"):
+        transform(lambda record: record.value, places, topics.to, **options)
+    for _ in range(2):
+        transform(lambda record: record.value, places, topics.to, transactional_id=topics.group, **options)
+    assert topics.output() == list(range(COUNT))
+
+
+def test_an_error_names_the_record(topics: Topics) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        topics.run(lambda record: 1 // 0, "exactly-once")
+    assert any(f"{topics.source}-" in note and "at offset 0" in note for note in caught.value.__notes__)
+    with pytest.raises(OttlaError, match="the function gave float"):
+        topics.run(lambda record: 1.5, "exactly-once")
+    assert topics.output() == []
+
+
+def test_what_cannot_be_written(topics: Topics) -> None:
+    """Exactly once it is an error, and nothing of its transaction is seen; at most once it is counted."""
+
+    def function(record: ConsumerRecord) -> bytes | None:
+        return b"x" * 5_000 if number_of(record) == 0 else record.value
+
+    with pytest.raises(TransactionAbortable, match="MESSAGE_TOO_LARGE"):
+        topics.run(function, "exactly-once")
+    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+        topics.run(function, "at-least-once", max_poll_records=1)
+    done = topics.run(function, "at-most-once", max_poll_records=1)
+    assert done.failed == 1
+
+
+def test_one_record_may_become_several_or_none_and_go_anywhere(topics: Topics) -> None:
+    def function(record: ConsumerRecord) -> list[Any] | None:
+        if number_of(record) % 2:
+            return None
+        return [b"%d" % number_of(record), Output(b"1000", key=b"k", topic=topics.to, partition=1, headers={"h": b"v"})]
+
+    done = topics.run(function, "exactly-once")
+    assert (done.consumed, done.produced) == (COUNT, COUNT)
+    assert topics.output() == sorted([*range(0, COUNT, 2), *[1000] * (COUNT // 2)])
+
+
+def test_it_stops_when_told(topics: Topics) -> None:
+    stop = threading.Event()
+
+    def function(record: ConsumerRecord) -> bytes | None:
+        stop.set()
+        return record.value
+
+    done = topics.run(function, "exactly-once", stop=stop, until_idle_ms=None)
+    assert 0 < done.consumed <= 7
+
+
+def test_the_async_face_awaits_the_function(topics: Topics) -> None:
+    async def function(record: ConsumerRecord) -> bytes | None:
+        await asyncio.sleep(0)
+        return record.value
+
+    options = {"group_id": topics.group, "bootstrap_servers": topics.bootstrap, "until_idle_ms": 600}
+    done = asyncio.run(async_transform(function, topics.source, topics.to, **options))
+    assert done.consumed == COUNT
+    assert topics.output() == list(range(COUNT))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"guarantee": "twice"}, "no guarantee 'twice'"),
+        ({"group_id": ""}, "needs a group"),
+        ({"source": []}, "nothing to read"),
+        ({"source": ["a", ("b", 0)]}, "cannot be mixed"),
+        ({"guarantee": "at-least-once", "transactional_id": "x"}, "no transactions"),
+        ({"enable_auto_commit": True}, "enable.auto.commit is set by the transform itself"),
+        ({"settings": {"linger.mss": 1}}, "linger.mss"),
+        ({"lingerms": 1}, "lingerms"),
+    ],
+)
+def test_nonsense_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    arguments = {"source": "a", "to": "b", "group_id": "g", **options}
+    with pytest.raises(OttlaError, match=message):
+        transform(lambda record: None, **arguments)
