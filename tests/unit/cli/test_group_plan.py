@@ -16,35 +16,37 @@ from ottla.clock import monotonic
 @pytest.fixture(scope="module")
 def live() -> Iterator[Any]:
     """A broker with a group of two, by range over two topics of three: one member has four partitions."""
-    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
-        with Admin(bootstrap_servers=broker.bootstrap) as admin:
-            for topic in ("t0", "t1"):
-                admin.create_topic(topic, partitions=3)
-            stop = threading.Event()
+    with (
+        Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as broker,
+        Admin(bootstrap_servers=broker.bootstrap) as admin,
+    ):
+        for topic in ("t0", "t1"):
+            admin.create_topic(topic, partitions=3)
+        stop = threading.Event()
 
-            def consume(name: str) -> None:
-                settings = {"group_id": "plan", "client_id": name, "partition_assignment_strategy": "range"}
-                with Consumer(bootstrap_servers=broker.bootstrap, heartbeat_interval_ms=100, **settings) as consumer:
-                    consumer.subscribe(["t0", "t1"])
-                    while not stop.is_set():
-                        consumer.poll(100)
+        def consume(name: str) -> None:
+            settings = {"group_id": "plan", "client_id": name, "partition_assignment_strategy": "range"}
+            with Consumer(bootstrap_servers=broker.bootstrap, heartbeat_interval_ms=100, **settings) as consumer:
+                consumer.subscribe(["t0", "t1"])
+                while not stop.is_set():
+                    consumer.poll(100)
 
-            threads = [threading.Thread(target=consume, args=(name,)) for name in ("C0", "C1")]
-            for thread in threads:
-                thread.start()
-            deadline = monotonic() + 30
-            group = None
-            while True:
-                groups = [g for g in admin.list_groups() if g.group_id == "plan"]
-                if groups:
-                    (group,) = admin.describe_groups(["plan"])
-                    if group.state == "Stable" and sorted(len(m.assignment) for m in group.members) == [2, 4]:
-                        break
-                assert monotonic() < deadline, f"the group did not settle: {group}"
-            yield broker
-            stop.set()
-            for thread in threads:
-                thread.join(30)
+        threads = [threading.Thread(target=consume, args=(name,)) for name in ("C0", "C1")]
+        for thread in threads:
+            thread.start()
+        deadline = monotonic() + 30
+        group = None
+        while True:
+            groups = [g for g in admin.list_groups() if g.group_id == "plan"]
+            if groups:
+                (group,) = admin.describe_groups(["plan"])
+                if group.state == "Stable" and sorted(len(m.assignment) for m in group.members) == [2, 4]:
+                    break
+            assert monotonic() < deadline, f"the group did not settle: {group}"
+        yield broker
+        stop.set()
+        for thread in threads:
+            thread.join(30)
 
 
 @pytest.fixture

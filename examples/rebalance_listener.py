@@ -1,0 +1,60 @@
+"""Keeps a running total for each partition, handed on through the commit's metadata when the partition moves.
+
+python examples/rebalance_listener.py 127.0.0.1:9092 orders totals
+"""
+
+import sys
+
+from ottla import Consumer
+from ottla.client.group_model import CommittedOffset
+from ottla.client.rebalance_listener import RebalanceListener
+from ottla.types import TopicPartition
+
+
+class Totals(RebalanceListener):
+    """One number a partition. With a sticky assignor, what stays is never touched."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.totals: dict[TopicPartition, int] = {}
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        for partition, committed in self.consumer.committed(partitions).items():
+            self.totals[partition] = int(committed.metadata) if committed is not None and committed.metadata else 0
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self.commit(partitions)
+        for partition in partitions:
+            del self.totals[partition]
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:  # somebody else has them: nothing of ours may be stored
+            del self.totals[partition]
+
+    def commit(self, partitions: list[TopicPartition]) -> None:
+        """The position and the total that belongs to it, as one."""
+        self.consumer.commit(
+            {p: CommittedOffset(self.consumer.position(p), metadata=str(self.totals[p])) for p in partitions}
+        )
+
+
+def run(bootstrap: str, topic: str, group: str, *, until_idle_ms: int = 0) -> dict[TopicPartition, int]:
+    settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    strategy = "cooperative-sticky"
+    with Consumer(
+        settings, bootstrap_servers=bootstrap, group_id=group, partition_assignment_strategy=strategy
+    ) as consumer:
+        totals = Totals(consumer)
+        consumer.subscribe([topic], listener=totals)
+        while True:
+            records = consumer.poll(until_idle_ms or 60_000)
+            for record in records:
+                totals.totals[TopicPartition(record.topic, record.partition)] += int(record.value or b"0")
+            if records:
+                totals.commit(list(totals.totals))
+            elif until_idle_ms and consumer.assignment():
+                return dict(totals.totals)
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:4])

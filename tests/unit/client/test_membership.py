@@ -1,0 +1,416 @@
+"""A member's way through a group, decided with time and answers in hand: no broker, no network."""
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from ottla.assignors import Assignment, Assignor, ClusterMetadata, Subscription
+from ottla.assignors.choosing import choose_assignors
+from ottla.client.cluster_view import ClusterView
+from ottla.client.coordinator import CoordinatorFinder
+from ottla.client.group_protocol import join_request, read_assignment, read_subscriptions
+from ottla.client.membership import ALLOWED, Membership, Stage
+from ottla.client.polling import Request
+from ottla.client.settings import ConsumerConfig, build
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.net.backoff import Backoff
+from ottla.protocol.api import API, ApiKey
+from ottla.protocol.messages.find_coordinator import FindCoordinatorResponse
+from ottla.protocol.messages.heartbeat import HeartbeatResponse
+from ottla.protocol.messages.join_group import JoinGroupResponse
+from ottla.protocol.messages.leave_group import LeaveGroupResponse
+from ottla.protocol.messages.metadata import MetadataResponse
+from ottla.protocol.messages.sync_group import SyncGroupResponse
+from ottla.types import TopicPartition
+
+P0, P1, P2 = (TopicPartition("t", i) for i in range(3))
+
+
+class MemberWorld:
+    """One member, one coordinator that answers as told, and time that moves when told to."""
+
+    def __init__(self, strategy: Any = "range", partitions: int = 3, **settings: Any) -> None:
+        self.now = 1_000_000
+        settings = {"group_id": "g", **settings}
+        self.config = build(ConsumerConfig, None, settings)
+        self.view = ClusterView(max_age_ms=10**9, backoff=Backoff(100, 1_000))
+        self.coordinator = CoordinatorFinder("g", self.view, backoff=Backoff(100, 1_000))
+        self.pinned: frozenset[str] = frozenset()
+        self.member = Membership(
+            self.config,
+            self.view,
+            self.coordinator,
+            choose_assignors(strategy),
+            pin_topics=self.pin,
+            backoff=Backoff(100, 1_000),
+        )
+        self.sent: deque[tuple[Request, Any]] = deque()
+        self.wake_at: int | None = None
+        self.show_topics(t=partitions)
+        self.member.want(["t"], self.now)
+
+    def pin(self, topics: frozenset[str], now: int) -> None:
+        self.pinned = topics
+        for topic in topics:
+            self.view.want(topic, now)
+
+    def show_topics(self, **counts: int) -> None:
+        """Metadata arrives."""
+        for topic in counts:
+            self.view.want(topic, self.now)
+        partition = MetadataResponse.MetadataResponsePartition
+        self.view.on_response(
+            list(counts),
+            MetadataResponse(
+                brokers=[MetadataResponse.MetadataResponseBroker(node_id=i, host="h", port=i) for i in (1, 2)],
+                topics=[
+                    MetadataResponse.MetadataResponseTopic(
+                        name=topic, partitions=[partition(partition_index=i, leader_id=1) for i in range(count)]
+                    )
+                    for topic, count in counts.items()
+                ],
+            ),
+            self.now,
+        )
+
+    def poll(self) -> list[int]:
+        """Polls the deciders; the APIs that were asked for."""
+        asked = []
+        self.wake_at = None
+        for decider in (self.member, self.coordinator):
+            poll = decider.poll(self.now)
+            if poll.wake_at is not None:
+                self.wake_at = min(poll.wake_at, self.wake_at or poll.wake_at)
+            for request in poll.requests:
+                message = request.build(API[request.api_key].max_version)
+                self.sent.append((request, message))
+                asked.append(request.api_key)
+        return asked
+
+    def take(self, api_key: int) -> tuple[Request, Any]:
+        """The oldest unanswered request, which must be of this API."""
+        request, message = self.sent.popleft()
+        assert request.api_key == api_key, f"API {request.api_key} was asked, not {api_key}"
+        return request, message
+
+    def answer(self, api_key: int, response: Any) -> Any:
+        request, message = self.take(api_key)
+        request.on_response(response, API[api_key].max_version, self.now)
+        return message
+
+    def fail(self, api_key: int, error: ErrorCode = ErrorCode.NETWORK_EXCEPTION) -> None:
+        request, _ = self.take(api_key)
+        request.on_failure(KafkaError(error), self.now)
+
+    def find_coordinator(self, node_id: int = 1) -> None:
+        assert self.poll() == [ApiKey.FIND_COORDINATOR]
+        found = FindCoordinatorResponse.Coordinator(key="g", node_id=node_id, host="h", port=1)
+        self.answer(ApiKey.FIND_COORDINATOR, FindCoordinatorResponse(coordinators=[found]))
+
+    def answer_join(self, *, generation: int = 1, leader: str = "me", members: Any = None, error: int = 0) -> Any:
+        if members is None and leader == "me":
+            members = {"me": Subscription(["t"])}
+        protocol = next(iter(self.member.assignors))
+        listed = [
+            JoinGroupResponse.JoinGroupResponseMember(member_id=name, metadata=encode(self.config, told))
+            for name, told in (members or {}).items()
+        ]
+        return self.answer(
+            ApiKey.JOIN_GROUP,
+            JoinGroupResponse(
+                error_code=error, generation_id=generation, protocol_name=protocol, leader=leader, member_id="me",
+                members=listed,
+            ),
+        )  # fmt: skip
+
+    def answer_sync(self, blob: bytes = b"", error: int = 0) -> Any:
+        return self.answer(ApiKey.SYNC_GROUP, SyncGroupResponse(error_code=error, assignment=blob))
+
+    def stable(self) -> "MemberWorld":
+        """Through the first generation, as the leader of itself."""
+        self.member.prepared([], self.now)
+        self.find_coordinator()
+        assert self.poll() == [ApiKey.JOIN_GROUP]
+        self.answer_join()
+        assert self.poll() == [ApiKey.SYNC_GROUP]
+        _, message = self.sent[0]
+        self.answer_sync(message.assignments[0].assignment)
+        self.member.taken(self.member.accept().partitions, has_revoked=False, now=self.now)
+        assert self.member.stage is Stage.STABLE
+        return self
+
+    def heartbeat(self, error: int = 0) -> Any:
+        self.now += self.config.heartbeat_interval_ms
+        self.member.leave_poll(self.now)
+        assert self.poll() == [ApiKey.HEARTBEAT]
+        return self.answer(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=error))
+
+
+def encode(config: ConsumerConfig, told: Subscription) -> bytes:
+    request = join_request(config, "", told.generation_id, told.owned_partitions, [("x", told)], "")(9)
+    return request.protocols[0].metadata
+
+
+def test_a_member_finds_its_coordinator_joins_leads_and_gets_its_share() -> None:
+    """MISSION B2, B5, STYLE §3."""
+    world = MemberWorld()
+    assert world.poll() == [] and world.member.stage is Stage.PREPARING, "it waits for the user's poll()"
+    world.member.prepared([], world.now)
+    world.find_coordinator()
+    world.poll()
+    join = world.answer_join()
+    assert (join.group_id, join.member_id, join.session_timeout_ms, join.rebalance_timeout_ms) == (
+        "g", "", 45_000, 300_000,
+    )  # fmt: skip
+    world.poll()
+    request, sync = world.sent[0]
+    assert request.timeout_ms > 300_000, "the others may take as long as max.poll.interval.ms"
+    assert (sync.generation_id, sync.member_id, sync.protocol_name) == (1, "me", "range")
+    world.answer_sync(sync.assignments[0].assignment)
+    assert world.member.stage is Stage.ASSIGNED and world.member.assignment == Assignment([P0, P1, P2])
+
+
+def test_the_first_join_only_brings_a_member_id() -> None:
+    """MISSION B3 (KIP-394): the second one, at once, carries it."""
+    world = MemberWorld()
+    world.member.prepared([], world.now)
+    world.find_coordinator()
+    world.poll()
+    refused = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="me-1")
+    world.answer(ApiKey.JOIN_GROUP, refused)
+    assert world.poll() == [ApiKey.JOIN_GROUP]
+    assert world.sent[0][1].member_id == "me-1"
+
+
+def test_heartbeats_come_at_their_interval_and_not_while_joining() -> None:
+    """MISSION B7, B8."""
+    world = MemberWorld(heartbeat_interval_ms=2_000).stable()
+    for _ in range(3):
+        assert world.poll() == [] and world.wake_at == world.now + 2_000
+        world.heartbeat()
+    world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert world.member.stage is Stage.PREPARING
+    world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)  # it goes on while the user gives partitions up
+    world.member.prepared([], world.now)
+    assert world.poll() == [ApiKey.JOIN_GROUP]
+    world.now += 10_000
+    assert world.poll() == [], "who is parked in JoinGroup counts as alive"
+
+
+@pytest.mark.parametrize(
+    ("error", "stage", "member_id"),
+    [
+        (ErrorCode.REBALANCE_IN_PROGRESS, Stage.PREPARING, "me"),
+        (ErrorCode.ILLEGAL_GENERATION, Stage.LOST, "me"),
+        (ErrorCode.UNKNOWN_MEMBER_ID, Stage.LOST, ""),
+        (ErrorCode.FENCED_INSTANCE_ID, Stage.FENCED, ""),
+        (ErrorCode.NOT_COORDINATOR, Stage.STABLE, "me"),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Stage.STABLE, "me"),
+    ],
+)
+def test_each_refusal_of_a_heartbeat_has_its_own_reaction(error: ErrorCode, stage: Stage, member_id: str) -> None:
+    """MISSION B6."""
+    world = MemberWorld().stable()
+    world.heartbeat(error)
+    assert (world.member.stage, world.member.member_id) == (stage, member_id)
+    if stage is Stage.LOST:
+        assert world.member.generation == -1 and not world.member.has_generation
+
+
+def test_a_coordinator_that_moved_is_found_again_and_the_member_stays() -> None:
+    """MISSION B10."""
+    world = MemberWorld().stable()
+    world.heartbeat(ErrorCode.NOT_COORDINATOR)
+    world.now += 200
+    world.find_coordinator(node_id=2)
+    assert world.poll() == [ApiKey.HEARTBEAT]
+    assert world.sent[0][0].destination == 2 and world.sent[0][1].generation_id == 1
+
+
+def test_a_connection_that_breaks_in_mid_join_is_no_reason_to_forget_who_we_are() -> None:
+    world = MemberWorld().stable()
+    world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    world.member.prepared([], world.now)
+    world.poll()
+    world.fail(ApiKey.JOIN_GROUP)
+    world.now += 200
+    world.find_coordinator()
+    assert world.poll() == [ApiKey.JOIN_GROUP] and world.sent[0][1].member_id == "me"
+
+
+@pytest.mark.parametrize("error", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR])
+def test_a_sync_that_came_too_late_joins_again(error: ErrorCode) -> None:
+    world = MemberWorld()
+    world.member.prepared([], world.now)
+    world.find_coordinator()
+    world.poll()
+    world.answer_join()
+    world.poll()
+    world.answer_sync(error=error)
+    assert world.member.stage is Stage.JOINING
+
+
+def test_an_answer_from_before_a_departure_changes_nothing() -> None:
+    world = MemberWorld()
+    world.member.prepared([], world.now)
+    world.find_coordinator()
+    world.poll()
+    world.member.depart()
+    world.answer_join(generation=9)
+    assert world.member.stage is Stage.OUT and world.member.generation == -1
+
+
+def test_a_heartbeat_that_crosses_a_join_is_not_believed() -> None:
+    """The two travel on different connections: the group may be a generation ahead of what the member knows."""
+    world = MemberWorld().stable()
+    world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    world.now += world.config.heartbeat_interval_ms
+    assert world.poll() == [ApiKey.HEARTBEAT]
+    world.member.prepared([], world.now)
+    assert world.poll() == [ApiKey.JOIN_GROUP]
+    world.answer(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
+    assert world.member.stage is Stage.JOINING
+
+
+def test_a_user_who_stops_polling_leaves_the_group_and_has_lost_everything() -> None:
+    """MISSION B6: max.poll.interval.ms."""
+    world = MemberWorld(max_poll_interval_ms=10_000).stable()
+    world.member.leave_poll(world.now)
+    polled_at = world.now
+    while world.now < polled_at + 9_000:
+        world.now += 3_000
+        assert world.poll() == [ApiKey.HEARTBEAT]
+        world.answer(ApiKey.HEARTBEAT, HeartbeatResponse())
+    world.now = polled_at + 10_001
+    assert world.poll() == [ApiKey.LEAVE_GROUP]
+    leave = world.answer(ApiKey.LEAVE_GROUP, LeaveGroupResponse())
+    assert leave.members[0].member_id == "me"
+    assert world.member.stage is Stage.LOST and world.poll() == []
+    world.member.enter_poll(world.now)
+    world.member.given_up()
+    assert world.poll() == [ApiKey.JOIN_GROUP] and world.sent[0][1].member_id == ""
+
+
+def test_who_waits_in_poll_is_not_idle() -> None:
+    world = MemberWorld(max_poll_interval_ms=10_000).stable()
+    world.member.enter_poll(world.now)
+    world.now += 60_000
+    assert world.poll() == [ApiKey.HEARTBEAT]
+
+
+def test_a_static_member_goes_without_a_word() -> None:
+    """PROTOCOL §6.5."""
+    world = MemberWorld(group_instance_id="one").stable()
+    assert world.member.depart() is None
+    dynamic = MemberWorld().stable()
+    goodbye = dynamic.member.depart()
+    assert goodbye is not None and goodbye(5).members[0].member_id == "me"
+
+
+def test_a_topic_that_grows_makes_the_leader_rejoin_and_only_the_leader() -> None:
+    """MISSION B6."""
+    leader = MemberWorld().stable()
+    leader.show_topics(t=5)
+    leader.poll()
+    assert leader.member.stage is Stage.PREPARING
+    follower = MemberWorld().stable()
+    follower.member.is_leader = False
+    follower.show_topics(t=5)
+    follower.poll()
+    assert follower.member.stage is Stage.STABLE
+
+
+def test_whoever_wants_other_topics_rejoins() -> None:
+    """MISSION B6: a pattern that matches more."""
+    world = MemberWorld().stable()
+    world.member.want(["t", "u"], world.now)
+    world.poll()
+    assert world.member.stage is Stage.PREPARING and world.pinned == {"t", "u"}
+
+
+def test_a_leader_waits_until_it_knows_everybodys_topics() -> None:
+    world = MemberWorld()
+    world.member.prepared([], world.now)
+    world.find_coordinator()
+    world.poll()
+    world.answer_join(members={"me": Subscription(["t"]), "other": Subscription(["u"])})
+    assert world.poll() == [] and world.pinned == {"t", "u"}
+    world.show_topics(t=3, u=2)
+    assert world.poll() == [ApiKey.SYNC_GROUP]
+    shares = {a.member_id: read_assignment(a.assignment).partitions for a in world.sent[0][1].assignments}
+    assert shares == {"me": [P0, P1, P2], "other": [TopicPartition("u", 0), TopicPartition("u", 1)]}
+
+
+def test_a_cooperative_member_keeps_its_partitions_and_says_so() -> None:
+    """MISSION A4 (KIP-429): what it revoked is given out by joining again at once."""
+    world = MemberWorld("cooperative-sticky").stable()
+    assert world.member.is_cooperative
+    world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    world.member.prepared(world.member.owned, world.now)
+    world.poll()
+    (protocol,) = world.sent[0][1].protocols
+    member = JoinGroupResponse.JoinGroupResponseMember(member_id="me", metadata=protocol.metadata)
+    told = read_subscriptions([member])["me"]
+    assert (told.owned_partitions, told.generation_id) == ([P0, P1, P2], 1)
+    others = {"me": told, "you": Subscription(["t"])}
+    world.answer_join(generation=2, members=others)
+    world.poll()
+    mine = next(a.assignment for a in world.sent[0][1].assignments if a.member_id == "me")
+    assert len(read_assignment(mine).partitions) == 2
+    world.answer_sync(mine)
+    world.member.taken(world.member.accept().partitions, has_revoked=True, now=world.now)
+    assert world.member.stage is Stage.PREPARING, "so that the third partition goes to the other one"
+
+
+class Broken(Assignor):
+    name = "broken"
+
+    def assign(self, cluster: ClusterMetadata, subscriptions: Any) -> dict[str, Assignment]:
+        raise ZeroDivisionError("by zero")
+
+
+def test_an_assignor_that_fails_is_the_users_to_hear_of_and_is_tried_with_the_next_poll() -> None:
+    world = MemberWorld(Broken)
+    world.member.prepared([], world.now)
+    world.find_coordinator()
+    world.poll()
+    world.answer_join()
+    assert world.poll() == []
+    assert world.member.stage is Stage.PREPARING and world.member.needs_user
+    with pytest.raises(OttlaError, match="assignor broken failed: ZeroDivisionError: by zero"):
+        raise world.member.errors[0]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ],
+)
+def test_a_join_refused_for_good_is_told_to_the_user(error: ErrorCode) -> None:
+    world = MemberWorld()
+    world.member.prepared([], world.now)
+    world.find_coordinator()
+    world.poll()
+    world.answer_join(error=error)
+    assert [e.code for e in world.member.errors] == [error]  # type: ignore[attr-defined]
+    assert world.poll() == [], "not again at once"
+    world.now += 2_000
+    assert world.poll() == [ApiKey.JOIN_GROUP]
+
+
+def test_a_commit_that_was_fenced_ends_the_membership_of_that_generation_alone() -> None:
+    world = MemberWorld().stable()
+    world.member.note_fenced(ErrorCode.ILLEGAL_GENERATION, generation=0)
+    assert world.member.stage is Stage.STABLE
+    world.member.note_fenced(ErrorCode.UNKNOWN_MEMBER_ID, generation=1)
+    assert world.member.stage is Stage.LOST
+
+
+def test_the_table_of_stages_is_whole() -> None:
+    assert ALLOWED.keys() == set(Stage)
+    assert not ALLOWED[Stage.FENCED]
