@@ -356,9 +356,13 @@ class RawTransactions:
 
     def stable_offset(self, topic: str, partition: int = 0) -> int:
         """The last stable offset."""
+        return self.end_offset(topic, partition, isolation=1)
+
+    def end_offset(self, topic: str, partition: int = 0, *, isolation: int = 0) -> int:
+        """The last stable offset (1) or the high watermark (0)."""
         request = ListOffsetsRequest(
             replica_id=-1,
-            isolation_level=1,
+            isolation_level=isolation,
             topics=[
                 ListOffsetsRequest.ListOffsetsTopic(
                     name=topic,

@@ -1,0 +1,177 @@
+"""R2: random transactions of librdkafka clients while the broker is killed and frozen; the history has no anomaly.
+
+Small in a test run; OTTLA_HISTORY_S=120 for a longer look.
+"""
+
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ottla import Broker
+from ottla.testing.history import FAILED, OK, UNKNOWN, Transaction, anomalies
+from ottla.testing.raw import RawConnection
+from ottla.testing.raw_transactions import RawTransactions
+
+SECONDS = float(os.environ.get("OTTLA_HISTORY_S", "8"))
+WORKERS, PARTITIONS = 4, 3
+QUICK = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "retry.backoff.ms": 50,
+    "log_level": 0,
+}
+SETTINGS = {
+    "transaction.state.log.num.partitions": 5,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+}
+
+
+class Worker(threading.Thread):
+    """Transactions of up to four sends and polls, one after the other, through thick and thin."""
+
+    def __init__(self, number: int, bootstrap: str, values: Any, history: list[Transaction], ending: Any) -> None:
+        super().__init__(daemon=True)
+        self.number, self.bootstrap, self.values, self.history, self.ending = number, bootstrap, values, history, ending
+        self.random = random.Random(number)
+
+    def run(self) -> None:
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": f"worker {self.number}",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                **QUICK,
+            }
+        )
+        consumer.assign([TopicPartition("t", p, 0) for p in range(PARTITIONS)])
+        while not self.ending.is_set():
+            try:
+                self._instance(consumer)
+            except KafkaException:
+                time.sleep(0.05)
+        consumer.close()
+
+    def _instance(self, consumer: Any) -> None:
+        """A producer until it meets an error that it cannot get over."""
+        from confluent_kafka import KafkaException, Producer
+
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": f"worker-{self.number}",
+                "transaction.timeout.ms": 5_000,
+                "message.timeout.ms": 5_000,
+                "linger.ms": 1,
+                **QUICK,
+            }
+        )
+        producer.init_transactions(10)
+        while not self.ending.is_set():
+            transaction = Transaction(self.number)
+            self.history.append(transaction)
+            producer.begin_transaction()
+            for _ in range(self.random.randint(1, 4)):
+                if self.random.random() < 0.6:
+                    partition, value = self.random.randrange(PARTITIONS), next(self.values)
+                    transaction.sent.append((partition, value))
+                    producer.produce("t", b"%d" % value, partition=partition)
+                else:
+                    for message in consumer.consume(20, 0.02):
+                        if message.error() is None:
+                            place = (message.partition(), message.offset())
+                            transaction.polled.append((place, int(message.value())))
+            if self.random.random() < 0.2:
+                producer.abort_transaction(10)
+                transaction.outcome = FAILED
+                continue
+            for _ in range(5):
+                try:
+                    producer.commit_transaction(10)
+                    transaction.outcome = OK
+                    break
+                except KafkaException as failure:
+                    error = failure.args[0]
+                    if error.txn_requires_abort():
+                        producer.abort_transaction(10)
+                        transaction.outcome = FAILED
+                        break
+                    if not error.retriable():
+                        raise
+
+
+def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
+    """What is in the topic when nothing is open any more."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    with RawConnection(bootstrap) as connection:
+        looking = RawTransactions(connection, "")
+        deadline = time.monotonic() + 30
+        # Transactions that were left open time out first.
+        for partition in range(PARTITIONS):
+            while looking.stable_offset("t", partition) < looking.end_offset("t", partition):
+                assert time.monotonic() < deadline, f"a transaction hangs in partition {partition}"
+                time.sleep(0.1)
+    found: dict[int, list[tuple[int, int]]] = {p: [] for p in range(PARTITIONS)}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            **QUICK,
+        }
+    )
+    consumer.assign([TopicPartition("t", p, 0) for p in range(PARTITIONS)])
+    over: set[int] = set()
+    while len(over) < PARTITIONS:
+        for message in consumer.consume(500, 1.0):
+            if message.error() is not None:
+                over.add(message.partition())
+            else:
+                found[message.partition()].append((message.offset(), int(message.value())))
+        assert time.monotonic() < deadline + 30
+    consumer.close()
+    return found
+
+
+def test_no_anomaly_through_kills_and_pauses(tmp_path: Path) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    chance = random.Random(11)
+    history: list[Transaction] = []
+    ending = threading.Event()
+    with Broker.embedded(data=tmp_path, settings=SETTINGS) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(30)
+        values = itertools.count(1)
+        workers = [Worker(i, broker.bootstrap, values, history, ending) for i in range(WORKERS)]
+        for worker in workers:
+            worker.start()
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            time.sleep(chance.uniform(0.5, 1.5))
+            if chance.random() < 0.7:
+                broker.kill()
+                broker.restart()
+            else:
+                os.kill(broker.pid, signal.SIGSTOP)
+                time.sleep(chance.uniform(0.2, 1.0))
+                os.kill(broker.pid, signal.SIGCONT)
+        ending.set()
+        for worker in workers:
+            worker.join(60)
+            assert not worker.is_alive(), "a worker hangs"
+        final = read_all(broker.bootstrap)
+    committed = sum(transaction.outcome == OK for transaction in history)
+    unknown = sum(transaction.outcome == UNKNOWN for transaction in history)
+    assert committed > 5 and sum(map(len, final.values())) > 5, (committed, unknown)
+    assert anomalies(history, final) == []
