@@ -1,0 +1,284 @@
+"""Commits in order, retried and fenced; and the positions a group has stored. Decided with answers in hand."""
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from ottla.client.cluster_view import ClusterView
+from ottla.client.commits import COMMITTED, Commits, CommittedLookup
+from ottla.client.coordinator import CoordinatorFinder
+from ottla.client.group_model import CommittedOffset
+from ottla.client.model import EARLIEST, Node
+from ottla.client.polling import Request
+from ottla.client.positions import Positions
+from ottla.client.settings import ConsumerConfig, build
+from ottla.client.subscription import TopicWatch, check_pattern
+from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
+from ottla.net.backoff import Backoff
+from ottla.protocol.messages.metadata import MetadataResponse
+from ottla.protocol.messages.offset_commit import OffsetCommitResponse
+from ottla.protocol.messages.offset_fetch import OffsetFetchResponse
+from ottla.types import TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class CommitWorld:
+    """Commits and lookups of one group, a coordinator that answers as told, time that moves when told to."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now = 1_000
+        self.config = build(ConsumerConfig, None, {"group_id": "g", "auto_offset_reset": "earliest", **settings})
+        view = ClusterView(max_age_ms=10**9, backoff=Backoff(100, 1_000))
+        view.brokers = {1: Node(1, "h", 1)}
+        self.coordinator = CoordinatorFinder("g", view, backoff=Backoff(100, 1_000))
+        self.coordinator._node_id = 1
+        self.fenced: list[tuple[ErrorCode, int]] = []
+        self.commits = Commits(
+            self.config,
+            self.coordinator,
+            on_fenced=lambda error, generation: self.fenced.append((error, generation)),
+            backoff=Backoff(100, 1_000),
+        )
+        self.positions = Positions(self.config, view, backoff=Backoff(100, 1_000))
+        self.lookup = CommittedLookup(self.config, self.positions, self.coordinator, backoff=Backoff(100, 1_000))
+        self.sent: deque[tuple[Request, Any]] = deque()
+        self.done: list[tuple[dict[TopicPartition, CommittedOffset], KafkaError | None]] = []
+
+    def commit(self, offsets: dict[TopicPartition, int], *, waits: bool = True, generation: int = 3) -> None:
+        self.commits.add(
+            {p: CommittedOffset(at) for p, at in offsets.items()},
+            generation=generation,
+            member_id="me",
+            now=self.now,
+            timeout_ms=5_000,
+            on_done=(lambda stored, error: self.done.append((stored, error))) if waits else None,
+        )
+
+    def poll(self) -> int:
+        asked = [r for decider in (self.commits, self.lookup) for r in decider.poll(self.now).requests]
+        self.sent.extend((request, request.build(9)) for request in asked)
+        return len(asked)
+
+    def answer_commit(self, **errors: ErrorCode) -> Any:
+        request, message = self.sent.popleft()
+        partition = OffsetCommitResponse.OffsetCommitResponsePartition
+        answers = [
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    partition(partition_index=p.partition_index, error_code=errors.get(f"p{p.partition_index}", 0))
+                    for p in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+        request.on_response(OffsetCommitResponse(topics=answers), 9, self.now)
+        return message
+
+    def answer_fetch(self, offsets: dict[int, int], error: int = 0, **errors: ErrorCode) -> Any:
+        request, message = self.sent.popleft()
+        partition = OffsetFetchResponse.OffsetFetchResponsePartitions
+        parts = [
+            partition(partition_index=i, committed_offset=at, metadata="", error_code=errors.get(f"p{i}", 0))
+            for i, at in offsets.items()
+        ]
+        topic = OffsetFetchResponse.OffsetFetchResponseTopics(name="t", partitions=parts)
+        group = OffsetFetchResponse.OffsetFetchResponseGroup(group_id="g", topics=[topic], error_code=error)
+        request.on_response(OffsetFetchResponse(groups=[group]), 9, self.now)
+        return message
+
+    def begin(self, *partitions: TopicPartition) -> None:
+        self.positions.assign(partitions, self.now)
+        for partition in partitions:
+            self.lookup.begin(partition)
+
+
+def test_one_commit_waits_for_the_one_before_it() -> None:
+    """A commit that is overtaken by an older one would take the group back."""
+    world = CommitWorld()
+    world.commit({P0: 1})
+    world.commit({P0: 2})
+    assert world.poll() == 1 and world.poll() == 0
+    first = world.answer_commit()
+    assert (first.generation_id_or_member_epoch, first.member_id) == (3, "me")
+    assert world.poll() == 1
+    world.answer_commit()
+    assert [(stored[P0].offset, error) for stored, error in world.done] == [(1, None), (2, None)]
+    assert world.commits.committed == {P0: 2} and world.commits.is_idle
+
+
+def test_commits_that_nobody_asks_after_go_as_one_and_the_queue_stays_short() -> None:
+    world = CommitWorld()
+    for at in range(100):
+        world.commit({P0: at, P1: at + 1}, waits=False)
+    assert len(world.commits._queue) == 1
+    world.poll()
+    world.commit({P0: 500}, waits=False)  # the one on its way is not touched
+    message = world.answer_commit()
+    assert [p.committed_offset for p in message.topics[0].partitions] == [99, 100]
+    world.poll()
+    world.answer_commit()
+    assert world.commits.committed == {P0: 500, P1: 100}
+
+
+def test_what_may_work_later_is_tried_again_for_the_partitions_that_are_missing() -> None:
+    world = CommitWorld()
+    world.commit({P0: 1, P1: 2})
+    world.poll()
+    world.answer_commit(p1=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert world.poll() == 0 and not world.done
+    world.now += 200
+    assert world.poll() == 1
+    again = world.answer_commit()
+    assert [p.partition_index for p in again.topics[0].partitions] == [1]
+    assert world.done == [({P0: CommittedOffset(1), P1: CommittedOffset(2)}, None)]
+
+
+def test_a_commit_gives_up_when_its_time_is_over() -> None:
+    world = CommitWorld()
+    world.commit({P0: 1})
+    for _ in range(60):
+        if world.poll():
+            world.answer_commit(p0=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        world.now += 100
+    ((_, error),) = world.done
+    assert error is not None and error.code == ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    ],
+)
+def test_a_fenced_commit_fails_at_once_and_the_membership_hears_of_it(error: ErrorCode) -> None:
+    """MISSION C2: commits are fenced by generation and member."""
+    world = CommitWorld()
+    world.commit({P0: 1})
+    world.poll()
+    world.answer_commit(p0=error)
+    assert [e.code for _, e in world.done if e] == [error]
+    assert world.fenced == [(error, 3)] and world.commits.is_idle
+
+
+def test_a_coordinator_that_moved_is_looked_for_again() -> None:
+    world = CommitWorld()
+    world.commit({P0: 1})
+    world.poll()
+    world.answer_commit(p0=ErrorCode.NOT_COORDINATOR)
+    world.now += 200
+    assert world.poll() == 0 and world.coordinator.find() is None
+
+
+def test_only_what_has_moved_is_committed_by_itself() -> None:
+    world = CommitWorld(auto_commit_interval_ms=1_000)
+    assert not world.commits.is_auto_due(world.now)
+    assert not world.commits.is_auto_due(world.now + 999)
+    assert world.commits.is_auto_due(world.now + 1_000) and not world.commits.is_auto_due(world.now + 1_001)
+    world.commits.committed = {P0: 5}
+    assert world.commits.changed({P0: 5, P1: 6}) == {P1: CommittedOffset(6)}
+    world.commits.forget([P0])
+    assert set(world.commits.changed({P0: 5})) == {P0}
+
+
+def test_a_partition_begins_where_the_group_has_committed_or_where_the_reset_says() -> None:
+    """MISSION B7."""
+    world = CommitWorld()
+    world.begin(P0, P1)
+    assert world.positions.poll(world.now).requests == [], "nobody else looks for a place meanwhile"
+    world.poll()
+    asked = world.answer_fetch({0: 42, 1: -1})
+    assert not asked.require_stable
+    assert world.positions.states[P0].position == 42
+    assert world.positions.states[P1].reset_to == EARLIEST
+
+
+def test_offsets_of_open_transactions_are_waited_for_by_readers_of_committed_records() -> None:
+    world = CommitWorld(isolation_level="read_committed")
+    world.begin(P0)
+    world.poll()
+    assert world.answer_fetch({0: -1}, p0=ErrorCode.UNSTABLE_OFFSET_COMMIT).require_stable
+    assert world.positions.states[P0].reset_to == COMMITTED and world.poll() == 0
+    world.now += 200
+    assert world.poll() == 1
+    world.answer_fetch({0: 9})
+    assert world.positions.states[P0].position == 9
+
+
+def test_a_seek_meanwhile_wins_over_the_committed_position() -> None:
+    world = CommitWorld()
+    world.begin(P0)
+    world.poll()
+    world.positions.states[P0].move_to(7)
+    world.answer_fetch({0: 42})
+    assert world.positions.states[P0].position == 7
+
+
+def test_without_an_offset_and_without_a_reset_the_user_is_asked() -> None:
+    world = CommitWorld(auto_offset_reset="none")
+    world.begin(P0)
+    world.poll()
+    world.answer_fetch({0: -1})
+    assert "auto.offset.reset is none" in str(world.positions.errors[0])
+
+
+# --- settings and patterns --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"group_id": " "}, r"group\.id must not be blank"),
+        ({"group_instance_id": "one"}, r"group\.instance\.id needs a group\.id"),
+        ({"enable_auto_commit": True}, r"enable\.auto\.commit cannot be set to true without a group\.id"),
+        (
+            {"group_id": "g", "session_timeout_ms": 9_000, "heartbeat_interval_ms": 3_001},
+            r"heartbeat\.interval\.ms must be at most a third of session\.timeout\.ms",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    """MISSION B8."""
+    with pytest.raises(ConfigError, match=message):
+        build(ConsumerConfig, None, settings)
+
+
+def test_what_was_left_open_is_filled_in() -> None:
+    assert build(ConsumerConfig, None, {"group_id": "g", "session_timeout_ms": 6_000}).heartbeat_interval_ms == 2_000
+    assert not build(ConsumerConfig, None, {}).enable_auto_commit
+    config = build(ConsumerConfig, None, {"group_id": "g"})
+    assert config.enable_auto_commit and config.partition_assignment_strategy[0] == "range"
+    assert (config.session_timeout_ms, config.heartbeat_interval_ms, config.max_poll_interval_ms) == (
+        45_000, 3_000, 300_000,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", ["", "(", 7, b"x"])
+def test_what_is_no_pattern_is_refused(pattern: Any) -> None:
+    with pytest.raises(OttlaError, match="pattern"):
+        check_pattern(pattern)
+
+
+def test_a_pattern_matches_whole_names_and_leaves_internal_topics_out() -> None:
+    """MISSION B6: and is compared again when metadata.max.age.ms has passed."""
+    seen: list[tuple[str, ...]] = []
+    watch = TopicWatch(
+        max_age_ms=1_000,
+        exclude_internal=True,
+        on_topics=lambda topics, now: seen.append(topics),
+        backoff=Backoff(100, 1_000),
+    )
+    assert watch.poll(0).requests == []
+    watch.watch(check_pattern("a.*|__.*"))
+    (request,) = watch.poll(0).requests
+    topic = MetadataResponse.MetadataResponseTopic
+    names = [("ab", False, 0), ("xab", False, 0), ("__offsets", True, 0), ("a-broken", False, 5)]
+    listed = [topic(name=n, is_internal=internal, error_code=e) for n, internal, e in names]
+    request.on_response(MetadataResponse(topics=listed), 12, 10)
+    assert seen == [("ab",)]
+    assert watch.poll(1_009).requests == [] and len(watch.poll(1_010).requests) == 1
