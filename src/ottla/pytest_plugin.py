@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def ottla_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker]":
     """A running broker on a free port, one for each worker, gone with its data at the end. Tests share it."""
-    from ottla import Broker
+    from ottla.broker.embedded import Broker
 
     # Groups need not wait for company: a test has its consumers together or does not want to.
     settings: dict[str, object] = {"group.initial.rebalance.delay.ms": 0}
@@ -52,7 +52,7 @@ def ottla_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker]":
 @pytest.fixture
 def ottla_topic(request: pytest.FixtureRequest, ottla_broker: "EmbeddedBroker") -> str:
     """The name of a topic that was made for this test and that no other test uses."""
-    from ottla import Admin
+    from ottla.client.blocking import Admin
 
     marker = request.node.get_closest_marker("ottla_topic")
     shape: dict[str, Any] = {"partitions": 1, **(marker.kwargs if marker is not None else {})}
