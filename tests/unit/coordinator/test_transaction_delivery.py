@@ -1,0 +1,88 @@
+"""A decided transaction comes to its end though disks fail, syncs take long and coordinators move: markers and runtime
+on real logs, in a simulated world. (E6)"""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ottla.coordinator.transaction.shard import SendMarkers
+from ottla.errors import ErrorCode, KafkaError
+from ottla.testing.copier import settle
+from ottla.testing.transaction_stage import Stage, told
+from ottla.testing.transactional import NEW, OLD, Protocol
+from ottla.types import TopicPartition
+
+PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
+
+
+@PROTOCOLS
+def test_a_decision_that_takes_long_to_sync_is_carried_out_when_it_is(protocol: Protocol) -> None:
+    """The producer is told to ask again; nobody asks the markers, which go out all the same."""
+
+    async def story(stage: Stage) -> None:
+        producer = await stage.producer(protocol)
+        await producer.send("t", 0, [b"v"])
+        # From here on every sync takes longer than an append may be waited for.
+        stage.world.loop.executor_delay_ms = (8_000.0, 9_000.0)
+        answer = await stage.client.ask_once(producer.end_request(commit=True), protocol.end)
+        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        stage.world.loop.executor_delay_ms = (0.0, 2.0)
+        await asyncio.sleep(60)
+        await settle(stage.client, "t", 0)
+        assert await stage.values() == [b"v"]
+        await producer.commit()
+        await producer.send("t", 0, [b"w"])
+        await producer.commit()
+        await settle(stage.client, "t", 0)
+        assert await stage.values() == [b"v", b"w"]
+
+    told(story, ottla_flush_before_ack="true")
+
+
+def test_what_nobody_waits_for_says_so_when_it_cannot_be_appended() -> None:
+    async def story(stage: Stage) -> None:
+        producer = await stage.producer()
+        await producer.send("t", 0, [b"v"])
+        runtime = stage.world.broker.services.transactions  # type: ignore[union-attr]
+        stage.world.platter.fail_next("append")
+
+        def decide(shard: Any, now: int) -> Any:
+            return shard.end("x", producer.producer_id, producer.producer_epoch, True, -1, 0, now, bumps_epoch=True)
+
+        with pytest.raises(KafkaError):
+            runtime.tell("x", decide)
+        assert await stage.state() == "Ongoing"
+        await producer.commit()
+
+    told(story)
+
+
+@PROTOCOLS
+def test_a_marker_of_an_earlier_transaction_is_not_written_into_the_next(protocol: Protocol) -> None:
+    """A retry that fires late finds its transaction over. With the old protocol nothing else would stop it."""
+
+    async def story(stage: Stage) -> None:
+        producer = await stage.producer(protocol)
+        await producer.send("t", 0, [b"first"])
+        epoch = producer.producer_epoch
+        await producer.commit()
+        await stage.until_state("CompleteCommit")
+        await producer.send("t", 0, [b"second"])
+        coordinators = stage.world.broker.services.coordinators  # type: ignore[union-attr]
+        late = SendMarkers(
+            "x",
+            producer.producer_id,
+            epoch if protocol is OLD else epoch + 1,
+            True,
+            frozenset([TopicPartition("t", 0)]),
+            0 if protocol is OLD else 2,
+        )
+        coordinators._marker_delivery.send(late)
+        await asyncio.sleep(1)
+        assert await stage.values() == [b"first"]
+        await producer.abort()
+        await settle(stage.client, "t", 0)
+        assert await stage.values() == [b"first"]
+
+    told(story)
