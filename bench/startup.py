@@ -34,7 +34,9 @@ def start_ottla(data: Path) -> Iterator[Started]:
     # As when installed: modules are compiled once, not at each start. The first start, not counted, does it.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, start_new_session=True
+    )
     try:
         while not answers_metadata("127.0.0.1", port):
             if process.poll() is not None or time.perf_counter() - started > 60:

@@ -176,6 +176,9 @@ class RealKafka:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                # Its own session, as Ottla's embedded broker has: Ctrl-C is for the parent, and a kernel that
+                # shares the processor among sessions treats both brokers alike.
+                start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
         self.pid = self._process.pid
