@@ -5,9 +5,8 @@ python examples/rebalance_listener.py 127.0.0.1:9092 orders totals
 
 import sys
 
-from ottla import Consumer
+from ottla import Consumer, RebalanceListener
 from ottla.client.group_model import CommittedOffset
-from ottla.client.rebalance_listener import RebalanceListener
 from ottla.types import TopicPartition
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ottla.client.consumer import AsyncConsumer
     from ottla.client.database_store import DatabaseOffsetStore
     from ottla.client.producer import AsyncProducer
+    from ottla.client.rebalance_listener import RebalanceListener
     from ottla.client.topic_store import AsyncSnapshotStore, SnapshotStore
     from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal
     from ottla.client.transform import Output, async_transform, transform
@@ -28,6 +29,7 @@ __all__ = [
     "OttlaError",
     "Output",
     "Producer",
+    "RebalanceListener",
     "SnapshotStore",
     "TransactionAbortable",
     "TransactionFatal",
@@ -53,6 +55,7 @@ _HOMES = {
     "OttlaError": "ottla.errors",
     "Output": "ottla.client.transform",
     "Producer": "ottla.client.blocking",
+    "RebalanceListener": "ottla.client.rebalance_listener",
     "SnapshotStore": "ottla.client.topic_store",
     "TransactionAbortable": "ottla.client.transaction_errors",
     "TransactionFatal": "ottla.client.transaction_errors",
