@@ -1,0 +1,52 @@
+"""Exactly once, step by step: what is consumed, what is produced and how far it came are one transaction.
+
+python examples/exactly_once.py 127.0.0.1:9092 orders bills biller instance-1
+
+`ottla.transform(function, source, to, group_id=…)` does the same in one call.
+"""
+
+import sys
+from collections.abc import Callable
+
+from ottla import Consumer, Producer, TransactionAbortable
+from ottla.client.model import ConsumerRecord
+
+
+def run(
+    bootstrap: str,
+    source: str,
+    to: str,
+    group: str,
+    instance: str,
+    transform: Callable[[ConsumerRecord], bytes],
+    *,
+    until_idle_ms: int = 0,
+) -> None:
+    """Copies for ever, or until nothing has come for `until_idle_ms`. TransactionFatal: another has taken over."""
+    reading = {"isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    with (
+        Producer(bootstrap_servers=bootstrap, transactional_id=f"{group}-{instance}") as producer,
+        Consumer(reading, bootstrap_servers=bootstrap, group_id=group) as consumer,
+    ):
+        producer.init_transactions()  # fences whoever had this name before, and ends what it left open
+        consumer.subscribe([source])
+        while True:
+            records = list(consumer.poll(until_idle_ms or 60_000))
+            if not records and until_idle_ms and consumer.assignment():
+                return
+            try:
+                with producer.transaction():
+                    for record in records:
+                        producer.send(to, transform(record), key=record.key)
+                    positions = {(record.topic, record.partition): record.offset + 1 for record in records}
+                    producer.send_offsets_to_transaction(positions, consumer.group_metadata())
+            except TransactionAbortable:
+                # Aborted already. Most likely the group has moved on; what is still ours is read again.
+                mine = consumer.assignment()
+                for record in reversed(records):
+                    if (record.topic, record.partition) in mine:
+                        consumer.seek((record.topic, record.partition), record.offset)
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:6], transform=lambda record: (record.value or b"").upper())

@@ -1,0 +1,39 @@
+"""Exactly once into a database: the result and the offset are stored in one transaction of the database.
+
+python examples/offsets_in_database.py 127.0.0.1:9092 orders bills.db
+"""
+
+import contextlib
+import sqlite3
+import sys
+
+from ottla import Consumer, DatabaseOffsetStore
+from ottla.types import TopicPartition
+
+
+def run(bootstrap: str, topic: str, path: str, *, until_idle_ms: int = 0) -> None:
+    """Stores records for ever, or until nothing has come for `until_idle_ms`."""
+    place = TopicPartition(topic, 0)
+    with (
+        contextlib.closing(sqlite3.connect(path)) as connection,
+        Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        connection.execute("create table if not exists bills (id integer primary key, text text)")
+        store = DatabaseOffsetStore(connection, name="biller")
+        consumer.assign([place])
+        for partition, offset in store.load([place]).items():
+            consumer.seek(partition, offset)
+        while True:
+            records = list(consumer.poll(until_idle_ms or 60_000))
+            if not records and until_idle_ms:
+                return
+            with store.transaction() as cursor:
+                for record in records:
+                    text = (record.value or b"").decode()
+                    cursor.execute("insert into bills (id, text) values (?, ?)", (record.offset, text))
+                if records:
+                    store.save({place: records[-1].offset + 1})
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:4])

@@ -1,0 +1,50 @@
+"""A task with state that survives: offsets in the transaction of the output, the state itself now and then.
+
+python examples/snapshots.py 127.0.0.1:9092 orders totals
+
+Needs the topics orders, totals, totals-offsets and totals-state with one partition each; the last two may be compacted.
+"""
+
+import sys
+
+from ottla import Consumer, SnapshotStore
+from ottla.types import TopicPartition
+
+FULL_SNAPSHOT_EVERY = 100
+
+
+def run(bootstrap: str, source: str, to: str, *, until_idle_ms: int = 0) -> int:
+    """Adds up the numbers in `source` and writes each sum to `to`; gives the last one."""
+    place = TopicPartition(source, 0)
+    topics = {"incremental": (f"{to}-offsets", 0), "full": (f"{to}-state", 0)}
+    with (
+        SnapshotStore.open(bootstrap_servers=bootstrap, transactional_id=to, **topics) as store,
+        Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        total = int(store.restored.state or b"0")
+        consumer.assign([place])
+        consumer.seek(place, store.restored.state_offsets.get(place, 0))
+        written = store.offsets.get(place, 0)
+        since_full = 0
+        while True:
+            records = list(consumer.poll(until_idle_ms or 60_000))
+            if not records and until_idle_ms:
+                return total
+            sums = []
+            for record in records:
+                total += int(record.value or b"0")
+                if record.offset >= written:  # below it, the output is there already: only the state is caught up
+                    sums.append(total)
+            if not sums:
+                continue
+            with store.transaction({place: records[-1].offset + 1}):
+                for each in sums:
+                    store.producer.send(to, f"{each}", partition=0)
+            since_full += len(sums)
+            if since_full >= FULL_SNAPSHOT_EVERY:
+                store.save_full(b"%d" % total)
+                since_full = 0
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:4])
