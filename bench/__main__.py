@@ -15,10 +15,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import brokers, kernels, startup, throughput, transactions, wire
+from bench import brokers, groups, kernels, startup, throughput, transactions, wire
 from bench.results import Results, machine
 
-SUITES = ("throughput", "latency", "requests", "transactions", "startup", "kernels")
+SUITES = ("throughput", "latency", "requests", "groups", "transactions", "startup", "kernels")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -116,6 +116,7 @@ def measure(
             "throughput": throughput.run,
             "latency": wire.run_latency,
             "requests": wire.run_requests,
+            "groups": groups.run,
             "transactions": transactions.run,
         }[suite]
         run(contenders, results, rounds, quick, step)
