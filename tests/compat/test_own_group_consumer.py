@@ -333,3 +333,24 @@ def test_ottla_and_librdkafka_share_one_group(broker: Any, filled: str, strategy
             drive([ours], lambda: len(ours.assignment()) == 4)
     finally:
         theirs.close()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_listener_that_fails_is_heard_and_the_rebalance_is_finished(broker: Any, filled: str, strategy: str) -> None:
+    class Failing(Diary):
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            super().on_partitions_revoked(partitions)
+            raise ValueError("in the listener")
+
+    diary = Failing()
+    one = consumer(broker, filled, partition_assignment_strategy=strategy)
+    with consumer(broker, filled, partition_assignment_strategy=strategy) as two:
+        one.subscribe([filled], listener=diary)
+        read(one, 100)
+        two.subscribe([filled])
+        with pytest.raises(ValueError, match="in the listener"):
+            drive([one, two], lambda: False)
+        drive([one, two], lambda: len(one.assignment()) == len(two.assignment()) == 2)
+        with pytest.raises(ValueError, match="in the listener"):
+            one.close()
+        drive([two], lambda: len(two.assignment()) == 4)

@@ -1,5 +1,6 @@
 """The consumer's calls about its group: subscribe, commit, committed. Mixed into AsyncConsumer and Consumer."""
 
+import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from ottla.client.positions import Positions
 from ottla.client.settings import ConsumerConfig
 from ottla.client.subscription import Subscription, check_pattern, check_topics
 from ottla.client.transaction_requests import GroupMetadata
-from ottla.errors import OttlaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
 
 PartitionLike = TopicPartition | tuple[str, int]
@@ -109,7 +110,13 @@ class AsyncGroupConsumer:
         admin._network = self._network
         require_stable = self.config.isolation_level == "read_committed"
         assert self.config.group_id is not None
-        found = await admin.list_group_offsets(self.config.group_id, wanted, require_stable=require_stable)
+        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                found = await admin.list_group_offsets(self.config.group_id, wanted, require_stable=require_stable)
+        except TimeoutError:
+            detail = f"reading the committed offsets took longer than {timeout_ms} ms"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
         return {partition: found.get(partition) for partition in wanted}
 
     async def group_metadata(self) -> GroupMetadata:

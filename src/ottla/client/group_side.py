@@ -178,38 +178,46 @@ class GroupSide:
             going = [partition for partition in owned if partition.topic not in membership.topics]
         else:
             going = owned
-        try:
-            if going:
-                await tell(self.listener, "on_partitions_revoked", going)
-        finally:
-            if membership.stage is Stage.PREPARING:
-                kept = set(owned).difference(going)
-                self._read_only(kept)
-                membership.prepared(kept, self._network.now())
+        failure = await self._revoke(going)
+        if membership.stage is Stage.PREPARING:
+            membership.prepared(self._positions.states, self._network.now())
+        if failure is not None:
+            raise failure
 
     async def _accept(self) -> None:
         membership = self.membership
         wanted = set(membership.accept().partitions)
         owned = set(self._positions.states)
         going = owned - wanted
-        try:
-            if going:
-                await self.auto_commit(going, self._commit_patience_ms())
-                if membership.stage is not Stage.ASSIGNED:
-                    return
-                await tell(self.listener, "on_partitions_revoked", going)
-        finally:
-            is_still_ours = membership.stage is Stage.ASSIGNED
-            if is_still_ours:
-                self._read_only(wanted)
-                added = wanted - owned
-                self.commits.forget(added)
-                for partition in added:
-                    self.lookup.begin(partition)
-                membership.taken(wanted, has_revoked=bool(going), now=self._network.now())
-        if is_still_ours:
+        failure: Exception | None = None
+        if going:
+            await self.auto_commit(going, self._commit_patience_ms())
+            if membership.stage is not Stage.ASSIGNED:
+                return
+            failure = await self._revoke(going)
+        if membership.stage is Stage.ASSIGNED:
+            added = wanted - owned
+            self._read_only(wanted)
+            self.commits.forget(added)
+            for partition in added:
+                self.lookup.begin(partition)
+            membership.taken(wanted, has_revoked=bool(going), now=self._network.now())
             self._network.wake()
             await tell(self.listener, "on_partitions_assigned", added)
+        if failure is not None:
+            raise failure
+
+    async def _revoke(self, going: Iterable[TopicPartition]) -> Exception | None:
+        """Tells the listener, then reads these no more. What the listener raises is for the user, once all is done."""
+        if not going:
+            return None
+        failure: Exception | None = None
+        try:
+            await tell(self.listener, "on_partitions_revoked", going)
+        except Exception as error:
+            failure = error
+        self._read_only(set(self._positions.states).difference(going))
+        return failure
 
     def _read_only(self, partitions: Iterable[TopicPartition]) -> None:
         self._positions.assign(sorted(partitions), self._network.now())

@@ -113,7 +113,6 @@ class Membership:
         self._retry_at = 0
         self._failures = 0
         self._heartbeat_at = 0
-        self._heard_at = 0
         self._polled_at = 0
         self._rejoin_wanted = False
         self._joined_topics: tuple[str, ...] = ()
@@ -284,7 +283,6 @@ class Membership:
                 self._coordinator.note(error, node_id)
                 if error == ErrorCode.NONE:
                     self._failures = 0
-                    self._heard_at = now
                     on_response(response, version, now)
                 elif error == ErrorCode.MEMBER_ID_REQUIRED:
                     self.member_id = response.member_id
@@ -413,9 +411,8 @@ class Membership:
 
     def _on_heartbeat(self, error: ErrorCode, node_id: int, now: int) -> None:
         if error == ErrorCode.NONE:
-            self._heard_at = now
-        elif error == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._heard_at = now
+            return
+        if error == ErrorCode.REBALANCE_IN_PROGRESS:
             self.request_rejoin("the group is rebalancing")
         elif error in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self._lose(error, f"a heartbeat was refused: {error.name}")
