@@ -9,6 +9,8 @@ from ottla.protocol.record_batch import BatchHeader, ControlType, iter_batches, 
 BATCH_BYTES = 512 * 1024
 """Records of one step are split into batches of about this size; a step of that many records has no atomicity to
 lose (expired offsets, a deleted topic)."""
+FEW = 8
+"""So many are not worth measuring."""
 
 _NOT_PLAIN = 0x30
 """The bits of a batch that belongs to a transaction or is a marker."""
@@ -54,6 +56,9 @@ def _replay_marker(shard: Shard, batch: bytes, header: BatchHeader) -> None:
 
 def in_batches(records: list[Append]) -> Iterator[list[Append]]:
     """One batch where that is possible; a step with very many records is split."""
+    if len(records) < FEW:
+        yield records
+        return
     size, chosen = 0, []
     for record in records:
         chosen.append(record)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ottla.coordinator.group.classic_group import ClassicGroup, GroupState, Member
 from ottla.coordinator.group.records import (
     CommittedOffset,
+    TopicCommit,
     check_offset_value,
     group_key,
     group_value,
@@ -134,6 +135,16 @@ def test_offset_values_are_what_the_tables_make(committed: CommittedOffset) -> N
         topic_id=committed.topic_id,
     )
     assert offset_value(committed) == encode_versioned(table, 4)
+
+
+@given(offsets, st.one_of(st.just(-1), st.integers(0, 2**62)), st.booleans(), st.integers(-1, 2**31 - 1))
+def test_the_records_of_a_commit_are_those_of_its_partitions(
+    committed: CommittedOffset, expires_at: int, is_bare: bool, partition: int
+) -> None:
+    asked = committed._replace(expire_timestamp=expires_at, metadata="" if is_bare else committed.metadata)
+    commit = TopicCommit("group", "topic", asked.topic_id, asked.commit_timestamp, expires_at)
+    record = commit.record(partition, asked.offset, asked.leader_epoch, asked.metadata)
+    assert record == (offset_key("group", "topic", partition), offset_value(asked))
 
 
 @given(offsets, st.integers(0, 4), st.one_of(st.just(-1), st.integers(0, 2**62)))

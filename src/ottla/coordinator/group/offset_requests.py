@@ -7,7 +7,7 @@ from ottla.coordinator.group.classic_group import ClassicGroup, GroupState, Memb
 from ottla.coordinator.group.history import CONSUMER
 from ottla.coordinator.group.offsets import Offsets
 from ottla.coordinator.group.rebalance import ClassicRebalance
-from ottla.coordinator.group.records import CommittedOffset, offset_key, offset_value, read_offset_value, value_of
+from ottla.coordinator.group.records import CommittedOffset, TopicCommit, read_offset_value, value_of
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import ClusterImage
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
@@ -136,6 +136,7 @@ class OffsetRequests:
         answered = []
         for topic in request.topics:
             name, topic_id, partition_count, unknown = self._resolve(topic, by_id)
+            commit = TopicCommit(group_id, name, topic_id, now, expires_at)
             answers = []
             for part in topic.partitions:
                 index, metadata = part.partition_index, part.committed_metadata or ""
@@ -147,10 +148,8 @@ class OffsetRequests:
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     code = ErrorCode.NONE
-                    committed = CommittedOffset(
-                        part.committed_offset, part.committed_leader_epoch, metadata, now, expires_at, topic_id
-                    )
-                    effects.append(offset_key(group_id, name, index), offset_value(committed))
+                    key, value = commit.record(index, part.committed_offset, part.committed_leader_epoch, metadata)
+                    effects.append(key, value)
                 answers.append(make_partition(partition_index=index, error_code=code))
             answered.append(make_topic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
         return answered

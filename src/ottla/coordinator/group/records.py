@@ -31,6 +31,7 @@ _int16 = struct.Struct(">h")
 _int32 = struct.Struct(">i")
 _int64 = struct.Struct(">q")
 _offset_and_epoch = struct.Struct(">hqi")
+_offset_epoch_and_nothing = struct.Struct(">hqiB")
 _uint64 = struct.Struct(">Q")
 
 # Version 4: 2 bytes of version, 8 of offset, 4 of leader epoch, a compact string, 8 of commit time, tags.
@@ -110,6 +111,27 @@ def offset_value(committed: CommittedOffset) -> bytes:
             _NO_TAGS if committed.topic_id == ZERO_UUID else _TOPIC_ID_TAG + committed.topic_id,
         )
     )
+
+
+class TopicCommit:
+    """The records of one commit to one topic: what they have in common is packed once."""
+
+    __slots__ = ("_expires_at", "_key", "_now", "_tail", "_topic_id")
+
+    def __init__(self, group_id: str, topic: str, topic_id: bytes, now: int, expires_at: int) -> None:
+        self._key = offset_key(group_id, topic, 0)[:-4]
+        self._topic_id = topic_id
+        self._now = now
+        self._expires_at = expires_at
+        self._tail = _int64.pack(now) + (_NO_TAGS if topic_id == ZERO_UUID else _TOPIC_ID_TAG + topic_id)
+
+    def record(self, partition: int, offset: int, leader_epoch: int, metadata: str) -> tuple[bytes, bytes]:
+        """The key and the value."""
+        key = self._key + _int32.pack(partition)
+        if metadata or self._expires_at >= 0:
+            committed = CommittedOffset(offset, leader_epoch, metadata, self._now, self._expires_at, self._topic_id)
+            return key, offset_value(committed)
+        return key, _offset_epoch_and_nothing.pack(OFFSET_VALUE_VERSION, offset, leader_epoch, 1) + self._tail
 
 
 def _is_plain(value: bytes) -> bool:
