@@ -221,9 +221,6 @@ class AsyncProducer(AsyncTransactional):
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Waits until everything sent so far is stored or has failed; look at the promises to see which."""
-        await self._flush(timeout_ms)
-
-    async def _flush(self, timeout_ms: int | None = None) -> None:
         waiting = self._accumulator.outcomes()
         if not waiting:
             return

@@ -11,7 +11,8 @@ from ottla.client.sender import Sender
 from ottla.client.settings import ProducerConfig
 from ottla.client.transaction_model import PreparedTransaction
 from ottla.client.transaction_requests import GroupMetadata, group_metadata
-from ottla.client.transactions import Operation, State, Transactions
+from ottla.client.transaction_state import Operation, State
+from ottla.client.transactions import Transactions
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
 
@@ -26,7 +27,6 @@ class AsyncTransactional:
     _network: Network
     _accumulator: Accumulator
     _sender: Sender
-    _flush: Callable[..., Coroutine[Any, Any, None]]
     _transactions: Transactions | None = None
 
     def _set_up_transactions(self) -> None:
@@ -87,13 +87,13 @@ class AsyncTransactional:
         """Drops what still waits, and nobody who reads committed records sees the rest."""
         await self._until_done(self._need_transactions("abort_transaction()").end(commit=False), timeout_ms)
 
-    async def prepare_transaction(self) -> PreparedTransaction:
+    async def prepare_transaction(self, *, timeout_ms: int | None = None) -> PreparedTransaction:
         """Stores everything and leaves the transaction open, for `admin.commit_prepared()` or `abort_prepared()`,
         from this process or another. close() does not touch it."""
         transactions = self._need_transactions("prepare_transaction()")
-        if transactions.state is State.OPEN:
-            await self._flush()
-        return transactions.prepare()
+        await self._until_done(transactions.prepare(), timeout_ms)
+        assert transactions.prepared is not None
+        return transactions.prepared
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
@@ -136,7 +136,9 @@ class AsyncTransactional:
         if transactions is None:
             return
         try:
-            if transactions.state in (State.OPEN, State.FAILED, State.ABORTING):
+            if transactions.state is State.PREPARING:
+                await self._until_done(transactions.prepare(), timeout_ms)
+            elif transactions.state in (State.OPEN, State.FAILED, State.ABORTING):
                 await self._until_done(transactions.end(commit=False), timeout_ms)
             elif transactions.state is State.COMMITTING:
                 await self._until_done(transactions.end(commit=True), timeout_ms)
@@ -172,8 +174,8 @@ class Transactional:
     def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
         self._call(self._async.abort_transaction(timeout_ms=timeout_ms))
 
-    def prepare_transaction(self) -> PreparedTransaction:
-        prepared: PreparedTransaction = self._call(self._async.prepare_transaction())
+    def prepare_transaction(self, *, timeout_ms: int | None = None) -> PreparedTransaction:
+        prepared: PreparedTransaction = self._call(self._async.prepare_transaction(timeout_ms=timeout_ms))
         return prepared
 
     @contextlib.contextmanager

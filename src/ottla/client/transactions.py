@@ -5,7 +5,6 @@ transaction.version 1, by writing to them from 2 on), offsets are sent, EndTxn. 
 the records themselves are the sender's business, which asks here whether a batch may go.
 """
 
-import enum
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from ottla.client.settings import ProducerConfig
 from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal, Verdict, fenced, judge
 from ottla.client.transaction_model import PreparedTransaction
 from ottla.client.transaction_requests import GroupMetadata
+from ottla.client.transaction_state import HINTS, WRITING, Operation, State
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
@@ -25,34 +25,6 @@ IMPLICIT_VERSION = 2
 """The transaction.version from which writing to a partition adds it, and each transaction has an epoch of its own."""
 CONCURRENT_BACKOFF_MS = 20
 """The last transaction's markers are still being written: that takes a moment, not a second."""
-
-
-class State(enum.Enum):
-    """Where the producer is. What the user may call next follows from it."""
-
-    NEW = "not initialized"
-    INITIALIZING = "initializing"
-    READY = "ready"
-    OPEN = "in a transaction"
-    PREPARED = "in a prepared transaction"
-    COMMITTING = "committing"
-    ABORTING = "aborting"
-    FAILED = "in a transaction that must be aborted"
-    FATAL = "unusable"
-
-
-class Operation:
-    """A call of the user's that takes several requests."""
-
-    __slots__ = ("error", "is_done", "what")
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.is_done = False
-        self.error: KafkaError | None = None
-
-    def finish(self, error: KafkaError | None = None) -> None:
-        self.is_done, self.error = True, error
 
 
 class _Offsets(NamedTuple):
@@ -153,15 +125,14 @@ class Transactions:
         self._offsets.append(_Offsets(operation, group, dict(offsets)))
         return operation
 
-    def prepare(self) -> PreparedTransaction:
-        """Everything is stored: from now on the transaction can only be ended, here or elsewhere."""
+    def prepare(self) -> Operation:
+        """Stores everything; from then on the transaction can only be ended, here or elsewhere."""
+        if self.state is State.PREPARING and self._operation is not None:
+            return self._operation
         self._expect("prepare_transaction()", State.OPEN)
-        assert not self._has_unfinished() and not self._offsets
-        self.prepared = PreparedTransaction(
-            self.transactional_id, self.producer_id, self.producer_epoch, not self._is_started
-        )
-        self._change(State.PREPARED)
-        return self.prepared
+        self._change(State.PREPARING)
+        self._operation = Operation("prepare_transaction()")
+        return self._operation
 
     def end(self, *, commit: bool) -> Operation:
         """Commits or aborts, once nothing is under way any more."""
@@ -182,14 +153,8 @@ class Transactions:
             return
         if self.error is not None:
             raise self.error
-        hints = {
-            State.NEW: "Call init_transactions() first.",
-            State.READY: "Call begin_transaction() first.",
-            State.PREPARED: "Commit or abort the prepared transaction first.",
-            State.OPEN: "Commit or abort the transaction first.",
-        }
         already = self.state is State.READY and call == "init_transactions()"
-        hint = "It is called once." if already else hints.get(self.state, "Wait for the call under way.")
+        hint = "It is called once." if already else HINTS.get(self.state, "Wait for the call under way.")
         raise OttlaError(f"{call} cannot be called while the producer is {self.state.value}", hint)
 
     # --- the sender's questions ---------------------------------------------------------------------------
@@ -209,7 +174,7 @@ class Transactions:
     @property
     def is_completing(self) -> bool:
         """Nothing lingers: the transaction is about to end."""
-        return self.state in (State.COMMITTING, State.ABORTING)
+        return self.state in (State.PREPARING, State.COMMITTING, State.ABORTING)
 
     @property
     def drops_records(self) -> bool:
@@ -223,7 +188,7 @@ class Transactions:
 
     def may_send(self, partition: TopicPartition) -> bool:
         """Whether a batch may go to this partition now. If not, the partition is added first."""
-        if self.state not in (State.OPEN, State.COMMITTING):
+        if self.state not in WRITING:
             return False
         if self._adds_implicitly or partition in self._partitions:
             self._is_started = True
@@ -235,7 +200,7 @@ class Transactions:
         """A record of the transaction is lost, so it cannot be committed."""
         if was_numbered:
             self._needs_new_epoch = True
-        if self.state in (State.OPEN, State.COMMITTING):
+        if self.state in WRITING:
             self._fail(error, verdict)
 
     # --- deciding -----------------------------------------------------------------------------------------
@@ -266,9 +231,12 @@ class Transactions:
             return self._at_coordinator(self._ask_partitions)
         if self._new_groups:
             return self._at_coordinator(self._ask_group)
-        if self._offsets and self.state in (State.OPEN, State.COMMITTING):
+        if self._offsets and self.state in WRITING:
             return self._ask_offsets(self._offsets[0])
         if self.is_completing and not self._has_unfinished():
+            if self.state is State.PREPARING:
+                self._finish_preparing()
+                return None
             if self._is_started:
                 return self._at_coordinator(self._ask_end)
             if self.state is State.ABORTING and self._needs_new_epoch:
@@ -292,6 +260,7 @@ class Transactions:
         group_id: str | None = None,
         max_version: int | None = None,
         on_refused: Callable[[ErrorCode], None] = lambda code: None,
+        needed_to_abort: bool = False,
     ) -> Request:
         """`on_answer` raises KafkaError for an error in the answer; `on_refused` hears of a coordinator's no."""
 
@@ -301,17 +270,17 @@ class Transactions:
                 on_answer(response)
             except KafkaError as error:
                 on_refused(error.code)
-                self._on_error(KafkaError(error.code, error.detail or what), now, group_id)
+                self._on_error(KafkaError(error.code, error.detail or what), now, group_id, needed_to_abort)
             else:
                 self._failures = 0
 
         def on_failure(error: KafkaError, now: int) -> None:
             self._is_waiting = False
-            self._on_error(error, now, group_id)
+            self._on_error(error, now, group_id, needed_to_abort)
 
         return Request(destination, api_key, build, on_response, on_failure, max_version=max_version)
 
-    def _on_error(self, error: KafkaError, now: int, group_id: str | None) -> None:
+    def _on_error(self, error: KafkaError, now: int, group_id: str | None, needed_to_abort: bool) -> None:
         code = fenced(error.code)
         verdict = judge(code)
         if verdict is Verdict.FIND_AGAIN:
@@ -326,7 +295,9 @@ class Transactions:
                 delay_ms = min(delay_ms, CONCURRENT_BACKOFF_MS)
             self._retry_at = now + delay_ms
             return
-        if self.state is State.INITIALIZING or (self.state is State.ABORTING and verdict is Verdict.ABORT):
+        if self.state in (State.INITIALIZING, State.ABORTING) and verdict is Verdict.ABORT:
+            if not needed_to_abort:
+                return  # it belonged to what is being aborted
             verdict = Verdict.FATAL  # there is nothing left that an abort could mend
         self._fail(KafkaError(code, error.detail), verdict)
 
@@ -343,7 +314,15 @@ class Transactions:
         what = f"finding the coordinator of {key}"
         group_id = key if key_type == requests.GROUP_KEY else None
         build = requests.find_coordinator(key, key_type)
-        return self._request(ANY_NODE, ApiKey.FIND_COORDINATOR, build, on_answer, what, group_id=group_id)
+        return self._request(
+            ANY_NODE,
+            ApiKey.FIND_COORDINATOR,
+            build,
+            on_answer,
+            what,
+            group_id=group_id,
+            needed_to_abort=group_id is None,
+        )
 
     def _ask_producer_id(self, coordinator: int) -> Request:
         continues = self.state is not State.INITIALIZING
@@ -359,6 +338,7 @@ class Transactions:
             self._on_producer_id,
             what,
             max_version=None if two_phase else requests.INIT_WITHOUT_TWO_PHASE,
+            needed_to_abort=True,
         )
 
     def _on_producer_id(self, response: Any) -> None:
@@ -387,7 +367,7 @@ class Transactions:
             self._is_started = True
 
         def on_refused(code: ErrorCode) -> None:
-            if self.state is not State.OPEN and self.state is not State.COMMITTING:
+            if self.state not in WRITING:
                 self._new_partitions.difference_update(asked)  # nothing was added, and now nothing needs to be
 
         return self._request(
@@ -410,7 +390,7 @@ class Transactions:
             self._is_started = True
 
         def on_refused(code: ErrorCode) -> None:
-            if self.state is not State.OPEN and self.state is not State.COMMITTING:
+            if self.state not in WRITING:
                 self._new_groups.discard(group_id)
 
         return self._request(
@@ -467,6 +447,7 @@ class Transactions:
             on_answer,
             f"{'committing' if commit else 'aborting'} the transaction of {self.transactional_id}",
             max_version=None if self._adds_implicitly else requests.END_WITHOUT_NEW_EPOCH,
+            needed_to_abort=True,
         )
 
     # --- changes ------------------------------------------------------------------------------------------
@@ -475,6 +456,12 @@ class Transactions:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._needs_new_epoch = False
         self._use_producer_id(producer_id, producer_epoch)
+
+    def _finish_preparing(self) -> None:
+        self.prepared = PreparedTransaction(
+            self.transactional_id, self.producer_id, self.producer_epoch, not self._is_started
+        )
+        self._finish_operation(State.PREPARED)
 
     def _finish_transaction(self) -> None:
         self._forget_transaction()

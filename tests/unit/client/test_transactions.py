@@ -8,7 +8,8 @@ import pytest
 from ottla.client.settings import ProducerConfig, build
 from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal, Verdict, judge, judge_produce
 from ottla.client.transaction_requests import GroupMetadata
-from ottla.client.transactions import Operation, State, Transactions
+from ottla.client.transaction_state import Operation, State
+from ottla.client.transactions import Transactions
 from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
@@ -143,6 +144,10 @@ class Desk:
         self.transactions.begin()
         return self
 
+    def prepare(self) -> "Desk":
+        self.finish(self.transactions.prepare())
+        return self
+
     def finish(self, operation: Operation) -> None:
         self.run()
         assert operation.is_done
@@ -254,8 +259,9 @@ def test_a_coordinator_that_is_not_in_the_picture_yet_is_waited_for() -> None:
         (Desk.start, lambda t: t.send_offsets(GroupMetadata("g"), {PLACE: 1}), "begin_transaction"),
         (Desk.start, lambda t: t.prepare(), "begin_transaction"),
         (Desk.begin, lambda t: t.begin(), "Commit or abort"),
-        (Desk.begin, lambda t: (t.prepare(), t.begin()), "prepared"),
-        (Desk.begin, lambda t: (t.prepare(), t.send_offsets(GroupMetadata("g"), {PLACE: 1})), "prepared"),
+        (lambda desk: desk.begin().prepare(), lambda t: t.begin(), "prepared"),
+        (lambda desk: desk.begin().prepare(), lambda t: t.send_offsets(GroupMetadata("g"), {PLACE: 1}), "prepared"),
+        (Desk.begin, lambda t: (t.prepare(), t.end(commit=True)), "Wait"),
         (Desk.begin, lambda t: (t.end(commit=True), t.end(commit=False)), "Wait"),
     ],
 )
@@ -459,6 +465,26 @@ def test_offsets_that_wait_fail_with_the_abort() -> None:
     assert operation.is_done and operation.error is not None
 
 
+def test_an_answer_that_comes_during_the_abort_no_longer_matters() -> None:
+    desk = Desk().begin()
+    desk.finish(desk.offsets())
+    desk.offsets()
+    (request,) = desk.transactions.poll(desk.now).requests
+    operation = desk.transactions.end(commit=False)
+    desk.plan(OFFSETS, ErrorCode.ILLEGAL_GENERATION)
+    desk.answer(request)
+    desk.finish(operation)
+    assert desk.transactions.state is State.READY and desk.asked[-1] == END
+
+
+def test_an_abort_that_is_refused_is_fatal() -> None:
+    desk = Desk().begin()
+    desk.write()
+    desk.plan(END, ErrorCode.TRANSACTION_ABORTABLE)
+    with pytest.raises(TransactionFatal):
+        desk.end(commit=False)
+
+
 def test_a_call_that_ran_out_of_time_may_be_repeated() -> None:
     desk = Desk()
     assert desk.transactions.init() is desk.transactions.init()
@@ -487,11 +513,37 @@ def test_two_phase_commit_is_asked_for_with_version_6() -> None:
     version, init = desk.messages[-1]
     assert version == 6 and init.enable2_pc and not init.keep_prepared_txn
     desk.write()
-    prepared = desk.transactions.prepare()
+    prepared = desk.prepare().transactions.prepared
+    assert prepared is not None
     assert (prepared.transactional_id, prepared.producer_id, prepared.producer_epoch) == ("x", 70, 0)
     assert not prepared.is_empty
     desk.end()
     assert desk.asked == [END]
+
+
+def test_preparing_takes_no_more_records_and_waits_for_those_under_way() -> None:
+    desk = Desk().begin()
+    desk.write()
+    desk.unfinished = True
+    waiting, operation = desk.offsets(), desk.transactions.prepare()
+    assert desk.transactions.refusal() is not None and desk.transactions.may_send(PLACE)
+    desk.run()
+    assert waiting.is_done and not operation.is_done
+    desk.unfinished = False
+    desk.finish(operation)
+    assert desk.transactions.state is State.PREPARED
+
+
+def test_what_fails_while_preparing_leaves_only_the_abort() -> None:
+    desk = Desk().begin()
+    desk.write()
+    desk.unfinished = True
+    operation = desk.transactions.prepare()
+    desk.transactions.batch_failed(KafkaError(ErrorCode.MESSAGE_TOO_LARGE), Verdict.ABORT, was_numbered=True)
+    assert isinstance(operation.error, TransactionAbortable)
+    desk.unfinished = False
+    desk.end(commit=False)
+    assert desk.transactions.state is State.READY
 
 
 def test_a_new_instance_keeps_what_was_prepared_and_decides_it_under_its_own_epoch() -> None:
