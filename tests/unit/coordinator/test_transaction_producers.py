@@ -150,9 +150,12 @@ def test_an_open_transaction_is_aborted_first(expected: tuple[int, int] | None) 
     assert world.init() == ProducerIdAndEpoch(7, 7), "no producer ever had the epoch that fenced"
 
 
-def test_an_open_transaction_of_another_is_not_touched_by_a_stranger() -> None:
-    world = world_with(stored(S.ONGOING))
-    assert world.init(expected=(8, 5)) is ErrorCode.PRODUCER_FENCED
+@pytest.mark.parametrize("expected", [(8, 5), (7, 4), (7, 6), (6, LAST_CLIENT_EPOCH)])
+def test_an_open_transaction_of_another_is_not_touched_by_a_stranger_nor_by_a_zombie(expected: tuple[int, int]) -> None:
+    """Clients that were fenced may try to bump the epoch they had (KIP-360). Kafka lets that abort the transaction of
+    their innocent successor; here who names an epoch has to name the one that works."""
+    world = world_with(stored(S.ONGOING, previous_producer_id=6))
+    assert world.init(expected=expected) is ErrorCode.PRODUCER_FENCED
     assert world.state == "Ongoing"
 
 

@@ -64,6 +64,9 @@ def first(wish: Wish, producer_id: int, now: int) -> Start:
 def may_continue(known: Transaction, expected: tuple[int, int]) -> bool:
     """Whether a producer that names the id and epoch it had is one this transactional id belonged to (KIP-360)."""
     producer_id, producer_epoch = expected
+    if known.state is S.ONGOING:
+        # Only who works on it now: a zombie that tries to bump the epoch it had must not abort its successor's.
+        return producer_id == known.producer_id and producer_epoch in (known.producer_epoch, known.next_producer_epoch)
     if producer_id == known.producer_id:
         return True
     return producer_id == known.previous_producer_id and producer_epoch >= LAST_CLIENT_EPOCH

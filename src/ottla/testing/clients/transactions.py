@@ -62,8 +62,12 @@ class ConfluentTransactions(TransactionalClient):
 
         try:
             return method(*arguments)
-        except KafkaException as failure:
-            error = failure.args[0]
+        except (KafkaException, SystemError) as failure:
+            # A fatal error that comes up while a callback runs is raised wrapped.
+            cause = failure if isinstance(failure, KafkaException) else failure.__cause__ or failure.__context__
+            if not isinstance(cause, KafkaException):
+                raise
+            error = cause.args[0]
             raise ClientError(_confluent_name(error), error.str()) from None
 
     def init(self) -> None:
