@@ -132,6 +132,9 @@ def test_a_second_producer_fences_the_first_and_aborts_what_it_left(
         old.send(created, [b"zombie"])
         old.commit()
     assert failure.value.name in FENCED, failure.value
+    if broker.name == "kafka":
+        # There a fenced client that tries to bump its old epoch aborts its successor's transaction, too.
+        old.close()
     new.begin()
     new.send(created, [b"new"])
     new.commit()
