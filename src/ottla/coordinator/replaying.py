@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ottla.coordinator.effects import Append, Shard
 from ottla.protocol.record_batch import BatchHeader, ControlType, iter_batches, read_end_marker, read_records
@@ -16,15 +17,21 @@ _NOT_PLAIN = 0x30
 """The bits of a batch that belongs to a transaction or is a marker."""
 
 
-def replay_slice(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
-    """`replay_batches`, undisturbed: what a load makes stays, so looking for garbage meanwhile is lost time."""
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """What a load makes stays, so looking for garbage meanwhile is lost time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return replay_batches(shard, data, start)
+        yield
     finally:
         if was_enabled:
             gc.enable()
+
+
+def replay_slice(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
+    with undisturbed():
+        return replay_batches(shard, data, start)
 
 
 def replay_batches(shard: Shard, data: bytes, start: int) -> tuple[int, int]:

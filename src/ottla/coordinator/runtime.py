@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from ottla.clock import Clock, monotonic
 from ottla.coordinator.effects import Effects, Reply, Shard
-from ottla.coordinator.replaying import in_batches, replay_slice
+from ottla.coordinator.replaying import in_batches, replay_slice, undisturbed
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin, PartitionLog
 from ottla.metadata.image import ClusterImage
@@ -446,7 +446,9 @@ class CoordinatorRuntime(Generic[S]):
         try:
             now = self._now()
             hosted.is_active = True
-            self._run(hosted, hosted.shard.on_loaded(now))
+            with undisturbed():
+                effects = hosted.shard.on_loaded(now)
+            self._run(hosted, effects)
             if self._image is not None and hosted.is_active:
                 self._run(hosted, hosted.shard.on_image(self._image, now))
         except Exception as error:

@@ -246,6 +246,38 @@ def test_many_heartbeats_leave_no_litter_among_the_deadlines() -> None:
     assert len(group.shard._deadlines) <= before + 1
 
 
+def test_a_group_that_never_stops_rebalancing_leaves_no_litter_among_the_deadlines() -> None:
+    """Its timeout may be weeks: each round must not leave an entry behind for so long."""
+    group = GroupWorld()
+    weeks = 2**31 - 1
+    ids = group.settle("ann", session_ms=1_800_000, rebalance_ms=weeks)
+    for _ in range(500):
+        group.wait(100)
+        group.join(ids["ann"], session_ms=1_800_000, rebalance_ms=weeks)
+        group.sync(ids["ann"], group.generation(), {})
+    assert len(group.shard._deadlines) < 10
+    assert group.generation() == 501
+
+
+def test_a_deadline_that_was_moved_still_comes() -> None:
+    """The heap holds an earlier time for it, which fires and is put back."""
+    group = GroupWorld()
+    ids = group.settle("ann", "bob", session_ms=300_000, rebalance_ms=30_000)
+    for _ in range(3):
+        # Each rebalance has its own thirty seconds, although the first one's entry stays in the heap.
+        request = group.join(ids["ann"], session_ms=300_000, rebalance_ms=30_000)
+        group.wait(20_000)
+        group.join(ids["bob"], session_ms=300_000, rebalance_ms=30_000)
+        assert group.code(request) == ErrorCode.NONE
+        group.synchronize(ids)
+    request = group.join(ids["ann"], session_ms=300_000, rebalance_ms=30_000)
+    group.wait(29_999)
+    assert group.code(request) is None
+    group.wait(1)
+    assert group.code(request) == ErrorCode.NONE
+    assert group.members() == {ids["ann"]}
+
+
 # --- new members --------------------------------------------------------------------------------------------
 
 

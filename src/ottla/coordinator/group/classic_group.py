@@ -129,6 +129,7 @@ class ClassicGroup:
         "group_id",
         "initial_delay_left_ms",
         "join_deadline",
+        "join_entry",
         "joined_count",
         "leader_id",
         "loaded_at",
@@ -143,6 +144,7 @@ class ClassicGroup:
         "static_members",
         "story",
         "sync_deadline",
+        "sync_entry",
         "topic_sizes",
     )
 
@@ -170,6 +172,9 @@ class ClassicGroup:
         """Set during the first rebalance of an empty group, which waits for more members to come."""
         self.join_deadline: int | None = None
         self.sync_deadline: int | None = None
+        # The times under which they stand in the heap of deadlines; earlier is fine, and saves moving them.
+        self.join_entry: int | None = None
+        self.sync_entry: int | None = None
         self._subscribed_topics: set[str] | None = None
         # For the history: the rebalance under way, when the group was read from the log, and how many partitions
         # its topics had when it was last assigned.

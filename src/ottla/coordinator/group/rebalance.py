@@ -113,8 +113,7 @@ class ClassicRebalance:
                 effects.reply(waiting.request_id, join_reply(group, member))
             self.restart_session(group, member, now)
         group.await_sync()
-        group.sync_deadline = now + group.rebalance_timeout_ms
-        self._deadlines.add(group.sync_deadline, Due("sync", group.group_id))
+        self._set_sync_deadline(group, now + group.rebalance_timeout_ms)
 
     def _become_empty(self, group: ClassicGroup, now: int, effects: Effects) -> None:
         group.protocol = group.leader_id = None
@@ -179,10 +178,12 @@ class ClassicRebalance:
         if due.kind == "session":
             self._session_due(group, when, due, now, effects)
         elif due.kind == "join":
-            if _holds(group.join_deadline, now):
+            if when == group.join_entry:
+                group.join_entry = None
                 self._join_due(group, now, effects)
         elif due.kind == "sync":
-            if _holds(group.sync_deadline, now):
+            if when == group.sync_entry:
+                group.sync_entry = None
                 self._sync_due(group, now, effects)
         elif due.kind == "pending" and _holds(group.pending_members.get(due.who), now):
             group.forget_pending(due.who)
@@ -210,6 +211,10 @@ class ClassicRebalance:
         self.went(group, now, effects, [cause])
 
     def _join_due(self, group: ClassicGroup, now: int, effects: Effects) -> None:
+        if not _holds(group.join_deadline, now):
+            if group.join_deadline is not None:
+                self._set_join_deadline(group, group.join_deadline)
+            return
         group.join_deadline = None
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
@@ -223,6 +228,10 @@ class ClassicRebalance:
             self._complete_join(group, now, effects)
 
     def _sync_due(self, group: ClassicGroup, now: int, effects: Effects) -> None:
+        if not _holds(group.sync_deadline, now):
+            if group.sync_deadline is not None:
+                self._set_sync_deadline(group, group.sync_deadline)
+            return
         group.sync_deadline = None
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
             return
@@ -263,10 +272,10 @@ class ClassicRebalance:
     @staticmethod
     def shift_deadlines(group: ClassicGroup, milliseconds: int) -> None:
         """The clock jumped, and the heap of deadlines with it."""
-        if group.join_deadline is not None:
-            group.join_deadline += milliseconds
-        if group.sync_deadline is not None:
-            group.sync_deadline += milliseconds
+        for name in ("join_deadline", "join_entry", "sync_deadline", "sync_entry"):
+            when = getattr(group, name)
+            if when is not None:
+                setattr(group, name, when + milliseconds)
         for member_id in group.pending_members:
             group.pending_members[member_id] += milliseconds
         for member in group.members.values():
@@ -276,7 +285,15 @@ class ClassicRebalance:
 
     def _set_join_deadline(self, group: ClassicGroup, deadline: int) -> None:
         group.join_deadline = deadline
-        self._deadlines.add(deadline, Due("join", group.group_id))
+        if group.join_entry is None or deadline < group.join_entry:
+            group.join_entry = deadline
+            self._deadlines.add(deadline, Due("join", group.group_id))
+
+    def _set_sync_deadline(self, group: ClassicGroup, deadline: int) -> None:
+        group.sync_deadline = deadline
+        if group.sync_entry is None or deadline < group.sync_entry:
+            group.sync_entry = deadline
+            self._deadlines.add(deadline, Due("sync", group.group_id))
 
     # --- shared -------------------------------------------------------------------------------------------
 
@@ -303,7 +320,7 @@ class ClassicRebalance:
 
 
 def _holds(deadline: int | None, now: int) -> bool:
-    """Whether a deadline that fired is the one its owner means: a later one has an entry of its own."""
+    """Whether a deadline has come; one that was moved has not."""
     return deadline is not None and deadline <= now
 
 
