@@ -53,7 +53,7 @@ def join_request(
 
     def build(version: int) -> JoinGroupRequest:
         return JoinGroupRequest(
-            group_id=config.group_id,
+            group_id=group_of(config),
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.max_poll_interval_ms,
             member_id=member_id,
@@ -85,7 +85,7 @@ def sync_request(
 
     def build(version: int) -> SyncGroupRequest:
         return SyncGroupRequest(
-            group_id=config.group_id,
+            group_id=group_of(config),
             generation_id=generation,
             member_id=member_id,
             group_instance_id=_instance_id(config, version, since=3),
@@ -100,7 +100,7 @@ def sync_request(
 def heartbeat_request(config: ConsumerConfig, member_id: str, generation: int) -> Build:
     def build(version: int) -> HeartbeatRequest:
         return HeartbeatRequest(
-            group_id=config.group_id,
+            group_id=group_of(config),
             generation_id=generation,
             member_id=member_id,
             group_instance_id=_instance_id(config, version, since=3),
@@ -112,9 +112,9 @@ def heartbeat_request(config: ConsumerConfig, member_id: str, generation: int) -
 def leave_request(config: ConsumerConfig, member_id: str, reason: str) -> Build:
     def build(version: int) -> LeaveGroupRequest:
         if version < 3:
-            return LeaveGroupRequest(group_id=config.group_id, member_id=member_id)
+            return LeaveGroupRequest(group_id=group_of(config), member_id=member_id)
         identity = LeaveGroupRequest.MemberIdentity(member_id=member_id, reason=reason)
-        return LeaveGroupRequest(group_id=config.group_id, members=[identity])
+        return LeaveGroupRequest(group_id=group_of(config), members=[identity])
 
     return build
 
@@ -141,7 +141,7 @@ def offset_commit_request(
         # Outside the group (assign() with a group.id) there is no generation, and no instance either.
         instance_id = _instance_id(config, version, since=7) if member_id else None
         return OffsetCommitRequest(
-            group_id=config.group_id,
+            group_id=group_of(config),
             generation_id_or_member_epoch=generation,
             member_id=member_id,
             group_instance_id=instance_id,
@@ -160,15 +160,21 @@ def offset_fetch_request(config: ConsumerConfig, partitions: Iterable[TopicParti
         if version >= 8:
             topics = OffsetFetchRequest.OffsetFetchRequestTopics
             asked = [topics(name=name, partition_indexes=indexes) for name, indexes in wanted.items()]
-            group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=config.group_id, topics=asked)
+            group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_of(config), topics=asked)
             return OffsetFetchRequest(groups=[group], require_stable=require_stable)
         old = OffsetFetchRequest.OffsetFetchRequestTopic
         named = [old(name=name, partition_indexes=indexes) for name, indexes in wanted.items()]
         return OffsetFetchRequest(
-            group_id=config.group_id, topics=named, require_stable=require_stable and version >= 7
+            group_id=group_of(config), topics=named, require_stable=require_stable and version >= 7
         )
 
     return build
+
+
+def group_of(config: ConsumerConfig) -> str:
+    """The group's id, without which none of these requests is ever made."""
+    assert config.group_id is not None
+    return config.group_id
 
 
 def _instance_id(config: ConsumerConfig, version: int, *, since: int) -> str | None:
