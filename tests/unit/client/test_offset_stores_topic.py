@@ -1,5 +1,6 @@
 """State and offsets in topics: restored from the last incremental record and the full snapshot it points to. (E10)"""
 
+import asyncio
 import contextlib
 import json
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 
 from ottla import Admin, AsyncConsumer, Producer
+from ottla.client import topic_store
+from ottla.client.blocking import _io
 from ottla.client.topic_store import AsyncSnapshotStore, SnapshotStore
 from ottla.client.transaction_errors import TransactionFatal
-from ottla.errors import OttlaError
+from ottla.errors import KafkaError, OttlaError
 from ottla.testing.world import World
 from ottla.types import TopicPartition
 
@@ -231,6 +234,43 @@ def test_the_instance_before_is_fenced_before_anything_is_read(places: dict[str,
     with SnapshotStore.open(**places) as store:
         assert store.offsets == {TopicPartition("in", 0): 5}
     zombie.close()
+
+
+def test_by_the_time_of_reading_nobody_else_can_commit(
+    places: dict[str, Any], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E10: otherwise the old instance could commit behind the reader's back, and its input would be done twice."""
+    read = topic_store._restore
+    zombies: list[SnapshotStore] = []
+    attempts: list[BaseException | None] = []
+
+    async def read_late(*arguments: Any) -> Any:
+        """The old instance commits at the worst moment: just when the new one has read."""
+        found = await read(*arguments)
+        for zombie in zombies:
+            try:
+                async with zombie._async.transaction({("in", 0): 6}):
+                    await zombie._async.producer.send(topic, b"behind its back")
+                attempts.append(None)
+            except KafkaError as error:
+                attempts.append(error)
+        return found
+
+    monkeypatch.setattr(topic_store, "_restore", read_late)
+    zombies.append(SnapshotStore.open(**places))
+    with SnapshotStore.open(**places) as successor:
+        assert isinstance(attempts[-1], TransactionFatal)
+        assert successor.offsets == {}
+
+    async def open_async() -> None:
+        async with await AsyncSnapshotStore.open(**places):
+            pass
+
+    zombies[0].close()
+    zombies[:] = [SnapshotStore.open(**places)]
+    asyncio.run_coroutine_threadsafe(open_async(), _io._running_loop()).result(60)
+    assert isinstance(attempts[-1], TransactionFatal)
+    zombies[0].close()
 
 
 def test_there_is_no_other_way_to_a_store() -> None:

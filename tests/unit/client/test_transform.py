@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla import Admin, Broker, Consumer, Producer
+from ottla import Admin, AsyncProducer, Broker, Consumer, ErrorCode, Producer
 from ottla.client.model import LATEST, ConsumerRecord
 from ottla.client.transaction_errors import TransactionAbortable
 from ottla.client.transform import GUARANTEES, Output, async_transform, transform
@@ -141,6 +141,23 @@ def test_assigned_partitions_need_a_transactional_id_and_then_work(topics: Topic
         transform(lambda record: record.value, places, topics.to, **options)
     for _ in range(2):
         transform(lambda record: record.value, places, topics.to, transactional_id=topics.group, **options)
+    assert topics.output() == list(range(COUNT))
+
+
+def test_what_was_aborted_is_read_again(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E9: a transaction that the cluster refuses is done again, in order and with the records after it."""
+    send_offsets, calls = AsyncProducer.send_offsets_to_transaction, 0
+
+    async def refuse_some(self: AsyncProducer, *arguments: Any, **options: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 5):
+            raise TransactionAbortable(ErrorCode.TRANSACTION_ABORTABLE, "not now")
+        await send_offsets(self, *arguments, **options)
+
+    monkeypatch.setattr(AsyncProducer, "send_offsets_to_transaction", refuse_some)
+    done = topics.run(lambda record: record.value, "exactly-once")
+    assert (done.aborted, done.consumed, done.produced) == (2, COUNT, COUNT)
     assert topics.output() == list(range(COUNT))
 
 
