@@ -145,9 +145,11 @@ class EmbeddedBroker:
         assert process.stdout is not None
         deadline = monotonic() + self._timeout
         line = b""
+        # Not select(): an application may well have more than 1,024 files open.
+        selector = select.poll()
+        selector.register(process.stdout, select.POLLIN | select.POLLHUP)
         while not line.endswith(b"\n"):
-            readable, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - monotonic()))
-            if not readable:
+            if not selector.poll(max(0.0, deadline - monotonic()) * 1000):
                 self._end(signal.SIGKILL)
                 raise OttlaError(f"the broker was not ready within {self._timeout} s", self._last_lines())
             piece = os.read(process.stdout.fileno(), 4096)

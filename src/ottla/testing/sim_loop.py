@@ -68,6 +68,17 @@ class SimLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         self.set_task_factory(_make_task)
 
+    # Nobody outside wakes this loop, so it needs no socket for it: thousands of worlds cost no descriptor.
+
+    def _make_self_pipe(self) -> None:
+        self._internal_fds = 0
+
+    def _close_self_pipe(self) -> None:
+        """There is none."""
+
+    def _write_to_self(self) -> None:
+        """There is nobody to wake."""
+
     def time(self) -> float:
         return self.now
 

@@ -122,3 +122,20 @@ def test_importing_the_package_alone_loads_nothing_of_it() -> None:
     loaded = out.stdout.decode().split()
     assert "ottla" in loaded and not [name for name in loaded if name.startswith(("ottla.", "asyncio", "uvloop"))]
     assert not hasattr(ottla, "nonsense") and "Broker" in dir(ottla)
+
+
+def test_an_application_with_many_open_files_can_have_one() -> None:
+    """select() takes no descriptor above 1,023."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2_048:
+        pytest.skip(f"this machine allows {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        with ottla.Broker.embedded() as broker:
+            assert accepts(broker)
+    finally:
+        for handle in held:
+            os.close(handle)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
