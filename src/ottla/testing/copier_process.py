@@ -102,11 +102,12 @@ class _Copier:
                     continue
                 producer.begin_transaction()
                 doomed = self.random.random() < self.aborts
-                for message in messages:
-                    self._send(producer, message.partition(), b"aborted" if doomed else message.value())
                 following: dict[int, int] = {}
                 for message in messages:
-                    following[message.partition()] = message.offset() + 1
+                    partition, offset, value = message.partition(), message.offset(), message.value()
+                    assert partition is not None and offset is not None and value is not None
+                    self._send(producer, partition, b"aborted" if doomed else value)
+                    following[partition] = offset + 1
                 offsets = [TopicPartition(self.source, p, offset) for p, offset in following.items()]
                 try:
                     producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
