@@ -8,9 +8,11 @@
 `ottla_settings` (one `name=value` a line) the broker. With pytest-xdist each worker has a broker of its own.
 """
 
+import importlib
 import itertools
 import os
 import re
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +47,11 @@ def ottla_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker]":
         if not separator:
             raise pytest.UsageError(f"ottla_settings: {line!r} is not name=value")
         settings[name.strip()] = value.strip()
+    # The client is imported while the broker comes up in its own process.
+    importing = threading.Thread(target=importlib.import_module, args=("ottla.client.blocking",))
+    importing.start()
     with Broker.embedded(settings=settings) as broker:
+        importing.join()
         yield broker
 
 
