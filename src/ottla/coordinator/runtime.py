@@ -286,6 +286,8 @@ class CoordinatorRuntime(Generic[S]):
             return  # whoever asked has gone
         if isinstance(reply.response, KafkaError):
             future.set_exception(reply.response)
+            # Looked at: should nobody await it any more, that is no error to report.
+            future.exception()
         else:
             future.set_result(reply.response)
 

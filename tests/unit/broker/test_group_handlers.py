@@ -104,10 +104,15 @@ def test_a_coordinator_that_leads_elsewhere_is_named(ready: CoordinatorWorld) ->
     assert (found.error_code, found.node_id, found.host) == (0, 2, "broker2")
 
 
-@pytest.mark.parametrize("key_type", [-1, 3, 99])
+@pytest.mark.parametrize("key_type", [-1, 2, 3, 99])
 def test_a_key_of_no_known_type_is_refused(world: CoordinatorWorld, key_type: int) -> None:
-    (found,) = world.ask(FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"]), 4).coordinators
+    (found,) = world.ask(FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"]), 5).coordinators
     assert found.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_share_groups_have_no_coordinator_here(world: CoordinatorWorld) -> None:
+    (found,) = world.ask(FindCoordinatorRequest(key_type=2, coordinator_keys=["g:id:0"]), 6).coordinators
+    assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 # --- membership ---------------------------------------------------------------------------------------------
@@ -240,6 +245,11 @@ def test_every_version_of_fetch_for_many_groups(ready: CoordinatorWorld, version
     assert found == {"a": (0, 0), "b": (0, 1), "none": (0, -1)}
     everything = ready.ask(offsets_request("a", "none", version=version), version)
     assert [(group.group_id, len(group.topics)) for group in everything.groups] == [("a", 1), ("none", 0)]
+
+
+def test_offsets_that_are_committed_are_fetched_without_waiting(ready: CoordinatorWorld) -> None:
+    ready.ask(commit_request({0: 5}), 8)
+    assert ready.asks(offsets_request("g", "h", version=9), 9).was_immediate
 
 
 def test_version_ten_of_fetch_names_topics_by_id(ready: CoordinatorWorld) -> None:

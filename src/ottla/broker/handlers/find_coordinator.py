@@ -14,7 +14,8 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.types import Endpoint, partition_for
 
-GROUP, TRANSACTION = 0, 1
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+SHARE_SINCE = 6
 _TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 _NOWHERE = (-1, Endpoint("", -1))
 
@@ -52,15 +53,17 @@ async def _find(key: str, key_type: int, context: Context) -> tuple[ErrorCode, s
 async def _coordinator(key: str, key_type: int, context: Context) -> tuple[int, Endpoint]:
     services = context.services
     if key_type not in _TOPICS:
-        code = ErrorCode.INVALID_REQUEST if key_type > 2 or key_type < 0 else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        is_known = key_type == SHARE and context.api_version >= SHARE_SINCE
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_known else ErrorCode.INVALID_REQUEST
         raise KafkaError(code, f"this broker coordinates no keys of type {key_type}")
-    name = _TOPICS[key_type]
+    name, message = _TOPICS[key_type], ""
     if name not in services.image.topics:
-        await services.metadata.ensure_topics([services.settings.automatic_topic(services.image, name)])
+        results = await services.metadata.ensure_topics([services.settings.automatic_topic(services.image, name)])
+        message = next((result.message for result in results if result.message), "it is being created")
     image = services.image
     topic = image.topics.get(name)
     if topic is None:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} is being created")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no {name}: {message}")
     leader = topic.partitions[partition_for(key, len(topic.partitions))].leader
     broker = image.brokers.get(leader)
     endpoint = None if broker is None else broker.endpoints.get(context.listener)

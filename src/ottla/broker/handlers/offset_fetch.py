@@ -5,15 +5,18 @@ import asyncio
 from typing import Any
 
 from ottla.broker.dispatch import handles
-from ottla.broker.group_requests import ask
 from ottla.broker.services import Context
+from ottla.coordinator.effects import Effects
 from ottla.coordinator.group.offset_requests import FetchedPartition, FetchedTopic
+from ottla.coordinator.group.shard import GroupShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from ottla.types import ZERO_UUID
 
 Topics = list[tuple[str, bytes, list[int]]]
+Asked = tuple[str, Topics | None]
+"""A group and what is asked of it."""
 
 TOP_LEVEL_ERROR_SINCE = 2
 MANY_GROUPS_SINCE = 8
@@ -21,21 +24,40 @@ BY_ID_SINCE = 10
 
 
 @handles(ApiKey.OFFSET_FETCH, versions=range(1, 11))
-async def offset_fetch(request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
+def offset_fetch(request: OffsetFetchRequest, context: Context) -> Any:
+    if context.api_version < MANY_GROUPS_SINCE:
+        asked = [(request.group_id, _topics(request.topics, context))]
+    else:
+        asked = [(group.group_id, _topics(group.topics, context)) for group in request.groups]
+    answers = [_fetch(group_id, topics, request.require_stable, context) for group_id, topics in asked]
+    if any(isinstance(answer, asyncio.Future) for answer in answers):
+        return _later(asked, answers, context)
+    return _response(asked, answers, context)
+
+
+async def _later(asked: list[Asked], answers: list[Any], context: Context) -> OffsetFetchResponse:
+    """Some of it waits for a commit."""
+    known = []
+    for answer in answers:
+        try:
+            known.append(await answer if isinstance(answer, asyncio.Future) else answer)
+        except KafkaError as error:
+            known.append(error)
+    return _response(asked, known, context)
+
+
+def _response(asked: list[Asked], answers: list[Any], context: Context) -> OffsetFetchResponse:
     version = context.api_version
+    told = [_tell(topics, answer, version) for (_, topics), answer in zip(asked, answers, strict=True)]
     if version < MANY_GROUPS_SINCE:
-        code, found = await _fetch(request.group_id, _topics(request.topics, context), request.require_stable, context)
+        ((code, found),) = told
         return OffsetFetchResponse(error_code=code, topics=_pack(found, version))
-    asked = [(group.group_id, _topics(group.topics, context)) for group in request.groups]
-    answers = await asyncio.gather(
-        *(_fetch(group_id, topics, request.require_stable, context) for group_id, topics in asked)
-    )
     return OffsetFetchResponse(
         groups=[
             OffsetFetchResponse.OffsetFetchResponseGroup(
                 group_id=group_id, topics=_pack(found, version), error_code=code
             )
-            for (group_id, _), (code, found) in zip(asked, answers, strict=True)
+            for (group_id, _), (code, found) in zip(asked, told, strict=True)
         ]
     )
 
@@ -50,23 +72,30 @@ def _topics(topics: Any, context: Context) -> Topics | None:
     return [(names.get(topic.topic_id, ""), topic.topic_id, topic.partition_indexes) for topic in topics]
 
 
-async def _fetch(
-    group_id: str, topics: Topics | None, require_stable: bool, context: Context
-) -> tuple[ErrorCode, list[FetchedTopic]]:
+def _fetch(group_id: str, topics: Topics | None, require_stable: bool, context: Context) -> Any:
+    """What was found, a future of it, or the error."""
     by_id = context.api_version >= BY_ID_SINCE
+
+    def look(shard: GroupShard, request_id: int, now: int) -> Effects:
+        effects = Effects()
+        effects.reply(request_id, shard.fetch_offsets(group_id, topics, require_stable, by_id))
+        return effects
+
     try:
-        found: list[FetchedTopic] = await ask(
-            context.services.groups,
-            group_id,
-            lambda shard: shard.fetch_offsets(group_id, topics, require_stable, by_id),
-        )
-        return ErrorCode.NONE, found
+        return context.services.groups.submit(group_id, look)
     except KafkaError as error:
-        code = error.code
+        return error
+
+
+def _tell(topics: Topics | None, answer: Any, version: int) -> tuple[ErrorCode, list[FetchedTopic]]:
+    """The error, where the version has a place for it, and what was found."""
+    if not isinstance(answer, KafkaError):
+        return ErrorCode.NONE, answer
+    code = answer.code
     if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
         # Consumers before 3.9 do not expect it here; this makes them look for the coordinator, and try again.
         code = ErrorCode.NOT_COORDINATOR
-    if context.api_version >= TOP_LEVEL_ERROR_SINCE:
+    if version >= TOP_LEVEL_ERROR_SINCE:
         return code, []
     return code, [
         FetchedTopic(name, topic_id, [FetchedPartition(partition, None, code) for partition in partitions])
