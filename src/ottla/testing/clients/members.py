@@ -195,6 +195,9 @@ class KafkaPythonMember(Member):
             session_timeout_ms=self.session_timeout_ms,
             heartbeat_interval_ms=HEARTBEAT_MS,
             fetch_max_wait_ms=100,
+            # In a group without an initial delay it may lead before it has heard of the topic, and then shares out
+            # nothing until its next look.
+            metadata_max_age_ms=1_000,
             **more,
         )
         try:
