@@ -69,7 +69,7 @@ def in_batches(records: list[Append]) -> Iterator[list[Append]]:
     size, chosen = 0, []
     for record in records:
         chosen.append(record)
-        size += len(record.key) + len(record.value or b"") + 20
+        size += len(record[0]) + len(record[1] or b"") + 20
         if size >= BATCH_BYTES:
             yield chosen
             size, chosen = 0, []

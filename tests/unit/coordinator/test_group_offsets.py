@@ -215,6 +215,19 @@ def test_a_later_commit_replaces_an_earlier_one_even_a_smaller_one() -> None:
     assert group.committed() == 9
 
 
+def test_an_offset_that_was_deleted_and_committed_again_is_there() -> None:
+    """The place where the last commit went is gone with its last offset."""
+    group = GroupWorld()
+    for offset in range(3):
+        assert group.commit(offset) == ErrorCode.NONE
+        assert group.committed() == offset
+        assert group.delete_offset() == ErrorCode.NONE
+        assert group.committed() is None
+    group.commit(7)
+    group.fail_over()
+    assert group.committed() == 7
+
+
 # --- OffsetFetch --------------------------------------------------------------------------------------------
 
 

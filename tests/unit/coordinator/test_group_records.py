@@ -210,16 +210,24 @@ def test_a_damaged_value_is_read_as_the_tables_read_it(committed: CommittedOffse
         assert found.metadata == expected.metadata and found.topic_id == expected.topic_id
 
 
-@given(st.binary(max_size=60))
-def test_a_damaged_offset_key_is_refused_or_read_as_the_tables_read_it(key: bytes) -> None:
+@given(st.binary(max_size=60) | st.builds(offset_key, texts, texts, st.integers(0, 9)).map(lambda key: key[2:-1]))
+def test_a_damaged_offset_key_is_refused(key: bytes) -> None:
+    """Or read as the tables read it, where they read all of it."""
     data = b"\x00\x01" + key
     try:
         expected = OffsetCommitKey.decode(data, 0, 2)
-    except ProtocolError:
+        assert encode_record_key(expected) == data, "something is left over"
+    except (ProtocolError, AssertionError):
         with pytest.raises(ProtocolError):
             read_offset_key(data)
     else:
         assert read_offset_key(data) == (expected.group, expected.topic, expected.partition)
+
+
+@pytest.mark.parametrize("key", ["0001ffff00017400000000", "00010001678000", "0001000167ffff00000000", "0001"])
+def test_a_key_with_a_negative_length_is_refused(key: str) -> None:
+    with pytest.raises(ProtocolError):
+        read_offset_key(bytes.fromhex(key))
 
 
 @given(st.binary(max_size=60), st.integers(0, 2**63 - 1))

@@ -133,6 +133,7 @@ class OffsetRequests:
         make_topic = getattr(response_class, f"{kind}Topic")
         make_partition = getattr(response_class, f"{kind}Partition")
         group_id = request.group_id
+        add: Any = effects.records.append
         answered = []
         for topic in request.topics:
             name, topic_id, partition_count, unknown = self._resolve(topic, by_id)
@@ -148,8 +149,7 @@ class OffsetRequests:
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     code = ErrorCode.NONE
-                    key, value = commit.record(index, part.committed_offset, part.committed_leader_epoch, metadata)
-                    effects.append(key, value)
+                    add(commit.record(index, part.committed_offset, part.committed_leader_epoch, metadata))
                 answers.append(make_partition(partition_index=index, error_code=code))
             answered.append(make_topic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
         return answered

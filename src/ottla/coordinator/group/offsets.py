@@ -46,12 +46,23 @@ class Offsets:
         self._is_loaded = False
         self._names_of: dict[bytes, tuple[str, str]] = {}
         """(group, topic) of a key without its partition: whoever commits, commits again."""
+        # Where the last offset went.
+        self._last_prefix = b""
+        self._last_group = ""
+        self._last_partitions: dict[int, bytes] = {}
 
     # --- the log ------------------------------------------------------------------------------------------
 
     def replay(self, record_offset: int, key: bytes, value: bytes | None, producer_id: int) -> str:
         """Applies one offset record and gives the group it belongs to."""
-        known = self._names_of.get(key[:-4])
+        prefix = key[:-4]
+        if prefix == self._last_prefix and value is not None and producer_id < 0 and value[:2] == _V4_PREFIX:
+            # A commit of many partitions finds its place once.
+            if not self._is_loaded:
+                check_offset_value(value)
+            self._last_partitions[int.from_bytes(key[-4:], "big", signed=True)] = stored_form(value, record_offset)
+            return self._last_group
+        known = self._names_of.get(prefix)
         if known is not None:
             group_id, topic = known
             partition = int.from_bytes(key[-4:], "big", signed=True)
@@ -60,7 +71,7 @@ class Offsets:
             topic = self._names.setdefault(topic, topic)
             if len(self._names_of) >= NAMES_KEPT:
                 self._names_of.clear()
-            self._names_of[key[:-4]] = group_id, topic
+            self._names_of[prefix] = group_id, topic
         if value is None:
             self._forget(group_id, topic, partition)
             for holder in self._open.get(group_id, {}).pop((topic, partition), ()):
@@ -78,7 +89,8 @@ class Offsets:
             self._pending.setdefault(producer_id, {})[group_id, topic, partition] = stored
             self._open.setdefault(group_id, {}).setdefault((topic, partition), set()).add(producer_id)
         else:
-            self._keep(group_id, topic, partition, stored)
+            self._last_partitions = self._keep(group_id, topic, partition, stored)
+            self._last_prefix, self._last_group = prefix, group_id
         return group_id
 
     def replay_marker(self, producer_id: int, commit: bool) -> None:
@@ -94,7 +106,8 @@ class Offsets:
                 if visible is None or record_offset_of(visible) < record_offset_of(stored):
                     self._keep(group_id, topic, partition, stored)
 
-    def _keep(self, group_id: str, topic: str, partition: int, stored: bytes) -> None:
+    def _keep(self, group_id: str, topic: str, partition: int, stored: bytes) -> dict[int, bytes]:
+        """Puts an offset in its place, and gives the partitions it is among."""
         topics = self._by_group.get(group_id)
         if topics is None:
             topics = self._by_group[group_id] = {}
@@ -102,6 +115,7 @@ class Offsets:
         if partitions is None:
             partitions = topics[topic] = {}
         partitions[partition] = stored
+        return partitions
 
     def _forget(self, group_id: str, topic: str, partition: int) -> None:
         topics = self._by_group.get(group_id)
@@ -110,6 +124,7 @@ class Offsets:
             return
         partitions.pop(partition, None)
         if not partitions:
+            self._last_prefix = b""
             del topics[topic]
             if not topics:
                 del self._by_group[group_id]

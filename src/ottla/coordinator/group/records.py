@@ -76,8 +76,8 @@ def read_offset_key(key: bytes) -> tuple[str, str, int]:
         end = start + 2 + topic_length
         if group_length < 0 or topic_length < 0:
             raise ProtocolError("offset key: a name has a negative length")
-        # A key that is cut short fails here at the latest.
-        (partition,) = _int32.unpack_from(key, end)
+        # A key that is cut short, or goes on, fails here at the latest.
+        (partition,) = _int32.unpack(key[end:])
         return str(key[4:start], "utf-8"), str(key[start + 2 : end], "utf-8"), partition
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"offset key: {error}") from None
