@@ -11,6 +11,7 @@ import pytest
 from ottla.coordinator import runtime as runtime_module
 from ottla.coordinator.effects import Effects
 from ottla.coordinator.group.records import group_key, offset_key
+from ottla.coordinator.group.shard import GroupShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
@@ -571,6 +572,72 @@ def reply(request_id: int, response: Any) -> Effects:
     return effects
 
 
+def test_a_shard_that_cannot_even_say_goodbye_is_replaced_all_the_same(
+    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    member_id = settle(world)
+
+    def bug(*_: Any) -> Effects:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(world.shard(), "on_unloaded", bug)
+    with pytest.raises(RuntimeError):
+        world.call(world.groups.submit, "g", bug)
+    world.wait(100)
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0
+    assert "not everyone who waits could be told" in caplog.text
+
+
+def test_a_shard_that_cannot_begin_is_one_that_could_not_be_loaded(
+    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(world, 5)
+
+    def bug(*_: Any) -> Effects:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupShard, "on_loaded", bug)
+        world.restart()
+        world.wait(100)
+        assert world.ask(join_request(), 9).error_code == ErrorCode.NOT_COORDINATOR
+    # A new epoch is a new chance.
+    world.change_partitions(lambda p: p._replace(leader_epoch=p.leader_epoch + 1), "__consumer_offsets")
+    world.wait(100)
+    assert committed(world) == 5
+
+
+def test_a_step_nobody_waits_for_may_be_refused(world: CoordinatorWorld) -> None:
+    before = world.shard()
+
+    def refuse(shard: Any, now: int) -> Effects:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+
+    with pytest.raises(KafkaError, match="GROUP_ID_NOT_FOUND"):
+        world.call(world.groups.tell, "g", refuse)
+    assert world.shard() is before
+
+
+def test_a_partition_that_cannot_be_opened_is_not_coordinated(
+    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its replica is offline: the image says we lead it, but there is no log."""
+    with monkeypatch.context() as patched:
+        patched.setattr(world.replicas, "find", lambda topic, partition: None)
+        world.offsets_topic(generation=1)
+        assert world.ask(join_request(), 9).error_code == ErrorCode.NOT_COORDINATOR
+    world.change_partitions(lambda p: p, "orders")
+    assert world.ask(join_request(), 9).error_code == ErrorCode.MEMBER_ID_REQUIRED, "the next image tries again"
+
+
+def test_a_reply_whose_partition_has_vanished_is_an_error(
+    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member_id = settle(world)
+    monkeypatch.setattr(world.replicas, "find", lambda topic, partition: None)
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == ErrorCode.NOT_COORDINATOR
+
+
 # --- time ---------------------------------------------------------------------------------------------------
 
 
@@ -633,6 +700,17 @@ def test_when_a_broker_stops_everyone_who_waits_is_told_to_look_elsewhere(tmp_pa
     world.stop()
     assert parked.answer().error_code == ErrorCode.NOT_COORDINATOR
     assert world.loop.run_until_complete(asyncio.sleep(3600)) is None, "no timer is left to fire"
+    world.close()
+
+
+def test_replies_that_wait_for_a_commit_end_with_the_broker(tmp_path: Path) -> None:
+    world = CoordinatorWorld(str(tmp_path))
+    world.topic("orders", partitions=3)
+    world.offsets_topic(replicas=(0, 1))
+    asked = world.asks(commit_request({0: 5}), 8)
+    world.stop()
+    assert asked.is_answered
+    assert asked.answer().topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
     world.close()
 
 

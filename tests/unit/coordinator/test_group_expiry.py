@@ -147,6 +147,13 @@ def test_a_subscription_of_no_known_form_is_no_subscription_to_nothing(metadata:
     assert group.shard.groups["g"].subscribed_topics is None
 
 
+def test_an_empty_group_subscribes_to_nothing() -> None:
+    group = world()
+    ids = group.settle("ann")
+    group.leave(ids["ann"])
+    assert group.shard.groups["g"].subscribed_topics == set()
+
+
 def test_a_subscription_of_a_newer_version_is_read_as_far_as_it_is_known() -> None:
     group = world()
     newer = b"\x00\x63" + subscription("orders")[2:] + b"what is to come"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ottla.coordinator.group import offsets as offsets_module
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
@@ -226,6 +227,16 @@ def test_an_offset_that_was_deleted_and_committed_again_is_there() -> None:
     group.commit(7)
     group.fail_over()
     assert group.committed() == 7
+
+
+def test_more_keys_than_are_remembered_are_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets_module, "NAMES_KEPT", 3)
+    group = GroupWorld(topics=("a", "b", "c"))
+    for number in range(40):
+        group.commit(number, group=f"g{number % 5}", topic="abc"[number % 3], partition=number % 2)
+    expected = {(g, t): group.shard.offsets.of(f"g{g}").get(t) for g in range(5) for t in "abc"}
+    group.fail_over()
+    assert {(g, t): group.shard.offsets.of(f"g{g}").get(t) for g in range(5) for t in "abc"} == expected
 
 
 # --- OffsetFetch --------------------------------------------------------------------------------------------

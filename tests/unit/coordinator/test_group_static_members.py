@@ -201,6 +201,19 @@ def test_a_silent_static_member_keeps_its_place_through_a_rebalance() -> None:
     assert {member.member_id for member in group.answers[rejoined].members} == set(static.values())
 
 
+def test_a_silent_static_leader_keeps_its_place_but_not_the_lead() -> None:
+    """Only somebody who joined can make the assignment."""
+    group = GroupWorld()
+    options = {"session_ms": 300_000, "rebalance_ms": 30_000}
+    static = group.settle("one", "two", static=True, **options)
+    assert group.leader() == static["one"]
+    request = group.join(static["two"], instance="two", protocols={"range": subscription("more")}, **options)
+    group.wait(30_000)
+    answer = group.answers[request]
+    assert answer.leader == static["two"]
+    assert {member.member_id for member in answer.members} == set(static.values())
+
+
 def test_a_silent_static_member_is_gone_after_its_session() -> None:
     group = GroupWorld()
     static = group.settle("one", "two", static=True)

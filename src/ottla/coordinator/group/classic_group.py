@@ -239,17 +239,14 @@ class ClassicGroup:
         self._count(member.protocols, 1)
         self.forget_pending(member.member_id)
 
-    def remove(self, member_id: str) -> None:
-        if member_id not in self.members:
-            return
-        member = self.members.pop(member_id)
-        if member.join is not None:
-            self.joined_count -= 1
+    def remove(self, member: Member) -> None:
+        assert member.join is None, f"{member.member_id} waits for an answer"
+        del self.members[member.member_id]
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         self._count(member.protocols, -1)
-        self.has_synced(member_id)
-        if self.leader_id == member_id:
+        self.has_synced(member.member_id)
+        if self.is_leader(member):
             self.leader_id = next(iter(self.members), None)
 
     def replace_static(self, instance_id: str, new_member_id: str) -> Member:

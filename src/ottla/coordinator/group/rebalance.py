@@ -92,7 +92,7 @@ class ClassicRebalance:
         group.initial_delay_left_ms = group.join_deadline = None
         if group.joined_count < len(group.members):
             for member in [m for m in group.members.values() if m.join is None and not m.is_static]:
-                group.remove(member.member_id)
+                group.remove(member)
                 story.note(history.DID_NOT_REJOIN, member.member_id)
         if group.members and not group.elect_joined_leader():
             # Only static members that have not come: keep their places for another round.
@@ -158,7 +158,7 @@ class ClassicRebalance:
         """Takes a member out, and tells it so if it waits. What that means for the rest: `went`."""
         group.begin_story(now)
         waiting = group.unpark(member)
-        group.remove(member.member_id)
+        group.remove(member)
         if waiting is not None:
             effects.reply(waiting.request_id, join_error(ErrorCode.UNKNOWN_MEMBER_ID, waiting.api_version, ""))
         answer_sync(member, ErrorCode.UNKNOWN_MEMBER_ID, effects)
