@@ -7,7 +7,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ottla"
 BASE = ["types", "errors", "config", "clock", "protocol", "assignors", "net"]
 BROKER_CHAIN = [*BASE, "log", "metadata", "replication", "coordinator", "broker"]
-CLIENT_CHAIN = [*BASE, "client", "spark", "cli", "console", "pytest_plugin"]
+CLIENT_CHAIN = [*BASE, "client", "spark", "pipeline", "cli", "console", "pytest_plugin"]
 # What may look further, and why.
 ALLOWED = {
     ("cli/serve.py", "broker"): "starting a broker is this command's job",

@@ -1,0 +1,61 @@
+"""The data source `format("ottla")`: says what Spark can ask for; the work is in source, sink and batch_writer.
+
+Spark pickles these objects and carries them between processes, so they hold options and nothing alive.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from ottla.spark.source_options import SourceOptions
+
+
+class OttlaDataSource(DataSource):
+    """Reads and writes the topics of an Ottla broker or of any Kafka.
+
+    >>> spark.read.format("ottla").option("kafka.bootstrap.servers", "127.0.0.1:9092").option("subscribe", "a").load()
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "ottla"
+
+    def _source_options(self) -> "SourceOptions":
+        from ottla.spark.source_options import SourceOptions
+
+        return SourceOptions.parse(self.options)
+
+    def schema(self) -> StructType:
+        from ottla.spark.source import spark_schema
+
+        return spark_schema(self._source_options())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from ottla.spark.source import BatchReader
+
+        return BatchReader(self._source_options())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from ottla.spark.source import StreamReader
+
+        return StreamReader(self._source_options())
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from ottla.spark.batch_writer import BatchWriter
+        from ottla.spark.sink_options import SinkOptions
+
+        return BatchWriter(SinkOptions.parse(self.options, streaming=False), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from ottla.spark.sink import StreamSink
+        from ottla.spark.sink_options import SinkOptions
+
+        return StreamSink(SinkOptions.parse(self.options, streaming=True), schema)

@@ -1,0 +1,84 @@
+"""A SparkSession with everything in place: Java, the Python of its workers, Arrow, and the format `ottla`."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ottla.errors import OttlaError
+from ottla.spark.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What a stream of micro-batches on one machine wants and Spark does not default to.
+LOCAL_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def session(
+    app_name: str = "ottla", *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """Starts a session, or gives the one that runs, with `format("ottla")` in it.
+
+    Without `master` Spark decides: spark-submit's answer, SPARK_REMOTE, else this machine with all its cores.
+
+    >>> spark = session("orders", master="local[4]", conf={"spark.driver.memory": "2g"})
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise OttlaError("the pipeline needs PySpark 4.2 or newer", "pip install 'ottla[spark]'") from None
+    check_version()
+    remote = bool(os.environ.get("SPARK_REMOTE")) or bool(master and master.startswith("sc://"))
+    builder = SparkSession.builder.appName(app_name)
+    if remote:
+        if master:
+            builder = builder.remote(master)
+    else:
+        prepare_environment()
+        submitted = "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+        if master or not submitted:
+            builder = builder.master(master or "local[*]")
+        if (master or "local").startswith("local"):
+            for name, value in LOCAL_CONF.items():
+                builder = builder.config(name, value)
+    for name, value in (conf or {}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: "SparkSession") -> None:
+    """Makes `format("ottla")` and `format("ottla-database")` known to a session of one's own."""
+    from ottla.spark.database_sink import DatabaseDataSource
+    from ottla.spark.datasource import OttlaDataSource
+
+    spark.dataSource.register(OttlaDataSource)
+    spark.dataSource.register(DatabaseDataSource)
+
+
+def prepare_environment() -> None:
+    """Sets what Spark reads from the environment, where the user has not: JAVA_HOME, PYSPARK_PYTHON."""
+    os.environ["JAVA_HOME"] = java_home()
+    # Else the workers run whatever python3 is on the path, which need not have ottla.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def check_version() -> None:
+    import pyspark
+
+    major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
+    if (major, minor) < (4, 2):
+        raise OttlaError(
+            f"the pipeline needs PySpark 4.2 or newer, and this is {pyspark.__version__}",
+            "pip install --upgrade 'pyspark>=4.2'",
+        )
