@@ -47,6 +47,8 @@ def session(
         if master or not submitted:
             builder = builder.master(master or "local[*]")
         if (master or "local").startswith("local"):
+            # Nothing leaves this machine, so Spark need not look for its address, nor warn about what it finds.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             for name, value in LOCAL_CONF.items():
                 builder = builder.config(name, value)
     for name, value in (conf or {}).items():
