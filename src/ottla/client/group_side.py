@@ -11,7 +11,8 @@ from ottla.assignors.base import Assignor
 from ottla.client.commits import Commits, CommittedLookup
 from ottla.client.coordinator import CoordinatorFinder
 from ottla.client.group_model import CommittedOffset
-from ottla.client.membership import NO_GENERATION, Membership, Stage
+from ottla.client.membership import NO_GENERATION, Membership
+from ottla.client.membership_stage import Stage
 from ottla.client.network import Network
 from ottla.client.positions import Positions
 from ottla.client.rebalance_listener import tell

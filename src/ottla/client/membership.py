@@ -4,7 +4,6 @@ Everything that touches the user's partitions (revoking, assigning, losing them)
 the stages LOST, PREPARING and ASSIGNED wait for it, the others go on by themselves.
 """
 
-import enum
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,6 +21,7 @@ from ottla.client.group_protocol import (
     read_subscriptions,
     sync_request,
 )
+from ottla.client.membership_stage import ALLOWED, FOR_THE_USER, Stage
 from ottla.client.model import error_of
 from ottla.client.polling import Poll, Request
 from ottla.client.settings import ConsumerConfig
@@ -38,35 +38,6 @@ REBALANCE_LANE = "rebalance"
 """JoinGroup and SyncGroup wait for all the others; nothing of ours may wait behind them."""
 METADATA_PATIENCE_MS = 5_000
 """How long a leader waits to learn of the group's topics before it assigns what it knows."""
-
-
-class Stage(enum.Enum):
-    """Where a member is on its way."""
-
-    OUT = "out"
-    LOST = "lost"
-    PREPARING = "preparing"
-    JOINING = "joining"
-    SYNCING = "syncing"
-    ASSIGNED = "assigned"
-    STABLE = "stable"
-    FENCED = "fenced"
-
-
-ALLOWED: dict[Stage, set[Stage]] = {
-    Stage.OUT: {Stage.PREPARING},
-    Stage.PREPARING: {Stage.JOINING, Stage.LOST, Stage.FENCED},
-    Stage.JOINING: {Stage.SYNCING, Stage.LOST, Stage.FENCED},
-    Stage.SYNCING: {Stage.ASSIGNED, Stage.JOINING, Stage.PREPARING, Stage.LOST, Stage.FENCED},
-    Stage.ASSIGNED: {Stage.STABLE, Stage.PREPARING, Stage.LOST, Stage.FENCED},
-    Stage.STABLE: {Stage.PREPARING, Stage.LOST, Stage.FENCED},
-    Stage.LOST: {Stage.JOINING},
-    Stage.FENCED: set(),  # somebody else lives under our group.instance.id: there is no way back
-}
-"""Any stage may also go OUT, when the user unsubscribes or closes."""
-
-FOR_THE_USER = frozenset({Stage.LOST, Stage.PREPARING, Stage.ASSIGNED, Stage.FENCED})
-"""Stages that only a poll() of the user leads out of."""
 
 
 class Membership:

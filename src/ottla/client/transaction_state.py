@@ -1,8 +1,12 @@
 """Where a transactional producer is, and the calls of its user that are under way. Pure."""
 
 import enum
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from ottla.client.transaction_requests import GroupMetadata
 from ottla.errors import KafkaError
+from ottla.types import TopicPartition
 
 
 class State(enum.Enum):
@@ -36,6 +40,14 @@ class Operation:
 
     def finish(self, error: KafkaError | None = None) -> None:
         self.is_done, self.error = True, error
+
+
+class PendingOffsets(NamedTuple):
+    """Offsets of a group that wait to be sent in the transaction."""
+
+    operation: Operation
+    group: GroupMetadata
+    offsets: Mapping[TopicPartition, Any]
 
 
 HINTS = {

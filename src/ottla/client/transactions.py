@@ -6,7 +6,7 @@ the records themselves are the sender's business, which asks here whether a batc
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ottla.client import transaction_requests as requests
 from ottla.client.cluster_view import ClusterView
@@ -15,7 +15,7 @@ from ottla.client.settings import ProducerConfig
 from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal, Verdict, fenced, judge
 from ottla.client.transaction_model import PreparedTransaction
 from ottla.client.transaction_requests import GroupMetadata
-from ottla.client.transaction_state import HINTS, WRITING, Operation, State
+from ottla.client.transaction_state import HINTS, WRITING, Operation, PendingOffsets, State
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
@@ -25,12 +25,6 @@ IMPLICIT_VERSION = 2
 """The transaction.version from which writing to a partition adds it, and each transaction has an epoch of its own."""
 CONCURRENT_BACKOFF_MS = 20
 """The last transaction's markers are still being written: that takes a moment, not a second."""
-
-
-class _Offsets(NamedTuple):
-    operation: Operation
-    group: GroupMetadata
-    offsets: Mapping[TopicPartition, Any]
 
 
 class Transactions:
@@ -77,7 +71,7 @@ class Transactions:
         self._groups: set[str] = set()
         self._new_partitions: set[TopicPartition] = set()
         self._new_groups: set[str] = set()
-        self._offsets: list[_Offsets] = []
+        self._offsets: list[PendingOffsets] = []
         self._needs_new_epoch = False
         """Nobody knows which sequence numbers the brokers have, so the next transaction starts under a new epoch."""
         self._operation: Operation | None = None
@@ -122,7 +116,7 @@ class Transactions:
             return operation
         if not self._adds_implicitly and group.group_id not in self._groups:
             self._new_groups.add(group.group_id)
-        self._offsets.append(_Offsets(operation, group, dict(offsets)))
+        self._offsets.append(PendingOffsets(operation, group, dict(offsets)))
         return operation
 
     def prepare(self) -> Operation:
@@ -402,7 +396,7 @@ class Transactions:
             on_refused=on_refused,
         )
 
-    def _ask_offsets(self, pending: _Offsets) -> Request:
+    def _ask_offsets(self, pending: PendingOffsets) -> Request:
         group_id = pending.group.group_id
         coordinator = self._group_coordinators.get(group_id)
         if coordinator is None:

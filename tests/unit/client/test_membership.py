@@ -10,7 +10,8 @@ from ottla.assignors.choosing import choose_assignors
 from ottla.client.cluster_view import ClusterView
 from ottla.client.coordinator import CoordinatorFinder
 from ottla.client.group_protocol import join_request, read_assignment, read_subscriptions
-from ottla.client.membership import ALLOWED, Membership, Stage
+from ottla.client.membership import Membership
+from ottla.client.membership_stage import ALLOWED, Stage
 from ottla.client.polling import Request
 from ottla.client.settings import ConsumerConfig, build
 from ottla.errors import ErrorCode, KafkaError, OttlaError
