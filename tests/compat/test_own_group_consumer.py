@@ -126,7 +126,9 @@ def test_commits_by_hand(broker: Any, filled: str) -> None:
         found = reader.committed(partitions)
         assert [c.offset if c else None for c in found.values()] == [7, 9, 11, 13]
         assert found[partitions[1]] == CommittedOffset(9, metadata="why")
-        assert done == [({partitions[2]: CommittedOffset(11)}, None)]
+        ((stored, error),) = done
+        assert error is None and stored[partitions[2]].offset == 11
+        assert stored[partitions[2]].leader_epoch >= 0, "of the record before it, which was read here"
         reader.commit()
         assert [c.offset for c in reader.committed(partitions).values() if c] == [25] * 4
         with pytest.raises(KafkaError, match="OFFSET_METADATA_TOO_LARGE"):

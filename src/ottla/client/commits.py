@@ -124,9 +124,9 @@ class Commits:
         self._auto_at = now + self._config.auto_commit_interval_ms
         return True
 
-    def changed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, CommittedOffset]:
+    def changed(self, positions: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, CommittedOffset]:
         """The positions that differ from what is stored."""
-        return {p: CommittedOffset(at) for p, at in positions.items() if self.committed.get(p) != at}
+        return {p: at for p, at in positions.items() if self.committed.get(p) != at.offset}
 
     def forget(self, partitions: Any) -> None:
         """Others commit for these now."""
@@ -293,7 +293,8 @@ class CommittedLookup:
                 if error != ErrorCode.NONE:
                     failure = KafkaError(error, f"{doing}: {partition}")
                 elif p.committed_offset >= 0:
-                    state.move_to(p.committed_offset)
+                    # With the epoch the leader can tell, at the first fetch, whether its log still has our past.
+                    state.move_to(p.committed_offset, epoch=p.committed_leader_epoch)
                 else:
                     self._begin_without(partition, state)
         if failure is not None:

@@ -51,6 +51,8 @@ class FetchedPartition:
         self.end_offset = max(fetch_offset, last.next_offset) if last is not None else fetch_offset
         """Where the next fetch continues."""
         self.last_epoch = last.partition_leader_epoch if last is not None else -1
+        self.epochs = _epochs(self._batches)
+        """Where each leader epoch begins: (offset, epoch), in order."""
         self._aborted = [(first_offset, producer_id) for producer_id, first_offset in aborted]
         heapq.heapify(self._aborted)
         self._aborted_producers: set[int] = set()
@@ -112,3 +114,16 @@ class FetchedPartition:
                     self._aborted_producers.discard(header.producer_id)
             return True
         return header.is_transactional and header.producer_id in self._aborted_producers
+
+
+def _epochs(batches: list[tuple[int, BatchHeader]]) -> list[tuple[int, int]]:
+    """The leader epochs of batches that stand in reverse. They only ever grow: nearly always there is one."""
+    if not batches:
+        return []
+    first, last = batches[-1][1], batches[0][1]
+    begins = [(first.base_offset, first.partition_leader_epoch)]
+    if first.partition_leader_epoch != last.partition_leader_epoch:
+        for _, header in reversed(batches):
+            if header.partition_leader_epoch != begins[-1][1]:
+                begins.append((header.base_offset, header.partition_leader_epoch))
+    return begins

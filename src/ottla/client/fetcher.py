@@ -297,6 +297,7 @@ class Fetcher:
             return
         state.fetch_offset = fetched.end_offset
         state.last_epoch = fetched.last_epoch
+        state.note_epochs(fetched.epochs)
         self._buffer.append((state.turn, fetched))
         self._buffered[partition] += 1
 

@@ -28,7 +28,6 @@ class AsyncGroupConsumer:
     _positions: Positions
     _subscription: Subscription
     _group: GroupSide | None
-    _consumed: Callable[[], dict[TopicPartition, int]]
 
     async def subscribe(
         self,
@@ -78,7 +77,8 @@ class AsyncGroupConsumer:
     ) -> None:
         """Commits everything given out so far, or these offsets, and waits until that is safe.
 
-        An offset is the one of the next record to read: of the last one processed, plus one.
+        An offset is the one of the next record to read: of the last one processed, plus one. The leader epoch of
+        that last one is stored with it, so that whoever goes on there notices if the log has lost it since.
 
         >>> await consumer.commit({("orders", 0): 42})
         """
@@ -139,14 +139,16 @@ class AsyncGroupConsumer:
     def _offsets_to_commit(
         self, offsets: Mapping[PartitionLike, OffsetLike] | None
     ) -> dict[TopicPartition, CommittedOffset]:
+        group = self._group_side()
         if offsets is None:
-            return {partition: CommittedOffset(at) for partition, at in self._consumed().items()}
+            return group.consumed()
         chosen = {}
-        for partition, given in offsets.items():
-            committed = given if isinstance(given, CommittedOffset) else CommittedOffset(given)
+        for like, given in offsets.items():
+            partition = as_partition(like)
+            committed = given if isinstance(given, CommittedOffset) else group.with_epoch(partition, given)
             if committed.offset < 0:
-                raise OttlaError(f"a negative offset for {as_partition(partition)}: {committed.offset}")
-            chosen[as_partition(partition)] = committed
+                raise OttlaError(f"a negative offset for {partition}: {committed.offset}")
+            chosen[partition] = committed
         return chosen
 
 

@@ -229,6 +229,17 @@ class GroupSide:
 
     # --- committing ---------------------------------------------------------------------------------------
 
+    def consumed(self) -> dict[TopicPartition, CommittedOffset]:
+        """How far the user is, as it would be committed."""
+        return {partition: self.with_epoch(partition, at) for partition, at in self._consumed().items()}
+
+    def with_epoch(self, partition: TopicPartition, offset: int) -> CommittedOffset:
+        """An offset to commit, with the leader epoch of the record before it if that one was read here."""
+        state = self._positions.states.get(partition)
+        if state is None or state.position is None or offset > state.position:
+            return CommittedOffset(offset)
+        return CommittedOffset(offset, state.epoch_before(offset))
+
     def add_commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset], timeout_ms: int, on_done: Any = None
     ) -> None:
@@ -292,19 +303,19 @@ class GroupSide:
             return
         if self._subscription.is_automatic and not self.membership.has_generation:
             return
-        self.add_commit(self.commits.changed(self._consumed()), self.config.default_api_timeout_ms)
+        self.add_commit(self.commits.changed(self.consumed()), self.config.default_api_timeout_ms)
 
     def auto_commit_now(self) -> None:
         """Where enable.auto.commit is on: commits what was given out, without waiting."""
         if self.config.enable_auto_commit:
-            self.add_commit(self.commits.changed(self._consumed()), self.config.default_api_timeout_ms)
+            self.add_commit(self.commits.changed(self.consumed()), self.config.default_api_timeout_ms)
 
     async def auto_commit(self, partitions: Iterable[TopicPartition], timeout_ms: int) -> None:
         """Where enable.auto.commit is on: commits these partitions and waits; a failure is logged, not raised."""
         if not self.config.enable_auto_commit:
             return
         chosen = set(partitions)
-        offsets = self.commits.changed({p: at for p, at in self._consumed().items() if p in chosen})
+        offsets = self.commits.changed({p: at for p, at in self.consumed().items() if p in chosen})
         if not offsets:
             return
         try:

@@ -15,12 +15,15 @@ from ottla.protocol.api import ApiKey
 from ottla.types import ZERO_UUID, TopicPartition
 
 RESET_TO = {"earliest": EARLIEST, "latest": LATEST}
+EPOCHS_KEPT = 8
+"""Between what is fetched and what is committed there are hardly ever two."""
 
 
 class PartitionState:
     """Where a consumer is in one partition."""
 
     __slots__ = (
+        "epochs",
         "failures",
         "fetch_offset",
         "high_watermark",
@@ -45,6 +48,8 @@ class PartitionState:
         """The offset of the next record to fetch; runs ahead of the position by what is buffered."""
         self.last_epoch = -1
         """The leader epoch of the last record fetched, by which a broker notices that our log is not its own."""
+        self.epochs: list[tuple[int, int]] = []
+        """Where the leader epochs of what was fetched begin, as (offset, epoch): the last few of them."""
         self.topic_id = ZERO_UUID
         """The topic that the position belongs to; another one may come to have its name."""
         self.is_paused = False
@@ -62,14 +67,27 @@ class PartitionState:
         """A follower near us that the leader pointed to."""
         self.read_replica_until = 0
 
-    def move_to(self, offset: int | None, reset_to: int | None = None) -> None:
+    def move_to(self, offset: int | None, reset_to: int | None = None, epoch: int = -1) -> None:
+        """Goes on at `offset`; `epoch` is the leader epoch of the record before it, where that is known."""
         self.turn += 1
         self.position = offset
         self.fetch_offset = -1 if offset is None else offset
-        self.last_epoch = -1
+        self.last_epoch = epoch
+        self.epochs = [] if offset is None or epoch < 0 else [(offset - 1, epoch)]
         self.reset_to = reset_to
         self.is_resetting = False
         self.retry_at = self.failures = 0
+
+    def note_epochs(self, begins: Iterable[tuple[int, int]]) -> None:
+        """Hears of the leader epochs in what was fetched, in order."""
+        for offset, epoch in begins:
+            if not self.epochs or epoch != self.epochs[-1][1]:
+                self.epochs.append((offset, epoch))
+        del self.epochs[:-EPOCHS_KEPT]
+
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the record before `offset`: what a commit of it says. -1 where it is not known."""
+        return next((epoch for begin, epoch in reversed(self.epochs) if begin < offset), -1)
 
 
 class Positions:

@@ -307,11 +307,10 @@ class Transactions:
 
         what = f"finding the coordinator of {key}"
         group_id = key if key_type == requests.GROUP_KEY else None
-        build = requests.find_coordinator(key, key_type)
         return self._request(
             ANY_NODE,
             ApiKey.FIND_COORDINATOR,
-            build,
+            requests.find_coordinator(key, key_type),
             on_answer,
             what,
             group_id=group_id,

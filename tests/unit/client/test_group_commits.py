@@ -181,9 +181,9 @@ def test_only_what_has_moved_is_committed_by_itself() -> None:
     assert not world.commits.is_auto_due(world.now + 999)
     assert world.commits.is_auto_due(world.now + 1_000) and not world.commits.is_auto_due(world.now + 1_001)
     world.commits.committed = {P0: 5}
-    assert world.commits.changed({P0: 5, P1: 6}) == {P1: CommittedOffset(6)}
+    assert world.commits.changed({P0: CommittedOffset(5), P1: CommittedOffset(6)}) == {P1: CommittedOffset(6)}
     world.commits.forget([P0])
-    assert set(world.commits.changed({P0: 5})) == {P0}
+    assert set(world.commits.changed({P0: CommittedOffset(5)})) == {P0}
 
 
 def test_a_partition_begins_where_the_group_has_committed_or_where_the_reset_says() -> None:

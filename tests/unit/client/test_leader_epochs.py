@@ -1,0 +1,117 @@
+"""Leader epochs: committed with the offset, and named when reading begins there, so that a lost past is noticed."""
+
+from typing import Any
+
+import pytest
+
+from ottla import Admin, Broker, Consumer, Producer
+from ottla.client.commits import CommittedLookup
+from ottla.client.coordinator import CoordinatorFinder
+from ottla.client.fetched import FetchedPartition
+from ottla.client.group_model import CommittedOffset
+from ottla.client.positions import EPOCHS_KEPT, PartitionState
+from ottla.net.backoff import Backoff
+from ottla.protocol.messages.offset_fetch import OffsetFetchResponse
+from ottla.protocol.record_batch import build_batch
+from ottla.testing.consumer_world import ConsumerWorld
+from ottla.types import TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def batch(offset: int, count: int, epoch: int) -> bytes:
+    rows = [(1_000, None, b"v", ()) for _ in range(count)]
+    return build_batch(rows, base_offset=offset, partition_leader_epoch=epoch)
+
+
+def test_a_fetch_tells_where_each_epoch_begins() -> None:
+    data = batch(5, 2, 3) + batch(7, 1, 3) + batch(8, 2, 4) + batch(12, 1, 6)
+    assert FetchedPartition(T0, memoryview(data), 6).epochs == [(5, 3), (8, 4), (12, 6)]
+    assert FetchedPartition(T0, memoryview(batch(5, 2, 3)), 5).epochs == [(5, 3)]
+
+
+def test_a_position_has_the_epoch_of_the_record_before_it() -> None:
+    state = PartitionState()
+    state.move_to(6)
+    assert state.epoch_before(6) == -1, "nothing was read yet"
+    state.note_epochs([(5, 3), (8, 4)])
+    state.note_epochs([(10, 4), (12, 6)])
+    found = {offset: state.epoch_before(offset) for offset in (5, 6, 8, 9, 12, 13)}
+    assert found == {5: -1, 6: 3, 8: 3, 9: 4, 12: 4, 13: 6}
+    state.move_to(20, epoch=7)
+    assert (state.epoch_before(20), state.last_epoch) == (7, 7)
+    state.note_epochs((100 + epoch, epoch) for epoch in range(8, 100))
+    assert len(state.epochs) == EPOCHS_KEPT and state.epoch_before(10**9) == 99
+
+
+def test_reading_begins_with_the_epoch_that_was_committed() -> None:
+    """The leader answers with the end of that epoch if its log went another way, and reading goes on from there."""
+    world = ConsumerWorld(group_id="g")
+    coordinator = CoordinatorFinder("g", world.view, backoff=Backoff(100, 1_000))
+    coordinator._node_id = 1
+    lookup = CommittedLookup(world.config, world.positions, coordinator, backoff=Backoff(100, 1_000))
+    lookup.begin(T0)
+    (request,) = lookup.poll(world.now).requests
+    part = OffsetFetchResponse.OffsetFetchResponsePartitions(
+        partition_index=0, committed_offset=2, committed_leader_epoch=3, metadata=""
+    )
+    topic = OffsetFetchResponse.OffsetFetchResponseTopics(name="t", partitions=[part])
+    group = OffsetFetchResponse.OffsetFetchResponseGroup(group_id="g", topics=[topic])
+    request.on_response(OffsetFetchResponse(groups=[group]), 9, world.now)
+    world.logs[T0].append("a", "b", "c", epoch=3)
+    world.exchange()
+    asked = world.asked[-1].topics[0].partitions[0]
+    assert (asked.fetch_offset, asked.last_fetched_epoch) == (2, 3)
+    assert world.take() == ["c"]
+
+
+@pytest.fixture
+def mortal(topic: str) -> Any:
+    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topic(topic, partitions=1)
+        yield broker
+
+
+def write(bootstrap: str, topic: str, numbers: range) -> None:
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for number in numbers:
+            producer.send(topic, f"{number}")
+
+
+def read(reader: Consumer, count: int) -> list[int]:
+    found: list[int] = []
+    for _ in range(200):
+        found += [int(record.value or b"") for record in reader.poll(200)]
+        if len(found) >= count:
+            break
+    return found
+
+
+def test_commits_carry_the_epoch_and_a_log_that_lost_records_is_noticed(mortal: Any, topic: str) -> None:
+    """The broker leads in a new epoch after each start. A commit of the old one beyond its end was of lost records."""
+    place, settings = TopicPartition(topic, 0), {"bootstrap_servers": mortal.bootstrap, "group_id": topic}
+    write(mortal.bootstrap, topic, range(5))
+    with (
+        Consumer(None, **settings, auto_offset_reset="earliest") as reader,
+        Admin(bootstrap_servers=mortal.bootstrap) as admin,
+    ):
+        reader.subscribe([topic])
+        assert read(reader, 5) == list(range(5))
+        reader.commit()
+        first = admin.list_group_offsets(topic)[place]
+        assert first.offset == 5 and first.leader_epoch >= 0
+        reader.commit({place: 3})
+        assert admin.list_group_offsets(topic)[place] == CommittedOffset(3, first.leader_epoch)
+        reader.commit({place: 99})
+        assert admin.list_group_offsets(topic)[place] == CommittedOffset(99), "nobody here has read that far"
+    mortal.restart()
+    write(mortal.bootstrap, topic, range(5, 12))
+    with Admin(bootstrap_servers=mortal.bootstrap) as admin:
+        # As if 5 to 8 of the old epoch had been read and committed, and were then lost with the old leader.
+        admin.alter_group_offsets(topic, {place: CommittedOffset(9, first.leader_epoch)})
+        with Consumer(None, **settings, auto_offset_reset="latest") as reader:
+            reader.subscribe([topic])
+            assert read(reader, 7) == list(range(5, 12)), "what took their place is read, and nothing skipped"
+            reader.commit()
+        assert admin.list_group_offsets(topic)[place].leader_epoch > first.leader_epoch
