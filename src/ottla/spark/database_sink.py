@@ -1,0 +1,226 @@
+"""The data source `format("ottla-database")`: rows into a table of SQLite or PostgreSQL, exactly once.
+
+Rows and the note of how far the stream has come are one database transaction, so a batch is there as a whole or not
+at all, and a batch that Spark runs again is not written again. How: see database_ledger.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from ottla.clock import system_clock
+from ottla.errors import ConfigError, OttlaError
+from ottla.spark import database_ledger as ledger
+from ottla.spark.database_connections import Database, connect
+from ottla.spark.database_options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, DatabaseOptions
+from ottla.spark.database_rows import rows_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
+
+
+class DatabaseDataSource(DataSource):
+    """Writes streams and DataFrames into a table.
+
+    >>> query = orders.writeStream.format("ottla-database").option("url", "sqlite:///shop.db")
+    ...     .option("table", "orders").option("checkpointLocation", "checkpoints/orders").start()
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "ottla-database"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        with explained():
+            options = DatabaseOptions.parse(self.options)
+            return BatchDatabaseWriter(options, schema, overwrite, prepared(options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        with explained():
+            options = DatabaseOptions.parse(self.options)
+            if overwrite and options.delivery != EXACTLY_ONCE:
+                raise ConfigError(
+                    f"output mode complete replaces the table in one transaction, which delivery={options.delivery} "
+                    "does not have",
+                    "Use delivery=exactly-once, or output mode append or update.",
+                )
+            return StreamDatabaseWriter(options, schema, overwrite, prepared(options, schema))
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What one attempt of a task did: its token, and how many rows lie under it in the staging table."""
+
+    sink: str
+    batch_id: int
+    attempt: str
+    rows: int
+
+
+class StreamDatabaseWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a query."""
+
+    def __init__(self, options: DatabaseOptions, schema: StructType, overwrite: bool, target: ledger.Target) -> None:
+        self.options = options
+        self.schema = schema
+        self.overwrite = overwrite
+        self.target = target
+
+    def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> WriterCommitMessage:
+        """On a task: puts its rows where they wait for the driver's decision."""
+        context = TaskContext.get()
+        assert context is not None
+        sink, batch_id = context.getLocalProperty(QUERY_ID), int(context.getLocalProperty(BATCH_ID) or 0)
+        assert sink is not None
+        attempt = f"{batch_id}-{context.partitionId():06d}-{context.attemptNumber()}-{uuid.uuid4().hex}"
+        with explained(), contextlib.closing(connect(self.options)) as database:
+            rows = 0
+            if self._may_write(database, sink, batch_id, context.partitionId()):
+                rows = write_rows(database, self, iterator, sink, batch_id, attempt)
+        return Staged(sink, batch_id, attempt, rows)
+
+    def _may_write(self, database: Database, sink: str, batch_id: int, task: int) -> bool:
+        if self.options.delivery == AT_LEAST_ONCE:
+            return True
+        # A batch that is run again and is in the target already needs no second copy, not even in staging.
+        if ledger.last_batch(database, self.target, sink) >= batch_id:
+            return False
+        return self.options.delivery == EXACTLY_ONCE or ledger.claim(database, self.target, sink, batch_id, task)
+
+    def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
+        """On the driver: makes the batch visible. Spark may ask twice."""
+        staged = [message for message in messages if isinstance(message, Staged)]
+        if not staged:
+            return
+        sink = staged[0].sink
+        positions = source_positions(self.options.checkpoint_location, batchId)
+        with explained(), contextlib.closing(connect(self.options)) as database:
+            if self.options.delivery == EXACTLY_ONCE:
+                ledger.move(
+                    database,
+                    self.target,
+                    sink,
+                    batchId,
+                    {message.attempt: message.rows for message in staged},
+                    replace=self.overwrite,
+                    positions=positions,
+                    now_ms=system_clock(),
+                )
+                return
+            rows = sum(message.rows for message in staged)
+            with database.transaction():
+                ledger.note(database, self.target, sink, batchId, rows, positions, system_clock())
+
+    def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
+        """On the driver, also after a commit that failed late: only attempts that were not moved have rows left."""
+        forget(self.options, self.target, messages)
+
+
+class BatchDatabaseWriter(DataSourceArrowWriter):
+    """Writes one DataFrame: all of it or nothing, and with mode("overwrite") instead of what was there."""
+
+    def __init__(self, options: DatabaseOptions, schema: StructType, overwrite: bool, target: ledger.Target) -> None:
+        if options.delivery == AT_MOST_ONCE:
+            raise ConfigError(
+                "delivery=at-most-once is for streams: a batch write that fails has written nothing",
+                "Leave the option out.",
+            )
+        self.options = options
+        self.schema = schema
+        self.overwrite = overwrite
+        self.target = target
+        # Made on the driver and carried to the tasks.
+        self.job = f"job-{uuid.uuid4().hex}"
+
+    def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        attempt = f"{self.job}-{context.partitionId():06d}-{context.attemptNumber()}-{uuid.uuid4().hex[:8]}"
+        with explained(), contextlib.closing(connect(self.options)) as database:
+            return Staged(self.job, 0, attempt, write_rows(database, self, iterator, self.job, 0, attempt))
+
+    def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
+        if self.options.delivery == AT_LEAST_ONCE and not self.overwrite:
+            return
+        attempts = {message.attempt: message.rows for message in messages if isinstance(message, Staged)}
+        with explained(), contextlib.closing(connect(self.options)) as database:
+            ledger.move_job(database, self.target, self.job, attempts, replace=self.overwrite)
+
+    def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
+        forget(self.options, self.target, messages)
+
+
+def write_rows(
+    database: Database,
+    writer: StreamDatabaseWriter | BatchDatabaseWriter,
+    batches: "Iterator[pyarrow.RecordBatch]",
+    sink: str,
+    batch_id: int,
+    attempt: str,
+) -> int:
+    """Writes a task's rows, one transaction for each record batch; gives how many there were."""
+    count = 0
+    staging = writer.options.delivery == EXACTLY_ONCE or writer.overwrite
+    for batch in batches:
+        rows = rows_of(batch, writer.schema, database.dialect)
+        if staging:
+            count += ledger.stage(database, writer.target, sink, batch_id, attempt, rows, count)
+        else:
+            count += ledger.write_directly(database, writer.target, rows)
+    return count
+
+
+def forget(options: DatabaseOptions, target: ledger.Target, messages: "Sequence[WriterCommitMessage | None]") -> None:
+    tokens = [message.attempt for message in messages if isinstance(message, Staged) and message.rows]
+    if tokens:
+        with explained(), contextlib.closing(connect(options)) as database:
+            ledger.drop_attempts(database, target, tokens)
+
+
+def prepared(options: DatabaseOptions, schema: StructType) -> ledger.Target:
+    with contextlib.closing(connect(options)) as database:
+        return ledger.prepare(database, options, schema)
+
+
+def source_positions(checkpoint: str | None, batch_id: int) -> str | None:
+    """What Spark has planned this batch to end at, as it wrote it down before the batch ran: one line a source.
+
+    Known where the checkpoint is a directory that the driver sees as a file.
+    """
+    if checkpoint is None:
+        return None
+    parts = urlsplit(checkpoint)
+    if parts.scheme not in ("", "file"):
+        return None
+    plan = Path(unquote(parts.path) if parts.scheme else checkpoint) / "offsets" / str(batch_id)
+    try:
+        lines = plan.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return "\n".join(lines[2:]) or None
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Lets the cure travel with the cause: Spark carries an error as the text of its traceback."""
+    try:
+        yield
+    except OttlaError as error:
+        if error.hint and error.hint not in getattr(error, "__notes__", ()):
+            error.add_note(error.hint)
+        raise
