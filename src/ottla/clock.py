@@ -11,6 +11,10 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+system_clock_ns = time.time_ns
+"""The same time in nanoseconds, as a function of the interpreter's own: a tenth of a Python call."""
+
+
 def monotonic() -> float:
     """Seconds that never jump, for measuring how long something took."""
     return time.monotonic()

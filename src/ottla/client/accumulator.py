@@ -1,11 +1,11 @@
 """Records into batches: the one object that a user's thread and the network's both touch."""
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
 
-from ottla.client.delivery import BatchOutcome, Delivery
+from ottla.client.delivery import BatchOutcome, Delivery, Intake, Lane, OpenBatch, TopicLanes
 from ottla.client.model import Headers
+from ottla.clock import Clock, system_clock, system_clock_ns
 from ottla.protocol.record_batch import HEADER_SIZE, Codec, build_batch
 from ottla.types import TopicPartition
 
@@ -22,7 +22,7 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
     return size
 
 
-class ProducerBatch:
+class ProducerBatch(OpenBatch):
     """Records for one partition that are stored together or not at all, and how far they have come."""
 
     __slots__ = (
@@ -30,29 +30,22 @@ class ProducerBatch:
         "base_sequence",
         "created_at",
         "encoded",
-        "is_full",
         "maybe_appended",
         "order",
-        "outcome",
         "partition",
         "producer_epoch",
         "producer_id",
-        "records",
         "retry_at",
         "sent_sequence",
-        "size_bytes",
     )
 
     def __init__(self, partition: TopicPartition, order: tuple[int, ...]) -> None:
+        super().__init__(BatchOutcome(partition))
         self.partition = partition
         self.order = order
         """Counts the batches of a partition, so that retried ones go back to their place; (3, 0) is a half of (3,)."""
         self.created_at = -1
         """Set when the network first sees the batch: a user's thread cannot tell the loop's time."""
-        self.records: list[tuple[int, bytes | None, bytes | None, Headers]] = []
-        self.size_bytes = HEADER_SIZE
-        self.is_full = False
-        self.outcome = BatchOutcome(partition)
         self.attempts = 0
         self.retry_at = 0
         self.producer_id = -1
@@ -90,25 +83,34 @@ class ProducerBatch:
         return self.encoded
 
 
-class Accumulator:
-    """Holds what waits to be sent, by partition, within `buffer.memory`."""
+class Accumulator(Intake):
+    """Holds what waits to be sent, by partition, within `buffer.memory`.
 
-    def __init__(self, *, batch_size: int, linger_ms: int, buffer_memory: int, wake: Callable[[], None]) -> None:
+    Records that need nothing special take the short way, `take_in`; this class has the long one, and the network's
+    side. A step of the short way may come between any two lines here: what it touches (the room in the buffer, a
+    batch that is not full, the refusal) is changed by steps of the intake only.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        linger_ms: int,
+        buffer_memory: int,
+        wake: Callable[[], None],
+        clock: Clock = system_clock,
+    ) -> None:
         """`wake` tells the network that there is something to look at; it is called once or twice a batch."""
+        super().__init__(batch_size, buffer_memory, clock, system_clock_ns if clock is system_clock else None)
         self._wake = wake
-        self.batch_size = batch_size
         self.linger_ms = linger_ms
-        self.buffer_memory = buffer_memory
-        self.buffered_bytes = 0
         self.is_flushing = False
         """While set, nothing lingers."""
-        self.refusal: Exception | None = None
-        """While set, every record is refused with it: there is no transaction it could belong to."""
         self.unfinished: set[ProducerBatch] = set()
         """Batches that are neither stored nor failed, whether they wait or are under way."""
+        self._stopped_by: Exception | None = None
         self._lock = threading.Lock()
-        self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
-        self._orders: dict[TopicPartition, int] = {}
+        self._lanes: dict[TopicPartition, Lane] = {}
 
     # --- the user's side ----------------------------------------------------------------------------------
 
@@ -122,47 +124,59 @@ class Accumulator:
         size_bytes: int,
     ) -> Delivery | None:
         """Adds a record to its partition's last batch, or None while `buffer.memory` is used up. Any thread."""
-        self._lock.acquire()  # not `with`: every record comes by, and that would cost twice as much
-        try:
+        row = (timestamp, key, value, headers)
+        wake = False
+        with self._lock:
             if self.refusal is not None:
                 raise self.refusal.with_traceback(None)
-            # A record that alone exceeds the buffer goes in once the buffer is empty.
-            if self.buffered_bytes + size_bytes > self.buffer_memory and self.buffered_bytes:
+            if not self.reserve(size_bytes):
                 return None
-            self.buffered_bytes += size_bytes
-            queue = self._queues.get(partition)
-            if queue is None:
-                queue = self._queues[partition] = deque()
-            wake = False
-            if queue and not (batch := queue[-1]).is_full and batch.size_bytes + size_bytes <= self.batch_size:
-                batch.size_bytes += size_bytes
-            else:
-                if queue:
-                    queue[-1].is_full = True
-                batch = self._new_batch(partition)
-                batch.size_bytes += size_bytes
-                queue.append(batch)
+            lane = self._lane(partition)
+            delivery = None
+            if lane.queue and not lane.queue[-1].is_full:
+                batch = lane.queue[-1]
+                delivery = self.put(batch, row, size_bytes)
+            if delivery is None:
+                if lane.queue:
+                    lane.queue[-1].is_full = True
+                batch = self._new_batch(lane)
+                delivery = self.put(batch, row, size_bytes)
+                assert delivery is not None, "an empty batch takes any record"
+                lane.queue.append(batch)
+                lane.open_batch = batch
                 wake = True
-            records = batch.records
-            index = len(records)
-            records.append((timestamp, key, value, headers))
             if batch.size_bytes >= self.batch_size:
                 batch.is_full = wake = True
-        finally:
-            self._lock.release()
         if wake:
             self._wake()
-        return Delivery(batch.outcome, index, timestamp)
+        return delivery
+
+    def open_topic(self, topic: str, partitions: tuple[TopicPartition, ...]) -> TopicLanes:
+        """Lets records for a topic, as it is now, take the short way."""
+        with self._lock:
+            lanes = TopicLanes(partitions, [self._lane(partition) for partition in partitions])
+            self.topics[topic] = lanes
+            return lanes
 
     def refuse(self, refusal: Exception | None) -> None:
         """Takes no more records; those that were taken before are all in `unfinished`. None takes them again."""
         with self._lock:
-            self.refusal = refusal
+            super().refuse(self._stopped_by or refusal)
 
-    def _new_batch(self, partition: TopicPartition) -> ProducerBatch:
-        order = self._orders.get(partition, 0)
-        self._orders[partition] = order + 1
-        batch = ProducerBatch(partition, (order,))
+    def stop(self, reason: Exception) -> None:
+        """Takes no more records, for good."""
+        self._stopped_by = self._stopped_by or reason
+        self.refuse(reason)
+
+    def _lane(self, partition: TopicPartition) -> Lane:
+        lane = self._lanes.get(partition)
+        if lane is None:
+            lane = self._lanes[partition] = Lane(partition)
+        return lane
+
+    def _new_batch(self, lane: Lane) -> ProducerBatch:
+        batch = ProducerBatch(lane.partition, (lane.next_order,))
+        lane.next_order += 1
         self.unfinished.add(batch)
         return batch
 
@@ -171,22 +185,25 @@ class Accumulator:
     def partitions(self, now: int) -> list[TopicPartition]:
         """The partitions for which something waits."""
         with self._lock:
-            waiting = [partition for partition, queue in self._queues.items() if queue]
-            for partition in waiting:
-                for batch in reversed(self._queues[partition]):
+            waiting = []
+            for partition, lane in self._lanes.items():
+                if not lane.queue:
+                    continue
+                waiting.append(partition)
+                for batch in reversed(lane.queue):
                     if batch.created_at >= 0:
                         break
                     batch.created_at = now
             return waiting
 
     def head(self, partition: TopicPartition) -> ProducerBatch | None:
-        queue = self._queues.get(partition)
-        return queue[0] if queue else None
+        lane = self._lanes.get(partition)
+        return lane.queue[0] if lane is not None and lane.queue else None
 
     def ready_at(self, partition: TopicPartition, memory_is_short: bool) -> int:
         """When the first batch of a partition may go: its retry is due, and it is full or has lingered."""
-        queue = self._queues[partition]
-        batch = queue[0]
+        queue = self._lanes[partition].queue
+        batch: ProducerBatch = queue[0]
         if batch.is_full or batch.attempts or self.is_flushing or memory_is_short or len(queue) > 1:
             return batch.retry_at
         return max(batch.retry_at, batch.created_at + self.linger_ms)
@@ -194,8 +211,9 @@ class Accumulator:
     def take(self, partition: TopicPartition, now: int) -> ProducerBatch:
         """Takes the first batch out for sending; no record joins it any more."""
         with self._lock:
-            batch = self._queues[partition].popleft()
-            batch.is_full = True
+            lane = self._lanes[partition]
+            batch: ProducerBatch = lane.queue.popleft()
+            self.close_batch(lane, batch)
             if batch.created_at < 0:
                 batch.created_at = now
             return batch
@@ -206,7 +224,7 @@ class Accumulator:
             self._insert(batch)
 
     def _insert(self, batch: ProducerBatch) -> None:
-        queue = self._queues[batch.partition]
+        queue = self._lanes[batch.partition].queue
         position = 0
         while position < len(queue) and queue[position].order < batch.order:
             position += 1
@@ -220,22 +238,25 @@ class Accumulator:
     def queued(self, partition: TopicPartition) -> list[ProducerBatch]:
         """Everything that waits for a partition, also what a user's thread has added this very moment."""
         with self._lock:
-            return list(self._queues.get(partition, ()))
+            return list(self._lanes[partition].queue) if partition in self._lanes else []
 
     def take_late(self, partition: TopicPartition, deadline: int) -> list[ProducerBatch]:
         """Takes out the batches that were there at `deadline` already."""
         with self._lock:
-            queue = self._queues[partition]
-            late = [batch for batch in queue if 0 <= batch.created_at <= deadline]
+            lane = self._lanes[partition]
+            late = [batch for batch in lane.queue if 0 <= batch.created_at <= deadline]
             for batch in late:
-                queue.remove(batch)
+                self.close_batch(lane, batch)
+                lane.queue.remove(batch)
             return late
 
     def drop(self, batches: Iterable[ProducerBatch]) -> None:
         """Takes batches out that will never be sent."""
         with self._lock:
             for batch in batches:
-                self._queues[batch.partition].remove(batch)
+                lane = self._lanes[batch.partition]
+                self.close_batch(lane, batch)
+                lane.queue.remove(batch)
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """A batch that was too large, as two halves that wait in its place."""
@@ -260,5 +281,5 @@ class Accumulator:
     def finish(self, batch: ProducerBatch) -> None:
         """Gives the memory back, once a batch is stored or has failed."""
         with self._lock:
-            self.buffered_bytes -= batch.size_bytes - HEADER_SIZE
+            self.give_back(batch.size_bytes - HEADER_SIZE)
             self.unfinished.discard(batch)

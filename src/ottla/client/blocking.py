@@ -200,6 +200,7 @@ class Producer(Transactional, _Blocking):
     def __init__(self, settings: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         super().__init__()
         self._async = AsyncProducer(settings, **keywords)
+        self._take_in = self._async._accumulator.take_in
         self.config = self._async.config
 
     def send(
@@ -215,6 +216,10 @@ class Producer(Transactional, _Blocking):
         """Hands a record over; waits only for room and for the topic. Crosses to the loop once a batch."""
         if self._process is not _io.process:
             self._check_process()
+        if timestamp is None and headers is None:
+            delivery = self._take_in(topic, value, key, partition)
+            if delivery is not None:
+                return delivery
         delivery = self._async._append(topic, value, key, partition, timestamp, headers)
         if delivery is not None:
             return delivery

@@ -1,42 +1,10 @@
 """Which partition a record goes to: by its key as the Java client does, or sticky without one. Pure."""
 
-import functools
 from collections.abc import Callable, Sequence
 
-_M = 0x5BD1E995
-_MASK = 0xFFFFFFFF
+from ottla.client.delivery import Sticky, murmur2, partition_for_key
 
-
-def murmur2(data: bytes) -> int:
-    """The 32-bit MurmurHash2 with Kafka's seed, unsigned.
-
-    >>> hex(murmur2(b"21"))
-    '0xc5f2f8ec'
-    """
-    length = len(data)
-    h = 0x9747B28C ^ length
-    whole = length & ~3
-    for i in range(0, whole, 4):
-        k = int.from_bytes(data[i : i + 4], "little") * _M & _MASK
-        k = (k ^ k >> 24) * _M & _MASK
-        h = (h * _M & _MASK) ^ k
-    if whole < length:
-        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
-    h = (h ^ h >> 13) * _M & _MASK
-    return h ^ h >> 15
-
-
-@functools.lru_cache(maxsize=16_384)
-def _positive_hash(key: bytes) -> int:
-    return murmur2(key) & 0x7FFFFFFF
-
-
-def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition that every Kafka client written in Java picks for this key.
-
-    Keys come again and again, so their hashes are remembered: the hash itself costs microseconds in Python.
-    """
-    return _positive_hash(key) % partition_count
+__all__ = ["StickyPartitioner", "murmur2", "partition_for_key"]
 
 
 class StickyPartitioner:
@@ -52,19 +20,23 @@ class StickyPartitioner:
         self._batch_size = max(1, batch_size)
         self._choose = choose
         self._available = available
-        self._current: dict[str, list[int]] = {}  # topic -> [partition, bytes it has had]
+        self._current: dict[str, Sticky] = {}
 
     def partition(self, topic: str, size_bytes: int) -> int:
         """The partition for a record of this size."""
         current = self._current.get(topic)
-        if current is None or current[1] >= self._batch_size:
+        if current is None or current.bytes_left <= 0:
             candidates = self._available(topic)
             if current is not None and len(candidates) > 1:
-                candidates = [partition for partition in candidates if partition != current[0]]
-            current = self._current[topic] = [self._choose(candidates), 0]
-        current[1] += size_bytes
-        return current[0]
+                candidates = [partition for partition in candidates if partition != current.partition]
+            current = self._current[topic] = Sticky(self._choose(candidates), self._batch_size)
+        current.bytes_left -= size_bytes
+        return current.partition
+
+    def find_current(self, topic: str) -> Sticky | None:
+        """What `partition` goes by, until it chooses another: a record that takes a shorter way counts there, too."""
+        return self._current.get(topic)
 
     def forget(self, topic: str) -> None:
-        """Chooses afresh for the next record, because the partition in use has lost its leader."""
+        """Chooses afresh for the next record, because the topic is not what it was."""
         self._current.pop(topic, None)

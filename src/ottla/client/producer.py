@@ -48,11 +48,14 @@ class AsyncProducer(AsyncTransactional):
         )
         self._clock = clock
         self._accumulator = Accumulator(
-            batch_size=self.config.batch_size,
+            # A batch that no request may carry would be of no use.
+            batch_size=min(self.config.batch_size, self.config.max_request_size),
             linger_ms=self.config.linger_ms,
             buffer_memory=self.config.buffer_memory,
             wake=self._network.wake,
+            clock=clock,
         )
+        self._accumulator.known_partitions = self._network.view.partitions
         self._sender = Sender(
             self.config,
             self._accumulator,
@@ -92,6 +95,10 @@ class AsyncProducer(AsyncTransactional):
         Text is sent as UTF-8. Records with equal keys go to the same partition; records without a key fill
         one partition's batch after the other's.
         """
+        if timestamp is None and headers is None:
+            delivery = self._accumulator.take_in(topic, value, key, partition)
+            if delivery is not None:
+                return delivery
         delivery = self._append(topic, value, key, partition, timestamp, headers)
         if delivery is not None:
             return delivery
@@ -140,7 +147,7 @@ class AsyncProducer(AsyncTransactional):
         timestamp: int | None,
         headers: HeadersLike,
     ) -> Delivery | None:
-        # Every record comes through here, so the usual case (bytes, no headers) takes the shortest way.
+        """The long way into a batch, for whatever `take_in` left."""
         if self._sender.fatal_error is not None:
             raise self._sender.fatal_error
         if self._closing:
@@ -159,11 +166,16 @@ class AsyncProducer(AsyncTransactional):
             if self._accumulator.refusal is not None:
                 raise self._accumulator.refusal.with_traceback(None)
             return None
+        lanes = self._accumulator.topics.get(topic)
+        if lanes is None or lanes.partitions is not partitions:
+            self._sticky.forget(topic)
+            lanes = self._accumulator.open_topic(topic, partitions)
         if partition is None:
             if key is not None:
                 partition = partition_for_key(key, len(partitions))
             else:
                 partition = self._sticky.partition(topic, size_bytes)
+                lanes.sticky = self._sticky.find_current(topic)
         elif not 0 <= partition < len(partitions):
             detail = f"topic {topic} has partitions 0 to {len(partitions) - 1}, not {partition}"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
@@ -252,6 +264,7 @@ class AsyncProducer(AsyncTransactional):
         if self._closing:
             return
         self._closing = True
+        self._accumulator.stop(OttlaError("this producer is closed", "Make a new one."))
         try:
             if timeout_ms != 0:
                 await self._end_at_close(timeout_ms)

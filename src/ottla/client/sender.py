@@ -81,7 +81,7 @@ class Sender:
         poll = Poll()
         partitions = self._accumulator.partitions(now)
         if self.transactions is not None and self.transactions.state is State.FATAL:
-            self.fatal_error = self.transactions.error
+            self._become_fatal(self.transactions.error)
         if self.fatal_error is not None:
             self._fail_everything(partitions, self.fatal_error)
             return poll
@@ -360,9 +360,10 @@ class Sender:
 
     # --- the end ------------------------------------------------------------------------------------------
 
-    def _become_fatal(self, error: KafkaError) -> None:
-        if self.fatal_error is None:
+    def _become_fatal(self, error: KafkaError | None) -> None:
+        if self.fatal_error is None and error is not None:
             self.fatal_error = error
+            self._accumulator.stop(error)
 
     def abandon(self, error: KafkaError) -> None:
         """Fails whatever is not stored yet, because the producer closes. Answers that still come are ignored."""

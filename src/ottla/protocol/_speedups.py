@@ -15,19 +15,22 @@ from typing import Any
 from ottla.protocol import _pure
 
 
-def _compiled_kernels() -> ModuleType | None:
-    """The kernels as an extension, or None. `_kernels.py` itself is never run: only Cython gives it speed."""
+def find_compiled(name: str, interface: int) -> ModuleType | None:
+    """A module as an extension, or None. A source of that name is never run here: only a compiler gives it speed."""
     if os.environ.get("OTTLA_PURE", "") not in ("", "0"):
         return None
-    name = f"{__package__}._kernels"
-    spec = PathFinder.find_spec(name, sys.modules[__package__].__path__)
+    spec = PathFinder.find_spec(name, sys.modules[name.rpartition(".")[0]].__path__)
     if spec is None or not isinstance(spec.loader, ExtensionFileLoader):
         return None
     try:
-        kernels = importlib.import_module(name)
+        found = importlib.import_module(name)
     except ImportError:
         return None
-    return kernels if getattr(kernels, "INTERFACE", None) == _pure.INTERFACE else None
+    return found if getattr(found, "INTERFACE", None) == interface else None
+
+
+def _compiled_kernels() -> ModuleType | None:
+    return find_compiled(f"{__package__}._kernels", _pure.INTERFACE)
 
 
 def _checksum() -> Callable[..., int]:

@@ -300,14 +300,14 @@ def test_a_gap_is_fatal_and_later_sends_fail() -> None:
     world.settle()
     # An unclean election: the new leader's log is another one, where this producer is at 7.
     world.broker.producers[TopicPartition("t", 0), 1001] = (0, [Stored(7, 7, 0)])
-    delivery = world.send("b")
+    delivery, behind = world.send("b"), world.send("c")
     world.settle()
     error = delivery.exception()
     assert error is not None and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert world.sender.fatal_error is error
-    later = world.send("c")
-    world.poll()
-    assert later.exception() is error
+    assert world.sender.fatal_error is error and behind.exception() is not None
+    with pytest.raises(KafkaError) as later:
+        world.send("d")
+    assert later.value is error
 
 
 def test_when_a_batch_is_refused_those_behind_it_move_up() -> None:

@@ -1,0 +1,80 @@
+# The C types of intake.py, for its build as _intake. Names here are those of the source; nothing else is said.
+cimport cython
+
+
+cdef class BatchOutcome:
+    cdef readonly object partition
+    cdef readonly bint is_done
+    cdef readonly object error
+    cdef readonly long long base_offset
+    cdef readonly long long log_append_time_ms
+    cdef object _record_errors
+    cdef object _parts
+    cdef object _callbacks
+
+
+cdef class Delivery:
+    cdef BatchOutcome _outcome
+    cdef Py_ssize_t _index
+    cdef long long _timestamp
+
+
+@cython.locals(
+    length=Py_ssize_t, i=Py_ssize_t, h="unsigned long long", k="unsigned long long"
+)
+cpdef unsigned long long murmur2(bytes data)
+
+cpdef Py_ssize_t partition_for_key(bytes key, Py_ssize_t partition_count)
+
+
+cdef class OpenBatch:
+    cdef public BatchOutcome outcome
+    cdef public list records
+    cdef public Py_ssize_t size_bytes
+    cdef public bint is_full
+
+
+cdef class Lane:
+    cdef readonly object partition
+    cdef readonly object queue
+    cdef public OpenBatch open_batch
+    cdef public Py_ssize_t next_order
+
+
+cdef class Sticky:
+    cdef readonly Py_ssize_t partition
+    cdef public Py_ssize_t bytes_left
+
+
+cdef class TopicLanes:
+    cdef readonly tuple partitions
+    cdef readonly list lanes
+    cdef public Sticky sticky
+
+
+cdef class Intake:
+    cdef readonly Py_ssize_t batch_size
+    cdef readonly Py_ssize_t buffer_memory
+    cdef readonly Py_ssize_t buffered_bytes
+    cdef readonly object clock
+    cdef readonly object clock_ns
+    cdef readonly object refusal
+    cdef public dict known_partitions
+    cdef readonly dict topics
+    cdef object guard
+
+    @cython.locals(
+        timestamp="long long", delivery=Delivery, lanes=TopicLanes, lane=Lane, batch=OpenBatch,
+        size_bytes=Py_ssize_t, count=Py_ssize_t, index=Py_ssize_t, sticky=Sticky, row=tuple,
+    )
+    cdef Delivery _take_in(self, object topic, object value, object key, object partition)
+
+    cdef Delivery _put(self, OpenBatch batch, tuple row, Delivery delivery, Py_ssize_t size_bytes)
+
+    cdef Delivery _add(
+        self, OpenBatch batch, tuple row, Delivery delivery, long long timestamp, Py_ssize_t size_bytes
+    )
+
+    cdef _close_batch(self, Lane lane, OpenBatch batch)
+
+    cdef bint _reserve(self, Py_ssize_t size_bytes)
