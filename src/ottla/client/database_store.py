@@ -40,6 +40,9 @@ class DatabaseOffsetStore(OffsetStore):
     An offset is replaced only if it is still what this store knew: a consumer that was replaced without noticing gets
     OffsetsMovedError, and its results are rolled back with its offsets. `name` tells consumers apart that read the
     same partitions for different purposes. After a rollback of your own, `load` again before the next `save`.
+
+    `mirror` hears of offsets when a `transaction()` block has committed them; after a commit of your own, call
+    `stored()` with them.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class DatabaseOffsetStore(OffsetStore):
             )
         self._placeholder = PLACEHOLDERS[style]
         self._known: dict[TopicPartition, int] = {}
+        self._saved: dict[TopicPartition, int] = {}
+        """In a `transaction()` block: what it will have stored."""
         if create:
             self._create()
 
@@ -85,11 +90,13 @@ class DatabaseOffsetStore(OffsetStore):
             for partition, offset in sorted(offsets.items()):
                 self._save(cursor, partition, offset)
         self._known.update(offsets)
+        self._saved.update(offsets)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
         """A cursor for the results; commits at the end of the block, rolls back when it raises."""
         before = dict(self._known)
+        self._saved.clear()
         cursor = self.connection.cursor()
         try:
             yield cursor
@@ -100,6 +107,7 @@ class DatabaseOffsetStore(OffsetStore):
             raise
         finally:
             cursor.close()
+        self.stored(dict(self._saved))
 
     def _save(self, cursor: Any, partition: TopicPartition, offset: int) -> None:
         key = (self.name, partition.topic, partition.partition)

@@ -109,6 +109,8 @@ class GroupSide:
             if owned:
                 what = "on_partitions_revoked" if membership.has_generation else "on_partitions_lost"
                 await tell(self.listener, what, owned)
+            # What the listener has committed without waiting counts only as long as we are a member.
+            await self._network.until(lambda: self.commits.is_idle, min(timeout_ms, LEAVE_TIMEOUT_MS))
         finally:
             node_id = self.coordinator.find()
             goodbye = membership.depart()

@@ -3,7 +3,7 @@
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ottla.errors import OttlaError
@@ -17,7 +17,17 @@ class OffsetStore(ABC):
 
     `load` is asked once for every partition that a consumer gets; `save` is told of all of them that have moved. An
     offset that `save` has returned for survives a crash.
+
+    A store of your own calls `stored()` once offsets are safe, so that `mirror` can show them to others.
     """
+
+    mirror: Callable[[Mapping[TopicPartition, int]], None] | None = None
+    """Told of every offset that is stored for good: a GroupMirror, by which lag appears in every Kafka tool."""
+
+    def stored(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Passes on what is safe now."""
+        if self.mirror is not None and offsets:
+            self.mirror(offsets)
 
     @abstractmethod
     def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -63,6 +73,7 @@ class FileOffsetStore(OffsetStore):
         finally:
             os.close(directory)
         self._offsets = changed
+        self.stored(offsets)
 
     def _known(self) -> dict[TopicPartition, int]:
         if self._offsets is None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from ottla.client.group_mirror import GroupMirror, shares_partitions
 from ottla.client.offset_store import OffsetStore
 from ottla.client.rebalance_listener import RebalanceListener
 from ottla.types import TopicPartition
@@ -14,6 +15,10 @@ class StoredOffsets(RebalanceListener):
     Turn `enable.auto.commit` off, and call `save()` after what poll() gave has been processed. `next_listener` hears
     of everything too, after the seek and before the store.
 
+    What is stored is also shown as the group's offsets, so that lag appears in every Kafka tool: unless the store has
+    a `mirror` already, or the assignor gives one partition to several members. `mirror="caches.worker-1"` shows it as
+    a group of that name instead, which is what each member of a broadcast needs; `mirror=False` shows nothing.
+
     >>> offsets = StoredOffsets(consumer, FileOffsetStore("positions.json"))
     >>> consumer.subscribe(["prices"], listener=offsets)
     >>> while True:
@@ -21,11 +26,18 @@ class StoredOffsets(RebalanceListener):
     ...     offsets.save()
     """
 
-    def __init__(self, consumer: Any, store: OffsetStore, next_listener: Any = None) -> None:
+    def __init__(
+        self, consumer: Any, store: OffsetStore, next_listener: Any = None, *, mirror: bool | str = True
+    ) -> None:
         self._consumer = consumer
         self._store = store
         self._next = next_listener
         self._saved: dict[TopicPartition, int] = {}
+        inner = getattr(consumer, "_async", consumer)
+        if isinstance(mirror, str):
+            store.mirror = GroupMirror(consumer, mirror)
+        elif mirror and store.mirror is None and inner.config.group_id is not None and not shares_partitions(inner):
+            store.mirror = GroupMirror(consumer)
 
     def save(self) -> None:
         """Stores how far poll() (or the iterator) has come. What it gave out must have been processed."""

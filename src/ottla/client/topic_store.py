@@ -4,6 +4,9 @@ Every transaction ends with a small record in the incremental topic: how far the
 latest full snapshot is. A full snapshot holds the state itself. Restoring reads the last incremental record, the full
 snapshot it points to, and leaves only the input in between to be replayed.
 
+With `mirror_group` the consumed offsets are committed to that group in the same transaction, where every tool sees the
+lag; nobody reads them back. Offsets of the group that were not mirrored are never replaced: `open()` refuses it.
+
 There is one way to a store, `open()`, and it takes the transactional id over before it reads: whatever the last
 instance still had under way is then decided, so the snapshot cannot change behind its reader.
 """
@@ -13,8 +16,11 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
+from ottla.client.admin_groups import AsyncGroupAdmin
 from ottla.client.blocking import Producer, _io
 from ottla.client.consumer import AsyncConsumer, PartitionLike
+from ottla.client.group_model import CommittedOffset
+from ottla.client.mirroring import MARK
 from ottla.client.model import ConsumerRecord
 from ottla.client.producer import AsyncProducer
 from ottla.client.settings import ClientConfig
@@ -53,7 +59,13 @@ class AsyncSnapshotStore:
     """
 
     def __init__(
-        self, key: object, producer: AsyncProducer, incremental: TopicPartition, full: TopicPartition, found: "_Found"
+        self,
+        key: object,
+        producer: AsyncProducer,
+        incremental: TopicPartition,
+        full: TopicPartition,
+        found: "_Found",
+        mirror_group: str | None = None,
     ) -> None:
         if key is not _OPENED:
             raise OttlaError("a snapshot store is opened, not made", f"Use await {type(self).__name__}.open(…).")
@@ -61,6 +73,7 @@ class AsyncSnapshotStore:
         """Send the output through this, inside `transaction()`."""
         self.incremental = incremental
         self.full = full
+        self.mirror_group = mirror_group
         self.restored = found.restored
         self.offsets = dict(found.restored.offsets)
         """How far the input was consumed, as of the last commit."""
@@ -74,6 +87,7 @@ class AsyncSnapshotStore:
         transactional_id: str,
         incremental: PartitionLike,
         full: PartitionLike,
+        mirror_group: str | None = None,
         **keywords: Any,
     ) -> Self:
         """Takes the transactional id over, fencing the instance before, and then reads what was committed last."""
@@ -81,7 +95,8 @@ class AsyncSnapshotStore:
         places = TopicPartition(*incremental), TopicPartition(*full)
         try:
             await producer.init_transactions()
-            return cls(_OPENED, producer, *places, await _restore(producer, *places))
+            found = await _restore(producer, *places, mirror_group)
+            return cls(_OPENED, producer, *places, found, mirror_group)
         except BaseException:
             await producer.close(timeout_ms=0)
             raise
@@ -122,6 +137,9 @@ class AsyncSnapshotStore:
         value = json.dumps({"format": FORMAT, "offsets": _by_topic(offsets), "full": full_offset})
         topic, partition = self.incremental
         await self.producer.send(topic, value, key=self._key, partition=partition)
+        if self.mirror_group is not None:
+            shown = {place: CommittedOffset(offset, metadata=MARK) for place, offset in offsets.items()}
+            await self.producer.send_offsets_to_transaction(shown, self.mirror_group)
 
     @property
     def _key(self) -> bytes:
@@ -151,17 +169,18 @@ class SnapshotStore:
         transactional_id: str,
         incremental: PartitionLike,
         full: PartitionLike,
+        mirror_group: str | None = None,
         **keywords: Any,
     ) -> Self:
         producer = Producer(settings, transactional_id=transactional_id, **keywords)
         places = TopicPartition(*incremental), TopicPartition(*full)
         try:
             producer.init_transactions()
-            found = _io.call(_restore(producer._async, *places))
+            found = _io.call(_restore(producer._async, *places, mirror_group))
         except BaseException:
             producer.close(timeout_ms=0)
             raise
-        return cls(_OPENED, producer, AsyncSnapshotStore(_OPENED, producer._async, *places, found))
+        return cls(_OPENED, producer, AsyncSnapshotStore(_OPENED, producer._async, *places, found, mirror_group))
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
@@ -196,7 +215,11 @@ class _Found(NamedTuple):
     full_offset: int
 
 
-async def _restore(producer: AsyncProducer, incremental: TopicPartition, full: TopicPartition) -> _Found:
+async def _restore(
+    producer: AsyncProducer, incremental: TopicPartition, full: TopicPartition, mirror_group: str | None = None
+) -> _Found:
+    if mirror_group is not None:
+        await _check_mirror(producer, mirror_group)
     shared = settings_of(ClientConfig).values()
     settings = {known.name: getattr(producer.config, known.attribute) for known in shared}
     reader = AsyncConsumer(
@@ -219,6 +242,18 @@ async def _restore(producer: AsyncProducer, incremental: TopicPartition, full: T
             raise OttlaError(f"the record at offset {full_offset} of {full} is no full snapshot")
         state_offsets = _from_topics(json.loads(headers[OFFSETS_HEADER] or b"{}"))
         return _Found(Restored(offsets, snapshot.value, state_offsets), full_offset)
+
+
+async def _check_mirror(producer: AsyncProducer, group: str) -> None:
+    """A group whose offsets somebody reads back must not be written over."""
+    admin = AsyncGroupAdmin()
+    admin._network = producer._network
+    for partition, committed in (await admin.list_group_offsets(group)).items():
+        if committed.metadata != MARK:
+            raise OttlaError(
+                f"group {group} has offsets of its own ({partition} at {committed.offset}), which are not replaced",
+                "Name a group for mirror_group= that nothing else uses.",
+            )
 
 
 async def _last_record(reader: AsyncConsumer, place: TopicPartition) -> ConsumerRecord | None:

@@ -1,0 +1,213 @@
+"""Progress kept outside the group is shown as a group's offsets, and nobody's own offsets are ever written over."""
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla import Admin, AsyncConsumer, Consumer, DatabaseOffsetStore, Producer, SnapshotStore
+from ottla.assignors.broadcast import BroadcastAssignor
+from ottla.cli.main import main
+from ottla.client.group_mirror import GroupMirror
+from ottla.client.group_model import CommittedOffset
+from ottla.client.mirroring import MARK
+from ottla.client.offset_store import FileOffsetStore
+from ottla.client.stored_offsets import AsyncStoredOffsets, StoredOffsets
+from ottla.clock import monotonic
+from ottla.errors import OttlaError
+from ottla.types import TopicPartition
+
+SETTINGS = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
+
+
+@pytest.fixture
+def admin(broker: Any) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=broker.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def filled(admin: Admin, broker: Any, topic: str) -> str:
+    """Two partitions with 10 records each."""
+    admin.create_topic(topic, partitions=2)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for number in range(20):
+            producer.send(topic, f"{number}", partition=number % 2)
+    return topic
+
+
+def offsets_of(admin: Admin, group: str) -> dict[int, int]:
+    return {p.partition: c.offset for p, c in admin.list_group_offsets(group).items()}
+
+
+def eventually(holds: Callable[[], bool], patience_s: float = 10) -> None:
+    deadline = monotonic() + patience_s
+    while not holds():
+        assert monotonic() < deadline, "it never came to hold"
+
+
+def read(reader: Consumer, count: int) -> None:
+    deadline, found = monotonic() + 30, 0
+    while found < count:
+        assert monotonic() < deadline, f"{found} of {count} records came"
+        found += len(reader.poll(200))
+
+
+def test_a_file_of_offsets_shows_as_the_groups_lag(
+    broker: Any, filled: str, admin: Admin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In `ottla group describe`, and in the last offset before the goodbye."""
+    with Consumer(SETTINGS, bootstrap_servers=broker.bootstrap, group_id=filled) as reader:
+        offsets = StoredOffsets(reader, FileOffsetStore(tmp_path / "positions.json"))
+        reader.subscribe([filled], listener=offsets)
+        read(reader, 20)
+        offsets.save()
+        eventually(lambda: offsets_of(admin, filled) == {0: 10, 1: 10})
+        with Producer(bootstrap_servers=broker.bootstrap) as producer:
+            for number in range(3):
+                producer.send(filled, f"{number}", partition=0)
+        main(["group", "describe", filled, "--bootstrap", broker.bootstrap, "--json"])
+        shown = {row["partition"]: row for row in json.loads(capsys.readouterr().out)["partitions"]}
+        assert {index: row["lag"] for index, row in shown.items()} == {0: 3, 1: 0}
+        assert shown[0]["metadata"] == MARK
+        read(reader, 3)  # saved when the partitions are given up, in close()
+    assert offsets_of(admin, filled) == {0: 13, 1: 10}
+    stored = FileOffsetStore(tmp_path / "positions.json").load([TopicPartition(filled, 0)])
+    assert stored == {TopicPartition(filled, 0): 13}
+
+
+def test_members_of_a_broadcast_show_their_progress_side_by_side(
+    broker: Any, filled: str, admin: Admin, tmp_path: Path
+) -> None:
+    """MISSION A7: one ahead, one behind; neither shows in the group itself, where they would clobber each other."""
+    settings = {"bootstrap_servers": broker.bootstrap, "group_id": filled}
+    with (
+        Consumer(SETTINGS, **settings, partition_assignment_strategy=[BroadcastAssignor]) as ahead,
+        Consumer(SETTINGS, **settings, partition_assignment_strategy=[BroadcastAssignor]) as behind,
+    ):
+        quiet = StoredOffsets(ahead, FileOffsetStore(tmp_path / "quiet.json"))
+        assert quiet._store.mirror is None, "by default a broadcast shows nothing"
+        with pytest.raises(OttlaError, match="would overwrite each other's progress"):
+            GroupMirror(ahead)
+        stores = [
+            StoredOffsets(each, FileOffsetStore(tmp_path / f"{name}.json"), mirror=f"{filled}.{name}")
+            for each, name in ((ahead, "ahead"), (behind, "behind"))
+        ]
+        found = {ahead: 0, behind: 0}
+        for each, listener in zip(found, stores, strict=True):
+            each.subscribe([filled], listener=listener)
+        deadline = monotonic() + 30
+        while found[ahead] < 20 or found[behind] < 7:
+            assert monotonic() < deadline, found
+            found[ahead] += len(ahead.poll(100))
+            found[behind] += len(behind.poll(100, max_records=7 - found[behind])) if found[behind] < 7 else 0
+        for each in stores:
+            each.save()
+        eventually(lambda: sum(offsets_of(admin, f"{filled}.ahead").values()) == 20)
+        eventually(lambda: sum(offsets_of(admin, f"{filled}.behind").values()) == 7)
+        assert offsets_of(admin, filled) == {}
+
+
+def test_offsets_that_were_not_mirrored_are_never_replaced(broker: Any, filled: str, admin: Admin) -> None:
+    place, group = TopicPartition(filled, 0), f"{filled}-real"
+    admin.alter_group_offsets(group, {place: 3})
+    with Consumer(bootstrap_servers=broker.bootstrap) as reader:
+        mirror = GroupMirror(reader, group)
+        mirror.show({place: 9, TopicPartition(filled, 1): 9})
+        eventually(lambda: mirror.refusal is not None)
+        assert f"offsets of its own for {filled}" in (mirror.refusal or "")
+        mirror.show({place: 10})
+    assert admin.list_group_offsets(group) == {place: CommittedOffset(3)}
+
+
+def test_a_group_with_members_is_left_to_them(broker: Any, filled: str, admin: Admin) -> None:
+    group = f"{filled}-busy"
+    with (
+        Consumer(SETTINGS, bootstrap_servers=broker.bootstrap, group_id=group) as member,
+        Consumer(bootstrap_servers=broker.bootstrap) as reader,
+    ):
+        member.subscribe([filled])
+        read(member, 1)
+        mirror = GroupMirror(reader, group)
+        mirror.show({TopicPartition(filled, 0): 9})
+        eventually(lambda: mirror.refusal is not None)
+        assert "members of its own" in (mirror.refusal or "")
+        assert offsets_of(admin, group) == {}
+
+
+def test_a_database_shows_what_it_has_committed_and_nothing_else(broker: Any, filled: str, admin: Admin) -> None:
+    """E10."""
+    place, group = TopicPartition(filled, 0), f"{filled}-lag"
+    with (
+        contextlib.closing(sqlite3.connect(":memory:")) as connection,
+        Consumer(SETTINGS, bootstrap_servers=broker.bootstrap) as reader,
+    ):
+        store = DatabaseOffsetStore(connection)
+        store.mirror = GroupMirror(reader, group)
+        reader.assign([place])
+        with store.transaction():
+            store.save({place: 4})
+        with pytest.raises(ZeroDivisionError), store.transaction():
+            store.save({place: 8})
+            raise ZeroDivisionError
+        with store.transaction():
+            pass
+        eventually(lambda: offsets_of(admin, group) == {0: 4})
+        with store.transaction():
+            store.save({place: 6})
+    assert offsets_of(admin, group) == {0: 6}, "close() waits for it"
+
+
+def test_snapshots_show_their_progress_in_their_own_transactions(broker: Any, filled: str, admin: Admin) -> None:
+    """E10."""
+    place, group = TopicPartition(filled, 0), f"{filled}-lag"
+    for name in ("offsets", "state"):
+        admin.create_topic(f"{filled}-{name}", partitions=1)
+    settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "transactional_id": filled}
+    settings |= {"incremental": (f"{filled}-offsets", 0), "full": (f"{filled}-state", 0)}
+    with SnapshotStore.open(**settings, mirror_group=group) as store:
+        with store.transaction({place: 4}):
+            pass
+        store.save_full(b"four")
+        with pytest.raises(ZeroDivisionError), store.transaction({place: 8}):
+            raise ZeroDivisionError
+        eventually(lambda: offsets_of(admin, group) == {0: 4})
+    with SnapshotStore.open(**settings, mirror_group=group) as store, store.transaction({place: 9}):
+        pass
+    eventually(lambda: offsets_of(admin, group) == {0: 9})
+    admin.alter_group_offsets(f"{group}-real", {place: 3})
+    with pytest.raises(OttlaError, match="has offsets of its own"):
+        SnapshotStore.open(**settings, mirror_group=f"{group}-real")
+
+
+def test_the_async_face_shows_its_progress_too(broker: Any, filled: str, admin: Admin, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with AsyncConsumer(SETTINGS, bootstrap_servers=broker.bootstrap, group_id=filled) as reader:
+            offsets = AsyncStoredOffsets(reader, FileOffsetStore(tmp_path / "positions.json"))
+            await reader.subscribe([filled], listener=offsets)
+            found = 0
+            async with asyncio.timeout(30):
+                while found < 20:
+                    found += len(await reader.poll(200))
+            offsets.save()
+
+    asyncio.run(story())
+    assert offsets_of(admin, filled) == {0: 10, 1: 10}
+
+
+def test_a_mirror_needs_a_group_that_is_not_the_consumers_own_by_name(broker: Any) -> None:
+    with Consumer(bootstrap_servers=broker.bootstrap) as alone:
+        with pytest.raises(OttlaError, match="no group to show its progress in"):
+            GroupMirror(alone)
+        with pytest.raises(OttlaError, match="must not be blank"):
+            GroupMirror(alone, " ")
+    with (
+        Consumer(bootstrap_servers=broker.bootstrap, group_id="own") as member,
+        pytest.raises(OttlaError, match="own group"),
+    ):
+        GroupMirror(member, "own")
