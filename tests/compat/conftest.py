@@ -10,51 +10,15 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from ottla.testing.clients import ForeignClient, foreign_clients
-from ottla.testing.oracle import oracle_available, shared_kafka
+from ottla.testing.oracle import Target
 from ottla.testing.raw import Side, differences
 
 CLIENTS = {client.name: client for client in foreign_clients()}
-
-
-class Target(NamedTuple):
-    """A broker under test."""
-
-    name: str
-    bootstrap: str
-    pid: int
-
-
-@pytest.fixture(scope="session")
-def ottla() -> Iterator[Target]:
-    from ottla import Broker
-
-    # As the oracle has it: a group's first generation does not wait for company.
-    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
-        yield Target("ottla", broker.bootstrap, broker.pid)
-
-
-@pytest.fixture(scope="session")
-def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One directory for all workers of this test run."""
-    base = tmp_path_factory.getbasetemp()
-    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-
-
-@pytest.fixture(scope="session")
-def kafka(run_directory: Path) -> Target:
-    """The oracle. Shared by all workers; it ends when the process that runs the whole session ends."""
-    reason = oracle_available()
-    if reason is not None:
-        pytest.skip(reason)
-    # The parent of a worker is the process that runs the session.
-    owner_pid = os.getppid() if os.environ.get("PYTEST_XDIST_WORKER") else os.getpid()
-    shared = shared_kafka(run_directory, owner_pid)
-    return Target("kafka", shared.bootstrap, shared.pid)
 
 
 @pytest.fixture

@@ -258,6 +258,14 @@ def answers_metadata(host: str, port: int, timeout_s: float = 5.0) -> bool:
     return broker_count >= 1
 
 
+class Target(NamedTuple):
+    """A broker under test, ours or the oracle."""
+
+    name: str
+    bootstrap: str
+    pid: int
+
+
 class SharedKafka(NamedTuple):
     """The broker that all workers of one test run share."""
 

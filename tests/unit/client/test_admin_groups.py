@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla import Admin, AsyncAdmin, Broker, ErrorCode, KafkaError
+from ottla import Admin, AsyncAdmin, ErrorCode, KafkaError
 from ottla.client.admin_groups import AsyncGroupAdmin, GroupAdmin
 from ottla.client.group_model import CommittedOffset, GroupMember, read_assignment, read_subscription
 from ottla.client.model import Node
@@ -15,16 +15,9 @@ from ottla.testing.raw_group import RawMember, await_rebalance, settle
 from ottla.types import TopicPartition
 
 
-@pytest.fixture(scope="module")
-def quick_broker() -> Iterator[Any]:
-    """No waiting for company before a group's first generation."""
-    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as running:
-        yield running
-
-
 @pytest.fixture
-def admin(quick_broker: Any) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=quick_broker.bootstrap) as client:
+def admin(broker: Any) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=broker.bootstrap) as client:
         yield client
 
 
@@ -47,9 +40,9 @@ def refused(code: ErrorCode) -> Any:
 
 
 def test_a_group_is_listed_with_its_state_and_its_coordinator(
-    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition]
+    admin: Admin, broker: Any, group: str, partitions: list[TopicPartition]
 ) -> None:
-    with RawMember(quick_broker.bootstrap, group, [partitions[0].topic]) as ann:
+    with RawMember(broker.bootstrap, group, [partitions[0].topic]) as ann:
         settle(ann, partitions=partitions)
         (listed,) = [g for g in admin.list_groups() if g.group_id == group]
         assert (listed.state, listed.group_type, listed.protocol_type) == ("Stable", "classic", "consumer")
@@ -60,9 +53,9 @@ def test_a_group_is_listed_with_its_state_and_its_coordinator(
 
 
 def test_members_are_described_with_what_they_want_and_have(
-    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+    admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
-    bootstrap = quick_broker.bootstrap
+    bootstrap = broker.bootstrap
     with (
         RawMember(bootstrap, group, [topic], client_id="ann") as ann,
         RawMember(bootstrap, group, [topic], client_id="bob", instance_id="desk-2") as bob,
@@ -83,10 +76,10 @@ def test_members_are_described_with_what_they_want_and_have(
 
 
 def test_while_others_join_a_member_is_shown_with_what_it_had(
-    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+    admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
     """As Apache Kafka tells it: subscriptions are told of a stable group alone, assignments always."""
-    bootstrap = quick_broker.bootstrap
+    bootstrap = broker.bootstrap
     with (
         RawMember(bootstrap, group, [topic], client_id="ann") as ann,
         RawMember(bootstrap, group, [topic], client_id="bob", instance_id="desk-2") as bob,
@@ -102,7 +95,7 @@ def test_while_others_join_a_member_is_shown_with_what_it_had(
 
 
 def test_a_group_that_is_not_there_is_an_error_and_the_others_keep_their_order(
-    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition]
+    admin: Admin, broker: Any, group: str, partitions: list[TopicPartition]
 ) -> None:
     for name in (f"{group}-b", f"{group}-a"):
         admin.alter_group_offsets(name, {partitions[0]: 1})
@@ -113,15 +106,15 @@ def test_a_group_that_is_not_there_is_an_error_and_the_others_keep_their_order(
     ]
     with refused(ErrorCode.GROUP_ID_NOT_FOUND):
         admin.describe_groups([f"{group}-a", "no-such-group"])
-    with refused(ErrorCode.GROUP_ID_NOT_FOUND):
+    with pytest.raises(KafkaError, match=r"GROUP_ID_NOT_FOUND|INVALID_GROUP_ID"):  # Kafka's newer call says the latter
         admin.describe_groups([""])
 
 
 def test_removing_a_static_member_by_its_instance_id(
-    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+    admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
     """PROTOCOL §6.7: {no member id + instance id} is an administrator's removal."""
-    with RawMember(quick_broker.bootstrap, group, [topic], instance_id="desk-1") as ann:
+    with RawMember(broker.bootstrap, group, [topic], instance_id="desk-1") as ann:
         settle(ann, partitions=partitions)
         with refused(ErrorCode.UNKNOWN_MEMBER_ID):
             admin.remove_members(group, instance_ids=["desk-9"])
@@ -131,9 +124,9 @@ def test_removing_a_static_member_by_its_instance_id(
 
 
 def test_removing_everyone_and_one_of_two(
-    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+    admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
-    bootstrap = quick_broker.bootstrap
+    bootstrap = broker.bootstrap
     with RawMember(bootstrap, group, [topic]) as ann, RawMember(bootstrap, group, [topic], instance_id="b") as bob:
         settle(ann, bob, partitions=partitions)
         admin.remove_members(group, member_ids=[ann.member_id])
@@ -174,9 +167,9 @@ def test_metadata_is_measured_in_javas_characters_not_bytes(
 
 
 def test_what_a_coordinator_refuses_is_an_error_with_its_code(
-    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+    admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
-    with RawMember(quick_broker.bootstrap, group, [topic]) as ann:
+    with RawMember(broker.bootstrap, group, [topic]) as ann:
         settle(ann, partitions=partitions)
         for mistake, code in [
             (lambda: admin.alter_group_offsets(group, {partitions[0]: 1}), ErrorCode.UNKNOWN_MEMBER_ID),
@@ -200,7 +193,7 @@ def test_what_a_coordinator_refuses_is_an_error_with_its_code(
 
 
 def test_deleting_several_groups_deletes_those_it_can(
-    admin: Admin, quick_broker: Any, group: str, partitions: list[TopicPartition], topic: str
+    admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
     names = [f"{group}-{i}" for i in range(3)]
     for name in names:
@@ -216,7 +209,7 @@ def test_deleting_several_groups_deletes_those_it_can(
 
 
 def test_a_coordinator_that_moves_or_loads_is_asked_for_again(
-    quick_broker: Any, group: str, partitions: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
+    broker: Any, group: str, partitions: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retries on COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
     troubles = [
@@ -239,18 +232,18 @@ def test_a_coordinator_that_moves_or_loads_is_asked_for_again(
         return response
 
     monkeypatch.setattr(AsyncGroupAdmin, "_send", troubled)
-    with Admin(bootstrap_servers=quick_broker.bootstrap, retry_backoff_ms=1) as admin:
+    with Admin(bootstrap_servers=broker.bootstrap, retry_backoff_ms=1) as admin:
         assert admin.list_group_offsets(group, partitions) == {}
     assert not troubles and lookups == 4
 
 
 def test_an_old_brokers_one_coordinator_at_a_time_is_enough(
-    quick_broker: Any, group: str, partitions: list[TopicPartition]
+    broker: Any, group: str, partitions: list[TopicPartition]
 ) -> None:
     """FindCoordinator below version 4 takes one key; OffsetFetch below 8 takes one group."""
 
     async def story() -> None:
-        async with AsyncAdmin(bootstrap_servers=quick_broker.bootstrap) as admin:
+        async with AsyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
             await admin.alter_group_offsets(group, {partitions[0]: 5})
             real = admin._network.request
 

@@ -1,12 +1,14 @@
 """The clients against a running broker: what goes in comes out, and what cannot be is said."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ottla import Admin, AsyncConsumer, AsyncProducer, Broker, Consumer, ErrorCode, KafkaError, OttlaError, Producer
-from ottla.client.model import EARLIEST, LATEST, MAX_TIMESTAMP, NewTopic
+from ottla.client.model import EARLIEST, LATEST, MAX_TIMESTAMP, ConfigEntry, NewTopic
+from ottla.clock import monotonic
 from ottla.protocol.record_batch import Codec
 from ottla.types import TopicPartition
 
@@ -29,6 +31,13 @@ def read_all(bootstrap: str, topic: str, partitions: int = 1, **settings: Any) -
         return records
 
 
+def eventually(holds: Callable[[], bool], patience_s: float = 10) -> None:
+    """Kafka's brokers hear of a change a moment after the controller has answered."""
+    deadline = monotonic() + patience_s
+    while not holds():
+        assert monotonic() < deadline, "it never came to hold"
+
+
 # Admin
 
 
@@ -41,10 +50,9 @@ def test_a_topic_is_made_described_grown_and_deleted(admin: Admin, topic: str) -
     assert all(p.leader >= 0 and p.leader in p.in_sync_replicas for p in described.partitions)
     assert topic in [known.name for known in admin.list_topics()]
     admin.create_partitions({topic: 5})
-    (described,) = admin.describe_topics([topic])
-    assert len(described.partitions) == 5
+    eventually(lambda: len(admin.describe_topics([topic])[0].partitions) == 5)
     admin.delete_topics([topic])
-    assert topic not in [known.name for known in admin.list_topics()]
+    eventually(lambda: topic not in [known.name for known in admin.list_topics()])
 
 
 def test_what_a_broker_refuses_is_an_error_with_its_code(admin: Admin, topic: str) -> None:
@@ -78,11 +86,15 @@ def test_validating_changes_nothing(admin: Admin, topic: str) -> None:
 def test_settings_are_shown_changed_and_put_back(admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     admin.alter_configs("topic", topic, {"retention.ms": "1234"})
-    changed = {entry.name: entry for entry in admin.describe_configs("topic", topic)}
-    assert changed["retention.ms"].value == "1234" and not changed["retention.ms"].is_default
+
+    def retention() -> ConfigEntry:
+        (entry,) = admin.describe_configs("topic", topic, names=["retention.ms"])
+        return entry
+
+    eventually(lambda: retention().value == "1234" and not retention().is_default)
     admin.alter_configs("topic", topic, {"retention.ms": None})
-    (entry,) = admin.describe_configs("topic", topic, names=["retention.ms"])
-    assert entry.value != "1234"
+    eventually(lambda: retention().value != "1234")
+    assert len(admin.describe_configs("topic", topic)) > 10, "without names all of them"
     with pytest.raises(KafkaError, match="INVALID_CONFIG"):
         admin.alter_configs("topic", topic, {"retention.ms": "soon"})
 

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ottla import Admin, AsyncProducer, Broker, Consumer, ErrorCode, Producer
+from ottla import Admin, AsyncProducer, Consumer, ErrorCode, Producer
 from ottla.client.model import LATEST, ConsumerRecord
 from ottla.client.transaction_errors import TransactionAbortable
 from ottla.client.transform import GUARANTEES, Output, async_transform, transform
@@ -54,13 +54,6 @@ class Topics:
             while any(consumer.position(place) < ends[place] for place in places):
                 values += [int(record.value) for record in consumer.poll(500)]
             return sorted(values)
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Any]:
-    """A group's first generation does not wait for company."""
-    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as running:
-        yield running
 
 
 @pytest.fixture
