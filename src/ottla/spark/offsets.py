@@ -1,0 +1,255 @@
+"""The source's offsets as Spark keeps them, how far the next batch goes, and which task reads what. Pure.
+
+An offset is a dict that Spark writes into the checkpoint as JSON. Topics have their names as keys, as with Spark's own
+Kafka source; what else must outlive a restart has keys that no topic can have:
+
+>>> {"orders": {"0": 120, "1": 98}, "@group": "ottla-source-orders-1f3a", "@ids": {"orders": "AAEC…"}}
+
+`@start` holds where partitions began that the previous offset says nothing of: all of them in the first batch, and
+those that were new in a later one. Spark asks for the initial offset again when it repeats the first batch, and by then
+the answer may be another; what to read is therefore decided by what the end of the batch says.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ottla.errors import OttlaError
+from ottla.types import TopicPartition
+
+GROUP, IDS, START, INITIAL = "@group", "@ids", "@start", "@initial"
+
+Offsets = Mapping[TopicPartition, int]
+
+
+class OffsetRange(NamedTuple):
+    """What one task reads: the records of a partition from `start` on and before `end`."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets it spans. Records may be fewer: markers, aborted and compacted ones are not given out."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class SourceOffset:
+    """How far a query is, in each partition."""
+
+    positions: Offsets
+    group: str = ""
+    """Where the positions are shown: the consumer group that they are committed to."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Tells a topic from another of the same name that was made after it."""
+    started: Offsets = field(default_factory=dict)
+    """Where the batch that ends here began, for the partitions that its start offset does not tell."""
+    is_initial: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = to_topics(self.positions)
+        if self.group:
+            found[GROUP] = self.group
+        if self.topic_ids:
+            found[IDS] = dict(sorted(self.topic_ids.items()))
+        if self.started:
+            found[START] = to_topics(self.started)
+        if self.is_initial:
+            found[INITIAL] = True
+        return found
+
+    @classmethod
+    def from_dict(cls, found: Any) -> "SourceOffset":
+        """What to_dict() made. An offset of Spark's own Kafka source is read too."""
+        try:
+            topics = {name: entries for name, entries in found.items() if not name.startswith("@")}
+            return cls(
+                positions=from_topics(topics),
+                group=str(found.get(GROUP, "")),
+                topic_ids={str(topic): str(topic_id) for topic, topic_id in found.get(IDS, {}).items()},
+                started=from_topics(found.get(START, {})),
+                is_initial=bool(found.get(INITIAL, False)),
+            )
+        except (AttributeError, TypeError, ValueError):
+            raise OttlaError(
+                f"the checkpoint has an offset that is none of this source: {str(found)[:200]}",
+                "It belongs to another query. Give this one a checkpointLocation of its own.",
+            ) from None
+
+
+def to_topics(offsets: Offsets) -> dict[str, Any]:
+    """
+    >>> to_topics({TopicPartition("orders", 1): 98, TopicPartition("orders", 0): 120})
+    {'orders': {'0': 120, '1': 98}}
+    """
+    found: dict[str, dict[str, int]] = {}
+    for partition in sorted(offsets):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return found
+
+
+def from_topics(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    found = {}
+    for topic, entries in topics.items():
+        for number, offset in entries.items():
+            if isinstance(offset, bool) or not isinstance(offset, int):
+                raise ValueError(offset)
+            found[TopicPartition(topic, int(number))] = offset
+    return found
+
+
+# --- how far the next batch goes ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the brokers say of every partition that is subscribed to."""
+
+    earliest: Offsets
+    latest: Offsets
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Records that the query has not read and will never read: what happened, in words."""
+
+    text: str
+
+
+def advance(start: SourceOffset, found: Found, limit: int | None) -> tuple[SourceOffset, list[Loss]]:
+    """The end of the next batch, and what is lost on the way to it. `limit` is a number of offsets, for all together.
+
+    Where something is lost, the end says with `started` where to go on: a caller that puts up with the loss uses it as
+    it is.
+    """
+    started, losses = where_it_begins(start, found)
+    begins = {partition: started.get(partition, start.positions.get(partition, 0)) for partition in found.latest}
+    # The answers about the beginning and the end of a partition are not of one moment.
+    ends = {partition: max(latest, begins[partition]) for partition, latest in found.latest.items()}
+    if limit is not None:
+        ends = share_out(begins, ends, limit)
+    if not losses and not start.is_initial and ends == start.positions:
+        return start, []
+    if not losses and start.is_initial and ends == begins:
+        return start, []
+    if start.is_initial:
+        started = begins
+    topics = {partition.topic for partition in ends}
+    topic_ids = {topic: topic_id for topic, topic_id in found.topic_ids.items() if topic in topics}
+    return replace(start, positions=ends, topic_ids=topic_ids, started=started, is_initial=False), losses
+
+
+def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartition, int], list[Loss]]:
+    """Where the partitions begin that do not simply go on where `start` left them, and what that costs."""
+    started: dict[TopicPartition, int] = {}
+    recreated = {
+        topic for topic, topic_id in found.topic_ids.items() if start.topic_ids.get(topic, topic_id) != topic_id
+    }
+    losses = [
+        Loss(f"topic {topic} was deleted and made again, so the query's offsets are none of its own")
+        for topic in sorted(recreated)
+    ]
+    for partition, latest in sorted(found.latest.items()):
+        position, earliest = start.positions.get(partition), found.earliest[partition]
+        if partition.topic in recreated:
+            started[partition] = earliest
+        elif position is None:
+            started[partition] = earliest
+            if earliest > 0:
+                losses.append(Loss(f"{partition} is new to the query and its offsets 0 to {earliest - 1} are gone"))
+        elif position < earliest:
+            started[partition] = earliest
+            losses.append(
+                Loss(f"offsets {position} to {earliest - 1} of {partition} are gone; the first there is {earliest}")
+            )
+        elif position > latest and not start.is_initial:
+            has_same_id = partition.topic in start.topic_ids and partition.topic in found.topic_ids
+            started[partition] = latest if has_same_id else earliest
+            losses.append(
+                Loss(f"{partition} ends at offset {latest}, before {position}, where the query is: its end was cut off")
+            )
+    gone = sorted(set(start.positions) - set(found.latest))
+    if gone:
+        losses.append(Loss(f"{', '.join(map(str, gone))} {'is' if len(gone) == 1 else 'are'} not there any more"))
+    return started, losses
+
+
+def share_out(begins: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, int]:
+    """Ends that let `limit` offsets through, each partition in proportion to what waits in it.
+
+    A partition whose part is less than one gets one, so that none starves; together they may then pass the limit.
+    """
+    sizes = {partition: end - begins[partition] for partition, end in ends.items()}
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(ends)
+    return {
+        partition: begins[partition] + (min(size, max(1, limit * size // total)) if size else 0)
+        for partition, size in sizes.items()
+    }
+
+
+def waiting(start: SourceOffset, found: Found) -> int:
+    """How many offsets wait to be read."""
+    started, _ = where_it_begins(start, found)
+    return sum(
+        max(0, latest - started.get(partition, start.positions.get(partition, 0)))
+        for partition, latest in found.latest.items()
+    )
+
+
+# --- which task reads what ------------------------------------------------------------------------------------
+
+
+def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
+    """What a batch reads. A function of its offsets alone, so that a batch that is repeated reads the same."""
+    if start == end:
+        return []
+    found = []
+    for partition, last in sorted(end.positions.items()):
+        first = end.started.get(partition, start.positions.get(partition))
+        if first is None:
+            raise OttlaError(
+                f"the checkpoint does not say where {partition} begins",
+                "It belongs to another query. Give this one a checkpointLocation of its own.",
+            )
+        if first < last:
+            found.append(OffsetRange(partition, first, last))
+    return found
+
+
+def split(
+    ranges: Iterable[OffsetRange], min_partitions: int | None, max_records_per_partition: int | None
+) -> list[OffsetRange]:
+    """Cuts ranges so that there are about `min_partitions` and none is larger than `max_records_per_partition`.
+
+    >>> split([OffsetRange(TopicPartition("a", 0), 0, 10)], 3, None)     # three parts: 0-3, 3-6, 6-10
+    """
+    found = [piece for piece in ranges if piece.size > 0]
+    if max_records_per_partition is not None:
+        found = cut(found, lambda piece: -(-piece.size // max_records_per_partition))
+    if min_partitions is None or len(found) >= min_partitions:
+        return found
+    total = sum(piece.size for piece in found)
+    small = [piece for piece in found if parts_of(piece.size, total, min_partitions) == 1]
+    # What stays whole takes no share of the cuts: they go to the large ones.
+    rest, wanted = total - sum(piece.size for piece in small), max(1, min_partitions - len(small))
+    whole = set(small)
+    return cut(found, lambda piece: 1 if piece in whole else parts_of(piece.size, rest, wanted))
+
+
+def parts_of(size: int, total: int, wanted: int) -> int:
+    return max(1, (2 * size * wanted + total) // (2 * total))  # rounded to the nearest
+
+
+def cut(ranges: Iterable[OffsetRange], parts: Callable[[OffsetRange], int]) -> list[OffsetRange]:
+    found: list[OffsetRange] = []
+    for partition, start, end in ranges:
+        count = min(parts(OffsetRange(partition, start, end)), end - start)
+        edges = [start + (end - start) * number // count for number in range(count + 1)]
+        found.extend(OffsetRange(partition, first, last) for first, last in pairwise(edges) if first < last)
+    return found
