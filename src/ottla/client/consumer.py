@@ -219,54 +219,6 @@ class AsyncConsumer(AsyncGroupConsumer):
 
         Rebalances of the group happen in here, and so do the calls of the listener.
         """
-        limit = self.config.max_poll_records if max_records is None else max_records
-        taken = await self._poll(timeout_ms, lambda: self._take_backlog() or self._fetcher.take(limit))
-        return Records(taken or {})
-
-    async def poll_arrow(
-        self,
-        timeout_ms: int = 0,
-        *,
-        max_records: int | None = None,
-        timestamp_unit: str = "ms",
-        columns: Sequence[str] | None = None,
-    ) -> "pa.RecordBatch":
-        """The next records as Arrow columns (`ottla.client.arrow.SCHEMA`), without an object for any of them.
-
-        As poll() in everything else, but it gives all that has been fetched unless `max_records` says otherwise:
-        `max.poll.records` is for records as objects. No rows when nothing came. `columns` names those to make.
-        """
-        arrow = arrow_batches()
-        empty = arrow.empty(timestamp_unit, columns)
-        self._rewind_backlog()
-        taken = await self._poll(
-            timeout_ms, lambda: take_arrow(self._fetcher, max_records, timestamp_unit=timestamp_unit, columns=columns)
-        )
-        return empty if taken is None else taken
-
-    async def iter_arrow(
-        self,
-        *,
-        timeout_ms: int | None = None,
-        max_records: int | None = None,
-        timestamp_unit: str = "ms",
-        columns: Sequence[str] | None = None,
-    ) -> "AsyncIterator[pa.RecordBatch]":
-        """poll_arrow() again and again: for ever, or until nothing came for `timeout_ms`."""
-        while True:
-            batch = await self.poll_arrow(
-                60_000 if timeout_ms is None else timeout_ms,
-                max_records=max_records,
-                timestamp_unit=timestamp_unit,
-                columns=columns,
-            )
-            if batch.num_rows:
-                yield batch
-            elif timeout_ms is not None:
-                return
-
-    async def _poll(self, timeout_ms: int, take: Callable[[], T | None]) -> T | None:
-        """Whatever `take` finds, at once or as soon as something comes; None after `timeout_ms`."""
         self._network.start()
         if self._is_polling:
             raise OttlaError("poll() is already running", "Give each task its own consumer.")
@@ -274,18 +226,20 @@ class AsyncConsumer(AsyncGroupConsumer):
         if self._group is not None:
             self._group.membership.enter_poll(self._network.now())
         try:
-            return await self._wait_for(timeout_ms, take)
+            return await self._poll(timeout_ms, self.config.max_poll_records if max_records is None else max_records)
         finally:
             self._is_polling = False
             if self._group is not None:
                 self._group.membership.leave_poll(self._network.now())
 
-    async def _wait_for(self, timeout_ms: int, take: Callable[[], T | None]) -> T | None:
+    async def _poll(self, timeout_ms: int, limit: int) -> Records:
         if self._subscription.kind is Kind.NONE:
             raise OttlaError(
                 "Consumer is not subscribed to any topics or assigned any partitions", "Call subscribe() or assign()."
             )
         self._raise_if_lost()
+        if self._backlog:
+            return self._take_backlog()
         deadline = self._network.now() + timeout_ms
         if self._group is not None:
             self._group.auto_commit_if_due(self._network.now())
@@ -294,14 +248,14 @@ class AsyncConsumer(AsyncGroupConsumer):
             if self._group is not None:
                 await self._group.take_part()
                 self._raise_errors()
-            taken = take()
+            taken = self._fetcher.take(limit)
             if taken:
                 self._network.wake()  # fetches the next while the user works on these
-                return taken
+                return Records(taken)
             remaining_ms = deadline - self._network.now()
             await self._network.until(self._is_worth_a_look, max(0, remaining_ms))
             if remaining_ms <= 0 and not self._is_worth_a_look():
-                return None
+                return Records({})
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         while True:
