@@ -13,6 +13,10 @@ from ottla.spark.database_types import POSTGRES, SQLITE, Column
 Rows = Iterable[tuple[Any, ...]]
 
 
+class DatabaseUnavailable(OttlaError):
+    """The database is not there now, or lost what was staged: trying again later may help."""
+
+
 class Database(Protocol):
     """A connection. Nothing is committed but by `transaction()`."""
 
@@ -63,7 +67,7 @@ class SqliteDatabase:
             self._connection = sqlite3.connect(path, timeout=options.busy_timeout_ms / 1000, isolation_level=None)
             self._connection.execute("pragma schema_version")
         except sqlite3.Error as error:
-            raise OttlaError(
+            raise DatabaseUnavailable(
                 f"cannot open {options.shown_url}: {error}",
                 "Does the directory exist, and is the file a SQLite database that may be written?",
             ) from None
@@ -140,7 +144,7 @@ class PostgresDatabase:
             self._connection = psycopg.connect(options.url, autocommit=True, application_name="ottla")
             self._connection.execute("select set_config('lock_timeout', %s, false)", [str(options.busy_timeout_ms)])
         except psycopg.Error as error:
-            raise OttlaError(
+            raise DatabaseUnavailable(
                 f"cannot connect to {options.shown_url}: {str(error).strip()}",
                 "Is the server running, and are user, password (also PGPASSWORD or ~/.pgpass) and database right?",
             ) from None

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from ottla.errors import OttlaError
-from ottla.spark.database_connections import Database, Rows, quoted, quoted_column
+from ottla.spark.database_connections import Database, DatabaseUnavailable, Rows, quoted, quoted_column
 from ottla.spark.database_options import DatabaseOptions
 from ottla.spark.database_types import POSTGRES, Column, check_columns, column_type
 
@@ -298,7 +298,7 @@ def _move_rows(database: Database, target: Target, attempts: dict[str, int]) -> 
     which = database.any_of(ATTEMPT)
     staged = int(database.query(f"select count(*) from {quoted(target.staging)} where {which}", tokens)[0][0])
     if staged != expected:
-        raise OttlaError(
+        raise DatabaseUnavailable(
             f"{staged} of {expected} staged rows are still in {target.staging}",
             "Nothing was written. Restart the query: the batch is staged again. "
             "Has somebody emptied the table, or did the server crash?",

@@ -16,6 +16,8 @@ DOCS = {
     "table": "the table to write to, as name or schema.name; made from the DataFrame's columns if it is missing",
     "delivery": "exactly-once (default), at-least-once or at-most-once",
     "upsertKeys": "columns, comma-separated, that name a row: a row with the same values is replaced",
+    "sinkId": "inside foreachBatch: a name for the stream, so that a batch that comes twice is written once",
+    "batchId": "inside foreachBatch: the number that Spark gives the batch; belongs to sinkId",
     "busyTimeoutMs": "how long to wait for a lock that another writer of the database holds (default 60000)",
 }
 # Spark's own options, which reach every sink.
@@ -32,6 +34,8 @@ class DatabaseOptions:
     upsert_keys: tuple[str, ...] = ()
     busy_timeout_ms: int = 60_000
     checkpoint_location: str | None = None
+    sink_id: str | None = None
+    batch_id: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "DatabaseOptions":
@@ -53,7 +57,10 @@ class DatabaseOptions:
                     f'format("ottla-database") needs the option {needed}',
                     f'Write .option("{needed}", …): {DOCS[needed]}.',
                 )
+        sink_id, batch_id = _check_batch(given.get("sinkId"), given.get("batchId"))
         return cls(
+            sink_id=sink_id,
+            batch_id=batch_id,
             url=_check_url(given["url"].strip()),
             table=_check_table(given["table"].strip()),
             delivery=_check_delivery(given.get("delivery", EXACTLY_ONCE)),
@@ -116,6 +123,18 @@ def _check_delivery(text: str) -> str:
         hint = f"Did you mean {close[0]}?" if close else f"Use one of {', '.join(DELIVERIES)}."
         raise ConfigError(f"delivery {text} is not known", hint)
     return chosen
+
+
+def _check_batch(sink_id: str | None, batch_id: str | None) -> tuple[str | None, int | None]:
+    if (sink_id is None) != (batch_id is None):
+        raise ConfigError("sinkId and batchId belong together", "Give both, inside foreachBatch, or neither.")
+    if sink_id is None or batch_id is None:
+        return None, None
+    if not sink_id.strip() or len(sink_id) > 100:
+        raise ConfigError(f"sinkId {sink_id!r} is not a name", "Give the stream a name of up to 100 characters.")
+    if not re.fullmatch(r"[0-9]{1,18}", batch_id.strip()):
+        raise ConfigError(f"batchId {batch_id} is not a batch's number", "Give the number that foreachBatch was given.")
+    return sink_id.strip(), int(batch_id)
 
 
 def _split(text: str) -> tuple[str, ...]:

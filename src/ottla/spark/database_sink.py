@@ -5,6 +5,7 @@ at all, and a batch that Spark runs again is not written again. How: see databas
 """
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,10 @@ class DatabaseDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         with explained():
             options = DatabaseOptions.parse(self.options)
+            if options.sink_id is not None:
+                raise ConfigError(
+                    "sinkId and batchId are for writes inside foreachBatch", "A stream has ids of its own."
+                )
             if overwrite and options.delivery != EXACTLY_ONCE:
                 raise ConfigError(
                     f"output mode complete replaces the table in one transaction, which delivery={options.delivery} "
@@ -144,22 +149,37 @@ class BatchDatabaseWriter(DataSourceArrowWriter):
         self.schema = schema
         self.overwrite = overwrite
         self.target = target
-        # Made on the driver and carried to the tasks.
-        self.job = f"job-{uuid.uuid4().hex}"
+        # Made on the driver and carried to the tasks. Inside foreachBatch the caller says which batch of which stream
+        # this is, and a batch that comes again is known.
+        self.job = options.sink_id or f"job-{uuid.uuid4().hex}"
+        self.batch_id = options.batch_id or 0
 
     def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
-        attempt = f"{self.job}-{context.partitionId():06d}-{context.attemptNumber()}-{uuid.uuid4().hex[:8]}"
+        attempt = f"{self.batch_id}-{context.partitionId():06d}-{context.attemptNumber()}-{uuid.uuid4().hex}"
         with explained(), contextlib.closing(connect(self.options)) as database:
-            return Staged(self.job, 0, attempt, write_rows(database, self, iterator, self.job, 0, attempt))
+            rows = write_rows(database, self, iterator, self.job, self.batch_id, attempt)
+        return Staged(self.job, self.batch_id, attempt, rows)
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
         if self.options.delivery == AT_LEAST_ONCE and not self.overwrite:
             return
         attempts = {message.attempt: message.rows for message in messages if isinstance(message, Staged)}
         with explained(), contextlib.closing(connect(self.options)) as database:
-            ledger.move_job(database, self.target, self.job, attempts, replace=self.overwrite)
+            if self.options.sink_id is None:
+                ledger.move_job(database, self.target, self.job, attempts, replace=self.overwrite)
+                return
+            ledger.move(
+                database,
+                self.target,
+                self.job,
+                self.batch_id,
+                attempts,
+                replace=self.overwrite,
+                positions=source_positions(self.options.checkpoint_location, self.batch_id),
+                now_ms=system_clock(),
+            )
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
         forget(self.options, self.target, messages)
@@ -217,10 +237,10 @@ def source_positions(checkpoint: str | None, batch_id: int) -> str | None:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Lets the cure travel with the cause: Spark carries an error as the text of its traceback."""
+    """Lets the cure travel with the cause, and leaves the traceback out: Spark shows the text of an error alone."""
     try:
         yield
     except OttlaError as error:
-        if error.hint and error.hint not in getattr(error, "__notes__", ()):
-            error.add_note(error.hint)
-        raise
+        if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # Spark ends this process after an error
+        raise type(error)(f"{error.message}. {error.hint}" if error.hint else error.message) from None

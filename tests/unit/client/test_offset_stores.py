@@ -1,11 +1,7 @@
 """Offsets in a database: stored with the results in one transaction, on SQLite and on a real PostgreSQL."""
 
 import contextlib
-import os
-import pwd
-import shutil
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,70 +11,20 @@ import pytest
 from ottla import Admin, Consumer, Producer
 from ottla.client.database_store import DatabaseOffsetStore, OffsetsMovedError
 from ottla.errors import OttlaError
+from ottla.testing.postgres import NoPostgres, postgres_server
 from ottla.types import TopicPartition
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
-def find_postgres() -> Path | None:
-    """The directory with initdb and postgres, wherever the distribution keeps it."""
-    found = shutil.which("postgres")
-    candidates = [Path(found).parent] if found else []
-    candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((place for place in candidates if (place / "initdb").exists() and (place / "postgres").exists()), None)
-
-
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """A PostgreSQL of our own on a Unix socket; gives the connection string."""
-    programs = find_postgres()
-    if programs is None:
-        pytest.skip("no PostgreSQL server is installed (Debian: apt install postgresql)")
-    pytest.importorskip("psycopg", reason="psycopg is not installed")
-    home = tmp_path_factory.mktemp("postgres", numbered=True)
-    user: dict[str, Any] = {}
-    if os.getuid() == 0:  # PostgreSQL refuses to run as root
-        names = [name for name in ("postgres", "nobody") if any(entry.pw_name == name for entry in pwd.getpwall())]
-        if not names:
-            pytest.skip("PostgreSQL does not run as root, and there is no other user")
-        account = pwd.getpwnam(names[0])
-        home = Path(f"/tmp/ottla-postgres-{os.getpid()}")
-        home.mkdir()
-        os.chown(home, account.pw_uid, account.pw_gid)
-        user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    data = home / "data"
-    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(home)}
-    options: dict[str, Any] = {"cwd": home, "env": environment, **user}
-    server = None
     try:
-        initdb = [programs / "initdb", "-D", data, "-U", "ottla", "-A", "trust", "-N", "-E", "UTF8"]
-        subprocess.run(initdb, check=True, capture_output=True, **options)
-        command = [programs / "postgres", "-D", data, "-k", home, "-c", "listen_addresses=", "-F"]
-        with open(home / "log", "wb") as log:
-            server = subprocess.Popen(command, stdout=log, stderr=log, **options)
-        address = f"host={home} user=ottla dbname=postgres"
-        _wait_for(address, server)
-        yield address
-    finally:
-        if server is not None:
-            server.terminate()
-            server.wait(30)
-        shutil.rmtree(home, ignore_errors=True)
-
-
-def _wait_for(address: str, server: Any) -> None:
-    import psycopg
-
-    from ottla.clock import monotonic
-
-    deadline = monotonic() + 30
-    while True:
-        try:
-            psycopg.connect(address).close()
-            return
-        except psycopg.OperationalError:
-            assert server.poll() is None, "the server ended"
-            assert monotonic() < deadline, "the server does not answer"
+        with postgres_server() as socket:
+            yield f"host={socket} user=ottla dbname=postgres"
+    except NoPostgres as error:
+        pytest.skip(str(error))
 
 
 class Database:

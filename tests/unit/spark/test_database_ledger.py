@@ -1,0 +1,344 @@
+"""The database sink without Spark: staging, the one transaction, and everything that may come twice."""
+
+import contextlib
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from ottla.errors import OttlaError
+from ottla.spark import database_ledger as ledger
+from ottla.spark.database_connections import Database, connect, quoted
+from ottla.spark.database_options import DatabaseOptions
+from ottla.spark.database_rows import rows_of
+from ottla.testing.postgres import NoPostgres, postgres_server
+
+ORDERS = StructType([StructField("id", LongType()), StructField("item", StringType())])
+SINK = "3f5a"
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Path]:
+    try:
+        with postgres_server() as socket:
+            yield socket
+    except NoPostgres as error:
+        pytest.skip(str(error))
+
+
+class Shop:
+    """A database with a table of orders, seen the way tasks and drivers see it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.options = DatabaseOptions.parse({"url": url, "table": "orders"})
+
+    def connect(self) -> "contextlib.closing[Any]":
+        return contextlib.closing(connect(self.options))
+
+    def prepare(self, schema: StructType = ORDERS, **options: str) -> ledger.Target:
+        with self.connect() as database:
+            given = {"url": self.url, "table": "orders", **options}
+            return ledger.prepare(database, DatabaseOptions.parse(given), schema)
+
+    def stage(self, target: ledger.Target, batch_id: int, attempt: str, rows: list[Any], sink: str = SINK) -> int:
+        with self.connect() as database:
+            return ledger.stage(database, target, sink, batch_id, attempt, rows, 0)
+
+    def move(self, target: ledger.Target, batch_id: int, attempts: dict[str, int], **more: Any) -> bool:
+        arguments = {"replace": False, "positions": None, "now_ms": 1_000} | more
+        with self.connect() as database:
+            return ledger.move(database, target, arguments.pop("sink", SINK), batch_id, attempts, **arguments)
+
+    def rows(self, table: str = "orders", columns: str = "*") -> list[Any]:
+        with self.connect() as database:
+            return sorted(database.query(f"select {columns} from {quoted(table)}"))
+
+    def execute(self, *statements: str) -> None:
+        with self.connect() as database, database.transaction():
+            for statement in statements:
+                database.execute(statement)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
+    if request.param == "sqlite":
+        return Shop(f"sqlite:///{tmp_path}/shop.db")
+    socket = request.getfixturevalue("postgres")
+    made = Shop(f"postgresql://ottla@/postgres?host={socket}")
+    made.execute("drop schema public cascade", "create schema public")
+    return made
+
+
+def test_a_batch_comes_into_the_table_whole_and_leaves_nothing_behind(shop: Shop) -> None:
+    """F4, D1: rows and progress in one transaction."""
+    target = shop.prepare()
+    attempts = {"a": shop.stage(target, 0, "a", [(1, "pear"), (2, None)]), "b": shop.stage(target, 0, "b", [(3, "")])}
+    assert shop.rows() == []
+    assert shop.move(target, 0, attempts, positions='{"orders":{"0":3}}', now_ms=77)
+    assert shop.rows() == [(1, "pear"), (2, None), (3, "")]
+    assert shop.rows("ottla_staging_orders") == []
+    with shop.connect() as database:
+        (entry,) = ledger.entries(database, shop.options)
+    assert entry == ledger.Entry(SINK, "orders", 0, 3, '{"orders":{"0":3}}', 77)
+
+
+def test_a_commit_that_comes_twice_counts_once(shop: Shop) -> None:
+    target = shop.prepare()
+    attempts = {"a": shop.stage(target, 0, "a", [(1, "pear")])}
+    assert shop.move(target, 0, attempts)
+    assert not shop.move(target, 0, attempts)
+    again = {"z": shop.stage(target, 0, "z", [(1, "pear")])}
+    assert not shop.move(target, 0, again), "a replay that staged a second copy"
+    assert shop.rows() == [(1, "pear")]
+    assert shop.rows("ottla_staging_orders") == []
+
+
+def test_rows_of_failed_attempts_and_of_speculative_twins_do_not_count(shop: Shop) -> None:
+    target = shop.prepare()
+    shop.stage(target, 0, "failed", [(1, "pear")])
+    attempts = {"counted": shop.stage(target, 0, "counted", [(1, "pear"), (2, "plum")])}
+    shop.stage(target, 0, "twin", [(1, "pear"), (2, "plum")])
+    assert shop.move(target, 0, attempts)
+    shop.stage(target, 0, "late-twin", [(2, "plum")])
+    assert shop.rows() == [(1, "pear"), (2, "plum")]
+    assert shop.move(target, 1, {"next": shop.stage(target, 1, "next", [(3, "fig")])})
+    assert shop.rows() == [(1, "pear"), (2, "plum"), (3, "fig")]
+    assert shop.rows("ottla_staging_orders") == [], "the late twin's rows go with the next batch"
+
+
+def test_a_batch_whose_staged_rows_were_lost_is_refused_and_changes_nothing(shop: Shop) -> None:
+    target = shop.prepare()
+    attempts = {"a": shop.stage(target, 0, "a", [(1, "pear"), (2, "plum")])}
+    shop.execute('delete from ottla_staging_orders where "id" = 1')
+    with pytest.raises(OttlaError, match="1 of 2 staged rows"):
+        shop.move(target, 0, attempts)
+    assert shop.rows() == []
+    assert shop.move(target, 0, {"b": shop.stage(target, 0, "b", [(1, "pear"), (2, "plum")])})
+    assert shop.rows() == [(1, "pear"), (2, "plum")]
+
+
+def test_a_transaction_that_breaks_in_the_middle_leaves_no_half_batch(shop: Shop) -> None:
+    shop.execute('create table orders ("id" bigint not null primary key, "item" text)')
+    target = shop.prepare()
+    assert shop.move(target, 0, {"a": shop.stage(target, 0, "a", [(1, "pear")])})
+    attempts = {"b": shop.stage(target, 1, "b", [(2, "plum"), (1, "again")])}
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        shop.move(target, 1, attempts)
+    assert shop.rows() == [(1, "pear")]
+    assert [row[2] for row in shop.rows("ottla_ledger")] == [0]
+
+
+def test_sinks_of_one_table_keep_their_batches_apart(shop: Shop) -> None:
+    target = shop.prepare()
+    assert shop.move(target, 4, {"a": shop.stage(target, 4, "a", [(1, "pear")])})
+    other = {"b": shop.stage(target, 0, "b", [(2, "plum")], sink="other")}
+    assert shop.move(target, 0, other, sink="other")
+    assert shop.rows() == [(1, "pear"), (2, "plum")]
+
+
+def test_two_drivers_that_commit_one_batch_write_it_once(shop: Shop) -> None:
+    target = shop.prepare()
+    mine = {"a": shop.stage(target, 0, "a", [(1, "pear")])}
+    theirs = {"b": shop.stage(target, 0, "b", [(1, "pear")])}
+    assert [shop.move(target, 0, mine), shop.move(target, 0, theirs)] == [True, False]
+    assert shop.rows() == [(1, "pear")]
+
+
+def test_upsert_replaces_rows_by_key_and_the_last_of_a_batch_wins(shop: Shop) -> None:
+    target = shop.prepare(upsertKeys="id")
+    assert shop.move(target, 0, {"a": shop.stage(target, 0, "a", [(1, "pear"), (2, "plum"), (1, "fig")])})
+    assert shop.rows() == [(1, "fig"), (2, "plum")]
+    assert shop.move(target, 1, {"b": shop.stage(target, 1, "b", [(2, "lime")])})
+    assert shop.rows() == [(1, "fig"), (2, "lime")]
+    with shop.connect() as database:
+        ledger.write_directly(database, target, [(2, "kiwi"), (3, "nut")])
+    assert shop.rows() == [(1, "fig"), (2, "kiwi"), (3, "nut")]
+
+
+def test_replacing_the_table_is_one_transaction_too(shop: Shop) -> None:
+    target = shop.prepare()
+    assert shop.move(target, 0, {"a": shop.stage(target, 0, "a", [(1, "pear")])}, replace=True)
+    attempts = {"b": shop.stage(target, 1, "b", [(2, "plum")])}
+    assert shop.move(target, 1, attempts, replace=True)
+    assert not shop.move(target, 1, attempts, replace=True), "a replay must not empty the table"
+    assert shop.rows() == [(2, "plum")]
+
+
+def test_a_claim_is_given_once(shop: Shop) -> None:
+    """D1, at-most-once: the note comes before the rows."""
+    target = shop.prepare()
+    with shop.connect() as database:
+        assert ledger.claim(database, target, SINK, 0, 1)
+        assert not ledger.claim(database, target, SINK, 0, 1)
+        assert ledger.claim(database, target, SINK, 0, 2)
+        with database.transaction():
+            ledger.note(database, target, SINK, 1, 0, None, 1)
+    assert shop.rows("ottla_claims") == []
+
+
+def test_every_type_comes_back_as_it_was(shop: Shop) -> None:
+    schema = StructType(
+        [
+            StructField("a b", BooleanType()),
+            StructField("when", TimestampType()),
+            StructField("day", DateType()),
+            StructField("price", DecimalType(10, 2)),
+            StructField("big", DecimalType(38, 18)),
+            StructField("raw", BinaryType()),
+            StructField("tags", ArrayType(StringType())),
+            StructField("counts", MapType(StringType(), IntegerType())),
+            StructField("order?", StructType([StructField("x", DoubleType()), StructField("y", DateType())])),
+        ]
+    )
+    moment = datetime(2026, 11, 15, 23, 59, 59, 123_456, UTC)
+    big = Decimal("12345678901234567890.123456789012345678")
+    arrow = pa.schema(
+        [
+            ("a b", pa.bool_()),
+            ("when", pa.timestamp("us", "UTC")),
+            ("day", pa.date32()),
+            ("price", pa.decimal128(10, 2)),
+            ("big", pa.decimal128(38, 18)),
+            ("raw", pa.binary()),
+            ("tags", pa.list_(pa.string())),
+            ("counts", pa.map_(pa.string(), pa.int32())),
+            ("order?", pa.struct([("x", pa.float64()), ("y", pa.date32())])),
+        ]
+    )
+    row = (True, moment, date(2026, 2, 3), Decimal("19.90"), big, b"\x00\xff", ["ž", None], [("a", 1)])
+    columns = [[value, None] for value in (*row, {"x": float("nan"), "y": date(2026, 1, 2)})]
+    batch = pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, arrow, strict=True)], schema=arrow)
+    target = shop.prepare(schema)
+    with shop.connect() as database:
+        rows = list(rows_of(batch, schema, database.dialect))
+        is_postgres = database.dialect == "postgresql"
+    assert shop.move(target, 0, {"a": shop.stage(target, 0, "a", rows)})
+    with shop.connect() as database:
+        stored, empty = database.query('select * from orders order by "a b" is null')
+    assert empty == (None,) * 9
+    nested = {"x": "nan", "y": "2026-01-02"}
+    if is_postgres:
+        assert stored == (*row[:7], {"a": 1}, nested)
+    else:
+        texts = ("2026-11-15 23:59:59.123456+00:00", "2026-02-03", 19.9, str(big), b"\x00\xff")
+        assert stored == (1, *texts, '["ž",null]', '{"a":1}', '{"x":"nan","y":"2026-01-02"}')
+
+
+def test_a_table_that_is_there_is_used_as_it_is(shop: Shop) -> None:
+    shop.execute("create table Orders (ID bigint, Item varchar(20), noted integer default 7)")
+    target = shop.prepare()
+    assert shop.move(target, 0, {"a": shop.stage(target, 0, "a", [(1, "pear")])})
+    assert shop.rows(target.table) == [(1, "pear", 7)]
+    shop.execute("alter table orders add column late text")
+    wider = StructType([*ORDERS.fields, StructField("late", StringType())])
+    target = shop.prepare(wider)
+    assert shop.move(target, 1, {"b": shop.stage(target, 1, "b", [(2, "fig", "x")])})
+    assert shop.rows(target.table)[1] == (2, "fig", 7, "x")
+
+
+@pytest.mark.parametrize(
+    ("statement", "schema", "cause", "cure"),
+    [
+        ("create table orders (id bigint)", ORDERS, "has no column item; it has id", "alter table orders add column"),
+        (
+            "create table orders (id bigint, item text, code text not null)",
+            ORDERS,
+            "needs a value for column code",
+            "default",
+        ),
+        (
+            "create table orders (id integer, item integer)",
+            StructType([StructField("item", StringType())]),
+            "column item is string in the query and integer in table orders",
+            "Cast it",
+        ),
+        (
+            "create table unused (x integer)",
+            StructType([StructField("v", VariantType())]),
+            "column v is variant",
+            "cast(v as string)",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit_are_named_with_their_types(
+    shop: Shop, statement: str, schema: StructType, cause: str, cure: str
+) -> None:
+    shop.execute(statement)
+    with pytest.raises(OttlaError) as refused:
+        shop.prepare(schema)
+    assert cause in refused.value.message.lower() and cure in refused.value.hint
+
+
+def test_a_key_that_the_query_lacks_is_refused_before_a_table_is_made(shop: Shop) -> None:
+    with pytest.raises(OttlaError, match="upsertKeys names code, which the query does not have; it has id, item"):
+        shop.prepare(upsertKeys="code")
+    with shop.connect() as database:
+        assert database.find_table("orders") is None
+
+
+def test_a_bigint_does_not_go_into_an_integer_of_postgres(postgres: Path) -> None:
+    shop = Shop(f"postgresql://ottla@/postgres?host={postgres}")
+    shop.execute("drop schema public cascade", "create schema public", "create table orders (id integer, item text)")
+    with pytest.raises(OttlaError, match="column id is bigint in the query and integer in table orders"):
+        shop.prepare()
+
+
+@pytest.mark.parametrize(
+    ("options", "cause", "cure"),
+    [
+        ({"table": "t"}, "needs the option url", "sqlite:///"),
+        ({"url": "sqlite:///a.db"}, "needs the option table", "name"),
+        ({"url": "sqlite:///a.db", "tabel": "t"}, "has no option tabel", "Did you mean table?"),
+        ({"url": "sqlite:a.db", "table": "t"}, "names no file", "four strokes"),
+        ({"url": "sqlite:///:memory:", "table": "t"}, "one process only", "Name a file"),
+        ({"url": "postgre://ann:secret@h/d", "table": "t"}, "postgre://ann:***@h/d", "Did you mean postgresql?"),
+        ({"url": "sqlite:///a.db", "table": "t; drop"}, "'t; drop' is not a table's name", "letters"),
+        ({"url": "sqlite:///a.db", "table": "t", "delivery": "exactlyonce"}, "delivery exactlyonce", "exactly-once?"),
+        ({"url": "sqlite:///a.db", "table": "t", "upsertKeys": "a,a"}, "names a column twice", "once"),
+        ({"url": "sqlite:///a.db", "table": "t", "sinkId": "s"}, "belong together", "foreachBatch"),
+        ({"url": "sqlite:///a.db", "table": "t", "sinkId": "s", "batchId": "x"}, "batchId x", "number"),
+        ({"url": "sqlite:///a.db", "table": "t", "busyTimeoutMs": "1s"}, "busyTimeoutMs 1s", "whole number"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_with_their_cure(options: dict[str, str], cause: str, cure: str) -> None:
+    with pytest.raises(OttlaError) as refused:
+        DatabaseOptions.parse(options)
+    assert cause in refused.value.message and cure in refused.value.hint
+
+
+def test_a_database_that_cannot_be_had_is_named_without_its_password(tmp_path: Path) -> None:
+    for url in (f"sqlite:///{tmp_path}/none/a.db", "postgresql://ann:secret@127.0.0.1:1/shop?connect_timeout=2"):
+        with pytest.raises(OttlaError, match=r"cannot (open|connect)") as refused:
+            connect(DatabaseOptions.parse({"url": url, "table": "t"}))
+        assert "secret" not in refused.value.message and refused.value.hint
+
+
+def test_the_database_protocol_is_what_both_offer() -> None:
+    from ottla.spark.database_connections import PostgresDatabase, SqliteDatabase
+
+    wanted = {name for name in vars(Database) if not name.startswith("_") and callable(vars(Database)[name])}
+    assert all(callable(getattr(kind, name)) for kind in (SqliteDatabase, PostgresDatabase) for name in wanted)
