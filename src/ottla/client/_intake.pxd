@@ -1,6 +1,10 @@
 # The C types of intake.py, for its build as _intake. Names here are those of the source; nothing else is said.
 cimport cython
 
+cdef bint IS_COMPILED
+cdef Py_ssize_t RECORD_OVERHEAD_BYTES
+cdef object _process
+
 
 cdef class BatchOutcome:
     cdef readonly object partition
@@ -13,6 +17,8 @@ cdef class BatchOutcome:
     cdef object _callbacks
 
 
+@cython.final
+@cython.freelist(256)
 cdef class Delivery:
     cdef BatchOutcome _outcome
     cdef Py_ssize_t _index
@@ -20,7 +26,8 @@ cdef class Delivery:
 
 
 @cython.locals(
-    length=Py_ssize_t, i=Py_ssize_t, h="unsigned long long", k="unsigned long long"
+    length=Py_ssize_t, i=Py_ssize_t, h="unsigned long long", k="unsigned long long", mask="unsigned long long",
+    octets="const unsigned char *",
 )
 cpdef unsigned long long murmur2(bytes data)
 
@@ -78,3 +85,8 @@ cdef class Intake:
     cdef _close_batch(self, Lane lane, OpenBatch batch)
 
     cdef bint _reserve(self, Py_ssize_t size_bytes)
+
+
+cdef class Sending:
+    cdef Intake _intake
+    cdef object _made_in

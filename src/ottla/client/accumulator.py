@@ -3,23 +3,11 @@
 import threading
 from collections.abc import Callable, Iterable
 
-from ottla.client.delivery import BatchOutcome, Delivery, Intake, Lane, OpenBatch, TopicLanes
+from ottla.client.delivery import BatchOutcome, Delivery, Intake, Lane, OpenBatch, TopicLanes, record_size
 from ottla.client.model import Headers
 from ottla.clock import Clock, system_clock, system_clock_ns
 from ottla.protocol.record_batch import HEADER_SIZE, Codec, build_batch
 from ottla.types import TopicPartition
-
-RECORD_OVERHEAD_BYTES = 21
-"""The most that a record takes beside its key, value and headers: lengths, attributes, deltas."""
-
-
-def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """An upper bound for the bytes that a record takes in a batch."""
-    size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
-    if headers:
-        for name, content in headers:
-            size += 10 + 3 * len(name) + (len(content) if content else 0)
-    return size
 
 
 class ProducerBatch(OpenBatch):

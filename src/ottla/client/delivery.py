@@ -14,10 +14,12 @@ if TYPE_CHECKING:
         Intake,
         Lane,
         OpenBatch,
+        Sending,
         Sticky,
         TopicLanes,
         murmur2,
         partition_for_key,
+        record_size,
     )
 else:
     _intake: Any = find_compiled(f"{__package__}._intake", INTERFACE)
@@ -28,10 +30,12 @@ else:
     Intake = _intake.Intake
     Lane = _intake.Lane
     OpenBatch = _intake.OpenBatch
+    Sending = _intake.Sending
     Sticky = _intake.Sticky
     TopicLanes = _intake.TopicLanes
     murmur2 = _intake.murmur2
     partition_for_key = _intake.partition_for_key
+    record_size = _intake.record_size
 
 __all__ = [
     "BatchOutcome",
@@ -39,8 +43,10 @@ __all__ = [
     "Intake",
     "Lane",
     "OpenBatch",
+    "Sending",
     "Sticky",
     "TopicLanes",
     "murmur2",
     "partition_for_key",
+    "record_size",
 ]

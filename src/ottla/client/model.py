@@ -1,6 +1,6 @@
 """What the clients hand out: nodes, topics, configs, offsets, records. Plain values. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,6 +9,9 @@ from ottla.protocol.record_batch import Record
 from ottla.types import Endpoint, TopicPartition, uuid_to_text
 
 Headers = tuple[tuple[str, bytes | None], ...]
+Bytes = bytes | bytearray | memoryview | str | None
+"""What a producer takes for a key or a value: text is sent as UTF-8."""
+HeadersLike = Mapping[str, Bytes] | Iterable[tuple[str, Bytes]] | None
 
 EARLIEST = -2
 """In place of a timestamp: the first offset that is still there."""

@@ -2,12 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from ottla.client.accumulator import Accumulator, record_size
-from ottla.client.delivery import Delivery
-from ottla.client.model import Headers, TopicDescription
+from ottla.client.accumulator import Accumulator
+from ottla.client.delivery import Delivery, record_size
+from ottla.client.model import Bytes, Headers, HeadersLike, TopicDescription
 from ottla.client.network import Network
 from ottla.client.partitioner import StickyPartitioner, partition_for_key
 from ottla.client.sender import Sender
@@ -16,9 +16,6 @@ from ottla.client.transactional import AsyncTransactional
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.record_batch import HEADER_SIZE
-
-Bytes = bytes | bytearray | memoryview | str | None
-HeadersLike = Mapping[str, Bytes] | Iterable[tuple[str, Bytes]] | None
 
 
 class AsyncProducer(AsyncTransactional):

@@ -12,8 +12,8 @@ from ottla.client.callers_thread import CallersThread
 from ottla.client.consumer import AsyncConsumer
 from ottla.client.delivery import Delivery
 from ottla.client.group_consumer import OffsetLike, PartitionLike, as_partition
-from ottla.client.model import ConsumerRecord
-from ottla.client.producer import AsyncProducer, Bytes, HeadersLike
+from ottla.client.model import Bytes, ConsumerRecord, HeadersLike
+from ottla.client.producer import AsyncProducer
 from ottla.client.settings import ClientConfig, ConsumerConfig, ProducerConfig
 from ottla.client.transaction_errors import TransactionAbortable
 from ottla.config import settings_of, unknown_setting

@@ -4,9 +4,9 @@ import random
 from collections import deque
 from typing import Any, NamedTuple
 
-from ottla.client.accumulator import Accumulator, record_size
+from ottla.client.accumulator import Accumulator
 from ottla.client.cluster_view import ClusterView
-from ottla.client.delivery import Delivery
+from ottla.client.delivery import Delivery, record_size
 from ottla.client.polling import ANY_NODE, Request
 from ottla.client.sender import Sender
 from ottla.client.settings import ProducerConfig, build
