@@ -1,24 +1,39 @@
-"""Builds the optional record kernels. Everything else about the package is in pyproject.toml."""
+"""Builds the optional compiled parts. Everything else about the package is in pyproject.toml."""
 
 from setuptools import Extension, setup
 
+# No compiler is not an error: ottla.protocol._speedups falls back to pure Python.
+OPTIONS = {"extra_compile_args": ["-O3"], "optional": True}
+
 try:
     from Cython.Build import cythonize
-except ImportError:  # no Cython: the pure-Python twin is used
+except ImportError:  # no Cython: pure Python is used
     extensions = []
 else:
     extensions = cythonize(
         [
             Extension(
-                "ottla.protocol._kernels",
-                ["src/ottla/protocol/_kernels.py"],
+                f"ottla.protocol.{name}",
+                [f"src/ottla/protocol/{name}.py"],
                 depends=["src/ottla/protocol/_cursor.pxd"],
-                extra_compile_args=["-O3"],
-                # No compiler is not an error: ottla.protocol._speedups falls back to pure Python.
-                optional=True,
+                **OPTIONS,
             )
+            for name in ("_kernels", "_arrow_decode", "_arrow_encode")
         ],
         language_level=3,
+    )
+    # One source, two modules: intake.py runs as it is, too, so its annotations stay plain Python's.
+    extensions += cythonize(
+        [
+            Extension(
+                "ottla.client._intake",
+                ["src/ottla/client/intake.py"],
+                depends=["src/ottla/client/_intake.pxd"],
+                **OPTIONS,
+            ),
+        ],
+        language_level=3,
+        compiler_directives={"annotation_typing": False, "auto_pickle": False, "cdivision": True},
     )
 
 setup(ext_modules=extensions)

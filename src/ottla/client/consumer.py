@@ -2,11 +2,12 @@
 
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.assignors import Assignor
 from ottla.assignors.choosing import SETTING, choose_assignors
+from ottla.client.arrow import arrow_batches, take_arrow
 from ottla.client.fetcher import Fetcher
 from ottla.client.group_consumer import AsyncGroupConsumer, PartitionLike, as_partition
 from ottla.client.group_side import GroupSide
@@ -21,9 +22,14 @@ from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.record_batch import Record
 from ottla.types import TopicPartition
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["AsyncConsumer", "PartitionLike", "WakeupError", "as_partition"]
 
 CLOSE_TIMEOUT_MS = 30_000
+
+T = TypeVar("T")
 
 
 class WakeupError(OttlaError):
@@ -181,8 +187,7 @@ class AsyncConsumer(AsyncGroupConsumer):
         )
         self._raise_errors()
         if not known or state.position is None:
-            detail = f"the position of {as_partition(partition)} was not found within {timeout_ms} ms"
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+            raise self._network.out_of_time(timeout_ms, f"looking up the position of {as_partition(partition)}")
         return self._consumed().get(as_partition(partition), state.position)
 
     async def lag(self, partition: PartitionLike) -> int | None:
@@ -219,6 +224,57 @@ class AsyncConsumer(AsyncGroupConsumer):
 
         Rebalances of the group happen in here, and so do the calls of the listener.
         """
+        limit = self.config.max_poll_records if max_records is None else max_records
+        taken = await self._poll(timeout_ms, self._take_backlog, lambda: self._fetcher.take(limit))
+        return Records(taken or {})
+
+    async def poll_arrow(
+        self,
+        timeout_ms: int = 0,
+        *,
+        max_records: int | None = None,
+        timestamp_unit: str = "ms",
+        columns: Sequence[str] | None = None,
+    ) -> "pa.RecordBatch":
+        """The next records as Arrow columns (`ottla.client.arrow.SCHEMA`), without an object for any of them.
+
+        As poll() in everything else, but it gives all that has been fetched unless `max_records` says otherwise:
+        `max.poll.records` is for records as objects. No rows when nothing came. `columns` names those to make.
+        """
+        arrow = arrow_batches()
+        chosen = arrow.schema(timestamp_unit, columns)
+
+        def take() -> "pa.RecordBatch | None":
+            return take_arrow(self._fetcher, max_records, timestamp_unit=timestamp_unit, columns=columns)
+
+        taken = await self._poll(timeout_ms, self._rewind_backlog, take)
+        return arrow.empty(chosen) if taken is None else taken
+
+    async def iter_arrow(
+        self,
+        *,
+        timeout_ms: int | None = None,
+        max_records: int | None = None,
+        timestamp_unit: str = "ms",
+        columns: Sequence[str] | None = None,
+    ) -> "AsyncIterator[pa.RecordBatch]":
+        """poll_arrow() again and again: for ever, or until nothing came for `timeout_ms`."""
+        while True:
+            batch = await self.poll_arrow(
+                60_000 if timeout_ms is None else timeout_ms,
+                max_records=max_records,
+                timestamp_unit=timestamp_unit,
+                columns=columns,
+            )
+            if batch.num_rows:
+                yield batch
+            elif timeout_ms is not None:
+                return
+
+    async def _poll(
+        self, timeout_ms: int, take_backlog: Callable[[], T | None], take: Callable[[], T | None]
+    ) -> T | None:
+        """Whatever `take` finds, at once or as soon as something comes; None after `timeout_ms`."""
         self._network.start()
         if self._is_polling:
             raise OttlaError("poll() is already running", "Give each task its own consumer.")
@@ -226,20 +282,22 @@ class AsyncConsumer(AsyncGroupConsumer):
         if self._group is not None:
             self._group.membership.enter_poll(self._network.now())
         try:
-            return await self._poll(timeout_ms, self.config.max_poll_records if max_records is None else max_records)
+            return await self._wait_for(timeout_ms, take_backlog, take)
         finally:
             self._is_polling = False
             if self._group is not None:
                 self._group.membership.leave_poll(self._network.now())
 
-    async def _poll(self, timeout_ms: int, limit: int) -> Records:
+    async def _wait_for(
+        self, timeout_ms: int, take_backlog: Callable[[], T | None], take: Callable[[], T | None]
+    ) -> T | None:
         if self._subscription.kind is Kind.NONE:
             raise OttlaError(
                 "Consumer is not subscribed to any topics or assigned any partitions", "Call subscribe() or assign()."
             )
         self._raise_if_lost()
-        if self._backlog:
-            return self._take_backlog()
+        if self._backlog and (left := take_backlog()):
+            return left
         deadline = self._network.now() + timeout_ms
         if self._group is not None:
             self._group.auto_commit_if_due(self._network.now())
@@ -248,14 +306,14 @@ class AsyncConsumer(AsyncGroupConsumer):
             if self._group is not None:
                 await self._group.take_part()
                 self._raise_errors()
-            taken = self._fetcher.take(limit)
+            taken = take()
             if taken:
                 self._network.wake()  # fetches the next while the user works on these
-                return Records(taken)
+                return taken
             remaining_ms = deadline - self._network.now()
             await self._network.until(self._is_worth_a_look, max(0, remaining_ms))
             if remaining_ms <= 0 and not self._is_worth_a_look():
-                return Records({})
+                return None
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         while True:
@@ -271,13 +329,21 @@ class AsyncConsumer(AsyncGroupConsumer):
             for partition, batch in records.by_partition.items():
                 self._backlog.extend((partition, record) for record in batch)
 
-    def _take_backlog(self) -> Records:
+    def _take_backlog(self) -> dict[TopicPartition, list[Record]]:
         """What an iteration that was broken off has left."""
         taken: dict[TopicPartition, list[Record]] = {}
         for partition, record in self._backlog:
             taken.setdefault(partition, []).append(record)
         self._backlog.clear()
-        return Records(taken)
+        return taken
+
+    def _rewind_backlog(self) -> None:
+        """Goes back to what an iteration that was broken off has left, to have it as columns."""
+        for partition, offset in self._consumed().items():
+            state = self._positions.states[partition]
+            if state.position != offset:
+                state.move_to(offset)
+        self._backlog.clear()
 
     def _drop_backlog(self, partitions: set[TopicPartition]) -> None:
         if self._backlog:

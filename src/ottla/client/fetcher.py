@@ -16,7 +16,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.fetch import FetchRequest
-from ottla.protocol.record_batch import Record
+from ottla.protocol.record_batch import Record, Section
 from ottla.types import ZERO_UUID, TopicPartition
 
 FETCH_LANE = "fetch"
@@ -100,6 +100,51 @@ class Fetcher:
                 self._buffer.appendleft((turn, fetched))
         self._buffer.extendleft(reversed(kept))
         return taken
+
+    def take_sections(self, max_records: int, max_bytes: int) -> list[tuple[FetchedPartition, Section]]:
+        """Batches to be read next, in the order of each partition: about so many records or bytes, where they wait.
+
+        Positions move when `took` says how far the reading went.
+        """
+        found: list[tuple[FetchedPartition, Section]] = []
+        interrupted: set[TopicPartition] = set()
+        self._drop_outdated()
+        for turn, fetched in list(self._buffer):
+            if max_records <= 0 or max_bytes <= 0:
+                break
+            if not self._is_takable(turn, fetched) or fetched.partition in interrupted:
+                continue
+            try:
+                sections = fetched.sections(max_records, max_bytes)
+            except KafkaError:
+                if found:
+                    break
+                self.refuse(fetched)
+                raise
+            if not sections:
+                self.took(fetched)  # nothing in it is shown
+            elif fetched.has_more:
+                interrupted.add(fetched.partition)
+            for section in sections:
+                found.append((fetched, section))
+                max_records -= section.header.record_count
+                max_bytes -= section.end - section.start
+        return found
+
+    def took(self, fetched: FetchedPartition) -> None:
+        """Moves the position to where the reading of `fetched` has come."""
+        state = self._positions.states[fetched.partition]
+        state.position = fetched.next_offset
+        if fetched.is_exhausted:
+            self._buffer.remove((state.turn, fetched))
+            self._buffered[fetched.partition] -= 1
+
+    def refuse(self, fetched: FetchedPartition) -> None:
+        """Lets go of a fetch that cannot be read. It is fetched, and perhaps fails, once more."""
+        state = self._positions.states[fetched.partition]
+        self._buffer.remove((state.turn, fetched))
+        self._buffered[fetched.partition] -= 1
+        state.move_to(state.position)
 
     def _drop_outdated(self) -> None:
         """Lets go of what was fetched before a seek, so that it does not count as read-ahead."""

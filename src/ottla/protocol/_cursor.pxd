@@ -124,10 +124,10 @@ cdef inline int64 int64_at(byte *data) noexcept:
 
 # Writing. The caller has made room; each function returns where the next byte goes.
 
-cdef inline uint64 zigzag(int64 value) noexcept:
+cdef inline uint64 zigzag(int64 value) noexcept nogil:
     return (<uint64>value << 1) ^ <uint64>(value >> 63)
 
-cdef inline Py_ssize_t number_size(int64 value) noexcept:
+cdef inline Py_ssize_t number_size(int64 value) noexcept nogil:
     cdef uint64 raw = zigzag(value)
     cdef Py_ssize_t size = 1
     while raw > 0x7F:
@@ -135,7 +135,7 @@ cdef inline Py_ssize_t number_size(int64 value) noexcept:
         size += 1
     return size
 
-cdef inline byte *put_number(byte *out, int64 value) noexcept:
+cdef inline byte *put_number(byte *out, int64 value) noexcept nogil:
     cdef uint64 raw = zigzag(value)
     while raw > 0x7F:
         out[0] = <byte>(raw & 0x7F | 0x80)

@@ -26,6 +26,7 @@ __all__ = [
     "Record",
     "RecordsSummary",
     "Row",
+    "Section",
     "build_batch",
     "check_crc",
     "control_batch",
@@ -33,11 +34,13 @@ __all__ = [
     "inspect_records",
     "iter_batches",
     "open_batch",
+    "open_section",
     "read_end_marker",
     "read_header",
     "read_records",
     "rewrite",
     "scan_keys",
+    "section_records",
     "stamp",
     "stamped_prefix",
 ]
@@ -140,6 +143,15 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Section(NamedTuple):
+    """A batch with its records uncompressed: they lie in `buffer[start:end]`."""
+
+    header: BatchHeader
+    buffer: BytesLike
+    start: int
+    end: int
 
 
 class RecordsSummary(NamedTuple):
@@ -318,13 +330,25 @@ def read_records(
     """The batch's records with absolute offsets and timestamps. The checksum is not looked at: see `check_crc`."""
     if header is None:
         header = read_header(buffer, position)
-    section, start, end = _records_of(buffer, position, header, max_bytes)
+    return section_records(open_section(buffer, position, header, max_bytes=max_bytes))
+
+
+def open_section(
+    buffer: BytesLike, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> Section:
+    """A batch's records as they are read, decompressed where need be. The checksum is not looked at."""
+    return Section(header, *_records_of(buffer, position, header, max_bytes))
+
+
+def section_records(section: Section) -> list[Record]:
+    """The records with absolute offsets and timestamps."""
+    header = section.header
     try:
         return _speedups.decode_records(
             Record,
-            section,
-            start,
-            end,
+            section.buffer,
+            section.start,
+            section.end,
             header.record_count,
             header.base_offset,
             header.last_offset_delta,

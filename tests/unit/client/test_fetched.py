@@ -82,10 +82,13 @@ def test_damage_is_found_by_the_checksum_and_names_the_place() -> None:
     data = bytearray(batch(0, "a") + batch(1, "b"))
     data[-1] ^= 1
     part = fetched(bytes(data))
-    with pytest.raises(KafkaError) as caught:
-        part.take(10)
-    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
-    assert caught.value.detail.startswith("t-0 at offset 1: ")
+    assert [record.offset for record in part.take(10)] == [0], "what lies before the damage is read"
+    for _ in range(2):
+        with pytest.raises(KafkaError) as caught:
+            part.take(10)
+        assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+        assert caught.value.detail.startswith("t-0 at offset 1: ")
+    assert part.next_offset == 1
 
 
 def test_the_last_epoch_is_that_of_the_last_batch() -> None:
