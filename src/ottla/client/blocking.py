@@ -13,14 +13,16 @@ from ottla.client.admin_prepared import PreparedAdmin
 from ottla.client.admin_transactions import TransactionAdmin
 from ottla.client.callers_thread import CallersThread
 from ottla.client.consumer import AsyncConsumer, PartitionLike
-from ottla.client.delivery import Delivery
+from ottla.client.delivery import Delivery, Sending
 from ottla.client.group_consumer import GroupConsumer
 from ottla.client.model import (
     ApiVersionRange,
+    Bytes,
     ClusterDescription,
     ConfigEntry,
     ConsumerRecord,
     CreatedTopic,
+    HeadersLike,
     LogDirectory,
     NewTopic,
     OffsetAndTimestamp,
@@ -28,7 +30,7 @@ from ottla.client.model import (
     Records,
     TopicDescription,
 )
-from ottla.client.producer import AsyncProducer, Bytes, HeadersLike
+from ottla.client.producer import AsyncProducer
 from ottla.client.transactional import Transactional
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
@@ -192,7 +194,7 @@ class Admin(GroupAdmin, TransactionAdmin, PreparedAdmin, _Blocking):
         return self._call(self._async.describe_log_dirs(node_ids))
 
 
-class Producer(Transactional, _Blocking):
+class Producer(Transactional, Sending, _Blocking):
     """Sends records, in batches and with retries. As AsyncProducer, for any number of threads.
 
     >>> with Producer({"bootstrap.servers": "127.0.0.1:9092"}) as producer:
@@ -201,28 +203,16 @@ class Producer(Transactional, _Blocking):
     """
 
     def __init__(self, settings: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-        super().__init__()
+        _Blocking.__init__(self)
         self._async = AsyncProducer(settings, **keywords)
-        self._take_in = self._async._accumulator.take_in
+        Sending.__init__(self, self._async._accumulator)
         self.config = self._async.config
 
-    def send(
-        self,
-        topic: str,
-        value: Bytes = None,
-        *,
-        key: Bytes = None,
-        partition: int | None = None,
-        timestamp: int | None = None,
-        headers: HeadersLike = None,
+    def _send_slowly(
+        self, topic: str, value: Bytes, key: Bytes, partition: int | None, timestamp: int | None, headers: HeadersLike
     ) -> Delivery:
-        """Hands a record over; waits only for room and for the topic. Crosses to the loop once a batch."""
-        if self._process is not _io.process:
-            self._check_process()
-        if timestamp is None and headers is None:
-            delivery = self._take_in(topic, value, key, partition)
-            if delivery is not None:
-                return delivery
+        """What send() does with a record that needs something special. Crosses to the loop once a batch."""
+        self._check_process()
         delivery = self._async._append(topic, value, key, partition, timestamp, headers)
         if delivery is not None:
             return delivery
