@@ -131,6 +131,17 @@ class Fetcher:
                 max_bytes -= section.end - section.start
         return found
 
+    def take_fetch(self) -> FetchedPartition | None:
+        """Hands over what the next fetch brought and moves the position past all of it. None when nothing waits."""
+        self._drop_outdated()
+        for turn, fetched in self._buffer:
+            if self._is_takable(turn, fetched):
+                self._buffer.remove((turn, fetched))
+                self._buffered[fetched.partition] -= 1
+                self._positions.states[fetched.partition].position = fetched.end_offset
+                return fetched
+        return None
+
     def took(self, fetched: FetchedPartition) -> None:
         """Moves the position to where the reading of `fetched` has come."""
         state = self._positions.states[fetched.partition]

@@ -50,6 +50,22 @@ def test_the_next_fetch_is_under_way_while_records_wait() -> None:
     assert world.asked[-1].topics[0].partitions[0].fetch_offset == 2
 
 
+def test_a_fetch_can_be_handed_over_whole() -> None:
+    """Its reader may then be another thread: the fetcher goes on behind it and forgets it."""
+    world = ConsumerWorld(max_partition_fetch_bytes=1)
+    for value in "abc":
+        world.logs[T0].append(value)
+    world.exchange(10)
+    fetched = world.fetcher.take_fetch()
+    assert fetched is not None and [record.value for record in fetched.take(10)] == [b"a"]
+    assert world.position() == fetched.end_offset == 1
+    world.positions.states[T0].is_paused = True
+    assert world.fetcher.take_fetch() is None, "a paused partition keeps what it has"
+    world.positions.states[T0].is_paused = False
+    world.exchange(10)
+    assert world.take() == ["b", "c"] and world.fetcher.take_fetch() is None
+
+
 def test_one_fetch_at_a_time_to_each_leader_with_all_its_partitions() -> None:
     world = ConsumerWorld(partitions=3)
     world.lead(2, 2, 1)
