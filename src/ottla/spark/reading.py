@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.client.blocking import Consumer
 from ottla.client.consumer import AsyncConsumer
+from ottla.client.fetched import FetchedPartition
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.protocol.record_batch import Record
 from ottla.spark.offsets import OffsetRange
 from ottla.types import TopicPartition
 
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 ROWS_PER_BATCH = 10_000
-"""The most rows of one Arrow batch: what a task holds in memory is bounded by it and by what one fetch brings."""
+BYTES_PER_BATCH = 2 * 1024 * 1024
+"""An Arrow batch grows up to so many rows, and not beyond the record batch that makes it so many bytes. With the two
+fetches that are under way they bound what a task holds in memory."""
+
+COLUMNS = {"timestampType": "timestamp_type"}
+"""What Spark's columns are called elsewhere in Ottla, where that differs."""
 
 IDLE_CONSUMERS_MAX = 4
 """Consumers that a worker keeps for the next task. Spark ends a worker that was idle for a minute, and them with it."""
@@ -43,22 +48,18 @@ class AsyncRangeConsumer(AsyncConsumer):
         await self.assign([partition])
         await self.seek(partition, offset)
 
-    async def read_on(self, partition: TopicPartition, timeout_ms: int) -> tuple[list[Record], int]:
-        """The next records and the offset after them, which moves past markers and gaps too. Waits for any move."""
-        state = self._positions.state(partition)
-        assert state.position is not None
-        before = state.position
+    async def next_fetch(self, timeout_ms: int) -> FetchedPartition | None:
+        """What the next fetch brought, as it came: the caller reads it while the one after it is under way."""
         deadline = self._network.now() + timeout_ms
         while True:
             self._raise_errors()
-            taken = self._fetcher.take(ROWS_PER_BATCH)
-            if taken or (state.position is not None and state.position > before):
-                self._network.wake()  # fetches the next while these are worked on
-                assert state.position is not None
-                return taken.get(partition, []), state.position
+            fetched = self._fetcher.take_fetch()
+            if fetched is not None:
+                self._network.wake()
+                return fetched
             remaining_ms = deadline - self._network.now()
             if remaining_ms <= 0:
-                return [], before
+                return None
             await self._network.until(self._is_worth_a_look, remaining_ms)
 
     async def is_gone(self, partition: TopicPartition) -> bool:
@@ -86,8 +87,8 @@ class RangeConsumer(Consumer):
     def start(self, partition: TopicPartition, offset: int) -> None:
         return self._call(self._async.start(partition, offset))
 
-    def read_on(self, partition: TopicPartition, timeout_ms: int) -> tuple[list[Record], int]:
-        return self._call(self._async.read_on(partition, timeout_ms))
+    def next_fetch(self, timeout_ms: int) -> FetchedPartition | None:
+        return self._call(self._async.next_fetch(timeout_ms))
 
     def is_gone(self, partition: TopicPartition) -> bool:
         return self._call(self._async.is_gone(partition))
@@ -150,14 +151,14 @@ def _read(
     patience = Patience(poll_timeout_ms)
     while position < end:
         try:
-            records, moved_to = consumer.read_on(partition, patience.glance_ms())
+            fetched = consumer.next_fetch(patience.glance_ms())
         except KafkaError as error:
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
-            moved_to = after_loss(consumer, piece, position, fail_on_data_loss)
-            records = []
-            consumer.start(partition, moved_to)
-        if moved_to == position:
+            position = after_loss(consumer, piece, position, fail_on_data_loss)
+            consumer.start(partition, position)
+            continue
+        if fetched is None:
             if patience.is_over():
                 raise OttlaError(
                     f"nothing came of {partition} from offset {position} on for {poll_timeout_ms} ms, "
@@ -171,11 +172,28 @@ def _read(
                 return
             continue
         patience.begin_anew()
-        position = moved_to
-        if records:
-            if records[-1].offset >= end:
-                records = [record for record in records if record.offset < end]
-            yield to_batch(records, partition, schema)
+        yield from batches_of(fetched, end, schema)
+        position = fetched.next_offset
+
+
+def batches_of(fetched: FetchedPartition, end: int, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
+    """The records of a fetch before `end`. Afterwards its `next_offset` is past all that it holds, or past `end`."""
+    import pyarrow as pa
+
+    from ottla.protocol.arrow_batches import ColumnBuilder
+
+    columns = [COLUMNS.get(name, name) for name in schema.names]
+    while not fetched.is_exhausted and fetched.next_offset < end:
+        sections = fetched.sections(ROWS_PER_BATCH, BYTES_PER_BATCH)
+        builder = ColumnBuilder(sections, max_records=ROWS_PER_BATCH, timestamp_unit="us", columns=columns)
+        for section in sections:
+            if not builder.add(*fetched.partition, section, fetched.next_offset, end):
+                # Full, and the rest of the section is for the next; or the end lies within the section or before it.
+                fetched.took(builder.last_offset + 1 if builder.is_full else end)
+                break
+            fetched.took()
+        if builder.rows:
+            yield pa.RecordBatch.from_arrays(builder.finish().columns, schema=schema)
 
 
 def after_loss(consumer: RangeConsumer, piece: OffsetRange, position: int, fail_on_data_loss: bool) -> int:
@@ -220,22 +238,3 @@ class Patience:
 
     def is_over(self) -> bool:
         return monotonic() >= self._deadline
-
-
-def to_batch(records: list[Record], partition: TopicPartition, schema: "pyarrow.Schema") -> "pyarrow.RecordBatch":
-    import pyarrow as pa
-
-    count = len(records)
-    columns: list[Any] = [
-        pa.array([record.key for record in records], pa.binary()),
-        pa.array([record.value for record in records], pa.binary()),
-        pa.repeat(partition.topic, count),
-        pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
-        pa.array([record.offset for record in records], pa.int64()),
-        pa.array([record.timestamp * 1000 for record in records], schema.field("timestamp").type),
-        pa.repeat(pa.scalar(0, pa.int32()), count),
-    ]
-    if "headers" in schema.names:
-        rows = [[{"key": key, "value": value} for key, value in record.headers] for record in records]
-        columns.append(pa.array(rows, schema.field("headers").type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -160,7 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with explained(self.options.bootstrap):
             offset = SourceOffset.from_dict(start)
-            # Spark has finished all before it. Its commit() comes only with the next batch, which may be long in coming.
+            # Spark has finished all before it, but calls commit() only with the next batch, and that may be far off.
             self._show(offset)
             offset = self._of_this_query(offset)
             found = self._target or self._patiently(lambda: self._ask().settled(offset.positions))
