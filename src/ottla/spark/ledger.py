@@ -1,0 +1,73 @@
+"""The ledger: which part of which batch is in the topic. Pure.
+
+Every part of a batch (what one task wrote) is one transaction, and the task's ledger entry belongs to it: a group's
+offset with offset = batch + 1 and the query as metadata. So rows and entry become visible together or not at all, and
+whoever reads the ledger knows what is in the topic, after any crash.
+
+A broker takes offsets only for partitions that exist. So the ledger's topic has a few, and every group of the ledger
+(the sink's name; from the 17th task on with a number after it) holds the entries of as many tasks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ottla.types import TopicPartition
+
+LEDGER_PARTITIONS = 16
+"""Never to be changed: it says where a task's entry is."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a sink called `sink` uses on the broker."""
+
+    sink: str
+
+    def group(self, task: int) -> str:
+        """The group that has this task's entry."""
+        number = task // LEDGER_PARTITIONS
+        return f"{self.sink}.{number}" if number else self.sink
+
+    def entry(self, task: int) -> TopicPartition:
+        """Where in its group this task's entry is."""
+        return TopicPartition(self.decisions, task % LEDGER_PARTITIONS)
+
+    @property
+    def decisions(self) -> str:
+        """The compacted topic with the newest decision, and the topic under which the ledger's offsets are kept."""
+        return f"{self.sink}-decisions"
+
+    @property
+    def driver(self) -> str:
+        """The transactional id of whoever decides: one driver at a time."""
+        return f"{self.sink}-driver"
+
+    def task(self, task: int) -> str:
+        """The transactional id of a task: one attempt at a time."""
+        return f"{self.sink}-{task}"
+
+    def task_of(self, transactional_id: str) -> int | None:
+        """The task behind a transactional id of this sink; None for others'."""
+        prefix, _, number = transactional_id.rpartition("-")
+        return int(number) if prefix == self.sink and number.isascii() and number.isdigit() else None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One task's line in the ledger: it has written every batch of `query` below `next_batch`."""
+
+    next_batch: int
+    query: str
+
+    def has(self, query: str, batch: int) -> bool:
+        return self.query == query and self.next_batch > batch
+
+
+Ledger = Mapping[int, Entry]
+"""By task. A task that never wrote anything has no entry."""
+
+
+def is_in(ledger: Ledger, task: int, query: str, batch: int) -> bool:
+    """Whether the rows that this task wrote for this batch are in their topics."""
+    entry = ledger.get(task)
+    return entry is not None and entry.has(query, batch)

@@ -1,0 +1,181 @@
+"""The options of `writeStream.format("ottla")` and `write.format("ottla")`: names, defaults, what is refused. Pure."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.client.settings import AdminConfig, ConsumerConfig, ProducerConfig, build
+from ottla.config import settings_of
+from ottla.errors import ConfigError, OttlaError
+from ottla.spark.sink_errors import SinkError
+
+KAFKA = "kafka."
+DELIVERIES = ("exactly-once", "at-least-once", "at-most-once")
+TWO_PHASE = ("auto", "required", "off")
+LOST_PARTS = ("fail", "replace")
+LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+"""The sink's name becomes part of a topic's name, so it takes the letters that topics take."""
+LONGEST_TIMEOUT_MS = 900_000
+"""Kafka's default for transaction.max.timeout.ms: what a transaction may ask for where two-phase commit is off."""
+
+NAMES = {
+    "topic": "the topic of every row; without it, the column topic",
+    "includeHeaders": "whether the column headers is written (true)",
+    "includeTimestamp": "whether the column timestamp is written (false: records get the time they are sent at)",
+    "delivery": "exactly-once (default), at-least-once or at-most-once",
+    "sinkName": "the name of this sink's ledger and transactions; without it, made from the query's id",
+    "twoPhaseCommit": "auto (default: where the brokers allow it), required or off",
+    "lostParts": "fail (default) or replace: what to do where a decided part is lost and comes out different again",
+    "checkpointLocation": "Spark's own; taken no notice of",
+    "path": "Spark's own; taken no notice of",
+    "queryName": "Spark's own; taken no notice of",
+}
+"""Every option besides kafka.*, with what it says."""
+NOT_FOR_SINKS = {
+    "subscribe": "topic",
+    "subscribePattern": "topic",
+    "assign": "topic",
+    "startingOffsets": "",
+    "endingOffsets": "",
+    "startingTimestamp": "",
+    "endingTimestamp": "",
+    "failOnDataLoss": "",
+    "maxOffsetsPerTrigger": "",
+    "minPartitions": "",
+}
+"""Options of the source, for those who put one on the wrong side."""
+REFUSED = {
+    "key.serializer": "Keys are bytes or text: cast the column in the query.",
+    "value.serializer": "Values are bytes or text: cast the column in the query.",
+    "key.deserializer": "It is a consumer's setting.",
+    "value.deserializer": "It is a consumer's setting.",
+    "transactional.id": "The sink names its transactions itself; set sinkName.",
+    "enable.idempotence": "It is always on.",
+    "transaction.two.phase.commit.enable": "Set twoPhaseCommit to auto, required or off.",
+    "interceptor.classes": "They are Java classes.",
+}
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What the user wants of the sink."""
+
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the producer under Kafka's names."""
+    topic: str | None = None
+    include_headers: bool = True
+    include_timestamp: bool = False
+    delivery: str = "exactly-once"
+    sink_name: str | None = None
+    two_phase_commit: str = "auto"
+    lost_parts: str = "fail"
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], streaming: bool) -> "SinkOptions":
+        """From the options that Spark hands over, whose names it has made small."""
+        known = {name.lower(): name for name in NAMES}
+        written: dict[str, str] = {}
+        kafka: dict[str, str] = {}
+        for name, value in options.items():
+            small = name.lower()
+            if small.startswith(KAFKA):
+                kafka[small.removeprefix(KAFKA)] = value
+            elif small in known:
+                written[known[small]] = value
+            else:
+                raise unknown_option(name)
+        if "bootstrap.servers" not in kafka:
+            raise SinkError("Option kafka.bootstrap.servers is missing", "Give it host:port of one or more brokers.")
+        topic = written.get("topic")
+        if topic is not None and not topic.strip():
+            raise SinkError("Option topic is empty", "Name a topic, or leave the option out and give a column topic.")
+        parsed = cls(
+            kafka=kafka,
+            topic=topic,
+            include_headers=_flag(written, "includeHeaders", True),
+            include_timestamp=_flag(written, "includeTimestamp", False),
+            delivery=_choice(written, "delivery", DELIVERIES),
+            sink_name=written.get("sinkName"),
+            two_phase_commit=_choice(written, "twoPhaseCommit", TWO_PHASE),
+            lost_parts=_choice(written, "lostParts", LOST_PARTS),
+        )
+        parsed._check(streaming)
+        return parsed
+
+    def _check(self, streaming: bool) -> None:
+        if self.sink_name is not None and not LEGAL_NAME.fullmatch(self.sink_name):
+            raise SinkError(
+                f"Option sinkName is {self.sink_name!r}", "Use up to 200 letters, digits, dots, dashes and underscores."
+            )
+        if self.delivery == "at-most-once" and not streaming:
+            raise SinkError(
+                "delivery=at-most-once is for streams: a batch write has no batch ids to remember",
+                "Use exactly-once or at-least-once.",
+            )
+        for name, why in REFUSED.items():
+            if name in self.kafka:
+                raise SinkError(f"Option kafka.{name} cannot be set", why)
+        if self.delivery != "exactly-once" and "transaction.timeout.ms" in self.kafka:
+            raise SinkError(
+                f"Option kafka.transaction.timeout.ms has no meaning with delivery={self.delivery}", "Leave it out."
+            )
+        try:
+            build(ProducerConfig, self.producer_settings(), {})
+        except ConfigError as error:
+            raise SinkError(f"Option kafka.*: {error.message}", error.hint) from None
+
+    @property
+    def bootstrap(self) -> str:
+        return self.kafka["bootstrap.servers"]
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a transaction may take where two-phase commit is off."""
+        return int(self.kafka.get("transaction.timeout.ms", LONGEST_TIMEOUT_MS))
+
+    @property
+    def has_timeout(self) -> bool:
+        """Whether the user chose it."""
+        return "transaction.timeout.ms" in self.kafka
+
+    def producer_settings(self, **more: Any) -> dict[str, Any]:
+        return {**self.kafka, **{name.replace("_", "."): value for name, value in more.items()}}
+
+    def client_settings(self, config_class: type[AdminConfig] | type[ConsumerConfig]) -> dict[str, Any]:
+        """What of kafka.* an admin or a consumer understands too: addresses, timeouts, security."""
+        known = settings_of(config_class)
+        return {name: value for name, value in self.kafka.items() if name in known}
+
+
+def unknown_option(name: str) -> OttlaError:
+    """The error for an option nobody knows, with the nearest one that somebody does."""
+    small = name.lower()
+    for theirs, ours in NOT_FOR_SINKS.items():
+        if small == theirs.lower():
+            return SinkError(
+                f"Option {theirs} belongs to the source", f"A sink takes {ours}." if ours else "Leave it out."
+            )
+    known = {each.lower(): each for each in NAMES}
+    known |= {f"{KAFKA}{each}": f"{KAFKA}{each}" for each in settings_of(ProducerConfig)}
+    if f"{KAFKA}{small}" in known:
+        return SinkError(f"Unknown option {name}", f"Did you mean {KAFKA}{small}?")
+    close = difflib.get_close_matches(small, list(known), n=1)
+    return SinkError(f"Unknown option {name}", f"Did you mean {known[close[0]]}?" if close else "")
+
+
+def _flag(written: Mapping[str, str], name: str, default: bool) -> bool:
+    text = written.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise SinkError(f"Option {name} is {written[name]!r}", "Write true or false.")
+    return text == "true"
+
+
+def _choice(written: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = written.get(name, choices[0]).strip().lower()
+    if text not in choices:
+        close = difflib.get_close_matches(text, choices, n=1)
+        hint = f"Did you mean {close[0]}?" if close else f"Write one of: {', '.join(choices)}."
+        raise SinkError(f"Option {name} is {written[name]!r}", hint)
+    return text

@@ -1,0 +1,350 @@
+"""OWNER of a task's side of the sink: opens a transaction, writes the rows, leaves it open, tells the driver.
+
+Also the two lesser guarantees: at-least-once writes with a plain producer; at-most-once notes the batch in the ledger
+before it writes the first row.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ottla.client.blocking import Producer
+from ottla.client.group_model import CommittedOffset
+from ottla.clock import system_clock
+from ottla.errors import ErrorCode, KafkaError
+from ottla.spark.decisions import Digest, Part, RollForward, Skip, check_same, decide_write
+from ottla.spark.ledger import Names, is_in
+from ottla.spark.sink_clients import PATIENCE_MS, Clients, clients, run
+from ottla.spark.sink_errors import NotOwner, SinkError
+from ottla.spark.sink_failpoints import reach
+from ottla.spark.sink_options import SinkOptions
+from ottla.spark.sink_rows import digest, to_records
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NO_TWO_PHASE = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION)
+"""How a broker says that two-phase commit is off, and how one says that it has never heard of it."""
+
+_without_two_phase: set[str] = set()
+"""Brokers that have refused it: asked once in the life of a worker."""
+_served: dict[tuple[str, str], int] = {}
+"""(sink, run) -> the last batch this worker has had a task of."""
+
+
+def _after_fork() -> None:
+    _without_two_phase.clear()
+    _served.clear()
+    _plain.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a task is: which batch of which query, in which run, and which of its tasks."""
+
+    sink: str
+    query: str
+    run: str
+    batch: int
+    task: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a task tells the driver."""
+
+    part: Part | None = None
+    """None where there was nothing to write, or nothing left to."""
+    is_settled: bool = False
+    """The batch was decided by an earlier run."""
+    rows: int = 0
+    opened_ms: int = 0
+    prepared_ms: int = 0
+
+
+class Rows:
+    """The rows of a task as records, counted as they go by."""
+
+    def __init__(self, batches: "Iterable[pa.RecordBatch]", used: list[str], options: SinkOptions) -> None:
+        self._batches = batches
+        self._used = used
+        self._options = options
+        self.digest = Digest()
+        self.count = 0
+
+    def __iter__(self) -> "Iterator[pa.RecordBatch]":
+        for batch in self._batches:
+            if not len(batch):
+                continue
+            records = to_records(batch, self._used, self._options, self.count)
+            self.digest = digest(records, self.digest)
+            self.count += len(records)
+            yield records
+
+
+# --- exactly once ---------------------------------------------------------------------------------------------
+
+
+def write_exactly_once(options: SinkOptions, place: Place, rows: Rows) -> Written:
+    """Writes the rows into a transaction that stays open for the driver."""
+    names, owned = Names(place.sink), clients(options)
+    expected: Digest | None = None
+    if _served.get((place.sink, place.run)) not in (place.batch - 1, place.batch):
+        # The first batch after a start may have been decided before it. Later ones cannot: their driver would know.
+        verdict = run(_look(owned, names, place))
+        if isinstance(verdict, Skip):
+            return Written(is_settled=True)
+        if isinstance(verdict, RollForward):
+            if run(_roll_forward(owned, names, place, verdict.part)):
+                return Written(is_settled=True)
+            expected = verdict.part.digest
+    written = write_part(options, names, place.task, rows, note(place.query, place.batch), expected)
+    _served[place.sink, place.run] = place.batch
+    return written
+
+
+async def _look(owned: Clients, names: Names, place: Place) -> Any:
+    state = await owned.read_state(names)
+    ledger = await owned.read_ledger(names, [place.task])
+    return decide_write(state, ledger, place.query, place.batch, place.task)
+
+
+async def _roll_forward(owned: Clients, names: Names, place: Place, part: Part) -> bool:
+    """Commits a part that was decided; False where it is lost."""
+    try:
+        await owned.commit_part(names, part)
+        return True
+    except KafkaError as error:
+        if error.retriable:
+            raise
+        return is_in(await owned.read_ledger(names, [place.task]), place.task, place.query, place.batch)
+
+
+def write_part(
+    options: SinkOptions,
+    names: Names,
+    task: int,
+    rows: Rows,
+    entry: CommittedOffset | None,
+    expected: Digest | None = None,
+) -> Written:
+    """The rows and the ledger's entry in one transaction, stored and left open.
+
+    With `expected` they must be the same rows as before.
+    """
+    upcoming = iter(rows)
+    first = next(upcoming, None)
+    if first is None:
+        if expected is not None and options.lost_parts == "fail":
+            check_same(expected, rows.digest, task)
+        return Written()
+    opened_ms = system_clock()
+    producer = open_producer(options, names.task(task))
+    try:
+        producer.begin_transaction()
+        if entry is not None:
+            producer.send_offsets_to_transaction({names.entry(task): entry}, names.group(task), timeout_ms=PATIENCE_MS)
+        send(producer, first, options)
+        for records in upcoming:
+            send(producer, records, options)
+        if expected is not None and options.lost_parts == "fail":
+            check_same(expected, rows.digest, task)
+        prepared = producer.prepare_transaction(timeout_ms=PATIENCE_MS)
+    except BaseException as error:
+        _give_up(producer)
+        if isinstance(error, KafkaError):
+            raise explained(error, options) from error
+        raise
+    producer.close()
+    reach("after-prepare")
+    part = Part(task, prepared.producer_id, prepared.producer_epoch, rows.digest)
+    return Written(part, rows=rows.count, opened_ms=opened_ms, prepared_ms=system_clock())
+
+
+def note(query: str, batch: int) -> CommittedOffset:
+    """The ledger's entry: this task has written this batch."""
+    return CommittedOffset(batch + 1, metadata=query)
+
+
+def _give_up(producer: Producer) -> None:
+    """Ends what was begun; the next attempt would do it too, but nobody may ever make one."""
+    try:
+        producer.close(timeout_ms=5_000)
+    except Exception:
+        pass
+
+
+def open_producer(options: SinkOptions, transactional_id: str) -> Producer:
+    """A producer that has taken its transactional id over: older attempts are fenced, what they left is aborted."""
+    if options.two_phase_commit != "off" and options.bootstrap not in _without_two_phase:
+        try:
+            return _initialised(options, transactional_id, two_phase=True)
+        except KafkaError as error:
+            if error.code not in NO_TWO_PHASE:
+                raise explained(error, options) from error
+            if options.two_phase_commit == "required":
+                raise SinkError(
+                    f"twoPhaseCommit=required, and the brokers do not allow it ({error})",
+                    "Set transaction.two.phase.commit.enable=true on the brokers, or twoPhaseCommit=auto.",
+                ) from None
+            _without_two_phase.add(options.bootstrap)
+    try:
+        return _initialised(options, transactional_id, timeout_ms=options.timeout_ms)
+    except KafkaError as error:
+        if error.code != ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            raise explained(error, options) from error
+    longest_ms = run(_longest_timeout(clients(options)))
+    if options.has_timeout or longest_ms is None:
+        raise SinkError(
+            f"kafka.transaction.timeout.ms is {options.timeout_ms}, and the brokers allow no more than "
+            f"{longest_ms if longest_ms is not None else 'transaction.max.timeout.ms'}",
+            "Lower it, or raise transaction.max.timeout.ms on the brokers. It must be longer than the longest batch.",
+        )
+    try:
+        return _initialised(options, transactional_id, timeout_ms=longest_ms)
+    except KafkaError as error:
+        raise explained(error, options) from error
+
+
+def _initialised(
+    options: SinkOptions, transactional_id: str, *, two_phase: bool = False, timeout_ms: int | None = None
+) -> Producer:
+    settings = {name: value for name, value in options.kafka.items() if name != "transaction.timeout.ms"}
+    settings["transactional.id"] = transactional_id
+    if two_phase:
+        settings["transaction.two.phase.commit.enable"] = "true"
+    else:
+        settings["transaction.timeout.ms"] = str(timeout_ms)
+    producer = Producer(settings)
+    try:
+        producer.init_transactions(timeout_ms=PATIENCE_MS)
+    except BaseException:
+        producer.close(timeout_ms=0)
+        raise
+    return producer
+
+
+async def _longest_timeout(owned: Clients) -> int | None:
+    """The brokers' transaction.max.timeout.ms, where they tell."""
+    try:
+        cluster = await owned.admin.describe_cluster()
+        entries = await owned.admin.describe_configs(
+            "broker", str(cluster.nodes[0].node_id), names=["transaction.max.timeout.ms"]
+        )
+        return int(entries[0].value or 0) or None
+    except (KafkaError, IndexError, ValueError):
+        return None
+
+
+# --- at least once, at most once ------------------------------------------------------------------------------
+
+_plain: dict[tuple[tuple[str, str], ...], Producer] = {}
+"""Producers that stay from batch to batch."""
+
+
+def write_at_least_once(options: SinkOptions, rows: Rows) -> Written:
+    """Everything is stored when this returns; a retry of the task writes it again."""
+    started_ms = system_clock()
+    upcoming = iter(rows)
+    first = next(upcoming, None)
+    if first is None:
+        return Written()
+    key = tuple(sorted(options.kafka.items()))
+    producer = _plain.pop(key, None) or Producer(dict(options.kafka))
+    try:
+        waiting = [send(producer, first, options)]
+        for records in upcoming:
+            waiting.append(send(producer, records, options))
+        producer.flush()
+        for sent in waiting:
+            sent.result()
+    except BaseException as error:
+        producer.close(timeout_ms=0)
+        if isinstance(error, KafkaError):
+            raise explained(error, options) from error
+        raise
+    _plain[key] = producer  # one that failed is not used again
+    return Written(rows=rows.count, opened_ms=started_ms, prepared_ms=system_clock())
+
+
+def write_at_most_once(options: SinkOptions, place: Place, rows: Rows) -> Written:
+    """Notes the batch first and writes second: what a crash interrupts is lost, and never written twice."""
+    names, owned = Names(place.sink), clients(options)
+    run(owned.ensure_decisions(names))
+    producer = open_producer(replace(options, two_phase_commit="off"), names.task(place.task))
+    try:
+        # The id is taken over, so no other attempt can note the batch between this look and the note.
+        entry = run(owned.read_ledger(names, [place.task])).get(place.task)
+        if entry is not None and entry.query != place.query:
+            raise NotOwner(
+                f"the sink {place.sink} belongs to another query: {entry.query}, and this is {place.query}",
+                "Give this query a sinkName of its own.",
+            )
+        if entry is not None and entry.has(place.query, place.batch):
+            return Written(is_settled=True)
+        producer.begin_transaction()
+        noted = {names.entry(place.task): note(place.query, place.batch)}
+        producer.send_offsets_to_transaction(noted, names.group(place.task))
+        producer.commit_transaction()
+    finally:
+        producer.close()
+    reach("after-note")
+    return write_at_least_once(options, rows)
+
+
+# --- sending --------------------------------------------------------------------------------------------------
+
+
+class Sent:
+    """The deliveries of some records."""
+
+    def __init__(self, deliveries: list[Any]) -> None:
+        self._deliveries = deliveries
+
+    def result(self) -> None:
+        for delivery in self._deliveries:
+            delivery.result()
+
+
+def send(producer: Producer, records: "pa.RecordBatch", options: SinkOptions) -> Any:
+    """Hands records over; waits only for room."""
+    names = records.schema.names
+    columns = {name: records.column(index).to_pylist() for index, name in enumerate(names)}
+    values = columns["value"]
+    count = len(values)
+    nothing = [None] * count
+    topics = columns.get("topic") or [options.topic] * count
+    keys, partitions = columns.get("key", nothing), columns.get("partition", nothing)
+    headers, times = columns.get("headers", nothing), columns.get("timestamp", nothing)
+    return Sent(
+        [
+            producer.send(
+                topics[i],
+                values[i],
+                key=keys[i],
+                partition=partitions[i],
+                timestamp=None if times[i] is None else int(times[i].timestamp() * 1000),
+                headers=[(h["key"], h["value"]) for h in headers[i]] if headers[i] else None,
+            )
+            for i in range(count)
+        ]
+    )
+
+
+def explained(error: KafkaError, options: SinkOptions) -> Exception:
+    """What a broker's refusal means for the user."""
+    if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
+        return SinkError(f"{error}", "Create the topic, or correct its name or the column partition.")
+    if error.code == ErrorCode.MESSAGE_TOO_LARGE:
+        return SinkError(
+            f"{error}", "Raise kafka.max.request.size here, and max.message.bytes of the topic, or make rows smaller."
+        )
+    if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return SinkError(f"{error}", "Allow this user to write to the topic.")
+    if error.code == ErrorCode.REQUEST_TIMED_OUT:
+        return SinkError(f"{error}", f"Are the brokers at {options.bootstrap} there?")
+    return error
