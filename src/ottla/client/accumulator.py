@@ -2,12 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from ottla.client.delivery import BatchOutcome, Delivery, Intake, Lane, OpenBatch, TopicLanes, record_size
 from ottla.client.model import Headers
 from ottla.clock import Clock, system_clock, system_clock_ns
 from ottla.protocol.record_batch import HEADER_SIZE, Codec, build_batch
 from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.client.intake import Row
 
 
 class ProducerBatch(OpenBatch):
@@ -44,11 +48,15 @@ class ProducerBatch(OpenBatch):
         """What the request under way carries; differs once an earlier batch has failed and this one moved up."""
         self.maybe_appended = False
         """An answer was lost, so nobody knows whether the broker stored it."""
-        self.encoded: bytes | None = None
+        self.encoded: bytes | bytearray | None = None
 
     @property
     def record_count(self) -> int:
         return len(self.records)
+
+    def rows(self) -> "list[Row]":
+        """The records, to make other batches of."""
+        return self.records
 
     def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Gives the batch its place in the producer's sequence."""
@@ -56,7 +64,7 @@ class ProducerBatch(OpenBatch):
             self.producer_id, self.producer_epoch, self.base_sequence = producer_id, producer_epoch, base_sequence
             self.encoded = None
 
-    def encode(self, codec: Codec, level: int | None, transactional: bool = False) -> bytes:
+    def encode(self, codec: Codec, level: int | None, transactional: bool = False) -> bytes | bytearray:
         """The batch as bytes: the same bytes at every retry, as long as its numbers stay the same."""
         if self.encoded is None:
             self.encoded = build_batch(
@@ -138,6 +146,23 @@ class Accumulator(Intake):
         if wake:
             self._wake()
         return delivery
+
+    def add_batch(self, batch: ProducerBatch) -> bool:
+        """Puts a batch that takes no more records behind all that waits; False without room for it. Any thread."""
+        with self._lock:
+            if self.refusal is not None:
+                raise self.refusal.with_traceback(None)
+            if not self.reserve(batch.size_bytes - HEADER_SIZE):
+                return False
+            lane = self._lane(batch.partition)
+            if lane.queue:
+                self.close_batch(lane, lane.queue[-1])
+            batch.order = (lane.next_order,)
+            lane.next_order += 1
+            self.unfinished.add(batch)
+            lane.queue.append(batch)
+        self._wake()
+        return True
 
     def open_topic(self, topic: str, partitions: tuple[TopicPartition, ...]) -> TopicLanes:
         """Lets records for a topic, as it is now, take the short way."""
@@ -232,10 +257,12 @@ class Accumulator(Intake):
         """Takes out the batches that were there at `deadline` already."""
         with self._lock:
             lane = self._lanes[partition]
-            late = [batch for batch in lane.queue if 0 <= batch.created_at <= deadline]
-            for batch in late:
+            late: list[ProducerBatch] = []
+            # They wait in the order in which they came.
+            while lane.queue and 0 <= lane.queue[0].created_at <= deadline:
+                batch = lane.queue.popleft()
                 self.close_batch(lane, batch)
-                lane.queue.remove(batch)
+                late.append(batch)
             return late
 
     def drop(self, batches: Iterable[ProducerBatch]) -> None:
@@ -248,11 +275,12 @@ class Accumulator(Intake):
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """A batch that was too large, as two halves that wait in its place."""
-        middle = len(batch.records) // 2
+        rows = batch.rows()
+        middle = len(rows) // 2
         outcomes = batch.outcome.split(middle)
         halves = []
         with self._lock:
-            for i, records in enumerate((batch.records[:middle], batch.records[middle:])):
+            for i, records in enumerate((rows[:middle], rows[middle:])):
                 half = ProducerBatch(batch.partition, (*batch.order, i))
                 half.created_at = batch.created_at
                 half.records = records

@@ -13,6 +13,7 @@ Without one, over the bytes that a fetch brought of one partition:
 Both take `columns=["value", "offset"]` to make fewer columns, and `timestamp_unit="us"` for Spark.
 """
 
+import importlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,21 +30,20 @@ BYTES_AT_ONCE = 256 * 1024 * 1024
 """A RecordBatch is not made longer once it holds so many bytes of uncompressed records."""
 
 
-def arrow_batches() -> Any:
-    """The module that makes columns; OttlaError where pyarrow is not installed."""
+def arrow_module(name: str) -> Any:
+    """A module of `ottla.protocol` that works with pyarrow; OttlaError where that is not installed."""
     try:
-        from ottla.protocol import arrow_batches
+        return importlib.import_module(f"ottla.protocol.{name}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "pyarrow":
             raise
         raise OttlaError("records as Arrow columns need pyarrow", "pip install 'ottla[arrow]'") from None
-    return arrow_batches
 
 
 def __getattr__(name: str) -> Any:
     """SCHEMA, made when it is first asked for: importing pyarrow takes longer than all of the client."""
     if name == "SCHEMA":
-        return arrow_batches().SCHEMA
+        return arrow_module("arrow_batches").SCHEMA
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -55,7 +55,7 @@ def take_arrow(
     columns: Sequence[str] | None = None,
 ) -> "pa.RecordBatch | None":
     """What waits to be read, as columns, and moves the positions past it. None when nothing waits."""
-    arrow = arrow_batches()
+    arrow = arrow_module("arrow_batches")
     most = arrow.ROWS_MAX if max_records is None else min(max_records, arrow.ROWS_MAX)
     found = fetcher.take_sections(most, BYTES_AT_ONCE)
     if not found:
@@ -100,7 +100,7 @@ def read_partition(
     be ahead of the last record, but never of `until_offset`. Where `data` holds more than fits into one RecordBatch,
     the offset says where the next one begins. A corrupt batch raises unless there are records before it.
     """
-    arrow = arrow_batches()
+    arrow = arrow_module("arrow_batches")
     fetched = FetchedPartition(partition, memoryview(data), from_offset, aborted=aborted, check_crcs=check_crcs)
     most = arrow.ROWS_MAX if max_records is None else min(max_records, arrow.ROWS_MAX)
     sections = fetched.sections(most, BYTES_AT_ONCE)

@@ -11,6 +11,7 @@ from ottla.client.admin import AsyncAdmin
 from ottla.client.admin_groups import GroupAdmin
 from ottla.client.admin_prepared import PreparedAdmin
 from ottla.client.admin_transactions import TransactionAdmin
+from ottla.client.arrow_send import ArrowDelivery, TableSending
 from ottla.client.callers_thread import CallersThread
 from ottla.client.consumer import AsyncConsumer, PartitionLike
 from ottla.client.delivery import Delivery, Sending
@@ -32,7 +33,7 @@ from ottla.client.model import (
 )
 from ottla.client.producer import AsyncProducer
 from ottla.client.transactional import Transactional
-from ottla.errors import OttlaError
+from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -244,6 +245,28 @@ class Producer(Transactional, Sending, _Blocking):
         headers: HeadersLike = None,
     ) -> RecordMetadata:
         return self.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers).result()
+
+    def send_arrow(self, table: Any, topic: str | None = None) -> ArrowDelivery:
+        """Hands all rows of a pyarrow Table or RecordBatch over and returns the promise of them.
+
+        Columns: value, and where wanted key, topic, partition, timestamp, headers; `topic` here counts for all rows.
+        Rows go where send() would send them, in their order. All are looked at before the first is sent.
+        """
+        self._check_process()
+        producer = self._async
+        producer._raise_if_over()
+        sending = TableSending(producer, table, topic)
+        self._call(producer._until_topics(sending.topics))
+        sending.plan()
+        # Batches are built here, in the caller's thread, while the loop sends those before.
+        for batch in sending.batches():
+            producer._raise_if_over()
+            try:
+                while not producer._accumulator.add_batch(batch):
+                    self._call(producer._until_room_again())
+            except KafkaError as error:
+                raise sending.explain(error) from None
+        return sending.delivery
 
     def flush(self, timeout_ms: int | None = None) -> None:
         return self._call(self._async.flush(timeout_ms))

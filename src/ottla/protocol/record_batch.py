@@ -31,6 +31,7 @@ __all__ = [
     "check_crc",
     "control_batch",
     "control_type",
+    "fill_header",
     "inspect_records",
     "iter_batches",
     "open_batch",
@@ -286,6 +287,14 @@ def _assemble(header: BatchHeader, section: BytesLike) -> bytes:
     except struct.error as error:
         raise OverflowError(str(error)) from None
     return b"".join((before, checked, section))
+
+
+def fill_header(batch: bytearray, header: BatchHeader) -> None:
+    """Writes the header into the first bytes of a batch whose records are there, with the length and the checksum."""
+    _AFTER_CRC.pack_into(batch, _CRC_END, *header[5:])
+    with memoryview(batch) as view:
+        crc = _speedups.crc32c(view[_CRC_END:])
+    _UNTIL_CRC.pack_into(batch, 0, header.base_offset, len(batch) - _LENGTH_END, header.partition_leader_epoch, 2, crc)
 
 
 def stamp(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
