@@ -99,6 +99,8 @@ class ClusterView:
         """Keeps a topic in the picture from now on (or until it has been idle for `max_idle_ms`)."""
         if topic not in self._wanted:
             self._update_wanted = True
+            if not self._failures:
+                self._retry_at = now  # the back-off is for asking the same again
         self._wanted[topic] = now
 
     def keep_only(self, topics: Iterable[str], now: int) -> None:
@@ -174,6 +176,8 @@ class ClusterView:
             self._update_wanted = True
         # A flood of requests for updates (every send to a missing topic asks) is held to one per back-off.
         self._retry_at = now + self.backoff.delay_ms(1, self._jitter())
+        if not self._wanted.keys() <= set(asked):
+            self._retry_at = now  # what was wanted meanwhile has not been asked for yet
 
     def on_failure(self, error: KafkaError, now: int) -> None:
         self._in_flight = False

@@ -75,7 +75,17 @@ def test_an_update_wanted_during_a_request_is_not_forgotten() -> None:
     (request,) = seen.poll(0).requests
     seen.want("t", 1)
     request.on_response(response(), 13, 2)
-    assert answer(seen, response(("t", {0: (1, 0)})), 102) == ["t"]
+    assert answer(seen, response(("t", {0: (1, 0)})), 2) == ["t"]
+
+
+def test_a_topic_wanted_for_the_first_time_does_not_wait_for_the_back_off() -> None:
+    seen = view()
+    answer(seen, response(), 0)
+    seen.want("t", 5)
+    assert answer(seen, response(("t", {0: (1, 0)})), 5) == ["t"]
+    seen.want("t", 6)
+    seen.request_update()
+    assert not seen.poll(7).requests, "asking the same again is held back"
 
 
 def test_a_flood_of_update_requests_is_held_to_the_back_off() -> None:
