@@ -13,7 +13,7 @@ from ottla.client.positions import Positions
 from ottla.client.settings import ConsumerConfig
 from ottla.client.subscription import Subscription, check_pattern, check_topics
 from ottla.client.transaction_requests import GroupMetadata
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
 PartitionLike = TopicPartition | tuple[str, int]
@@ -115,8 +115,7 @@ class AsyncGroupConsumer:
             async with asyncio.timeout(timeout_ms / 1000):
                 found = await admin.list_group_offsets(self.config.group_id, wanted, require_stable=require_stable)
         except TimeoutError:
-            detail = f"reading the committed offsets took longer than {timeout_ms} ms"
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
+            raise self._network.out_of_time(timeout_ms, "reading the committed offsets") from None
         return {partition: found.get(partition) for partition in wanted}
 
     async def group_metadata(self) -> GroupMetadata:

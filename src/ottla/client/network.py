@@ -57,6 +57,8 @@ class Network:
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.Handle | None = None
+        self._is_called = False
+        """Another thread has asked for the loop's attention and not got it yet."""
         self._timer: asyncio.TimerHandle | None = None
         self._seen_version = 0
         self._closed = False
@@ -118,9 +120,15 @@ class Network:
         if self._loop is None or self._closed:
             return
         if asyncio._get_running_loop() is not self._loop:
-            self._loop.call_soon_threadsafe(self.wake)
+            if not self._is_called:  # the loop has not come to the last call yet: it sees what is new then
+                self._is_called = True
+                self._loop.call_soon_threadsafe(self._wake_from_afar)
         elif self._handle is None:
             self._handle = self._loop.call_soon(self._run)
+
+    def _wake_from_afar(self) -> None:
+        self._is_called = False
+        self.wake()
 
     def _run(self) -> None:
         assert self._loop is not None
@@ -223,8 +231,14 @@ class Network:
         deadline = self.now() + timeout_ms
         failures = 0
         while True:
+            scope = asyncio.timeout(max(0, deadline - self.now()) / 1000)
             try:
-                return await attempt()
+                async with scope:
+                    return await attempt()
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+                raise self.out_of_time(timeout_ms) from None
             except KafkaError as error:
                 failures += 1
                 delay_ms = self.backoff.delay_ms(failures, self.jitter())
@@ -266,10 +280,16 @@ class Network:
         """Waits for the first picture of the cluster, or says which addresses did not answer and why."""
         timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         if not await self.until(lambda: bool(self.view.brokers), timeout_ms):
+            raise self.out_of_time(timeout_ms)
+
+    def out_of_time(self, timeout_ms: int, doing: str = "the call") -> KafkaError:
+        """Why nothing came of a call: nobody can be reached, at which addresses and why; or it just took too long."""
+        if not self.view.brokers:
             if self.view.last_error is not None:
-                raise self.view.last_error
+                return self.view.last_error
             servers = ", ".join(self.config.bootstrap_servers)
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"no broker answered at {servers} within {timeout_ms} ms")
+            return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"no broker answered at {servers} within {timeout_ms} ms")
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{doing} took longer than {timeout_ms} ms")
 
 
 def _give_up(future: "asyncio.Future[None]") -> None:

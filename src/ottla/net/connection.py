@@ -236,6 +236,7 @@ class Connection(asyncio.BufferedProtocol):
             length = int.from_bytes(self._buffer[start : start + 4], "big")
             if length > self._frame_bytes_max or length < 4:
                 detail = f"{self.endpoint} answered with something that is not Kafka's protocol"
+                detail += _guess(bytes(self._buffer[start : start + 4]))
                 self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, detail))
                 return
             start += 4
@@ -312,6 +313,15 @@ def _decode(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
     except ProtocolError:
         # Or, as librdkafka's mock does, in a layout of its own: then all we learn is that it refused.
         return int.from_bytes(frame[:4], "big"), ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _guess(first: bytes) -> str:
+    """What the peer may be instead, by the first bytes it said."""
+    if first == b"HTTP":
+        return ": it speaks HTTP"
+    if first[:2] in (b"\x15\x03", b"\x16\x03"):
+        return ": it speaks TLS"
+    return ""
 
 
 def _reason(error: OSError) -> str:
