@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.assignors import Assignor
 from ottla.assignors.choosing import SETTING, choose_assignors
-from ottla.client.arrow import arrow_batches, take_arrow
+from ottla.client.arrow import arrow_module, take_arrow
 from ottla.client.fetcher import Fetcher
 from ottla.client.group_consumer import AsyncGroupConsumer, PartitionLike, as_partition
 from ottla.client.group_side import GroupSide
@@ -241,7 +241,7 @@ class AsyncConsumer(AsyncGroupConsumer):
         As poll() in everything else, but it gives all that has been fetched unless `max_records` says otherwise:
         `max.poll.records` is for records as objects. No rows when nothing came. `columns` names those to make.
         """
-        arrow = arrow_batches()
+        arrow = arrow_module("arrow_batches")
         chosen = arrow.schema(timestamp_unit, columns)
 
         def take() -> "pa.RecordBatch | None":

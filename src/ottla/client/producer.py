@@ -2,10 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from ottla.client.accumulator import Accumulator
+from ottla.client.arrow_send import ArrowDelivery, TableSending
 from ottla.client.delivery import Delivery, record_size
 from ottla.client.model import Bytes, Headers, HeadersLike, TopicDescription
 from ottla.client.network import Network
@@ -16,6 +17,9 @@ from ottla.client.transactional import AsyncTransactional
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.record_batch import HEADER_SIZE
+
+ARROW_PAUSE_BYTES = 1 << 20
+"""send_arrow() lets others on its loop run after so much work."""
 
 
 class AsyncProducer(AsyncTransactional):
@@ -135,6 +139,47 @@ class AsyncProducer(AsyncTransactional):
         """As send(), but never waits: None when the topic is not known yet or the buffer is full. Any thread."""
         return self._append(topic, value, key, partition, timestamp, headers)
 
+    async def send_arrow(self, table: Any, topic: str | None = None) -> ArrowDelivery:
+        """Hands all rows of a pyarrow Table or RecordBatch over and returns the promise of them.
+
+        Columns: value, and where wanted key, topic, partition, timestamp, headers; `topic` here counts for all rows.
+        Rows go where send() would send them, in their order. All are looked at before the first is sent.
+        """
+        self._raise_if_over()
+        self._network.start()
+        sending = TableSending(self, table, topic)
+        await self._until_topics(sending.topics)
+        sending.plan()
+        since_pause = 0
+        for batch in sending.batches():
+            self._raise_if_over()
+            try:
+                while not self._accumulator.add_batch(batch):
+                    await self._until_room_again()
+            except KafkaError as error:
+                raise sending.explain(error) from None
+            since_pause += batch.size_bytes
+            if since_pause >= ARROW_PAUSE_BYTES:  # others on this loop, and the network, get their turn
+                since_pause = 0
+                await asyncio.sleep(0)
+        return sending.delivery
+
+    async def _until_topics(self, topics: Iterable[str]) -> None:
+        self._network.start()
+        deadline = self._network.now() + self.config.max_block_ms
+        for name in sorted(topics):
+            await self._until_topic(name, deadline)
+
+    async def _until_room_again(self) -> None:
+        await self._until_room(self._network.now() + self.config.max_block_ms)
+        self._raise_if_over()
+
+    def _raise_if_over(self) -> None:
+        if self._sender.fatal_error is not None:
+            raise self._sender.fatal_error
+        if self._closing:
+            raise OttlaError("this producer is closed", "Make a new one.")
+
     def _append(
         self,
         topic: str,
@@ -145,10 +190,7 @@ class AsyncProducer(AsyncTransactional):
         headers: HeadersLike,
     ) -> Delivery | None:
         """The long way into a batch, for whatever `take_in` left."""
-        if self._sender.fatal_error is not None:
-            raise self._sender.fatal_error
-        if self._closing:
-            raise OttlaError("this producer is closed", "Make a new one.")
+        self._raise_if_over()
         if type(value) is not bytes:
             value = as_bytes(value, "value")
         if key is not None and type(key) is not bytes:
@@ -198,6 +240,8 @@ class AsyncProducer(AsyncTransactional):
             return topic in view.topics or (error is not None and not error.retriable)
 
         if not await self._network.until(settled, max(0, deadline - self._network.now())):
+            if not view.brokers:
+                raise self._network.out_of_time(self.config.max_block_ms)
             if not view.brokers:
                 raise self._network.out_of_time(self.config.max_block_ms)
             if view.last_error is not None:
