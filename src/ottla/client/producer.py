@@ -242,8 +242,6 @@ class AsyncProducer(AsyncTransactional):
         if not await self._network.until(settled, max(0, deadline - self._network.now())):
             if not view.brokers:
                 raise self._network.out_of_time(self.config.max_block_ms)
-            if not view.brokers:
-                raise self._network.out_of_time(self.config.max_block_ms)
             if view.last_error is not None:
                 raise view.last_error
             detail = f"topic {topic} did not appear within max.block.ms ({self.config.max_block_ms} ms)"
