@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, cast
 import ottla
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import API, ApiKey
-from ottla.protocol.framing import decode_response, encode_request
+from ottla.protocol.framing import decode_response, encode_request, encode_request_parts
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.primitives import ProtocolError
 from ottla.types import Endpoint
@@ -178,7 +178,10 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        self._transport.write(encode_request(api_key, version, correlation_id, self.client_id, message))
+        if message.carries_records:
+            self._transport.writelines(encode_request_parts(api_key, version, correlation_id, self.client_id, message))
+        else:
+            self._transport.write(encode_request(api_key, version, correlation_id, self.client_id, message))
         if not expects_response:
             future.set_result(Answer(None, version))
             return future

@@ -49,6 +49,9 @@ _HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
 _RECORD_SIZE_MIN = cython.declare(cython.Py_ssize_t, 7)
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+_SPARE_SIZE = cython.declare(cython.Py_ssize_t, 1 << 17)
+_SPARE_SIZE_MAX = cython.declare(cython.Py_ssize_t, 1 << 20)
+_spare = cython.declare(object, None)
 
 
 # What is read from, and what is written to
@@ -145,6 +148,28 @@ def _writer(capacity: cython.Py_ssize_t) -> _Writer:
     writer.size = 0
     writer.capacity = capacity
     return writer
+
+
+@cython.cfunc
+def _batch_writer() -> _Writer:
+    """A writer with room for a usual batch: the one that was used last, if nobody else has it just now."""
+    global _spare
+    writer: _Writer = _spare
+    if writer is None:
+        return _writer(_SPARE_SIZE)
+    _spare = None
+    writer.size = 0
+    return writer
+
+
+@cython.cfunc
+def _taken_batch(writer: _Writer) -> bytes:
+    """What was written. A writer that has not grown too large is kept: fresh memory costs more than writing to it."""
+    global _spare
+    taken: bytes = writer.taken()
+    if writer.capacity <= _SPARE_SIZE_MAX:
+        _spare = writer
+    return taken
 
 
 # Headers and numbers
@@ -340,9 +365,9 @@ def encode_records(rows: object, offset_deltas: object = None, base_timestamp: o
         return b"", 0, -1 if base_timestamp is None else base_timestamp, -1
     if offset_deltas is not None and len(offset_deltas) != len(rows):
         raise ValueError(f"{len(offset_deltas)} offset deltas for {len(rows)} records")
-    writer = _writer(min(128 * len(rows), 1 << 20))
+    writer = _batch_writer()
     count = _write_records(writer, rows, offset_deltas, base_timestamp, times)
-    return writer.taken(), count, times[0], times[1]
+    return _taken_batch(writer), count, times[0], times[1]
 
 
 def encode_batch(
@@ -362,7 +387,7 @@ def encode_batch(
     crc: cython.uint
     if not isinstance(rows, (list, tuple)):
         rows = list(rows)
-    writer = _writer(_HEADER_SIZE + min(128 * len(rows), 1 << 20))
+    writer = _batch_writer()
     writer.size = _HEADER_SIZE
     count = _write_records(writer, rows, None, None, times)
     if not count:
@@ -382,7 +407,7 @@ def encode_batch(
     p = writer.data
     crc = crc32c(PyMemoryView_FromMemory(cython.cast(cython.p_char, p + 21), writer.size - 21, PyBUF_READ))
     put_big_endian(p + 17, crc, 4)
-    return writer.taken()
+    return _taken_batch(writer)
 
 
 # Records in

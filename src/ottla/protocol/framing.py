@@ -23,6 +23,9 @@ _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _SIZE_CORRELATION_NO_TAGS = struct.Struct(">iiB")
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 
+LARGE_PART_BYTES = 8192
+"""From this size on, handing bytes over by themselves is cheaper than copying them into a frame."""
+
 
 class RequestHeader(NamedTuple):
     """What stands before a request's body, which starts at `body_offset` of the frame."""
@@ -76,6 +79,27 @@ def _join(message: Message, version: int, chunks: list[Buffer]) -> bytes:
 
 def encode_request(key: int, version: int, correlation_id: int, client_id: str | None, message: Message) -> bytes:
     """A whole request frame, its size first."""
+    return _join(message, version, _request_chunks(key, version, correlation_id, client_id, message))
+
+
+def encode_request_parts(
+    key: int, version: int, correlation_id: int, client_id: str | None, message: Message
+) -> list[Buffer]:
+    """The same frame in a few parts: what is large stands by itself, as it was given, and is not copied."""
+    chunks = _request_chunks(key, version, correlation_id, client_id, message)
+    parts: list[Buffer] = []
+    start = 0
+    for index, chunk in enumerate(chunks):
+        if len(chunk) >= LARGE_PART_BYTES and isinstance(chunk, bytes | bytearray | memoryview):
+            parts += (_join(message, version, chunks[start:index]), chunk)
+            start = index + 1
+    parts.append(_join(message, version, chunks[start:]))
+    return parts
+
+
+def _request_chunks(
+    key: int, version: int, correlation_id: int, client_id: str | None, message: Message
+) -> list[Buffer]:
     chunks: list[Buffer] = [b""]
     message.encode_chunks(chunks, version)
     try:
@@ -86,7 +110,7 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str |
         chunks[0] = _REQUEST_PREFIX.pack(size, key, version, correlation_id, length) + name + tags
     except MISFIT as error:
         raise ProtocolError(f"request header: {error}") from None
-    return _join(message, version, chunks)
+    return chunks
 
 
 def encode_response(key: int, version: int, correlation_id: int, message: Message) -> bytes:

@@ -5,7 +5,14 @@ import pytest
 from ottla.errors import ErrorCode
 from ottla.protocol import framing
 from ottla.protocol.api import API, ApiKey
-from ottla.protocol.framing import decode_request_header, decode_response, encode_request, encode_response
+from ottla.protocol.framing import (
+    LARGE_PART_BYTES,
+    decode_request_header,
+    decode_response,
+    encode_request,
+    encode_request_parts,
+    encode_response,
+)
 from ottla.protocol.messages import group_records
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -13,6 +20,7 @@ from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
 from ottla.protocol.messages.headers import RequestHeader, ResponseHeader
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.primitives import ProtocolError
 
 
@@ -28,6 +36,18 @@ def test_a_request_comes_back_as_it_was_sent(version: int) -> None:
     header = decode_request_header(frame)
     assert header[:4] == (ApiKey.METADATA, version, 5, "me")
     assert MetadataRequest.decode(frame, version, header.body_offset) == request
+
+
+@pytest.mark.parametrize("sizes", [[LARGE_PART_BYTES], [LARGE_PART_BYTES - 1], [20_000, 3, 9_000], [0]])
+def test_a_request_in_parts_is_the_same_and_copies_nothing_large(sizes: list[int]) -> None:
+    batches = [bytes([65 + i]) * size for i, size in enumerate(sizes)]
+    data = [ProduceRequest.PartitionProduceData(index=i, records=batch) for i, batch in enumerate(batches)]
+    request = ProduceRequest(topic_data=[ProduceRequest.TopicProduceData(name="t", partition_data=data)])
+    parts = encode_request_parts(ApiKey.PRODUCE, 9, 5, "me", request)
+    assert b"".join(parts) == encode_request(ApiKey.PRODUCE, 9, 5, "me", request)
+    large = [batch for batch in batches if len(batch) >= LARGE_PART_BYTES]
+    assert len(parts) == 2 * len(large) + 1
+    assert all(any(part is batch for part in parts) for batch in large)
 
 
 @pytest.mark.parametrize("version", range(0, 14))
