@@ -70,8 +70,17 @@ def test_the_clock_in_nanoseconds_gives_milliseconds(build: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("value", "key", "partition"),
-    [("text", None, None), (None, None, None), (bytearray(b"x"), None, None), (b"v", "text", None), (b"v", None, 3)]
-    + [(b"v", None, -1), (b"v", None, True), (b"v", None, "0"), (bytes(1000), None, None)],
+    [
+        ("text", None, None),
+        (None, None, None),
+        (bytearray(b"x"), None, None),
+        (bytes(1000), None, None),
+        (b"v", "text", None),
+        (b"v", None, 3),
+        (b"v", None, -1),
+        (b"v", None, True),
+        (b"v", None, "0"),
+    ],
 )
 def test_what_is_unusual_goes_the_long_way_and_leaves_no_trace(
     build: ModuleType, value: Any, key: Any, partition: Any
