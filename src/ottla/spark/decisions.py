@@ -75,6 +75,8 @@ class Decision:
     """From the first row of the batch to the decision."""
     held_ms: int = 0
     """The longest that a finished part waited for the decision: so long it held readers back."""
+    is_job: bool = False
+    """A batch write, whose `query` is the job's id and whose batch is 0."""
 
     @property
     def owner(self) -> Run:
@@ -89,6 +91,7 @@ class Decision:
                 "decided_ms": self.decided_ms,
                 "open_ms": self.open_ms,
                 "held_ms": self.held_ms,
+                "is_job": self.is_job,
                 "parts": [
                     [p.task, p.producer_id, p.producer_epoch, p.digest.rows, p.digest.size_bytes, p.digest.byte_sum]
                     for p in self.parts.values()
@@ -109,6 +112,7 @@ class Decision:
             told["decided_ms"],
             told["open_ms"],
             told["held_ms"],
+            told["is_job"],
         )
 
 
@@ -176,13 +180,24 @@ class RollForward:
     part: Part
 
 
-def decide_write(state: SinkState, ledger: Ledger, query: str, batch: int, task: int) -> Write | Skip | RollForward:
+@dataclass(frozen=True)
+class FinishFormer:
+    """A batch write before this one was decided and broke off. Commit its part, then write."""
+
+    part: Part
+
+
+def decide_write(
+    state: SinkState, ledger: Ledger, query: str, batch: int, task: int, *, is_job: bool = False
+) -> Write | Skip | RollForward | FinishFormer:
     """What a task of this batch does before it writes anything. Raises NotOwner where the batch is not its own."""
     decision = state.decision
-    check_query(decision, query)
+    check_query(decision, query, is_job)
     check_ledger(ledger, query, batch)
     if is_in(ledger, task, query, batch):
         return Skip()
+    if decision is not None and decision.query != query:
+        return next((FinishFormer(part) for part in unfinished(state, ledger) if part.task == task), Write())
     if decision is None or decision.batch < batch:
         return Write()
     check_batch(decision, batch)
@@ -192,8 +207,21 @@ def decide_write(state: SinkState, ledger: Ledger, query: str, batch: int, task:
     return RollForward(part)
 
 
-def check_query(decision: Decision | None, query: str) -> None:
-    if decision is not None and decision.query != query:
+def may_be_decided(first_batch: int, batch: int) -> bool:
+    """Whether an earlier run can have decided this batch, given the first one of this run that a worker saw.
+
+    Only the first batch after a start is run again. For those after it the driver has seen every decision there is.
+    """
+    return batch <= first_batch
+
+
+def check_query(decision: Decision | None, query: str, is_job: bool) -> None:
+    if decision is None:
+        return
+    if decision.is_job != is_job:
+        theirs, ours = ("batch writes", "a stream") if decision.is_job else ("a stream", "a batch write")
+        raise NotOwner(f"this sink's name is in use by {theirs}, and this is {ours}", "Choose another sinkName.")
+    if not is_job and decision.query != query:
         raise NotOwner(
             f"this sink belongs to another query: {decision.query} wrote batch {decision.batch} to it, "
             f"and this is {query}, with another checkpoint",
@@ -254,23 +282,31 @@ def check_owner(decision: Decision | None, run: str) -> None:
 
 
 def decide_commit(
-    state: SinkState, ledger: Ledger, query: str, batch: int, run: Run, parts: Iterable[Part], now: int
+    state: SinkState,
+    ledger: Ledger,
+    query: str,
+    batch: int,
+    run: Run,
+    parts: Iterable[Part],
+    now: int,
+    *,
+    is_job: bool = False,
 ) -> Plan:
     """What the driver does when every task of a batch has returned. `ledger` was read after `parts` were opened."""
     before = state.decision
     check_owner(before, run.run)
-    check_query(before, query)
+    check_query(before, query, is_job)
     check_ledger(ledger, query, batch)
     copies = {part.task: part for part in parts}
     takes_over = before is None or before.owner.run != run.run
     runs = before.runs if before is not None else ()
     if takes_over:
         runs = (*runs, run)[-RUNS_KEPT:]
-    if before is None or before.batch < batch:
+    if before is None or before.query != query or before.batch < batch:
         # Without a decision for this batch no part of it can be in the ledger, unless the decision itself was deleted.
         commit = {t: p for t, p in copies.items() if not is_in(ledger, t, query, batch)}
         abort = tuple(p for t, p in copies.items() if t not in commit)
-        decision = Decision(query, batch, commit, runs, now)
+        decision = Decision(query, batch, commit, runs, now, is_job=is_job)
         return Plan(decision, True, tuple(commit.values()), abort, takes_over)
     check_batch(before, batch)
     return _settle(state, before, ledger, copies, runs, takes_over)

@@ -90,14 +90,14 @@ class StreamSink(DataSourceStreamArrowWriter):
         told = [message for message in messages if isinstance(message, SinkMessage)]
         if self._options.delivery != "exactly-once" or not told:
             return  # without a message nobody knows the query; the next start aborts what is open
-        run(driver(self._options, told[0].place.sink).abort(batch_of(told, batchId), len(messages)))
+        run(driver(self._options, told[0].place.sink).abort(batch_of(told, batchId)))
 
 
 def refuse_speculation(context: "TaskContext", delivery: str) -> None:
     if (context.getLocalProperty("spark.speculation") or "false").lower() == "true":
         raise SinkError(
-            f"delivery={delivery} does not work with spark.speculation=true: a task and its speculative twin would fence "
-            "each other, and the one that Spark picks may be the one that was fenced",
+            f"delivery={delivery} does not work with spark.speculation=true: a task and its speculative twin would "
+            "fence each other, and the one that Spark picks may be the one that was fenced",
             "Set spark.speculation=false, or delivery=at-least-once.",
         )
 
@@ -113,4 +113,5 @@ def batch_of(told: Sequence[SinkMessage], batch: int) -> Batch:
         tuple(each.part for each in written if each.part is not None),
         min((each.opened_ms for each in written if each.opened_ms), default=0),
         min((each.prepared_ms for each in written if each.prepared_ms), default=0),
+        place.is_job,
     )

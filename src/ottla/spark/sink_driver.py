@@ -23,6 +23,8 @@ from ottla.spark.decisions import (
     Plan,
     Run,
     SinkState,
+    check_owner,
+    check_query,
     decide_commit,
     is_decided,
     unfinished,
@@ -54,6 +56,7 @@ class Batch:
     opened_ms: int
     prepared_ms: int
     """When the first part was finished."""
+    is_job: bool = False
 
 
 def driver(options: SinkOptions, sink: str) -> "Driver":
@@ -88,7 +91,7 @@ class Driver:
             raise
         reach("after-commit")
 
-    async def abort(self, batch: Batch, tasks: int) -> None:
+    async def abort(self, batch: Batch) -> None:
         """Drops a batch that was not decided. After a decision there is nothing to drop."""
         state = await self._clients.read_state(self._names)
         if is_decided(state, batch.query, batch.batch):
@@ -123,7 +126,9 @@ class Driver:
         now = system_clock()
         run = Run(batch.run, now, socket.gethostname())
         await self._finish_former(batch)
-        plan = decide_commit(self._state, self._ledger, batch.query, batch.batch, run, batch.parts, now)
+        plan = decide_commit(
+            self._state, self._ledger, batch.query, batch.batch, run, batch.parts, now, is_job=batch.is_job
+        )
         if plan.takes_over:
             kept = {part.task for part in (*plan.commit, *plan.abort)}
             left = await self._clients.abort_leftovers(self._names, kept)
@@ -158,11 +163,18 @@ class Driver:
     async def _finish_former(self, batch: Batch) -> None:
         """A decision that is about to be replaced must have come true: Spark never goes back to its batch."""
         former = self._state.decision
-        if former is None or former.batch >= batch.batch or former.query != batch.query:
+        if former is None or (former.query == batch.query and former.batch >= batch.batch):
             return
-        left = unfinished(self._state, self._ledger)
-        if left:
-            await self._commit_parts(former, left)
+        check_owner(former, batch.run)
+        check_query(former, batch.query, batch.is_job)
+        for part in unfinished(self._state, self._ledger):
+            try:
+                await self._commit_part(former, part)
+            except LostPart as lost:
+                if not former.is_job:
+                    raise
+                # Whoever ran that job has heard of its failure; this one has rows of its own.
+                log.error("sink %s: an earlier batch write is incomplete: %s", self._names.sink, lost)
         self._state = replace(self._state, done=Done(former.query, former.batch))
 
     async def _record(self, decision: Decision) -> None:
@@ -212,10 +224,10 @@ class Driver:
             ledger = await self._clients.read_ledger(self._names, [part.task])
             if not is_in(ledger, part.task, decision.query, decision.batch):
                 raise LostPart(
-                    f"batch {decision.batch} was decided, and the broker does not have the part of task {part.task} any "
-                    f"more ({error})",
-                    "Start the query again: it writes the part once more. Where another driver runs on this checkpoint, "
-                    "stop it.",
+                    f"batch {decision.batch} was decided, and the broker does not have the part of task {part.task} "
+                    f"any more ({error})",
+                    "Start the query again: it writes the part once more. Where another driver runs on this "
+                    "checkpoint, stop it.",
                 ) from error
 
     async def _record_done(self, done: Done) -> None:

@@ -26,6 +26,7 @@ NAMES = {
     "includeTimestamp": "whether the column timestamp is written (false: records get the time they are sent at)",
     "delivery": "exactly-once (default), at-least-once or at-most-once",
     "sinkName": "the name of this sink's ledger and transactions; without it, made from the query's id",
+    "jobId": "of a batch write with a sinkName: the same id again finishes that write, and never repeats it",
     "twoPhaseCommit": "auto (default: where the brokers allow it), required or off",
     "lostParts": "fail (default) or replace: what to do where a decided part is lost and comes out different again",
     "checkpointLocation": "Spark's own; taken no notice of",
@@ -69,6 +70,7 @@ class SinkOptions:
     include_timestamp: bool = False
     delivery: str = "exactly-once"
     sink_name: str | None = None
+    job_id: str | None = None
     two_phase_commit: str = "auto"
     lost_parts: str = "fail"
 
@@ -98,6 +100,7 @@ class SinkOptions:
             include_timestamp=_flag(written, "includeTimestamp", False),
             delivery=_choice(written, "delivery", DELIVERIES),
             sink_name=written.get("sinkName"),
+            job_id=written.get("jobId"),
             two_phase_commit=_choice(written, "twoPhaseCommit", TWO_PHASE),
             lost_parts=_choice(written, "lostParts", LOST_PARTS),
         )
@@ -108,6 +111,15 @@ class SinkOptions:
         if self.sink_name is not None and not LEGAL_NAME.fullmatch(self.sink_name):
             raise SinkError(
                 f"Option sinkName is {self.sink_name!r}", "Use up to 200 letters, digits, dots, dashes and underscores."
+            )
+        if self.job_id is not None and (streaming or self.sink_name is None or not self.job_id):
+            raise SinkError(
+                "Option jobId names one batch write among those of a sink",
+                "A stream has batch ids of its own: leave it out."
+                if streaming
+                else "Set sinkName too."
+                if self.sink_name is None
+                else "Give it a name.",
             )
         if self.delivery == "at-most-once" and not streaming:
             raise SinkError(

@@ -13,7 +13,16 @@ from ottla.client.blocking import Producer
 from ottla.client.group_model import CommittedOffset
 from ottla.clock import system_clock
 from ottla.errors import ErrorCode, KafkaError
-from ottla.spark.decisions import Digest, Part, RollForward, Skip, check_same, decide_write
+from ottla.spark.decisions import (
+    Digest,
+    FinishFormer,
+    Part,
+    RollForward,
+    Skip,
+    check_same,
+    decide_write,
+    may_be_decided,
+)
 from ottla.spark.ledger import Names, is_in
 from ottla.spark.sink_clients import PATIENCE_MS, Clients, clients, run
 from ottla.spark.sink_errors import NotOwner, SinkError
@@ -29,13 +38,13 @@ NO_TWO_PHASE = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUP
 
 _without_two_phase: set[str] = set()
 """Brokers that have refused it: asked once in the life of a worker."""
-_served: dict[tuple[str, str], int] = {}
-"""(sink, run) -> the last batch this worker has had a task of."""
+_first_batches: dict[tuple[str, str], int] = {}
+"""(sink, run) -> the first batch that this worker had a task of."""
 
 
 def _after_fork() -> None:
     _without_two_phase.clear()
-    _served.clear()
+    _first_batches.clear()
     _plain.clear()
 
 
@@ -51,6 +60,8 @@ class Place:
     run: str
     batch: int
     task: int
+    is_job: bool = False
+    """A batch write; `query` is the job's id."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +104,8 @@ def write_exactly_once(options: SinkOptions, place: Place, rows: Rows) -> Writte
     """Writes the rows into a transaction that stays open for the driver."""
     names, owned = Names(place.sink), clients(options)
     expected: Digest | None = None
-    if _served.get((place.sink, place.run)) not in (place.batch - 1, place.batch):
-        # The first batch after a start may have been decided before it. Later ones cannot: their driver would know.
+    first_batch = _first_batches.setdefault((place.sink, place.run), place.batch)
+    if may_be_decided(first_batch, place.batch):
         verdict = run(_look(owned, names, place))
         if isinstance(verdict, Skip):
             return Written(is_settled=True)
@@ -102,15 +113,15 @@ def write_exactly_once(options: SinkOptions, place: Place, rows: Rows) -> Writte
             if run(_roll_forward(owned, names, place, verdict.part)):
                 return Written(is_settled=True)
             expected = verdict.part.digest
-    written = write_part(options, names, place.task, rows, note(place.query, place.batch), expected)
-    _served[place.sink, place.run] = place.batch
-    return written
+        if isinstance(verdict, FinishFormer):
+            run(_roll_forward(owned, names, place, verdict.part))  # what is lost is lost; the driver tells of it
+    return write_part(options, names, place.task, rows, note(place.query, place.batch), expected)
 
 
 async def _look(owned: Clients, names: Names, place: Place) -> Any:
     state = await owned.read_state(names)
     ledger = await owned.read_ledger(names, [place.task])
-    return decide_write(state, ledger, place.query, place.batch, place.task)
+    return decide_write(state, ledger, place.query, place.batch, place.task, is_job=place.is_job)
 
 
 async def _roll_forward(owned: Clients, names: Names, place: Place, part: Part) -> bool:
@@ -233,7 +244,7 @@ async def _longest_timeout(owned: Clients) -> int | None:
     try:
         cluster = await owned.admin.describe_cluster()
         entries = await owned.admin.describe_configs(
-            "broker", str(cluster.nodes[0].node_id), names=["transaction.max.timeout.ms"]
+            "broker", str(cluster.brokers[0].node_id), names=["transaction.max.timeout.ms"]
         )
         return int(entries[0].value or 0) or None
     except (KafkaError, IndexError, ValueError):
@@ -257,8 +268,7 @@ def write_at_least_once(options: SinkOptions, rows: Rows) -> Written:
     producer = _plain.pop(key, None) or Producer(dict(options.kafka))
     try:
         waiting = [send(producer, first, options)]
-        for records in upcoming:
-            waiting.append(send(producer, records, options))
+        waiting.extend(send(producer, records, options) for records in upcoming)
         producer.flush()
         for sent in waiting:
             sent.result()

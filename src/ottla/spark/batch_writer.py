@@ -1,0 +1,96 @@
+"""The batch write of `format("ottla")`: all rows or none.
+
+The tasks prepare, the driver commits every part or aborts every part. With a sinkName it writes its decision first, as
+a stream does, and what a crash interrupted then is finished by the next write of that name; with a jobId too, the same
+job run again never writes twice.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from ottla.errors import KafkaError
+from ottla.spark.ledger import Names
+from ottla.spark.sink import SinkMessage, batch_of, refuse_speculation
+from ottla.spark.sink_clients import clients, run
+from ottla.spark.sink_driver import driver
+from ottla.spark.sink_errors import LostPart, SinkError
+from ottla.spark.sink_options import SinkOptions
+from ottla.spark.sink_rows import used_columns
+from ottla.spark.sink_tasks import Place, Rows, write_at_least_once, write_exactly_once, write_part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes one DataFrame. Spark makes it once and carries it to every task and back to the driver."""
+
+    def __init__(self, options: SinkOptions, schema: "StructType", overwrite: bool) -> None:
+        if overwrite:
+            raise SinkError("a topic cannot be overwritten", "Write with mode('append').")
+        self._run = uuid.uuid4().hex
+        self._is_named = options.sink_name is not None
+        self._sink = options.sink_name or f"ottla-batch-{self._run}"
+        self._job = options.job_id or self._run
+        # A job nobody can name is a job nobody can finish, so its transactions must end by themselves.
+        self._options = options if self._is_named else replace(options, two_phase_commit="off")
+        self._used = used_columns(schema, options)
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> SinkMessage:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise SinkError("write() was called outside a Spark task")
+        place = Place(self._sink, self._job, self._run, 0, context.partitionId(), is_job=True)
+        rows = Rows(iterator, self._used, self._options)
+        if self._options.delivery == "at-least-once":
+            return SinkMessage(place, write_at_least_once(self._options, rows))
+        refuse_speculation(context, self._options.delivery)
+        if self._is_named:
+            return SinkMessage(place, write_exactly_once(self._options, place, rows))
+        return SinkMessage(place, write_part(self._options, Names(self._sink), place.task, rows, None))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        told = self._told(messages)
+        if not any(message.written.part or message.written.is_settled for message in told):
+            return
+        if self._is_named:
+            run(driver(self._options, self._sink).commit(batch_of(told, 0)))
+        else:
+            run(self._end(told, commit=True))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        told = self._told(messages)
+        if self._is_named and told:
+            run(driver(self._options, self._sink).abort(batch_of(told, 0)))
+        elif told:
+            run(self._end(told, commit=False))
+
+    def _told(self, messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
+        if self._options.delivery != "exactly-once":
+            return []
+        return [message for message in messages if isinstance(message, SinkMessage)]
+
+    async def _end(self, told: Sequence[SinkMessage], *, commit: bool) -> None:
+        """Every part at once; there is no decision on record that anybody could go back to."""
+        names, owned = Names(self._sink), clients(self._options)
+        parts = [message.written.part for message in told if message.written.part is not None]
+        end = owned.commit_part if commit else owned.abort_part
+        outcomes = await asyncio.gather(*(end(names, part) for part in parts), return_exceptions=True)
+        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if not failed:
+            return
+        if isinstance(failed[0], KafkaError) and not failed[0].retriable and commit:
+            raise LostPart(
+                f"{len(failed)} of the {len(parts)} parts of this write are lost ({failed[0]}); the others are there",
+                "The job took longer than transaction.timeout.ms. Raise it, or set sinkName and allow two-phase commit "
+                "on the brokers.",
+            ) from failed[0]
+        raise failed[0]
