@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from ottla.errors import OttlaError
 from ottla.protocol import _arrow_pure, _speedups
 from ottla.protocol.record_batch import BatchHeader, fill_header
+from ottla.types import INT32_MAX
 
 _encoder: Any = _speedups.find_compiled(f"{__package__}._arrow_encode", _arrow_pure.INTERFACE)
 NATIVE: bool = _encoder is not None
@@ -149,8 +150,10 @@ def partitions_of(batch: pa.RecordBatch, first_row: int) -> "tuple[Any, Any, int
     column = _plain(batch.column("partition"))
     try:
         return _numbers(column.cast(pa.int32()))
-    except pa.ArrowInvalid as error:
-        raise OttlaError(f"column partition, rows from {first_row} on: {error}") from None
+    except pa.ArrowInvalid:
+        outside = pc.or_kleene(pc.less(column, 0), pc.greater(column, INT32_MAX))
+        index = pc.index(outside, True).as_py()
+        raise OttlaError(f"row {first_row + index}: there is no partition {column[index]}") from None
 
 
 def open_rows(batch: pa.RecordBatch, first_row: int, default_time_ms: int) -> Any:
