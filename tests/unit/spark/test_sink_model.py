@@ -1,0 +1,126 @@
+"""The exactly-once protocol over thousands of histories, with the sink's own rules; and rules switched off (R7, R9)."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ottla.spark import decisions
+from ottla.spark.decisions import Digest
+from ottla.testing.sink_model import Rules, World, digest_of
+
+SEEDS = 2000
+EVERYTHING = [(batch, task) for batch in range(World.BATCHES) for task in range(World.TASKS)]
+
+
+def written(world: World) -> Counter[tuple[int, int]]:
+    return Counter((batch, task) for batch, task, _ in world.broker.output)
+
+
+def failures(seeds: range, **options: Any) -> list[int]:
+    """The seeds after which something is missing or there twice."""
+    wrong = []
+    for seed in seeds:
+        world = World(seed, **options)
+        try:
+            world.play()
+        except AssertionError:
+            wrong.append(seed)
+            continue
+        if not world.lost_for_good() and written(world) != Counter(EVERYTHING):
+            wrong.append(seed)
+    return wrong
+
+
+def test_every_row_is_there_once_whatever_crashes() -> None:
+    """F2, D1, E9: task crashes, zombies, driver crashes, second drivers, timeouts, commits called twice."""
+    assert not failures(range(SEEDS))
+
+
+def test_the_histories_hold_what_they_promise() -> None:
+    """The model would prove little if the rare things never happened in it."""
+    seen: Counter[str] = Counter()
+    for seed in range(300):
+        world = World(seed)
+        world.play()
+        seen["runs"] += world.runs
+        seen["refused"] += world.owners_refused
+        seen["lost"] += len(world.lost)
+        seen["attempts"] += world.attempts
+        seen["replayed"] += bool(world.broker.state.decision and len(world.broker.state.decision.runs) > 1)
+    assert seen["runs"] > 600 and seen["attempts"] > 4000
+    assert seen["refused"] > 10 and seen["lost"] > 10 and seen["replayed"] > 100
+
+
+def test_a_query_that_gives_other_rows_each_time_is_written_as_it_was_decided() -> None:
+    """With two-phase commit nothing times out: what was decided first is what is written, whole, after any crash."""
+    for seed in range(SEEDS):
+        world = World(seed, is_deterministic=False, times_out=False, has_zombies=False)
+        world.play()
+        assert not world.lost and as_decided(world), seed
+
+
+def as_decided(world: World) -> bool:
+    found: dict[int, set[Digest]] = {}
+    for row in world.broker.output:
+        found.setdefault(row[0], set()).add(digest_of(row))
+    return written(world) == Counter(EVERYTHING) and found == world.decided
+
+
+def test_with_timeouts_such_a_query_stops_rather_than_write_a_mixture() -> None:
+    stopped = 0
+    for seed in range(1000):
+        world = World(seed, is_deterministic=False)
+        world.play()
+        stopped += world.lost_for_good()
+        assert all(count == 1 for count in written(world).values()), seed
+        if not world.lost:
+            assert written(world) == Counter(EVERYTHING), seed
+    assert stopped
+
+
+# --- rules switched off: the model must notice ----------------------------------------------------------------
+
+
+def blind_commit(state: Any, ledger: Any, *rest: Any, **more: Any) -> Any:
+    return decisions.decide_commit(replace(state, done=None), {}, *rest, **more)
+
+
+def no_memory(state: Any, ledger: Any, *rest: Any, **more: Any) -> Any:
+    return decisions.decide_commit(decisions.SinkState(), {}, *rest, **more)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(decide_write=lambda *_, **__: decisions.Write(), decide_commit=no_memory),
+        Rules(decide_write=lambda *_, **__: decisions.Write(), decide_commit=blind_commit),
+    ],
+    ids=["no ledger and no decision", "no ledger"],
+)
+def test_without_the_ledger_rows_are_doubled(rules: Rules) -> None:
+    """R7."""
+    assert failures(range(200), rules=rules)
+
+
+def test_a_task_that_does_not_look_first_breaks_what_was_decided() -> None:
+    """R7: InitProducerId aborts the part that was decided, and other rows take its place."""
+    rules = Rules(may_be_decided=lambda first, batch: False)
+    wrong = 0
+    for seed in range(200):
+        world = World(seed, is_deterministic=False, times_out=False, has_zombies=False, rules=rules)
+        world.play()
+        wrong += bool(world.lost) or not as_decided(world)
+    assert wrong
+
+
+def test_without_a_decision_on_record_a_displaced_driver_is_not_noticed() -> None:
+    """R7."""
+    refused = {True: 0, False: 0}
+    for first in (True, False):
+        for seed in range(300):
+            world = World(seed, rules=Rules(writes_decision_first=first))
+            world.play()
+            refused[first] += world.owners_refused
+    assert refused[True] > 10 * refused[False]
