@@ -42,8 +42,18 @@ def test_the_topic_can_be_shaped(ottla_broker, ottla_topic):
 """
 SETTINGS = "[pytest]\nottla_settings =\n    message.max.bytes=12345\n"
 QUICK = """
+import sys
+
 def test_both_are_there(ottla_broker, ottla_topic):
     assert ottla_topic
+    assert "ottla.client.network" not in sys.modules, "nobody has asked for a client"
+"""
+REFUSED = """
+import pytest
+
+@pytest.mark.ottla_topic(configs={"cleanup.policy": "nonsense"})
+def test_there_is_no_such_topic(ottla_topic):
+    pass
 """
 NOTHING = """
 def test_nothing():
@@ -83,14 +93,21 @@ def processor_seconds(directory: Path, code: str) -> float:
 
 
 def test_they_cost_little(tmp_path: Path) -> None:
-    """Client and broker are imported, started and stopped."""
+    """A broker is started and stopped, a topic made; the client and its event loop are not even imported."""
     with_fixtures, without = (min(processor_seconds(tmp_path, code) for _ in range(2)) for code in (QUICK, NOTHING))
-    assert with_fixtures - without < 1.5
+    assert with_fixtures - without < 1.2
 
 
 def test_loading_the_plugin_imports_nothing_of_the_client(tmp_path: Path) -> None:
     code = "import ottla.pytest_plugin, sys; assert not {'asyncio', 'ottla.client', 'ottla.broker'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_topic_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "test_stranger.py").write_text(REFUSED)
+    command = [sys.executable, "-m", "pytest", "-q", *LOAD, "-p", "no:xdist"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1 and "INVALID_CONFIG" in ended.stdout and "nonsense" in ended.stdout
 
 
 def test_a_setting_that_is_none_is_named(tmp_path: Path) -> None:
