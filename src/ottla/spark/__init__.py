@@ -5,8 +5,8 @@
 >>> orders = spark.readStream.format("ottla").option("kafka.bootstrap.servers", "127.0.0.1:9092")
 ...     .option("subscribe", "orders").load()
 
-A session of your own needs one line, `ottla.spark.register(spark)`; with the package `pyspark_ottla` on the path
-(it comes with ottla) Spark finds the format even without it.
+A session of your own needs nothing more: Spark finds the format through the package `pyspark_ottla`, which comes
+with ottla.
 """
 
 from typing import TYPE_CHECKING, Any

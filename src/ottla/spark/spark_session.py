@@ -1,4 +1,4 @@
-"""A SparkSession with everything in place: Java, the Python of its workers, Arrow, and the format `ottla`."""
+"""A SparkSession with everything in place: Java, the Python of its workers, what a stream on one machine wants."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ LOCAL_CONF = {
 def session(
     app_name: str = "ottla", *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """Starts a session, or gives the one that runs, with `format("ottla")` in it.
+    """Starts a session, or gives the one that runs. `format("ottla")` is known in it.
 
     Without `master` Spark decides: spark-submit's answer, SPARK_REMOTE, else this machine with all its cores.
 
@@ -53,13 +53,15 @@ def session(
                 builder = builder.config(name, value)
     for name, value in (conf or {}).items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
+    return builder.getOrCreate()
 
 
 def register(spark: "SparkSession") -> None:
-    """Makes `format("ottla")` and `format("ottla-database")` known to a session of one's own."""
+    """Makes the formats known where Spark does not find them by itself.
+
+    Where ottla is installed, it does: `pyspark_ottla` and `pyspark_ottla_database` are on the path of its workers.
+    This call is for a cluster whose workers get ottla with the job (`--py-files`).
+    """
     from ottla.spark.database_sink import DatabaseDataSource
     from ottla.spark.datasource import OttlaDataSource
 
