@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import ottla
-from ottla.cli import cluster, config, consume, demo, group, log, produce, topic, txn
+from ottla.cli import cluster, config, consume, demo, group, log, pipeline, produce, topic, txn
 from ottla.cli.output import drop_output, prepare_streams, print_error
 from ottla.cli.session import explain, status_of
 from ottla.errors import KafkaError, OttlaError
@@ -44,6 +44,7 @@ def serve(context: typer.Context) -> None:
 
 
 app.command("demo")(demo.demo)
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(topic.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)

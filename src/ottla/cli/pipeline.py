@@ -1,0 +1,317 @@
+"""`ottla pipeline`: run a pipeline on Spark and keep it running, check one without running it, see how one is doing."""
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli.output import CommandError, console, count, plural, print_facts, print_json, print_table, time_text
+from ottla.cli.session import AsJson, check_reachable, parse_pairs
+from ottla.errors import OttlaError
+
+if TYPE_CHECKING:
+    from ottla.cli.pipeline_view import View
+    from ottla.pipeline.model import Pipeline
+    from ottla.pipeline.problems import Problem
+    from ottla.pipeline.state import StateDirectory
+    from ottla.pipeline.status import Status
+
+app = typer.Typer(
+    help="Topics in, a transformation on Spark, topics or a database out, exactly once.", no_args_is_help=True
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline, as YAML or Python.")]
+Brokers = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        metavar="HOST:PORT,…",
+        envvar="OTTLA_BOOTSTRAP",
+        help="The brokers; without them, and without `bootstrap` in FILE, an embedded one.",
+    ),
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="The Spark cluster; without it, this machine.")
+]
+Changes = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Use this value instead of the one in FILE.")
+]
+SECOND_INTERRUPT = 130
+
+
+@app.command()
+def run(
+    file: File,
+    master: Master = None,
+    once: Annotated[bool, typer.Option("--once", metavar="", help="Do what is there now, and end.")] = False,
+    bootstrap: Brokers = None,
+    changes: Changes = [],  # noqa: B006
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            "--max-restarts", metavar="N", min=0, help="Give up after so many failures without a batch between."
+        ),
+    ] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline until Ctrl-C, which finishes the batch; start it again when it fails.
+
+    \b
+    Examples:
+      ottla pipeline run revenue.yaml
+      ottla pipeline run revenue.yaml --bootstrap 127.0.0.1:9092 --once
+      ottla pipeline run big_orders.py --master spark://host:7077 --set trigger='10 seconds'
+      ottla pipeline run revenue.yaml --json | jq .rows_out
+    """
+    from ottla.pipeline.loading import load
+    from ottla.pipeline.options import SQLITE_IS_LOCAL, is_sqlite
+    from ottla.pipeline.state import StateDirectory, remember
+
+    wanted = parse_pairs(changes, "--set")
+    made = load(file, wanted)
+    chosen = master or made.master
+    if chosen and not chosen.startswith("local") and any(is_sqlite(output) for output in made.outputs.values()):
+        raise OttlaError(SQLITE_IS_LOCAL, "Use PostgreSQL, or --master 'local[*]'.")
+    state = StateDirectory(made)
+    with state.lock(made.name) as lock, _brokers(made, state, bootstrap or made.bootstrap) as (address, broker):
+        remember(made)
+        job = {"file": str(file.absolute()), "changes": wanted, "once": once, "master": master}
+        with _view(made, as_json) as view:
+            if broker is not None:
+                view.say(f"embedded broker at {address}; its records are in {state.broker_data}")
+            status = _supervise(made, state, view, address, job, lock, max_restarts, broker)
+    raise typer.Exit(status)
+
+
+def _supervise(
+    made: "Pipeline",
+    state: "StateDirectory",
+    view: "View",
+    address: str,
+    job: dict[str, Any],
+    lock: int,
+    max_restarts: int,
+    broker: Any,
+) -> int:
+    from ottla.pipeline.supervisor import Supervisor
+
+    def on_tick(run_state: Any) -> None:
+        if broker is not None and not broker.is_running:
+            view.say("the embedded broker is gone; starting it again")
+            broker.restart()
+        view.on_tick(run_state)
+
+    supervisor = Supervisor(
+        made,
+        state,
+        bootstrap=address,
+        job=job,
+        max_restarts=max_restarts,
+        embedded_broker=broker is not None,
+        on_event=view.on_event,
+        on_tick=on_tick,
+    )
+    interrupts = 0
+
+    def on_signal(number: int, frame: Any) -> None:
+        nonlocal interrupts
+        interrupts += 1
+        supervisor.request_stop()
+
+    with _handling((signal.SIGINT, signal.SIGTERM), on_signal):
+        failure = supervisor.run(lock)
+    if failure is not None:
+        log = f"The driver's log is {state.driver_log}."
+        raise CommandError(f"{made.name}: {failure.cause}", f"{failure.cure} {log}".strip())
+    return SECOND_INTERRUPT if interrupts > 1 else 0
+
+
+@contextlib.contextmanager
+def _handling(signals: Sequence[signal.Signals], handler: Any) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+@contextlib.contextmanager
+def _brokers(made: "Pipeline", state: "StateDirectory", bootstrap: str | None) -> Iterator[tuple[str, Any]]:
+    """The brokers to use: those that are named, or one of the pipeline's own."""
+    from ottla.pipeline.checking import check_topics
+    from ottla.pipeline.problems import PipelineError
+
+    if bootstrap is not None:
+        check_reachable(bootstrap)
+        problems = check_topics(made, bootstrap)
+        if problems:
+            raise PipelineError(problems)
+        yield bootstrap, None
+        return
+    from ottla.cli.pipeline_broker import create_missing_topics, embedded_broker, last_address
+
+    with embedded_broker(state.broker_data, last_address(state)) as broker:
+        create_missing_topics(made, broker.bootstrap)
+        yield broker.bootstrap, broker
+
+
+def _view(made: "Pipeline", as_json: bool) -> "View":
+    from ottla.cli.pipeline_view import JsonView, LiveView, PlainView
+
+    if as_json:
+        return JsonView()
+    return LiveView(made.name) if console().is_terminal else PlainView()
+
+
+@app.command()
+def validate(
+    file: File,
+    bootstrap: Brokers = None,
+    changes: Changes = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """Check everything about a pipeline without running it.
+
+    Keys, options, schemas, SQL, the sink's columns, and the topics where brokers are named.
+
+    \b
+    Examples:
+      ottla pipeline validate revenue.yaml
+      ottla pipeline validate revenue.yaml --bootstrap 127.0.0.1:9092 --json
+    """
+    from ottla.pipeline.loading import load
+    from ottla.pipeline.problems import PipelineError
+
+    wanted = parse_pairs(changes, "--set")
+    problems: list[Problem] = []
+    made = None
+    address = bootstrap
+    try:
+        made = load(file, wanted)
+        address = bootstrap or made.bootstrap
+    except PipelineError as error:
+        problems = error.problems
+    if made is not None:
+        if address is not None:
+            check_reachable(address)
+        problems = _check_on_spark(file, wanted, address)
+    if as_json:
+        print_json([problem.__dict__ for problem in problems])
+    elif not problems:
+        assert made is not None
+        console().print(f"{file} is fine: {_summary(made)}")
+        if address is None:
+            console().print("topics were not looked for: no brokers are named", style="dim")
+    else:
+        for problem in problems:
+            sys.stdout.write(f"{problem}{f' ({problem.cure})' if problem.cure else ''}\n")
+    if problems:
+        raise CommandError(f"{plural(len(problems), 'problem')} in {file}")
+
+
+def _check_on_spark(file: Path, changes: dict[str, str], bootstrap: str | None) -> "list[Problem]":
+    """Looks at schemas and SQL in a driver that reads nothing."""
+    from ottla.pipeline.problems import Problem
+    from ottla.pipeline.supervisor import Driver
+
+    descriptor, log = tempfile.mkstemp(prefix="ottla-validate-", suffix=".log")
+    os.close(descriptor)
+    job = {"task": "validate", "file": str(file.absolute()), "changes": changes, "bootstrap": bootstrap}
+    driver = Driver(job, Path(log))
+    found: list[Problem] | None = None
+    failure = ""
+    try:
+        while (event := driver.events.get()) is not None:
+            if event["event"] == "problems":
+                found = [Problem(**problem) for problem in event["problems"]]
+            elif event["event"] == "failed":
+                failure = event["cause"]
+    except BaseException:
+        driver.kill()
+        raise
+    finally:
+        driver.close()
+    if found is None:
+        raise CommandError(
+            f"Spark could not look at {file}: {failure or 'it died without a word'}", f"Its log is {log}."
+        )
+    os.unlink(log)
+    # Shown as the user wrote it.
+    return [Problem(str(file), p.line, p.key, p.cause, p.cure) for p in found]
+
+
+def _summary(made: "Pipeline") -> str:
+    sources = ", ".join(source.shown for source in made.sources.values())
+    sinks = ", ".join(f"{output.sink.shown} {output.guarantee}" for output in made.outputs.values())
+    return f"{sources} to {sinks}"
+
+
+@app.command()
+def status(
+    which: Annotated[str, typer.Argument(metavar="FILE|NAME", help="The pipeline's file, or its name.")],
+    bootstrap: Brokers = None,
+    changes: Changes = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """Show a pipeline's last batches, its lag, and who runs it.
+
+    \b
+    Examples:
+      ottla pipeline status revenue.yaml
+      ottla pipeline status revenue --json
+    """
+    from ottla.pipeline.loading import load
+    from ottla.pipeline.state import recall
+    from ottla.pipeline.status import status_of
+
+    path = Path(which)
+    if not path.exists() and path.suffix not in (".yaml", ".yml", ".py"):
+        found = recall(which)
+        if found is None:
+            raise CommandError(f"no pipeline {which} was run here", "name its file")
+        path = found
+    made = load(path, parse_pairs(changes, "--set"))
+    seen = status_of(made, bootstrap)
+    if as_json:
+        print_json(seen.document())
+    else:
+        _print_status(seen)
+
+
+def _print_status(seen: "Status") -> None:
+    who = f"process {seen.pid} on {seen.host}" if seen.is_running else "nobody"
+    facts: dict[str, Any] = {
+        "pipeline": seen.name,
+        "state": seen.phase,
+        "run by": who,
+        "brokers": seen.bootstrap,
+        "checkpoint": seen.checkpoint,
+    }
+    if seen.since_ms is not None:
+        facts["last run" if not seen.is_running else "since"] = time_text(seen.since_ms)
+    if seen.restarts:
+        facts["restarts"] = seen.restarts
+    if seen.last_failure:
+        facts["last failure"] = seen.last_failure
+    print_facts(facts)
+    console().print()
+    columns = ["query", "to", "guarantee", "batch", "committed", "lag", "group"]
+    rows = []
+    for query in seen.queries:
+        lag = ", ".join(f"{topic} {'-' if n is None else count(n)}" for topic, n in query.lag.items())
+        sink = query.sink
+        if query.ledger_batch is not None:
+            sink += f" (has batch {query.ledger_batch})"
+        committed = time_text(query.committed_ms) if query.committed_ms is not None else None
+        rows.append([query.name, sink, query.guarantee, query.last_batch, committed, lag or None, query.group])
+    print_table(columns, rows, right=["batch"])
+    for note in seen.notes:
+        console().print(note, style="dim")

@@ -1,0 +1,214 @@
+"""How a running pipeline looks: a live table on a terminal, a line for each batch in a pipe, JSON for programs."""
+
+import json
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ottla.cli.output import count, time_text
+from ottla.clock import Clock, system_clock
+from ottla.pipeline.progress import Batch
+from ottla.pipeline.state import RunState
+
+COLOURS = {"running": "green", "failed": "bold red", "restarting": "yellow", "stopping": "yellow"}
+Event = dict[str, Any]
+
+
+class View(Protocol):
+    """Shows a run."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def say(self, text: str) -> None: ...
+    def on_event(self, event: Event, state: RunState) -> None: ...
+    def on_tick(self, state: RunState) -> None: ...
+
+
+class Rates:
+    """Rows per second of a query, from one batch to the next."""
+
+    def __init__(self) -> None:
+        self._ended_ms: dict[str, int] = {}
+        self.rows_in: dict[str, float] = {}
+        self.rows_out: dict[str, float] = {}
+
+    def take(self, batch: Batch) -> None:
+        since = self._ended_ms.get(batch.query, batch.ended_ms - batch.duration_ms)
+        seconds = max(batch.ended_ms - since, 1) / 1000
+        self._ended_ms[batch.query] = batch.ended_ms
+        self.rows_in[batch.query] = batch.rows_in / seconds
+        self.rows_out[batch.query] = (batch.rows_out or 0) / seconds
+
+
+class JsonView:
+    """One JSON object a line: what happens, and every batch."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+    def on_event(self, event: Event, state: RunState) -> None:
+        document = dict(event)
+        if event["event"] == "batch":
+            batch = Batch.from_document(event["batch"])
+            query = state.queries[batch.query]
+            document = {"event": "batch", **batch.document(), "lag": query.lag, "restarts": state.restarts}
+        sys.stdout.write(json.dumps(document) + "\n")
+        sys.stdout.flush()
+
+    def on_tick(self, state: RunState) -> None:
+        pass
+
+
+class PlainView:
+    """A line for each batch and each change."""
+
+    def __init__(self) -> None:
+        self._rates = Rates()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    def on_event(self, event: Event, state: RunState) -> None:
+        if event["event"] == "batch":
+            batch = Batch.from_document(event["batch"])
+            self._rates.take(batch)
+            self.say(batch_line(batch, self._rates, state))
+        else:
+            told = phase_line(event, state)
+            if told:
+                self.say(told)
+
+    def on_tick(self, state: RunState) -> None:
+        pass
+
+
+class LiveView:
+    """A table that changes in place."""
+
+    def __init__(self, title: str, clock: Clock = system_clock) -> None:
+        self._title = title
+        self._clock = clock
+        self._rates = Rates()
+        self._state: RunState | None = None
+        self._console = Console(highlight=False)
+        self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=4)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.refresh()
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        self._live.console.print(Text(text, style="dim"))
+
+    def on_event(self, event: Event, state: RunState) -> None:
+        self._state = state
+        if event["event"] == "batch":
+            self._rates.take(Batch.from_document(event["batch"]))
+        elif event["event"] in ("restarting", "failed"):
+            self.say(phase_line(event, state))
+
+    def on_tick(self, state: RunState) -> None:
+        self._state = state
+
+    def _render(self) -> Any:
+        state = self._state
+        head = Text(self._title, style="bold")
+        if state is None:
+            return head
+        head.append(f"  {state.phase}", style=COLOURS.get(state.phase, "cyan"))
+        facts = f"  brokers {state.bootstrap}   up {duration(self._clock() - state.started_ms)}"
+        head.append(facts + f"   restarts {state.restarts}", style="not bold")
+        if state.phase == "starting":
+            head.append("   Spark is coming up", style="not bold dim")
+        return Group(head, self._table(state))
+
+    def _table(self, state: RunState) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("query")
+        for heading in ("batch", "in/s", "out/s", "in", "out", "bad", "batch time", "lag"):
+            table.add_column(heading, justify="right")
+        table.add_column("last commit")
+        for name, query in state.queries.items():
+            rates = (self._rates.rows_in.get(name, 0), self._rates.rows_out.get(name, 0))
+            table.add_row(
+                name,
+                "-" if query.batch_id < 0 else str(query.batch_id),
+                *(f"{rate:,.0f}" for rate in rates),
+                count(query.total_in),
+                count(query.total_out),
+                Text(count(query.total_bad), style="yellow" if query.total_bad else ""),
+                f"{query.duration_ms / 1000:.2f} s" if query.ended_ms else "-",
+                "-" if query.lag is None else count(query.lag),
+                f"{duration(self._clock() - query.ended_ms)} ago" if query.ended_ms else "-",
+            )
+        return table
+
+
+def batch_line(batch: Batch, rates: Rates, state: RunState) -> str:
+    lag = state.queries[batch.query].lag
+    parts = [
+        f"{count(batch.rows_in)} in ({rates.rows_in[batch.query]:,.0f}/s)",
+        f"{count(batch.rows_out or 0)} out ({rates.rows_out[batch.query]:,.0f}/s)",
+        f"{batch.duration_ms / 1000:.2f} s",
+    ]
+    if lag is not None:
+        parts.append(f"lag {count(lag)}")
+    if batch.bad:
+        parts.append(f"bad {count(sum(batch.bad.values()))}")
+    return f"{time_text(batch.ended_ms)} {batch.query} batch {batch.batch_id}: {', '.join(parts)}"
+
+
+def phase_line(event: Event, state: RunState) -> str:
+    """What a change of the run is in words; empty for what needs none."""
+    told: dict[str, Callable[[], str]] = {
+        "starting": lambda: "starting Spark",
+        "spark": lambda: f"Spark {event['version']} on {event['master']}",
+        "started": lambda: f"running: {', '.join(event['queries'])}",
+        "stopping": lambda: "stopping after this batch; again ends at once",
+        "restarting": lambda: (
+            f"failed: {event['cause']}; starting again in {event['delay_s']:.0f} s (restart {event['restarts']})"
+        ),
+        "failed": lambda: "",
+        "stopped": lambda: "stopped",
+        "ended": lambda: "",
+    }
+    return told.get(event["event"], lambda: "")()
+
+
+def duration(milliseconds: int) -> str:
+    """
+    >>> duration(900), duration(65_000), duration(7_300_000)
+    ('0 s', '1 min 5 s', '2 h 1 min')
+    """
+    seconds = max(0, milliseconds) // 1000
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"

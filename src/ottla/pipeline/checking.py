@@ -1,0 +1,123 @@
+"""`validate`: everything that can be found out about a pipeline without running it, on a Spark that reads nothing."""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from ottla.errors import KafkaError, OttlaError
+from ottla.pipeline.failures import explain
+from ottla.pipeline.frames import Frames, check_sink, counted
+from ottla.pipeline.model import Output, Pipeline
+from ottla.pipeline.problems import PipelineError, Problem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PLACE = re.compile(r"(?:; )?line (\d+),? pos (\d+)")
+
+
+def check(made: Pipeline, bootstrap: str | None, master: str | None) -> list[Problem]:
+    """All the problems of schemas, SQL and sinks, and of topics where there are brokers to ask."""
+    from ottla.spark import session
+
+    problems = check_topics(made, bootstrap) if bootstrap is not None else []
+    local = master if master is not None and master.startswith("local") else "local[1]"
+    spark = session(f"ottla-validate-{made.name}", master=local, conf={"spark.log.level": "OFF", **made.spark})
+    try:
+        frames = Frames(spark, made, bootstrap or "127.0.0.1:9092", stand_in=True)
+        for output in made.outputs.values():
+            problems += _check_output(frames, output)
+        for source in made.dead_letter_sources:
+            problems += _attempt(made, ("sources", source.name), lambda s=source: frames.bad_records(s))
+    finally:
+        spark.stop()
+    return list(dict.fromkeys(problems))
+
+
+def _check_output(frames: Frames, output: Output) -> list[Problem]:
+    made = frames.pipeline
+    base = ("outputs", output.name) if ("outputs",) in made.lines else ()
+    frame: Any = None
+
+    def build() -> None:
+        nonlocal frame
+        frame = frames.output(output)
+
+    path = (*base, "sql") if output.sql is not None else base
+    problems = _attempt(made, path, build)
+    if problems:
+        return problems
+    problems = _attempt(made, path, lambda: check_streaming(frames.spark, frames, output, frame))
+    return problems + _attempt(made, (*base, "sink"), lambda: check_sink(frames, output, frame))
+
+
+def check_streaming(spark: "SparkSession", frames: Frames, output: Output, frame: Any) -> None:
+    """What Spark itself looks at when a query starts: whether it can be run as a stream in this output mode."""
+    if not frame.isStreaming:
+        raise OttlaError("the result does not come from the source", "Select from one of the sources.")
+    rows = counted(frames.for_sink(output, frame))
+    jvm: Any = spark._jvm
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    mode = {"append": modes.Append, "complete": modes.Complete, "update": modes.Update}[output.output_mode]()
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), mode)
+
+
+def _attempt(made: Pipeline, path: tuple[str, ...], attempt: Any) -> list[Problem]:
+    from pyspark.errors import PySparkException
+
+    try:
+        attempt()
+    except PipelineError as error:
+        return error.problems
+    except OttlaError as error:
+        return [Problem(made.file, made.line_of(*path), ".".join(path), error.message, error.hint)]
+    except PySparkException as error:
+        return [_of_spark(made, path, error)]
+    except Exception as error:  # a function of the user's may raise anything
+        cause = f"{type(error).__name__}: {error}"
+        return [Problem(made.file, made.line_of(*path), ".".join(path), cause, "Mend the function.")]
+    return []
+
+
+def _of_spark(made: Pipeline, path: tuple[str, ...], error: Exception) -> Problem:
+    told = str(error)
+    place = PLACE.search(told)
+    line = made.line_of(*path)
+    begins = made.lines.get((*path, ""))
+    if place is not None and begins is not None:
+        line = begins + int(place.group(1)) - 1
+    cause = explain(told).cause if "[" in told else " ".join(told.split("\n")[0].split())
+    cause = PLACE.sub("", cause).rstrip(" ;.,")
+    return Problem(made.file, line, ".".join(path), cause, "")
+
+
+def check_topics(made: Pipeline, bootstrap: str) -> list[Problem]:
+    """Whether the topics are there that are read and written."""
+    import difflib
+
+    from ottla.client.blocking import Admin
+
+    settings = {"bootstrap.servers": bootstrap, "default.api.timeout.ms": "10000"}
+    try:
+        with Admin(settings) as admin:
+            there = [topic.name for topic in admin.list_topics(include_internal=True)]
+    except KafkaError as error:
+        cause = f"the brokers at {bootstrap} do not answer: {error.detail or error}"
+        return [Problem(made.file, made.line_of("bootstrap"), "bootstrap", cause, "Are they running?")]
+    problems = []
+    places = {topic: _place_of_source(made, topic) for topic in made.topics_in}
+    places |= {topic: ("sink",) if ("sink",) in made.lines else ("outputs",) for topic in made.topics_out}
+    for topic, path in places.items():
+        if topic not in there:
+            close = difflib.get_close_matches(topic, there, n=1)
+            cure = f"Did you mean {close[0]}?" if close else f"Make it: ottla topic create {topic}."
+            cause = f"there is no topic {topic} at {bootstrap}"
+            problems.append(Problem(made.file, made.line_of(*path), ".".join(path), cause, cure))
+    return problems
+
+
+def _place_of_source(made: Pipeline, topic: str) -> tuple[str, ...]:
+    for source in made.sources.values():
+        if topic in source.topics:
+            return ("source", "topic") if ("source",) in made.lines else ("sources", source.name)
+    return ()

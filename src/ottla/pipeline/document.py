@@ -1,0 +1,301 @@
+"""Makes a pipeline of the keys and values of its file, and notes every mistake with its place. Pure."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ottla.pipeline import model
+from ottla.pipeline.model import DatabaseSink, Output, Pipeline, Source, Table, TopicSink
+from ottla.pipeline.options import check_options
+from ottla.pipeline.problems import PipelineError, Reader
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+TOP = {
+    "name": "what the pipeline is called",
+    "description": "a sentence for people",
+    "source": "the topic to read, where there is one",
+    "sources": "the topics to read, by the names that they have in SQL",
+    "tables": "files to join with, by the names that they have in SQL",
+    "sql": "the transformation",
+    "sink": "where the rows go",
+    "outputs": "several transformations with a sink each, by name",
+    "guarantee": "exactly-once, at-least-once or at-most-once",
+    "checkpoint": "the directory that remembers how far the pipeline is",
+    "trigger": "how often a batch begins, as 5 seconds; without it, as soon as the last one has ended",
+    "output_mode": "append, complete or update",
+    "bootstrap": "the brokers, as host:port",
+    "kafka": "settings of the Kafka clients, under Kafka's names",
+    "spark": "settings of the Spark session",
+    "master": "the Spark cluster, as spark://host:7077 or local[4]",
+}
+OUTPUT = {key: TOP[key] for key in ("sql", "sink", "guarantee", "trigger", "output_mode")}
+SOURCE = {
+    "topic": "the topic",
+    "topics": "several topics",
+    "pattern": "topics whose names match a regular expression",
+    "name": "what the source is called in SQL",
+    "schema": "the columns of JSON values, as `id bigint, item string`",
+    "watermark": "the column with the time, and how late it may be: at 10 minutes",
+    "on_bad_record": "fail, skip or dead-letter",
+    "dead_letter_topic": "where bad records go",
+    "starting_offsets": "earliest, latest, or JSON as Spark's Kafka source takes it",
+    "metadata": "true adds _key, _topic, _partition, _offset and _timestamp",
+    "options": "more options of the source, as maxOffsetsPerTrigger",
+}
+TABLE = {
+    "path": "the file or directory",
+    "format": "csv, json, parquet, …",
+    "schema": "its columns, as `item string, price decimal(10, 2)`",
+    "options": "options of Spark's reader, as header",
+}
+TOPIC_SINK = {"topic": "the topic", "key": "the columns that become the key", "options": "more options of the sink"}
+DATABASE_SINK = {
+    "url": "sqlite:///path or postgresql://host/database",
+    "table": "the table",
+    "upsert_keys": "the columns that name a row: it is replaced where it is there",
+    "options": "more options of the sink",
+}
+
+
+def read_pipeline(
+    document: Any,
+    file: str,
+    *,
+    lines: Mapping[tuple[str, ...], int] | None = None,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+) -> Pipeline:
+    """The pipeline that a document describes. `functions` are the transformations of outputs without SQL."""
+    reader = Reader(file, lines or {})
+    top = reader.mapping(document, (), TOP)
+    if not top and not reader.problems:
+        reader.problem((), "the file is empty", "A pipeline needs a source, sql and a sink.")
+    name = _name(reader, top)
+    sources = _sources(reader, top)
+    tables = {
+        key: _table(reader, key, value, ("tables", key))
+        for key, value in reader.mapping(top.get("tables"), ("tables",)).items()
+    }
+    for key in [*sources, *tables]:
+        if not VIEW.fullmatch(key):
+            where = "tables" if key in tables else "sources"
+            reader.problem((where, key), "cannot be a table's name in SQL", "Use letters, digits and _.")
+    for key in set(sources) & set(tables):
+        reader.problem(("tables", key), "is also a source's name", "Rename one of them.")
+    outputs = _outputs(reader, top, name, functions or {}, (*sources, *tables))
+    made = Pipeline(
+        name=name,
+        file=file,
+        sources=sources,
+        tables=tables,
+        outputs=outputs,
+        checkpoint=reader.text(top.get("checkpoint"), ("checkpoint",)) or f"checkpoints/{name}",
+        bootstrap=reader.text(top.get("bootstrap"), ("bootstrap",)),
+        kafka=reader.settings(top.get("kafka"), ("kafka",)),
+        spark=reader.settings(top.get("spark"), ("spark",)),
+        master=reader.text(top.get("master"), ("master",)),
+        lines=reader.lines,
+    )
+    if not reader.problems:
+        check_options(reader, made)
+    if reader.problems:
+        raise PipelineError(reader.problems)
+    return made
+
+
+def _name(reader: Reader, top: Mapping[str, Any]) -> str:
+    given = reader.text(top.get("name"), ("name",))
+    name = given or re.sub(r"[^A-Za-z0-9._-]+", "-", reader.file.rsplit("/", 1)[-1].rsplit(".", 1)[0]).strip("-.")
+    if not NAME.fullmatch(name):
+        reader.problem(("name",), f"{name!r} cannot be a pipeline's name", "Use letters, digits, '.', '_' and '-'.")
+    return name
+
+
+def _sources(reader: Reader, top: Mapping[str, Any]) -> dict[str, Source]:
+    single, several = top.get("source"), top.get("sources")
+    if single is not None and several is not None:
+        reader.problem(("source",), "source and sources exclude each other", "Put all of them under sources.")
+    if single is None and several is None:
+        reader.problem((), "there is no source", "Name a topic: source: {topic: orders, schema: id bigint}.")
+    found = {}
+    if single is not None:
+        source = _source(reader, None, single, ("source",))
+        found[source.name] = source
+    else:
+        for key, value in reader.mapping(several, ("sources",)).items():
+            found[key] = _source(reader, key, value, ("sources", key))
+    return found
+
+
+def _source(reader: Reader, name: str | None, value: Any, path: tuple[str, ...]) -> Source:
+    if isinstance(value, str):
+        value = {"topic": value}
+    keys = reader.mapping(value, path, SOURCE)
+    listed = [reader.topic(item, (*path, "topics")) for item in reader.texts(keys.get("topics"), path)]
+    topics = tuple(item for item in listed if item)
+    one = reader.topic(keys.get("topic"), (*path, "topic"))
+    topics = (one, *topics) if one else topics
+    pattern = reader.text(keys.get("pattern"), (*path, "pattern")) or ""
+    if sum(key in keys for key in ("topic", "topics", "pattern")) != 1:
+        reader.problem(path, "names no topic, or in two ways", "Give exactly one of topic, topics and pattern.")
+    if name is None:
+        fallback = re.sub(r"\W+", "_", topics[0] if topics else "source")
+        name = reader.text(keys.get("name"), (*path, "name")) or fallback
+        if not VIEW.fullmatch(name):
+            name = f"_{name}" if "name" not in keys else name
+    elif "name" in keys:
+        reader.problem((*path, "name"), f"its name is {name} already", "Leave it out.")
+    schema = reader.text(keys.get("schema"), (*path, "schema"))
+    policy = reader.text(keys.get("on_bad_record"), (*path, "on_bad_record"), among=model.BAD_RECORD_POLICIES)
+    dead = reader.topic(keys.get("dead_letter_topic"), (*path, "dead_letter_topic"))
+    if policy == model.DEAD_LETTER and dead is None:
+        reader.problem((*path, "on_bad_record"), "dead-letter needs a topic", "Add dead_letter_topic: NAME.")
+    if dead is not None and policy != model.DEAD_LETTER:
+        reader.problem((*path, "dead_letter_topic"), "nothing would go there", "Add on_bad_record: dead-letter.")
+    if dead is not None and dead in topics:
+        reader.problem((*path, "dead_letter_topic"), "is the topic that is read", "Name another topic.")
+    if schema is None:
+        for key in ("on_bad_record", "dead_letter_topic", "metadata"):
+            if keys.get(key):
+                reader.problem((*path, key), "has no meaning without schema", "Add schema, or leave it out.")
+    return Source(
+        name=name,
+        topics=topics,
+        pattern=pattern,
+        schema=schema,
+        watermark=_watermark(reader, keys.get("watermark"), (*path, "watermark")),
+        on_bad_record=policy or model.FAIL,
+        dead_letter_topic=dead,
+        starting_offsets=reader.text(keys.get("starting_offsets"), (*path, "starting_offsets")) or "earliest",
+        metadata=reader.flag(keys.get("metadata"), (*path, "metadata")),
+        options=reader.settings(keys.get("options"), (*path, "options")),
+    )
+
+
+def _watermark(reader: Reader, value: Any, path: tuple[str, ...]) -> tuple[str, str] | None:
+    """`at 10 minutes`, or the two of them as keys."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        first, _, rest = value.strip().partition(" ")
+        value = {"column": first, "delay": rest}
+    keys = reader.mapping(value, path, {"column": "", "delay": ""})
+    column = reader.text(keys.get("column"), path)
+    delay = reader.interval(keys.get("delay") or None, path)
+    if column is None or delay is None:
+        if not reader.problems:
+            reader.problem(path, "has no column or no delay", "Write the column and how late it may be: at 10 minutes.")
+        return None
+    return column, delay
+
+
+def _table(reader: Reader, name: str, value: Any, path: tuple[str, ...]) -> Table:
+    keys = reader.mapping({"path": value} if isinstance(value, str) else value, path, TABLE)
+    where = reader.text(keys.get("path"), (*path, "path"))
+    if where is None:
+        reader.problem(path, "has no path", "Name the file or directory: path: items.csv.")
+    kind = reader.text(keys.get("format"), (*path, "format")) or _format_of(where or "")
+    return Table(
+        name=name,
+        path=where or "",
+        format=kind,
+        schema=reader.text(keys.get("schema"), (*path, "schema")),
+        options=reader.settings(keys.get("options"), (*path, "options")),
+    )
+
+
+def _format_of(path: str) -> str:
+    ending = path.rstrip("/").rsplit(".", 1)[-1].lower()
+    return {"json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet", "orc": "orc"}.get(ending, "csv")
+
+
+def _outputs(
+    reader: Reader,
+    top: Mapping[str, Any],
+    name: str,
+    functions: Mapping[str, Callable[..., Any]],
+    inputs: Sequence[str],
+) -> dict[str, Output]:
+    several = reader.mapping(top.get("outputs"), ("outputs",))
+    if several:
+        for key in ("sql", "sink"):
+            if key in top:
+                reader.problem((key,), f"{key} and outputs exclude each other", "Put it under one of the outputs.")
+        found = {}
+        for key, value in several.items():
+            path = ("outputs", key)
+            if not NAME.fullmatch(key) or key.startswith("dead-letter."):
+                reader.problem(path, "cannot be an output's name", "Use letters, digits, '.', '_' and '-'.")
+            keys = reader.mapping(value, path, OUTPUT if key not in functions else {**OUTPUT, "sources": ""})
+            inherited = {each: top[each] for each in ("guarantee", "trigger", "output_mode") if each in top}
+            found[key] = _output(reader, key, {**inherited, **keys}, path, functions.get(key), inputs)
+        return found
+    return {name: _output(reader, name, top, (), functions.get(name), inputs)}
+
+
+def _output(
+    reader: Reader,
+    name: str,
+    keys: Mapping[str, Any],
+    path: tuple[str, ...],
+    function: Callable[..., Any] | None,
+    inputs: Sequence[str],
+) -> Output:
+    sql = reader.text(keys.get("sql"), (*path, "sql"))
+    if sql is None and function is None:
+        reader.problem(path, "there is no sql", "Say what to compute: sql: select * from …")
+    guarantee = reader.text(keys.get("guarantee"), (*path, "guarantee"), among=model.GUARANTEES)
+    mode = reader.text(keys.get("output_mode"), (*path, "output_mode"), among=model.OUTPUT_MODES) or "append"
+    sink = _sink(reader, keys.get("sink"), (*path, "sink"))
+    if mode != "append" and isinstance(sink, TopicSink):
+        reader.problem(
+            (*path, "output_mode"),
+            f"a topic cannot take output mode {mode}",
+            "Use append with a watermark and windows, or write to a database.",
+        )
+    if mode == "update" and isinstance(sink, DatabaseSink) and not sink.upsert_keys:
+        reader.problem(
+            (*path, "output_mode"), "update needs to know which rows to replace", "Add upsert_keys to the sink."
+        )
+    if mode == "complete" and guarantee not in (None, model.EXACTLY_ONCE):
+        reader.problem(
+            (*path, "output_mode"),
+            "complete replaces the table in one transaction",
+            "Use guarantee: exactly-once.",
+        )
+    if mode == "update" and guarantee == model.AT_MOST_ONCE:
+        reader.problem((*path, "output_mode"), "update is not for at-most-once", "Use another guarantee.")
+    return Output(
+        name=name,
+        sink=sink,
+        sql=sql,
+        function=function,
+        sources=tuple(keys.get("sources") or inputs) if function is not None else (),
+        guarantee=guarantee or model.EXACTLY_ONCE,
+        trigger=reader.interval(keys.get("trigger"), (*path, "trigger")),
+        output_mode=mode,
+    )
+
+
+def _sink(reader: Reader, value: Any, path: tuple[str, ...]) -> TopicSink | DatabaseSink:
+    if value is None:
+        reader.problem(path, "there is no sink", "Name a topic or a table: sink: {topic: results}.")
+        return TopicSink("")
+    if isinstance(value, str):
+        value = {"topic": value}
+    is_database = isinstance(value, Mapping) and ("url" in value or "table" in value)
+    keys = reader.mapping(value, path, DATABASE_SINK if is_database else TOPIC_SINK)
+    options = reader.settings(keys.get("options"), (*path, "options"))
+    if is_database:
+        url, table = reader.text(keys.get("url"), (*path, "url")), reader.text(keys.get("table"), (*path, "table"))
+        for key, given in (("url", url), ("table", table)):
+            if given is None:
+                reader.problem(path, f"has no {key}", f"Add {key}: {DATABASE_SINK[key]}.")
+        return DatabaseSink(
+            url or "", table or "", reader.texts(keys.get("upsert_keys"), (*path, "upsert_keys")), options
+        )
+    topic = reader.topic(keys.get("topic"), (*path, "topic"))
+    if topic is None and "topic" not in keys:
+        reader.problem(path, "names neither a topic nor a table", "Write {topic: results}, or {url: …, table: …}.")
+    return TopicSink(topic or "", reader.texts(keys.get("key"), (*path, "key")), options)

@@ -1,0 +1,104 @@
+"""The driver's process: runs a pipeline's queries on Spark and tells its supervisor, line by line, what happens.
+
+Started as `python -m ottla.pipeline.driver FD`. The first line of standard input says what to do, as JSON; a later
+line `stop` asks to finish the batch and end. When standard input closes, the supervisor is gone, and so is this.
+Events go to the file descriptor FD as lines of JSON; what Spark prints goes wherever standard output and error go.
+"""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ottla.errors import OttlaError
+from ottla.pipeline.failures import Failure, failure_of
+from ottla.pipeline.loading import load
+from ottla.pipeline.model import Pipeline
+from ottla.pipeline.progress import Batch
+
+ORPHAN_PATIENCE_S = 20
+FAILED = 3
+Tell = Callable[..., None]
+
+# A driver that restarts all the time must not keep all that Spark says at WARN.
+QUIET = {"spark.log.level": "ERROR", "spark.sql.streaming.metricsEnabled": "false"}
+
+
+def main(arguments: list[str]) -> int:
+    events = os.fdopen(int(arguments[0]), "w", buffering=1, encoding="utf-8")
+    job = json.loads(sys.stdin.readline())
+    lock = threading.Lock()
+
+    def tell(event: str, **more: Any) -> None:
+        with lock:
+            events.write(json.dumps({"event": event, **more}) + "\n")
+
+    stop = threading.Event()
+    threading.Thread(target=_listen, args=(stop,), name="supervisor", daemon=True).start()
+    try:
+        made = load(Path(job["file"]), job["changes"])
+        if job["task"] == "validate":
+            from ottla.pipeline.checking import check
+
+            problems = check(made, job.get("bootstrap"), job.get("master") or made.master)
+            tell("problems", problems=[problem.__dict__ for problem in problems])
+        else:
+            run(made, job, tell, stop)
+        tell("ended")
+    except BaseException as error:
+        failure = failure_of(error) if isinstance(error, Exception) else Failure(f"the driver was ended: {error!r}")
+        tell("failed", **failure.document())
+        if not isinstance(error, OttlaError):
+            import traceback
+
+            traceback.print_exc()
+        sys.stderr.flush()
+        # Not `return`: threads and shutdown hooks of a Spark that is broken may wait for ever.
+        os._exit(FAILED)
+    return 0
+
+
+def run(made: Pipeline, job: dict[str, Any], tell: Tell, stop: threading.Event) -> None:
+    from ottla.pipeline.frames import Frames
+    from ottla.pipeline.queries import Queries
+    from ottla.spark import session
+
+    master = job.get("master") or made.master
+    spark = session(f"ottla-{made.name}", master=master, conf={**QUIET, **made.spark})
+    try:
+        tell("spark", version=spark.version, master=_master_of(spark), pid=os.getpid())
+        queries = Queries(Frames(spark, made, job["bootstrap"]), once=bool(job.get("once")))
+        queries.start()
+        tell("started", queries={each.name: str(each.query.id) for each in queries.running})
+
+        def on_batch(batch: Batch) -> None:
+            tell("batch", batch=batch.document())
+
+        queries.watch(on_batch, stop)
+    finally:
+        spark.stop()
+
+
+def _master_of(spark: Any) -> str:
+    try:
+        return str(spark.sparkContext.master)
+    except Exception:  # Spark Connect has no context to ask
+        return str(os.environ.get("SPARK_REMOTE", "remote"))
+
+
+def _listen(stop: threading.Event) -> None:
+    """Waits for the word `stop`, or for the end of the supervisor."""
+    line = sys.stdin.readline()
+    stop.set()
+    if line:
+        sys.stdin.read()
+    # Nobody is there any more to restart or to kill this: it may finish its batch, and no more.
+    threading.Event().wait(ORPHAN_PATIENCE_S)
+    os._exit(FAILED)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

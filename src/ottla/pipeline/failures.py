@@ -1,0 +1,73 @@
+"""What went wrong in Spark, in a sentence, and whether trying again can help. Pure."""
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ottla.errors import ErrorCode
+
+OURS = re.compile(r"\b(ottla(?:\.\w+)+\.\w+): (.+?)(?=\n\S*\n|\nTraceback|\n\tat |\n *at |\n=== |\Z)", re.DOTALL)
+CODE = re.compile(r"^([A-Z][A-Z0-9_]+)\b")
+SPARKS_OWN = re.compile(r"\[([A-Z0-9_.]+)\] (.+?)(?= SQLSTATE: \w+|\n|\Z)", re.DOTALL)
+TRY_AGAIN = {"DatabaseUnavailable", "TransactionAbortable", "LostPart"}
+"""Errors of ours that another attempt may not meet again."""
+WRAPPERS = {"STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "PYTHON_DATA_SOURCE_ERROR"}
+QUERY_MISTAKES = {"AnalysisException", "ParseException", "IllegalArgumentException", "UnsupportedOperationException"}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failure of the driver, as its supervisor hears of it."""
+
+    cause: str
+    cure: str = ""
+    curable: bool = True
+    """Whether the same pipeline may succeed when it is started again."""
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception in the driver means."""
+    kind = type(error).__name__
+    if kind in ("PipelineError", "ConfigError", "OttlaError"):
+        return Failure(str(getattr(error, "message", error)), str(getattr(error, "hint", "")), curable=False)
+    found = explain(str(error))
+    if kind in QUERY_MISTAKES:
+        return Failure(found.cause, found.cure, curable=False)
+    return found
+
+
+def explain(text: str) -> Failure:
+    """What the text of an error from Spark means: our own words if they are in it, else Spark's.
+
+    >>> explain("[STREAM_FAILED] … ottla.spark.sink_errors.NotOwner: Another driver has this sink. Stop it.").curable
+    False
+    """
+    ours = list(OURS.finditer(text))
+    if ours:
+        kind, told = ours[-1].group(1).rsplit(".", 1)[-1], _one_line(ours[-1].group(2))
+        return Failure(told, curable=_is_curable(kind, told))
+    raised = re.search(r"\[USER_RAISED_EXCEPTION\] (.+?)(?= SQLSTATE|\n|\Z)", text, re.DOTALL)
+    if raised:
+        cure = "Mend the record's producer, or set on_bad_record: skip or dead-letter."
+        return Failure(_one_line(raised.group(1)), cure if "bad record" in raised.group(1) else "", curable=False)
+    requirement = re.search(r"requirement failed: ([^\n]+?)(?= SQLSTATE|\n|\Z)", text)
+    if requirement:
+        return Failure(_one_line(requirement.group(1)), curable=False)
+    for found in SPARKS_OWN.finditer(text):
+        if found.group(1) not in WRAPPERS:
+            return Failure(_one_line(found.group(2))[:500])
+    return Failure(_one_line(text.split("\n")[0])[:500] or "the driver failed without a word")
+
+
+def _is_curable(kind: str, told: str) -> bool:
+    code = CODE.match(told)
+    if code and code.group(1) in ErrorCode.__members__:
+        return ErrorCode[code.group(1)].retriable or code.group(1) in ("BROKER_NOT_AVAILABLE", "UNKNOWN_PRODUCER_ID")
+    return kind in TRY_AGAIN
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r" SQLSTATE: \w+$", "", " ".join(text.split()))

@@ -1,0 +1,89 @@
+"""How far the queries are behind the ends of their topics, asked for beside the run and never in its way."""
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ottla.errors import KafkaError, OttlaError
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.client.blocking import Admin
+
+ASK_EVERY_S = 1.0
+Positions = Mapping[str, Mapping[str, int]]
+
+
+class LagWatch:
+    """Asks the brokers again and again, on a thread of its own. Where they do not answer, the lag is not known."""
+
+    def __init__(self, bootstrap: str, kafka: Mapping[str, str]) -> None:
+        self._settings = admin_settings(bootstrap, kafka)
+        self._positions: dict[str, Positions] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def follow(self, query: str, positions: Positions) -> None:
+        self._positions[query] = positions
+        if self._thread is None and positions:
+            self._thread = threading.Thread(target=self._watch, name="lag", daemon=True)
+            self._thread.start()
+
+    def lag_of(self, query: str) -> int | None:
+        """Records between a query and the ends of its partitions; None where that is not known."""
+        positions, ends = self._positions.get(query) or {}, self._ends
+        return lag_between(positions, ends)
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _watch(self) -> None:
+        from ottla.client.blocking import Admin
+
+        with contextlib.suppress(OttlaError, KafkaError), Admin(self._settings) as admin:
+            while not self._closed.wait(ASK_EVERY_S):
+                wanted = {topic for positions in list(self._positions.values()) for topic in positions}
+                try:
+                    self._ends = end_offsets(admin, sorted(wanted))
+                except (KafkaError, OSError):
+                    self._ends = {}
+
+
+def lag_between(positions: Positions, ends: Mapping[TopicPartition, int]) -> int | None:
+    """
+    >>> lag_between({"orders": {"0": 5}}, {TopicPartition("orders", 0): 8, TopicPartition("orders", 1): 2})
+    5
+    """
+    found = [
+        max(0, end - positions[partition.topic].get(str(partition.partition), 0))
+        for partition, end in ends.items()
+        if partition.topic in positions
+    ]
+    return sum(found) if found else None
+
+
+def end_offsets(admin: "Admin", topics: list[str]) -> dict[TopicPartition, int]:
+    """The end of every partition of some topics, as a reader of committed records sees it."""
+    from ottla.client.model import LATEST
+
+    if not topics:
+        return {}
+    partitions = [
+        TopicPartition(topic.name, index)
+        for topic in admin.describe_topics(topics)
+        for index in range(len(topic.partitions))
+    ]
+    found = admin.list_offsets({partition: LATEST for partition in partitions}, isolation_level="read_committed")
+    return {partition: place.offset for partition, place in found.items() if place is not None}
+
+
+def admin_settings(bootstrap: str, kafka: Mapping[str, str]) -> dict[str, str]:
+    """The settings of an admin client that answers soon or says that it cannot."""
+    from ottla.client.settings import AdminConfig
+    from ottla.config import settings_of
+
+    known = settings_of(AdminConfig)
+    chosen = {name: value for name, value in kafka.items() if name in known}
+    return {**chosen, "bootstrap.servers": bootstrap, "default.api.timeout.ms": "5000"}

@@ -1,0 +1,143 @@
+"""What a pipeline is, once its file has been read: sources, tables, outputs and their guarantee. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE = "exactly-once", "at-least-once", "at-most-once"
+GUARANTEES = (EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE)
+FAIL, SKIP, DEAD_LETTER = "fail", "skip", "dead-letter"
+BAD_RECORD_POLICIES = (FAIL, SKIP, DEAD_LETTER)
+OUTPUT_MODES = ("append", "complete", "update")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Topics that are read as one table."""
+
+    name: str
+    """The table's name in SQL."""
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    schema: str | None = None
+    """The columns of JSON values, as `id bigint, item string`. None: the record as it is."""
+    watermark: tuple[str, str] | None = None
+    """The column with the event's time, and how late it may come."""
+    on_bad_record: str = FAIL
+    dead_letter_topic: str | None = None
+    starting_offsets: str = "earliest"
+    metadata: bool = False
+    """Whether the columns _key, _topic, _partition, _offset and _timestamp are added."""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        return ", ".join(self.topics) or f"topics like {self.pattern}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Files that are read once, at the start: what a stream is joined with."""
+
+    name: str
+    path: str
+    format: str = "csv"
+    schema: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TopicSink:
+    """A topic to write to."""
+
+    topic: str
+    key: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        return f"topic {self.topic}"
+
+
+@dataclass(frozen=True)
+class DatabaseSink:
+    """A table of a database to write to."""
+
+    url: str
+    table: str
+    upsert_keys: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        from ottla.spark.database_options import without_password
+
+        return f"table {self.table} of {without_password(self.url)}"
+
+
+@dataclass(frozen=True)
+class Output:
+    """One query: what is computed, and where it goes."""
+
+    name: str
+    sink: TopicSink | DatabaseSink
+    sql: str | None = None
+    function: Callable[..., Any] | None = None
+    sources: tuple[str, ...] = ()
+    """The sources and tables that a function takes; for SQL all are there by their names."""
+    guarantee: str = EXACTLY_ONCE
+    trigger: str | None = None
+    output_mode: str = "append"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Everything that one file says."""
+
+    name: str
+    file: str
+    sources: Mapping[str, Source]
+    outputs: Mapping[str, Output]
+    checkpoint: str
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    bootstrap: str | None = None
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    """Settings of every Kafka client of the pipeline, under Kafka's names."""
+    spark: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the Spark session."""
+    master: str | None = None
+    lines: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    """Where in the file each key is, for messages."""
+
+    @property
+    def dead_letter_sources(self) -> list[Source]:
+        return [source for source in self.sources.values() if source.on_bad_record == DEAD_LETTER]
+
+    @property
+    def topics_out(self) -> list[str]:
+        sinks = [output.sink.topic for output in self.outputs.values() if isinstance(output.sink, TopicSink)]
+        dead = [source.dead_letter_topic for source in self.dead_letter_sources if source.dead_letter_topic]
+        return list(dict.fromkeys([*sinks, *dead]))
+
+    @property
+    def topics_in(self) -> list[str]:
+        return list(dict.fromkeys(topic for source in self.sources.values() for topic in source.topics))
+
+    def group_of(self, query: str) -> str:
+        """The consumer group under which a query's progress is shown."""
+        return self.name if len(self.outputs) == 1 and query in self.outputs else f"{self.name}.{query}"
+
+    def query_names(self) -> list[str]:
+        """Every query that runs: the outputs, and one for the bad records of each source that keeps them."""
+        return [*self.outputs, *(dead_letter_query(source) for source in self.dead_letter_sources)]
+
+    def line_of(self, *path: str) -> int | None:
+        """The line of a key, or of the nearest one around it."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.lines:
+                return self.lines[path[:length]]
+        return None
+
+
+def dead_letter_query(source: Source) -> str:
+    return f"dead-letter.{source.name}"

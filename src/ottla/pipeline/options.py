@@ -1,0 +1,88 @@
+"""The options of Spark's readers and writers that a pipeline's keys mean, and an early look at them. Pure."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ottla.client.settings import ConsumerConfig, ProducerConfig
+from ottla.config import settings_of, unknown_setting
+from ottla.errors import OttlaError
+from ottla.pipeline.model import DatabaseSink, Output, Pipeline, Source, TopicSink
+from ottla.pipeline.problems import Reader
+from ottla.spark.database_options import DatabaseOptions
+from ottla.spark.sink_options import SinkOptions
+from ottla.spark.source_options import SourceOptions
+
+BROKERS = "127.0.0.1:9092"
+"""Stands for the brokers where only names are looked at."""
+
+
+def check_options(reader: Reader, made: Pipeline) -> None:
+    """Lets the source and the sinks look at their options now, not when Spark is up."""
+    known = {**settings_of(ConsumerConfig), **settings_of(ProducerConfig)}
+    for name in made.kafka:
+        if name not in known:
+            reader.problem(("kafka", name), "no client has such a setting", unknown_setting(name, known).hint)
+    for source in made.sources.values():
+        path = ("sources", source.name) if ("source",) not in reader.lines else ("source",)
+        _try(reader, (*path, "options"), _source_check(made, source))
+    for output in made.outputs.values():
+        where = ("sink",) if ("outputs",) not in reader.lines else ("outputs", output.name, "sink")
+        _try(reader, where, _sink_check(made, output))
+    remote = made.master is not None and not made.master.startswith("local")
+    if remote and any(is_sqlite(output) for output in made.outputs.values()):
+        reader.problem(("master",), SQLITE_IS_LOCAL, "Use PostgreSQL, or master: local[*].")
+
+
+SQLITE_IS_LOCAL = "SQLite is a file of one machine, and the tasks run on others"
+
+
+def is_sqlite(output: Output) -> bool:
+    return isinstance(output.sink, DatabaseSink) and output.sink.url.startswith("sqlite:")
+
+
+def _source_check(made: Pipeline, source: Source) -> Callable[[], Any]:
+    return lambda: SourceOptions.parse(source_options(made, source, BROKERS))
+
+
+def _sink_check(made: Pipeline, output: Output) -> Callable[[], Any]:
+    options = sink_options(made, output, BROKERS)
+    if isinstance(output.sink, TopicSink):
+        return lambda: SinkOptions.parse(options, streaming=True)
+    return lambda: DatabaseOptions.parse(options)
+
+
+def _try(reader: Reader, path: tuple[str, ...], attempt: Callable[[], Any]) -> None:
+    try:
+        attempt()
+    except OttlaError as error:
+        reader.problem(path, error.message, error.hint)
+
+
+def source_options(made: Pipeline, source: Source, bootstrap: str) -> dict[str, str]:
+    """The options for `format("ottla")`, but the group, which is the query's."""
+    options = _client_options(made.kafka, ConsumerConfig)
+    options |= {"kafka.bootstrap.servers": bootstrap, "startingOffsets": source.starting_offsets}
+    if source.pattern:
+        options["subscribePattern"] = source.pattern
+    else:
+        options["subscribe"] = ",".join(source.topics)
+    return options | dict(source.options)
+
+
+def sink_options(made: Pipeline, output: Output, bootstrap: str) -> dict[str, str]:
+    """The options for the sink's format."""
+    sink = output.sink
+    if isinstance(sink, TopicSink):
+        options = _client_options(made.kafka, ProducerConfig)
+        options |= {"kafka.bootstrap.servers": bootstrap, "topic": sink.topic, "delivery": output.guarantee}
+        return options | dict(sink.options)
+    options = {"url": sink.url, "table": sink.table, "delivery": output.guarantee}
+    if sink.upsert_keys:
+        options["upsertKeys"] = ",".join(sink.upsert_keys)
+    return options | dict(sink.options)
+
+
+def _client_options(kafka: Mapping[str, str], config_class: type[Any]) -> dict[str, str]:
+    """What the pipeline says for all its clients, as far as this kind of client knows it."""
+    known = settings_of(config_class)
+    return {f"kafka.{name}": value for name, value in kafka.items() if name in known}

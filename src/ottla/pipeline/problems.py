@@ -1,0 +1,146 @@
+"""Mistakes in a pipeline's file, each with its place and its cure, and a reader that collects them. Pure."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.errors import ConfigError
+
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+INTERVAL = re.compile(r"\d+ *(milliseconds?|ms|seconds?|s|minutes?|min|hours?|h|days?|d)")
+UNITS = {"ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake: where, what, and how to mend it."""
+
+    file: str
+    line: int | None
+    key: str
+    cause: str
+    cure: str = ""
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.key}: {self.cause}" if self.key else f"{place}: {self.cause}"
+
+
+class PipelineError(ConfigError):
+    """A pipeline's file has mistakes; `problems` has all that were found."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = list(problems)
+        first = self.problems[0]
+        more = len(self.problems) - 1
+        also = f" (and {more} more: ottla pipeline validate shows them)" if more else ""
+        super().__init__(f"{first}{also}", first.cure)
+
+
+class Reader:
+    """Reads a document, notes every problem, and goes on as far as it can."""
+
+    def __init__(self, file: str, lines: Mapping[tuple[str, ...], int]) -> None:
+        self.file = file
+        self.lines = lines
+        self.problems: list[Problem] = []
+
+    def problem(self, path: Sequence[str], cause: str, cure: str = "") -> None:
+        line = next((self.lines[key] for n in range(len(path), 0, -1) if (key := tuple(path[:n])) in self.lines), None)
+        self.problems.append(Problem(self.file, line, ".".join(path), cause, cure))
+
+    # --- values -------------------------------------------------------------------------------------------
+
+    def mapping(self, value: Any, path: Sequence[str], known: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """A mapping with none but known keys."""
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self.problem(
+                path, f"is {_kind(value)}, and must be keys with values", "Indent `key: value` lines under it."
+            )
+            return {}
+        if known is not None:
+            for key in value:
+                if str(key) not in known:
+                    close = difflib.get_close_matches(str(key), list(known), n=1)
+                    cure = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
+                    self.problem([*path, str(key)], "there is no such key", cure)
+        return {str(key): item for key, item in value.items()}
+
+    def text(self, value: Any, path: Sequence[str], *, among: Sequence[str] = ()) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            self.problem(path, f"is {_kind(value)}, and must be text", "Write it as text, in quotes if need be.")
+            return None
+        text = str(value).strip()
+        if not text:
+            self.problem(path, "is empty", "Give it a value, or leave the key out.")
+            return None
+        if among and text not in among:
+            close = difflib.get_close_matches(text.lower().replace("_", "-"), among, n=1)
+            self.problem(
+                path,
+                f"is {text}",
+                f"Did you mean {close[0]}?" if close else f"Use {', '.join(among[:-1])} or {among[-1]}.",
+            )
+            return None
+        return text
+
+    def texts(self, value: Any, path: Sequence[str]) -> tuple[str, ...]:
+        """One text, several with commas, or a list."""
+        if value is None:
+            return ()
+        if isinstance(value, str):
+            value = value.split(",")
+        if not isinstance(value, list | tuple):
+            self.problem(path, f"is {_kind(value)}, and must be a name or a list of names", "Write [a, b].")
+            return ()
+        found = [self.text(item, path) for item in value]
+        return tuple(item for item in found if item)
+
+    def flag(self, value: Any, path: Sequence[str]) -> bool:
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        self.problem(path, f"is {value}", "Write true or false.")
+        return False
+
+    def settings(self, value: Any, path: Sequence[str]) -> dict[str, str]:
+        """Names with values that are kept as the text that Kafka or Spark wants."""
+        found = {}
+        for key, item in self.mapping(value, path).items():
+            if isinstance(item, bool):
+                found[key] = "true" if item else "false"
+            elif isinstance(item, str | int | float):
+                found[key] = str(item)
+            else:
+                self.problem([*path, key], f"is {_kind(item)}, and must be one value", "Write text or a number.")
+        return found
+
+    def interval(self, value: Any, path: Sequence[str]) -> str | None:
+        text = self.text(value, path)
+        if text is None:
+            return None
+        if not INTERVAL.fullmatch(text):
+            self.problem(path, f"{text!r} is not a length of time", "Write a number and a unit, as 5 seconds.")
+            return None
+        number, unit = re.fullmatch(r"(\d+) *(\D+)", text).groups()  # type: ignore[union-attr]
+        return f"{number} {UNITS.get(unit, unit)}"
+
+    def topic(self, value: Any, path: Sequence[str]) -> str | None:
+        text = self.text(value, path)
+        if text is not None and (not TOPIC.fullmatch(text) or text in (".", "..")):
+            self.problem(path, f"{text!r} cannot be a topic's name", "Use letters, digits, '.', '_' and '-'.")
+            return None
+        return text
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "a set of keys"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return repr(value)

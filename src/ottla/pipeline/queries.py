@@ -1,0 +1,174 @@
+"""Starts the queries of a pipeline on Spark, watches their batches, and stops them between two."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ottla.clock import monotonic
+from ottla.pipeline import model
+from ottla.pipeline.frames import Frames, counted
+from ottla.pipeline.model import Output, Pipeline, Source, TopicSink
+from ottla.pipeline.options import sink_options
+from ottla.pipeline.progress import Batch, batch_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+LOOK_EVERY_S = 0.1
+QUERY_ID_TIMEOUT_S = 60
+
+
+@dataclass
+class Running:
+    """One query, and how far its reports have been read."""
+
+    name: str
+    query: "StreamingQuery"
+    last_batch_id: int = -1
+    stop_after: int | None = None
+    """Once it is to stop: the batch that is finished before."""
+
+    def new_batches(self) -> list[Batch]:
+        """The batches that have ended since the last look."""
+        last = self.query.lastProgress
+        if last is None or int(last["batchId"]) <= self.last_batch_id:
+            return []
+        reports = [last] if int(last["batchId"]) == self.last_batch_id + 1 else self.query.recentProgress
+        found = []
+        for report in reports:
+            plain = _plain(report)
+            # A report without this is of a look at the source that found nothing.
+            if plain["batchId"] > self.last_batch_id and "addBatch" in (plain.get("durationMs") or {}):
+                found.append(batch_of(self.name, plain))
+                self.last_batch_id = int(plain["batchId"])
+        return found
+
+    @property
+    def is_between_batches(self) -> bool:
+        return not self.query.status["isTriggerActive"]
+
+
+class Queries:
+    """The queries of one pipeline."""
+
+    def __init__(self, frames: Frames, *, once: bool) -> None:
+        self.frames = frames
+        self.pipeline: Pipeline = frames.pipeline
+        self.once = once
+        self.running: list[Running] = []
+
+    def start(self) -> None:
+        for output in self.pipeline.outputs.values():
+            self.running.append(Running(output.name, self._start_output(output)))
+        for source in self.pipeline.dead_letter_sources:
+            self.running.append(Running(model.dead_letter_query(source), self._start_dead_letters(source)))
+
+    def _start_output(self, output: Output) -> "StreamingQuery":
+        frame = self.frames.output(output)
+        rows = counted(self.frames.for_sink(output, frame))
+        options = sink_options(self.pipeline, output, self.frames.bootstrap)
+        if output.output_mode == "update":
+            return self._start_updates(output, rows, options)
+        kind = "ottla" if isinstance(output.sink, TopicSink) else "ottla-database"
+        writer = rows.writeStream.format(kind).outputMode(output.output_mode).options(**options)
+        return self._begin(writer, output.name, output.trigger)
+
+    def _start_updates(self, output: Output, rows: "DataFrame", options: Mapping[str, str]) -> "StreamingQuery":
+        """Spark offers output mode update to no sink written in Python, but to a function that is given each batch."""
+        started = threading.Event()
+        ids: list[str] = []
+
+        def write(frame: "DataFrame", batch_id: int) -> None:
+            # The id is the checkpoint's: a new checkpoint counts its batches from 0 and must not meet the old ledger.
+            assert started.wait(QUERY_ID_TIMEOUT_S), "the query did not start"
+            chosen = {**options, "sinkId": ids[0], "batchId": str(batch_id)}
+            chosen["checkpointLocation"] = self._checkpoint(output.name)
+            frame.write.format("ottla-database").mode("append").options(**chosen).save()
+
+        query = self._begin(rows.writeStream.foreachBatch(write).outputMode("update"), output.name, output.trigger)
+        ids.append(str(query.id))
+        started.set()
+        return query
+
+    def _start_dead_letters(self, source: Source) -> "StreamingQuery":
+        assert source.dead_letter_topic is not None
+        guarantees = {output.guarantee for output in self.pipeline.outputs.values()}
+        guarantee = guarantees.pop() if len(guarantees) == 1 else model.EXACTLY_ONCE
+        letters = Output(model.dead_letter_query(source), TopicSink(source.dead_letter_topic), guarantee=guarantee)
+        options = sink_options(self.pipeline, letters, self.frames.bootstrap)
+        rows = counted(self.frames.bad_records(source))
+        return self._begin(rows.writeStream.format("ottla").options(**options), letters.name, None)
+
+    def _begin(self, writer: Any, name: str, trigger: str | None) -> "StreamingQuery":
+        writer = writer.queryName(name).option("checkpointLocation", self._checkpoint(name))
+        if self.once:
+            writer = writer.trigger(availableNow=True)
+        elif trigger is not None:
+            writer = writer.trigger(processingTime=trigger)
+        query: StreamingQuery = writer.start()
+        return query
+
+    def _checkpoint(self, name: str) -> str:
+        return f"{self.pipeline.checkpoint.rstrip('/')}/{name}"
+
+    def watch(self, on_batch: Callable[[Batch], None], stop: threading.Event) -> None:
+        """Reports batches until all queries have ended, or one failed, whose error is raised, or `stop` is set.
+
+        With `stop` set, each query finishes the batch that it is in and ends.
+        """
+        while self.running:
+            if stop.is_set():
+                self._finish(on_batch)
+                return
+            for each in list(self.running):
+                for batch in each.new_batches():
+                    on_batch(batch)
+                if not each.query.isActive:
+                    for batch in each.new_batches():
+                        on_batch(batch)
+                    error = each.query.exception()
+                    if error is not None:
+                        self.stop()
+                        raise error
+                    self.running.remove(each)
+            stop.wait(LOOK_EVERY_S)
+
+    def _finish(self, on_batch: Callable[[Batch], None]) -> None:
+        waiting = list(self.running)
+        for each in waiting:
+            last = each.query.lastProgress
+            each.stop_after = (int(last["batchId"]) if last is not None else -1) + 1
+        while waiting:
+            for each in list(waiting):
+                for batch in each.new_batches():
+                    on_batch(batch)
+                assert each.stop_after is not None
+                is_done = each.last_batch_id >= each.stop_after or not each.query.isActive
+                if is_done or each.is_between_batches:
+                    each.query.stop()
+                    for batch in each.new_batches():
+                        on_batch(batch)
+                    waiting.remove(each)
+            threading.Event().wait(LOOK_EVERY_S / 5)
+
+    def stop(self) -> None:
+        """Ends all at once, in the middle of their batches."""
+        for each in self.running:
+            if each.query.isActive:
+                each.query.stop()
+
+
+def _plain(report: Any) -> dict[str, Any]:
+    """A report as JSON says it, whichever class this version of PySpark gives."""
+    text = getattr(report, "json", None)
+    if isinstance(text, str):
+        found: dict[str, Any] = json.loads(text)
+        return found
+    return dict(report)
+
+
+def deadline_passed(started: float, limit_s: float) -> bool:
+    return monotonic() - started > limit_s

@@ -1,0 +1,34 @@
+"""Whether and when a driver that ended is started again. Pure."""
+
+from dataclasses import dataclass
+
+from ottla.pipeline.failures import Failure
+
+FIRST_DELAY_S = 1.0
+LONGEST_DELAY_S = 60.0
+
+
+@dataclass
+class Restarts:
+    """Counts failures. Each one in a row doubles the wait; a batch that succeeds makes it short again.
+
+    >>> restarts = Restarts(max_in_a_row=3)
+    >>> [restarts.delay_after(Failure("gone")) for _ in range(4)]
+    [1.0, 2.0, 4.0, None]
+    """
+
+    max_in_a_row: int
+    total: int = 0
+    in_a_row: int = 0
+
+    def delay_after(self, failure: Failure) -> float | None:
+        """How long to wait before the next start; None: do not start again."""
+        if not failure.curable or self.in_a_row >= self.max_in_a_row:
+            return None
+        delay = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2**self.in_a_row)
+        self.in_a_row += 1
+        self.total += 1
+        return delay
+
+    def on_batch(self) -> None:
+        self.in_a_row = 0

@@ -1,0 +1,178 @@
+"""What a run leaves on disk for others to see: who runs, what happened last, and a lock that only one run can hold."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ottla.errors import OttlaError
+from ottla.pipeline.model import Pipeline
+
+DIRECTORY = "_ottla"
+
+
+class AlreadyRunning(OttlaError):
+    """Another run holds the pipeline's lock."""
+
+
+@dataclass
+class QueryState:
+    """The last batch of a query, and its sums since the run began."""
+
+    id: str = ""
+    batch_id: int = -1
+    rows_in: int = 0
+    rows_out: int | None = None
+    duration_ms: int = 0
+    ended_ms: int = 0
+    positions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    lag: int | None = None
+    watermark: str | None = None
+    total_in: int = 0
+    total_out: int = 0
+    total_bad: int = 0
+    batches: int = 0
+
+
+@dataclass
+class RunState:
+    """A run, as its supervisor writes it down."""
+
+    name: str
+    file: str
+    pid: int
+    host: str
+    bootstrap: str
+    guarantees: Mapping[str, str]
+    started_ms: int
+    updated_ms: int = 0
+    phase: str = "starting"
+    """starting, running, restarting, stopping, stopped, ended or failed."""
+    embedded_broker: bool = False
+    driver_pid: int | None = None
+    master: str | None = None
+    restarts: int = 0
+    last_failure: str | None = None
+    queries: dict[str, QueryState] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "RunState":
+        known = {key: value for key, value in document.items() if key in cls.__dataclass_fields__}
+        known["queries"] = {name: QueryState(**value) for name, value in (document.get("queries") or {}).items()}
+        return cls(**known)
+
+
+class StateDirectory:
+    """The directory of a pipeline's runs: beside its checkpoints where these are files, else in the user's state."""
+
+    def __init__(self, made: Pipeline) -> None:
+        local = local_path(made.checkpoint)
+        if local is not None:
+            self.path = local / DIRECTORY
+        else:
+            digest = hashlib.sha256(made.checkpoint.encode()).hexdigest()[:12]
+            self.path = user_state() / f"{made.name}-{digest}"
+        self.run_file = self.path / "run.json"
+        self.lock_file = self.path / "lock"
+        self.driver_log = self.path / "driver.log"
+        self.broker_data = self.path / "broker"
+
+    @contextlib.contextmanager
+    def lock(self, name: str) -> Iterator[int]:
+        """Holds the lock; gives its descriptor, which the driver inherits: it counts as long as either lives."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise AlreadyRunning(
+                    f"pipeline {name} is running already: {self._holder(descriptor)}",
+                    "Stop it first, or give this one a checkpoint of its own.",
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _holder(self, descriptor: int) -> str:
+        try:
+            holder = json.loads(os.pread(descriptor, 4096, 0))
+            here = "" if holder["host"] == socket.gethostname() else f" on {holder['host']}"
+            return f"process {holder['pid']}{here}"
+        except (ValueError, KeyError, TypeError):
+            return "by a process that has not said its number"
+
+    def is_locked(self) -> bool:
+        """Whether a run, or a driver that outlived its run, is alive."""
+        try:
+            descriptor = os.open(self.lock_file, os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+
+    def write(self, state: RunState) -> None:
+        _replace(self.run_file, state.document())
+
+    def read(self) -> RunState | None:
+        try:
+            return RunState.from_document(json.loads(self.run_file.read_text()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            return None  # of another version, or somebody's own file: as good as none
+
+
+def local_path(location: str) -> Path | None:
+    """The directory behind a location that is a file; None for s3:, hdfs: and the like."""
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return Path(location) if ":" not in location.split("/")[0] else None
+
+
+def user_state() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "ottla" / "pipelines"
+
+
+def remember(made: Pipeline) -> None:
+    """Notes where a pipeline of this name is, so that `status NAME` finds it."""
+    with contextlib.suppress(OSError):  # a convenience: a home that cannot be written to is no reason to fail
+        _replace(user_state() / f"{made.name}.json", {"file": str(Path(made.file).absolute())})
+
+
+def recall(name: str) -> Path | None:
+    """The file of a pipeline that was run under this name."""
+    try:
+        return Path(json.loads((user_state() / f"{name}.json").read_text())["file"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _replace(path: Path, document: Any) -> None:
+    """Readers see the old file or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(document, file)
+    os.chmod(draft, 0o644)
+    os.replace(draft, path)
