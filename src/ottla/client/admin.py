@@ -1,6 +1,6 @@
 """AsyncAdmin: topics, partitions, configs, records, offsets and the cluster itself, by request.
 
-Its calls about groups are in admin_groups.py.
+Its calls about groups, transactions and features are in admin_groups.py and its neighbours.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from ottla.client.admin_features import AsyncFeatureAdmin, resource_type
 from ottla.client.admin_groups import AsyncGroupAdmin
 from ottla.client.admin_prepared import AsyncPreparedAdmin
 from ottla.client.admin_transactions import AsyncTransactionAdmin
@@ -35,7 +36,7 @@ from ottla.client.offset_lookup import NO_RETRY, leaders_of, list_offsets
 from ottla.client.polling import ANY_NODE, CONTROLLER
 from ottla.client.settings import AdminConfig, build
 from ottla.clock import Clock, system_clock
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
@@ -49,15 +50,12 @@ from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterCo
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.types import TopicPartition
 
-RESOURCE_TOPIC = 2
-RESOURCE_BROKER = 4
-_RESOURCE_TYPES = {"topic": RESOURCE_TOPIC, "broker": RESOURCE_BROKER}
 _SET, _DELETE = 0, 1
 VIEW_IDLE_MS = 300_000
 """Topics that were asked about are kept in view this long."""
 
 
-class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin):
+class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin, AsyncFeatureAdmin):
     """Asks about the cluster and changes it. Errors are KafkaError with the broker's code and words.
 
     >>> async with AsyncAdmin({"bootstrap.servers": "127.0.0.1:9092"}) as admin:
@@ -197,13 +195,13 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin):
 
         >>> await admin.describe_configs("topic", "orders")
         """
-        asked = None if names is None else list(names)
+        asked, number = None if names is None else list(names), resource_type(kind)
 
         def request(version: int) -> DescribeConfigsRequest:
             message = DescribeConfigsRequest(
                 resources=[
                     DescribeConfigsRequest.DescribeConfigsResource(
-                        resource_type=_RESOURCE_TYPES[kind], resource_name=name, configuration_keys=asked
+                        resource_type=number, resource_name=name, configuration_keys=asked
                     )
                 ]
             )
@@ -226,6 +224,7 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin):
 
         >>> await admin.alter_configs("topic", "orders", {"retention.ms": "60000", "cleanup.policy": None})
         """
+        number = resource_type(kind)
 
         def request(version: int) -> IncrementalAlterConfigsRequest:
             configs = [
@@ -235,7 +234,7 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin):
                 for setting, value in changes.items()
             ]
             resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
-                resource_type=_RESOURCE_TYPES[kind], resource_name=name, configs=configs
+                resource_type=number, resource_name=name, configs=configs
             )
             return IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
 
@@ -375,6 +374,7 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin):
     async def _ask(self, api_key: int, request: Callable[[int], Any], destination: int = ANY_NODE) -> Any:
         if destination != ANY_NODE:
             await self._network.until_connected()
+            self._network.check_node(destination)
         return (await self._network.request(api_key, request, destination=destination)).message
 
     async def _metadata(self, names: Sequence[str] | None) -> Any:
@@ -413,7 +413,11 @@ def _creatable(topic: NewTopic) -> Any:
 
 def _config_owner(kind: str, name: str) -> int:
     """Only the broker itself knows its settings; a topic's are known to all."""
-    return int(name) if kind == "broker" and name else ANY_NODE
+    if kind not in ("broker", "broker-logger") or not name:
+        return ANY_NODE
+    if not name.isascii() or not name.isdigit():
+        raise OttlaError(f"{name!r} is not the id of a broker", "describe_cluster() tells the ids.")
+    return int(name)
 
 
 def _config_entry(config: Any) -> ConfigEntry:

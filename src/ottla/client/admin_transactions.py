@@ -11,6 +11,7 @@ from ottla.client.offset_lookup import NO_RETRY, leaders_of
 from ottla.client.open_transactions import OpenTransaction, find_open_transactions
 from ottla.client.polling import ANY_NODE
 from ottla.client.transaction_model import (
+    FencedProducer,
     HangingTransaction,
     ProducerState,
     TransactionDescription,
@@ -22,11 +23,14 @@ from ottla.protocol.messages.describe_producers import DescribeProducersRequest
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from ottla.types import TopicPartition
 
 TRANSACTION_KEY = 1
+FENCING_TIMEOUT_MS = 1
+"""Nobody will write under the epoch that a fence takes."""
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
@@ -166,6 +170,26 @@ class AsyncTransactionAdmin:
 
         await self._network.retrying(attempt, final=NO_RETRY)
 
+    async def fence_producers(self, transactional_ids: Sequence[str]) -> dict[str, FencedProducer]:
+        """Shuts out whoever writes under these ids now, and aborts what they have open.
+
+        >>> await admin.fence_producers(["biller-1"])
+        """
+
+        async def fence(name: str) -> FencedProducer:
+            message = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=FENCING_TIMEOUT_MS)
+
+            async def attempt() -> FencedProducer:
+                node = await self._transaction_coordinator(name)
+                response = await self._send_to(ApiKey.INIT_PRODUCER_ID, lambda version: message, node.node_id)
+                _check(response.error_code, f"fencing the producers of {name}")
+                return FencedProducer(response.producer_id, response.producer_epoch)
+
+            return await self._network.retrying(attempt, final=NO_RETRY)
+
+        names = list(dict.fromkeys(transactional_ids))
+        return dict(zip(names, await asyncio.gather(*map(fence, names)), strict=True))
+
     async def abort_in_partition(self, partition: TopicPartition, producer: ProducerState) -> None:
         """Ends a hanging transaction in one partition by an ABORT marker, past every coordinator.
 
@@ -282,6 +306,9 @@ class TransactionAdmin:
 
     def end_transaction(self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
         return self._call(self._async.end_transaction(transactional_id, producer_id, producer_epoch, commit=commit))
+
+    def fence_producers(self, transactional_ids: Sequence[str]) -> dict[str, FencedProducer]:
+        return self._call(self._async.fence_producers(transactional_ids))
 
     def abort_in_partition(self, partition: TopicPartition, producer: ProducerState) -> None:
         return self._call(self._async.abort_in_partition(partition, producer))

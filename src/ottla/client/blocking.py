@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.client.admin import AsyncAdmin
+from ottla.client.admin_features import FeatureAdmin
 from ottla.client.admin_groups import GroupAdmin
 from ottla.client.admin_prepared import PreparedAdmin
 from ottla.client.admin_transactions import TransactionAdmin
@@ -120,7 +121,7 @@ class _Blocking(abc.ABC):
         """Closes the connections."""
 
 
-class Admin(GroupAdmin, TransactionAdmin, PreparedAdmin, _Blocking):
+class Admin(GroupAdmin, TransactionAdmin, PreparedAdmin, FeatureAdmin, _Blocking):
     """Asks about the cluster and changes it. As AsyncAdmin, but each call waits.
 
     >>> with Admin({"bootstrap.servers": "127.0.0.1:9092"}) as admin:

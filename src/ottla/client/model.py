@@ -139,6 +139,24 @@ class ConfigEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """Something that has settings: a kind, as `describe_configs` takes it, and a name."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature of the cluster: the levels that a broker supports, and the one in use (0: none)."""
+
+    name: str
+    min_version: int
+    max_version: int
+    finalized: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaSize:
     """The bytes that one replica takes on a broker's disk."""
 

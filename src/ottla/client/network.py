@@ -282,6 +282,12 @@ class Network:
         if not await self.until(lambda: bool(self.view.brokers), timeout_ms):
             raise self.out_of_time(timeout_ms)
 
+    def check_node(self, node_id: int) -> None:
+        """Raises if there is no such broker, as far as is known."""
+        if node_id >= 0 and node_id not in self.view.brokers:
+            there = ", ".join(map(str, sorted(self.view.brokers)))
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {node_id}, only {there}")
+
     def out_of_time(self, timeout_ms: int, doing: str = "the call") -> KafkaError:
         """Why nothing came of a call: nobody can be reached, at which addresses and why; or it just took too long."""
         if not self.view.brokers:

@@ -66,6 +66,14 @@ class ProducerState:
 
 
 @dataclass(frozen=True, slots=True)
+class FencedProducer:
+    """The id and epoch that a transactional id was given; whoever had an older epoch is refused from now on."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class HangingTransaction:
     """An open transaction in a partition that no coordinator will ever end: readers wait behind it for ever."""
 

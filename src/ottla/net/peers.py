@@ -11,7 +11,6 @@ from typing import Any
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
 from ottla.net.connection import Answer, Connection
-from ottla.protocol.primitives import ProtocolError
 from ottla.types import Endpoint
 
 log = logging.getLogger("ottla.net")
@@ -226,7 +225,7 @@ class _Link:
                 expects_response=outgoing.expects_response,
                 future=outgoing.future,
             )
-        except (KafkaError, ProtocolError) as error:
+        except Exception as error:  # whatever a builder raises is for its caller, who waits for it
             outgoing.future.set_exception(error)
 
     def _fail_queue(self, error: KafkaError) -> None:

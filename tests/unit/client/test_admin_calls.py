@@ -1,0 +1,93 @@
+"""What an administrator asks beside topics and groups: features, settings at large, directories, producers."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ottla import Admin, ErrorCode, KafkaError, OttlaError, Producer, TopicPartition, TransactionFatal
+from ottla.client.model import ConfigResource
+from ottla.clock import monotonic
+
+
+@pytest.fixture
+def admin(broker: Any) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=broker.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def place(admin: Admin, topic: str) -> TopicPartition:
+    admin.create_topic(topic, partitions=1)
+    return TopicPartition(topic, 0)
+
+
+def eventually(holds: Callable[[], bool], patience_s: float = 10) -> None:
+    deadline = monotonic() + patience_s
+    while not holds():
+        assert monotonic() < deadline, "it never came to hold"
+
+
+def test_features_are_told_with_the_level_in_use(admin: Admin) -> None:
+    features = {feature.name: feature for feature in admin.describe_features()}
+    agreed = features["transaction.version"]
+    assert agreed.min_version <= agreed.finalized == 2 <= agreed.max_version
+    (node, *_) = admin.describe_cluster().brokers
+    assert {f.name for f in admin.describe_features(node.node_id)} == features.keys()
+
+
+def test_what_has_settings_is_listed_and_described(admin: Admin, place: TopicPartition) -> None:
+    (node, *_) = admin.describe_cluster().brokers
+    eventually(lambda: ConfigResource("topic", place.topic) in admin.list_config_resources())
+    assert ConfigResource("broker", f"{node.node_id}") in admin.list_config_resources(["broker"])
+    assert {resource.kind for resource in admin.list_config_resources(["topic"])} == {"topic"}
+    settings = {entry.name: entry for entry in admin.describe_configs("broker", f"{node.node_id}")}
+    assert settings["offsets.retention.minutes"].value == "10080"
+    (explained,) = admin.describe_configs("topic", place.topic, names=["retention.ms"], with_documentation=True)
+    assert explained.documentation and explained.config_type == "long" and explained.is_default
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [("topics", "t", "nothing of the kind 'topics'"), ("broker", "one", "'one' is not the id of a broker")],
+)
+def test_settings_of_what_has_none_are_refused(admin: Admin, kind: str, name: str, said: str) -> None:
+    with pytest.raises(OttlaError, match=said):
+        admin.describe_configs(kind, name)
+    with pytest.raises(OttlaError, match=said):
+        admin.alter_configs(kind, name, {"retention.ms": "1"})
+    with pytest.raises(OttlaError, match="nothing of the kind"):
+        admin.list_config_resources(["topics"])
+
+
+def test_producers_are_fenced_and_what_they_have_open_is_aborted(admin: Admin, broker: Any, place: Any) -> None:
+    """E3: as a successor would, without being one."""
+    with Producer(bootstrap_servers=broker.bootstrap, transactional_id=place.topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(place.topic, b"open", partition=0)
+        producer.flush()
+        (writing,) = admin.describe_producers([place])[place]
+        assert writing.transaction_start_offset == 0
+        (listed,) = [t for t in admin.list_transactions(states=["Ongoing"]) if t.transactional_id == place.topic]
+        assert listed.producer_id == writing.producer_id
+        fenced = admin.fence_producers([place.topic])
+        assert fenced[place.topic].producer_epoch > writing.producer_epoch
+        eventually(lambda: admin.describe_producers([place])[place][0].transaction_start_offset == -1)
+        with pytest.raises(TransactionFatal) as caught:
+            producer.commit_transaction()
+        assert caught.value.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+    (described,) = admin.describe_transactions([place.topic])
+    assert described.state in ("Empty", "CompleteAbort") and described.partitions == ()
+
+
+def test_directories_tell_the_size_of_every_replica(admin: Admin, broker: Any, place: TopicPartition) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        producer.send_and_wait(place.topic, b"x" * 10_000)
+    (directory,) = admin.describe_log_dirs()
+    sizes = {replica.partition: replica.size_bytes for replica in directory.replicas}
+    assert sizes[place] > 10_000 and directory.total_bytes > directory.usable_bytes > 0
+    for ask in (lambda: admin.describe_log_dirs([99]), lambda: admin.describe_features(99)):
+        with pytest.raises(KafkaError, match="there is no broker 99, only") as caught:
+            ask()
+        assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
