@@ -33,6 +33,8 @@ from ottla.spark.sink_rows import digest, to_records
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ottla.client.arrow_send import ArrowDelivery
+
 NO_TWO_PHASE = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION)
 """How a broker says that two-phase commit is off, and how one says that it has never heard of it."""
 
@@ -191,13 +193,14 @@ def _give_up(producer: Producer) -> None:
 
 def open_producer(options: SinkOptions, transactional_id: str) -> Producer:
     """A producer that has taken its transactional id over: older attempts are fenced, what they left is aborted."""
-    if options.two_phase_commit != "off" and options.bootstrap not in _without_two_phase:
+    wanted = options.two_phase_commit
+    if wanted == "required" or (wanted == "auto" and options.bootstrap not in _without_two_phase):
         try:
             return _initialised(options, transactional_id, two_phase=True)
         except KafkaError as error:
             if error.code not in NO_TWO_PHASE:
                 raise explained(error, options) from error
-            if options.two_phase_commit == "required":
+            if wanted == "required":
                 raise SinkError(
                     f"twoPhaseCommit=required, and the brokers do not allow it ({error})",
                     "Set transaction.two.phase.commit.enable=true on the brokers, or twoPhaseCommit=auto.",
@@ -309,40 +312,9 @@ def write_at_most_once(options: SinkOptions, place: Place, rows: Rows) -> Writte
 # --- sending --------------------------------------------------------------------------------------------------
 
 
-class Sent:
-    """The deliveries of some records."""
-
-    def __init__(self, deliveries: list[Any]) -> None:
-        self._deliveries = deliveries
-
-    def result(self) -> None:
-        for delivery in self._deliveries:
-            delivery.result()
-
-
-def send(producer: Producer, records: "pa.RecordBatch", options: SinkOptions) -> Any:
-    """Hands records over; waits only for room."""
-    names = records.schema.names
-    columns = {name: records.column(index).to_pylist() for index, name in enumerate(names)}
-    values = columns["value"]
-    count = len(values)
-    nothing = [None] * count
-    topics = columns.get("topic") or [options.topic] * count
-    keys, partitions = columns.get("key", nothing), columns.get("partition", nothing)
-    headers, times = columns.get("headers", nothing), columns.get("timestamp", nothing)
-    return Sent(
-        [
-            producer.send(
-                topics[i],
-                values[i],
-                key=keys[i],
-                partition=partitions[i],
-                timestamp=None if times[i] is None else int(times[i].timestamp() * 1000),
-                headers=[(h["key"], h["value"]) for h in headers[i]] if headers[i] else None,
-            )
-            for i in range(count)
-        ]
-    )
+def send(producer: Producer, records: "pa.RecordBatch", options: SinkOptions) -> "ArrowDelivery":
+    """Hands records over; waits only for room and for their topics."""
+    return producer.send_arrow(records, options.topic)
 
 
 def explained(error: KafkaError, options: SinkOptions) -> Exception:

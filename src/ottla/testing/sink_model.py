@@ -49,7 +49,7 @@ class Broker:
 
     transactions: dict[int, Transaction] = field(default_factory=dict)
     ledger: dict[int, Entry] = field(default_factory=dict)
-    state: SinkState = SinkState()
+    state: SinkState = field(default_factory=SinkState)
     driver_epoch: int = 0
     output: list[Row] = field(default_factory=list)
 

@@ -1,0 +1,274 @@
+"""The exactly-once sink against real brokers, step by step: its tasks and its driver are called as Spark calls them.
+
+Each story runs on Ottla with two-phase commit, on Ottla without it, and on a real Apache Kafka (F2, F5, E9, R9).
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ottla import Broker
+from ottla.client.blocking import Admin
+from ottla.errors import OttlaError
+from ottla.spark.decisions import is_decided
+from ottla.spark.ledger import Entry
+from ottla.spark.sink_errors import LostPart, NotOwner, SinkError
+from ottla.testing.oracle import Target
+from ottla.testing.sink_stage import SinkRun, SinkStage
+
+
+@pytest.fixture(scope="module")
+def two_phase() -> Iterator[Target]:
+    with Broker.embedded(settings={"transaction.two.phase.commit.enable": True}) as running:
+        yield Target("two-phase", running.bootstrap, running.pid)
+
+
+@pytest.fixture(params=["two_phase", "ottla", pytest.param("kafka", marks=pytest.mark.oracle, id="apache")])
+def target(request: pytest.FixtureRequest) -> Target:
+    chosen: Target = request.getfixturevalue(request.param)
+    return chosen
+
+
+@pytest.fixture
+def stage(target: Target, topic: str) -> SinkStage:
+    return SinkStage(target.bootstrap, topic)
+
+
+def three_parts(run: SinkRun, batch: int) -> list[object]:
+    return [run.write(batch, task, [f"{batch}-{task}-{row}" for row in range(3)]) for task in range(3)]
+
+
+def rows(*batches: int) -> list[str]:
+    return sorted(f"{batch}-{task}-{row}" for batch in batches for task in range(3) for row in range(3))
+
+
+def test_batches_become_visible_when_the_driver_commits_them(stage: SinkStage) -> None:
+    run = stage.start()
+    for batch in range(3):
+        parts = three_parts(run, batch)
+        assert stage.read() == rows(*range(batch)), "prepared rows are not visible"
+        assert stage.is_held_back()
+        run.commit(batch, *parts)
+        assert stage.read() == rows(*range(batch + 1))
+    assert stage.ledger() == {task: Entry(3, stage.query) for task in range(3)}
+    assert not stage.is_held_back()
+    state = stage.state()
+    assert state.is_done() and state.decision is not None and state.decision.batch == 2
+    assert state.decision.held_ms >= 0 and state.decision.open_ms >= state.decision.held_ms
+
+
+def test_a_driver_that_dies_before_its_decision_has_written_nothing(stage: SinkStage) -> None:
+    three_parts(stage.start(), 0)
+    run = stage.start()
+    run.commit(0, *three_parts(run, 0))
+    assert stage.read() == rows(0)
+
+
+def test_a_driver_that_dies_after_its_decision_is_rolled_forward_by_the_next(stage: SinkStage) -> None:
+    first = stage.start()
+    first.decide(0, *three_parts(first, 0))
+    assert stage.read() == []
+    run = stage.start()
+    parts = three_parts(run, 0)
+    assert all(part.part is None and part.is_settled for part in parts), "nothing is written again"
+    assert stage.read() == rows(0)
+    run.commit(0, *parts)
+    run.commit(1, *three_parts(run, 1))
+    assert stage.read() == rows(0, 1)
+
+
+def test_a_driver_that_dies_between_two_commits_leaves_no_half_batch(stage: SinkStage) -> None:
+    first = stage.start()
+    parts = three_parts(first, 0)
+    plan = first.decide(0, *parts)
+    with Admin(bootstrap_servers=stage.bootstrap) as admin:
+        admin.commit_prepared(plan.commit[0].prepared(stage.names))
+    run = stage.start()
+    run.commit(0, *three_parts(run, 0))
+    assert stage.read() == rows(0)
+
+
+def test_what_was_committed_before_spark_noted_it_is_not_written_again(stage: SinkStage) -> None:
+    first = stage.start()
+    first.commit(0, *three_parts(first, 0))
+    run = stage.start()
+    run.commit(0, *three_parts(run, 0))
+    run.commit(0, *three_parts(run, 0))
+    assert stage.read() == rows(0)
+
+
+def test_a_commit_called_twice_is_done_once(stage: SinkStage) -> None:
+    run = stage.start()
+    parts = three_parts(run, 0)
+    run.commit(0, *parts)
+    run.commit(0, *parts)
+    assert stage.read() == rows(0)
+
+
+def test_an_abort_after_the_decision_drops_nothing(stage: SinkStage) -> None:
+    run = stage.start()
+    parts = three_parts(run, 0)
+    run.commit(0, *parts)
+    run.abort(0, *parts)
+    assert stage.read() == rows(0)
+
+
+def test_an_abort_before_the_decision_drops_everything(stage: SinkStage) -> None:
+    """Also what a task left open that died: with two-phase commit no timeout would end it."""
+    run = stage.start()
+    parts = three_parts(run, 0)
+    run.abort(0, *parts[:2])
+    assert not is_decided(stage.state(), stage.query, 0)
+    assert not stage.is_held_back()
+    assert stage.read() == []
+    run.commit(0, *three_parts(run, 0))
+    assert stage.read() == rows(0)
+
+
+def test_an_attempt_that_spark_gave_up_is_fenced_by_the_next(stage: SinkStage) -> None:
+    run = stage.start()
+    run.write(0, 0, ["zombie"])
+    run.commit(0, run.write(0, 0, ["row"]))
+    assert stage.read() == ["row"]
+
+
+def test_fewer_tasks_after_a_crash_leave_nothing_open(stage: SinkStage) -> None:
+    three_parts(stage.start(), 0)
+    run = stage.start()
+    run.commit(0, run.write(0, 0, ["all", "in", "one"]))
+    assert stage.read() == ["all", "in", "one"]
+    assert not stage.is_held_back()
+
+
+def test_fewer_tasks_after_a_decision_still_finish_it(stage: SinkStage) -> None:
+    first = stage.start()
+    first.decide(0, *three_parts(first, 0))
+    run = stage.start()
+    run.commit(0, run.write(0, 0, ["something else"]))
+    assert stage.read() == rows(0)
+
+
+def test_a_part_the_broker_dropped_after_the_decision_is_written_again(stage: SinkStage) -> None:
+    first = stage.start()
+    parts = three_parts(first, 0)
+    plan = first.decide(0, *parts)
+    with Admin(bootstrap_servers=stage.bootstrap) as admin:
+        admin.abort_prepared(plan.commit[1].prepared(stage.names))
+    run = stage.start()
+    again = three_parts(run, 0)
+    assert [part.part is not None for part in again] == [False, True, False]
+    run.commit(0, *again)
+    assert stage.read() == rows(0)
+
+
+def test_a_part_that_cannot_be_had_again_stops_the_query(stage: SinkStage) -> None:
+    first = stage.start()
+    plan = first.decide(0, *three_parts(first, 0))
+    with Admin(bootstrap_servers=stage.bootstrap) as admin:
+        admin.abort_prepared(plan.commit[1].prepared(stage.names))
+    run = stage.start()
+    with pytest.raises(LostPart, match="gave other rows: 1 rows of 5 bytes .* instead of 3 rows of 15 bytes"):
+        run.write(0, 1, ["other"])
+    assert not any(value == "other" for value in stage.read("read_committed"))
+
+
+def test_the_driver_says_when_the_broker_dropped_a_part(stage: SinkStage) -> None:
+    run = stage.start()
+    parts = three_parts(run, 0)
+    stage.start().write(0, 1, ["a second driver's task"])
+    with pytest.raises(LostPart, match="does not have the part of task 1"):
+        run.commit(0, *parts)
+
+
+def test_a_second_driver_on_the_same_checkpoint_is_fenced(stage: SinkStage) -> None:
+    first, second = stage.start(), stage.start()
+    first.commit(0, *three_parts(first, 0))
+    second.commit(1, *three_parts(second, 1))
+    with pytest.raises(NotOwner, match=rf"another driver owns this sink: run {second.name} on .*, since 20.* UTC"):
+        first.commit(2, *three_parts(first, 2))
+    second.commit(2, *three_parts(second, 2))
+    assert stage.read() == rows(0, 1, 2)
+
+
+def test_another_query_does_not_get_the_sinks_name(stage: SinkStage) -> None:
+    run = stage.start()
+    run.commit(0, *three_parts(run, 0))
+    stranger = stage.start(query="another checkpoint")
+    with pytest.raises(NotOwner, match="this sink belongs to another query"):
+        stranger.write(0, 0, ["lost without this"])
+
+
+def test_a_checkpoint_older_than_the_sink_is_refused(stage: SinkStage) -> None:
+    run = stage.start()
+    for batch in range(3):
+        run.commit(batch, *three_parts(run, batch))
+    restored = stage.start()
+    with pytest.raises(NotOwner, match="the checkpoint is older than the sink: this is batch 1, and .* batch 2"):
+        restored.write(1, 0, ["would be lost"])
+
+
+def test_a_forgotten_ledger_is_covered_by_the_decisions_topic(stage: SinkStage) -> None:
+    """Offsets of a group without members expire after offsets.retention.minutes."""
+    first = stage.start()
+    first.commit(0, *three_parts(first, 0))
+    with Admin(bootstrap_servers=stage.bootstrap) as admin:
+        admin.delete_groups([stage.names.group(0)])
+    assert stage.ledger() == {}
+    run = stage.start()
+    run.commit(0, *three_parts(run, 0))
+    assert stage.read() == rows(0)
+
+
+def test_more_tasks_than_one_group_of_the_ledger_holds(stage: SinkStage) -> None:
+    run = stage.start()
+    run.commit(0, *(run.write(0, task, [f"{task:02}"]) for task in (0, 15, 16, 33)))
+    assert stage.read() == ["00", "15", "16", "33"]
+    assert set(stage.ledger([0, 15, 16, 33])) == {0, 15, 16, 33}
+    again = stage.start()
+    again.commit(0, *(again.write(0, task, [f"{task:02}"]) for task in (0, 15, 16, 33)))
+    assert stage.read() == ["00", "15", "16", "33"]
+
+
+def test_at_most_once_never_writes_a_batch_twice(stage: SinkStage) -> None:
+    """D1: the note is made first. A crash after it loses the rows; a replay writes nothing."""
+    run = stage.start()
+    run.write_at_most_once(0, 0, ["a"])
+    assert stage.read() == ["a"]
+    replayed = stage.start().write_at_most_once(0, 0, ["a"])
+    assert replayed.is_settled and stage.read() == ["a"]
+    with pytest.raises(NotOwner, match="belongs to another query"):
+        stage.start(query="another").write_at_most_once(0, 0, ["b"])
+
+
+def test_two_phase_commit_can_be_required(target: Target, topic: str) -> None:
+    stage = SinkStage(target.bootstrap, topic, twoPhaseCommit="required")
+    if target.name == "two-phase":
+        run = stage.start()
+        run.commit(0, run.write(0, 0, ["a"]))
+        assert stage.read() == ["a"]
+    else:
+        with pytest.raises(SinkError, match="twoPhaseCommit=required, and the brokers do not allow it"):
+            stage.start().write(0, 0, ["a"])
+
+
+def test_a_timeout_beyond_the_brokers_is_refused_with_both(target: Target, topic: str) -> None:
+    stage = SinkStage(target.bootstrap, topic, twoPhaseCommit="off", **{"kafka.transaction.timeout.ms": "900001"})
+    with pytest.raises(OttlaError, match=r"is 900001, and the brokers allow no more than 900000"):
+        stage.start().write(0, 0, ["a"])
+
+
+def test_a_missing_topic_is_named_and_nothing_stays_open(two_phase_without_auto_creation: Target, topic: str) -> None:
+    target = two_phase_without_auto_creation
+    stage = SinkStage(target.bootstrap, topic, **{"kafka.max.block.ms": "1000"})
+    with Admin(bootstrap_servers=target.bootstrap) as admin:
+        admin.delete_topics([topic])
+        with pytest.raises(SinkError, match=rf"{topic}.* Create the topic"):
+            stage.start().write(0, 0, ["a"])
+        assert not admin.list_transactions(states=["Ongoing"])
+
+
+@pytest.fixture
+def two_phase_without_auto_creation() -> Iterator[Target]:
+    settings = {"transaction.two.phase.commit.enable": True, "auto.create.topics.enable": False}
+    with Broker.embedded(settings=settings) as running:
+        yield Target("two-phase", running.bootstrap, running.pid)
