@@ -15,10 +15,24 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import brokers, groups, kernels, startup, throughput, transactions, wire
+from bench import assignors, brokers, clients, groups, kernels, memory, startup, throughput, transactions, wire
 from bench.results import Results, machine
 
-SUITES = ("throughput", "latency", "requests", "groups", "transactions", "startup", "kernels")
+SUITES = (
+    "throughput",
+    "latency",
+    "requests",
+    "groups",
+    "transactions",
+    "startup",
+    "kernels",
+    "clients",
+    "assignors",
+    "memory",
+)
+
+OWN: dict[str, Callable[..., None]] = {"clients": clients.run, "assignors": assignors.run, "memory": memory.run}
+"""Suites that bring what they are measured against."""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -107,6 +121,9 @@ def measure(
 ) -> None:
     if suite == "kernels":
         measure_kernels(results, rounds)
+        return
+    if suite in OWN:
+        OWN[suite](results, rounds, quick, step)
         return
     if suite == "startup":
         startup.run(names, results, rounds, quick, step)
