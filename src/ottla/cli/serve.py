@@ -17,6 +17,12 @@ DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA = "ottla-data"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""glibc's numbers for what `mallopt` sets."""
+_FREE_BYTES_KEPT = 64 << 20
+_MAPPED_BLOCK_BYTES_MIN = 32 << 20
+"""The most that glibc takes; blocks of this size are never kept."""
+
 HELP = f"""\
 Usage: ottla serve [OPTION ...]
 
@@ -187,6 +193,7 @@ async def _serve(config: "BrokerConfig", options: Options) -> None:
     try:
         _settle_memory()
         _say_ready(broker.address)
+        _keep_large_blocks()  # nobody waits for it
         await stop.wait()
     finally:
         await broker.stop()
@@ -245,3 +252,19 @@ def _settle_memory() -> None:
 
     gc.collect()
     gc.freeze()
+
+
+def _keep_large_blocks() -> None:
+    """A fetch takes a large block of memory for each partition and lets it go once the answer is out.
+
+    Left alone, the C library gives the block back to the system, which clears it again for the next fetch, page by
+    page: two thirds of what a large fetch costs. So some free memory is kept, where the library can be told to.
+    """
+    import ctypes
+
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # not glibc
+        return
+    mallopt(_M_MMAP_THRESHOLD, _MAPPED_BLOCK_BYTES_MIN)
+    mallopt(_M_TRIM_THRESHOLD, _FREE_BYTES_KEPT)
