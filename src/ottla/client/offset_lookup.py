@@ -50,6 +50,7 @@ async def list_offsets(
 async def leaders_of(network: Network, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Leader]:
     view = network.view
     await network.until_connected()
+    before = view.version
     for topic in {partition.topic for partition in partitions}:
         view.want(topic, network.now())
     network.wake()
@@ -57,7 +58,16 @@ async def leaders_of(network: Network, partitions: Mapping[TopicPartition, int])
     def settled() -> bool:
         return all(p.topic in view.topics or p.topic in view.topic_errors for p in partitions)
 
+    def is_missing(partition: TopicPartition) -> bool:
+        count = view.find_partition_count(partition.topic)
+        return partition.topic in view.topic_errors or (count is not None and partition.partition >= count)
+
     await network.until(settled, network.config.request_timeout_ms)
+    if view.version == before and any(map(is_missing, partitions)):
+        # What we know may be old: the topic may have been made since, or grown.
+        view.request_update()
+        network.wake()
+        await network.until(lambda: view.version > before, network.config.request_timeout_ms)
     leaders = {}
     for partition in partitions:
         error = view.topic_errors.get(partition.topic)
