@@ -132,12 +132,10 @@ def advance(start: SourceOffset, found: Found, limit: int | None) -> tuple[Sourc
     ends = {partition: max(latest, begins[partition]) for partition, latest in found.latest.items()}
     if limit is not None:
         ends = share_out(begins, ends, limit)
-    if not losses and not start.is_initial and ends == start.positions:
-        return start, []
-    if not losses and start.is_initial and ends == begins:
-        return start, []
     if start.is_initial:
-        started = begins
+        started = begins  # Spark runs a first batch in any case, be there records or not
+    elif not losses and ends == start.positions:
+        return start, []
     topics = {partition.topic for partition in ends}
     topic_ids = {topic: topic_id for topic, topic_id in found.topic_ids.items() if topic in topics}
     return replace(start, positions=ends, topic_ids=topic_ids, started=started, is_initial=False), losses

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -42,6 +43,9 @@ T = TypeVar("T")
 
 COMMIT_TIMEOUT_MS = 5_000
 """Group offsets are for display: a batch does not wait longer for them."""
+
+RETRY_S = 0.5
+"""The pause before brokers that failed to answer are asked again."""
 
 log = logging.getLogger("ottla.spark")
 
@@ -111,8 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("ottla")`: lives in a process of its own as long as the query runs."""
 
     def __init__(self, options: SourceOptions) -> None:
-        with explained(options.bootstrap):
-            options.check_stream()
+        # What is wrong with the options is told by the first call: Spark cannot show an error that is raised here.
         self.options = options
         self._lookup: Lookup | None = None
         self._committer: Admin | None = None
@@ -128,6 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         options = self.options
         with explained(options.bootstrap):
+            self._ask().partitions(must_exist=True)
             found = self._target or self._ask().found(must_exist=True)
             bound = options.starting or Bound("startingOffsets", LATEST)
             offset = SourceOffset(
@@ -259,6 +263,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ask(self) -> Lookup:
         if self._lookup is None:
+            self.options.check_stream()
             self._lookup = Lookup(self.options)
         return self._lookup
 
@@ -271,4 +276,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except KafkaError as error:
                 if not error.retriable or monotonic() >= deadline:
                     raise
-                log.warning("the brokers at %s do not answer, asking again: %s", self.options.bootstrap, error)
+                log.warning("asking %s again: %s", self.options.bootstrap, error)
+            time.sleep(RETRY_S)

@@ -54,7 +54,7 @@ class Lookup:
 
     def partitions(self, *, must_exist: bool) -> tuple[list[TopicPartition], dict[str, str]]:
         """The partitions in order, and the ids of their topics."""
-        if not self._topics or monotonic() >= self._topics_until:
+        if must_exist or not self._topics or monotonic() >= self._topics_until:
             self._topics = self._described(must_exist)
             self._topics_until = monotonic() + self.options.metadata_cache_ms / 1000
         partitions = [TopicPartition(topic.name, p.partition) for topic in self._topics for p in topic.partitions]

@@ -49,8 +49,14 @@ def test_with_nothing_new_the_offset_stays_the_same() -> None:
     end, _ = advance(start, found({A0: 5}), None)
     assert end is start
     assert ranges_between(start, end) == [], "where a batch began counts for that batch alone"
-    initial = SourceOffset({A0: 5}, is_initial=True)
-    assert advance(initial, found({A0: 5}), None)[0] is initial
+
+
+def test_the_first_batch_says_where_it_began_even_if_it_is_empty() -> None:
+    """Spark runs it in any case; the query that failed in it goes on from there, not from where the topic ends then."""
+    end, _ = advance(SourceOffset({A0: 5}, is_initial=True), found({A0: 5}), None)
+    assert not end.is_initial and end.started == {A0: 5}
+    assert ranges_between(SourceOffset({A0: 9}, is_initial=True), end) == []
+    assert ranges_between(end, advance(end, found({A0: 9}), None)[0]) == [OffsetRange(A0, 5, 9)]
 
 
 def test_the_first_batch_is_repeated_as_it_was_wherever_the_query_would_begin_now() -> None:

@@ -1,0 +1,290 @@
+"""`spark.readStream.format("ottla")`: batches in turn, restarts that repeat them, progress as a group (F1, F3, F5)."""
+
+import itertools
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+
+from ottla import Admin, Broker, Producer
+from ottla.clock import monotonic
+from ottla.testing.oracle import Target
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.oracle, id="apache")])
+def target(request: pytest.FixtureRequest) -> Target:
+    return request.getfixturevalue(request.param)
+
+
+def make_topic(bootstrap: str, partitions: int = 1) -> str:
+    name = f"stream-{os.getpid()}-{next(_numbers)}"
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic(name, partitions=partitions)
+    return name
+
+
+def produce(bootstrap: str, topic: str, values: Any, partition: int = 0) -> None:
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for value in values:
+            producer.send(topic, str(value).encode(), partition=partition)
+
+
+class Pipeline:
+    """A query on one checkpoint, started as often as one likes; keeps what each batch brought."""
+
+    def __init__(self, spark: "SparkSession", bootstrap: str, directory: Path, **options: str) -> None:
+        self.spark = spark
+        self.options = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest", **options}
+        self.checkpoint = directory / "checkpoint"
+        self.batches: list[tuple[int, list[int]]] = []
+        self.fails_in: int | None = None
+
+    def start(self, *, available_now: bool = True, **changes: str) -> "StreamingQuery":
+        frame = self.spark.readStream.format("ottla").options(**{**self.options, **changes}).load()
+        writer = frame.writeStream.foreachBatch(self.take).option("checkpointLocation", str(self.checkpoint))
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
+
+    def run(self, **changes: str) -> "StreamingQuery":
+        """Reads what is there and ends."""
+        query = self.start(**changes)
+        assert query.awaitTermination(60)
+        return query
+
+    def take(self, frame: "DataFrame", batch_id: int) -> None:
+        rows = frame.selectExpr("cast(value as string) as value").collect()
+        self.batches.append((batch_id, sorted(int(row.value) for row in rows)))
+        if batch_id == self.fails_in:
+            raise RuntimeError("the driver went away")
+
+    @property
+    def values(self) -> list[int]:
+        return sorted(value for _, batch in self.batches for value in batch)
+
+    def end_offset(self) -> Any:
+        last = max(int(file.name) for file in (self.checkpoint / "offsets").iterdir() if file.name.isdigit())
+        return json.loads((self.checkpoint / "offsets" / str(last)).read_text().splitlines()[-1])
+
+
+def wait_until(condition: Callable[[], bool], query: "StreamingQuery", timeout_s: float = 60) -> None:
+    deadline = monotonic() + timeout_s
+    while not condition():
+        assert monotonic() < deadline, "it did not come to be"
+        query.awaitTermination(0.05)  # type: ignore[arg-type]
+
+
+def failure(call: Callable[[], Any]) -> str:
+    with pytest.raises(PySparkException) as caught:
+        call()
+    told = str(caught.value)
+    assert "Traceback" not in told.partition("ExplainedError: ")[2], told
+    return told.partition("ExplainedError: ")[2].partition("\n")[0]
+
+
+def lag_of(bootstrap: str, group: str) -> dict[TopicPartition, int]:
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        committed = admin.list_group_offsets(group)
+        ends = admin.list_offsets(dict.fromkeys(committed, -1))
+    return {partition: ends[partition].offset - at.offset for partition, at in committed.items()}  # type: ignore[union-attr]
+
+
+def test_what_is_available_now_comes_in_batches_of_the_limit_and_shows_as_a_group(
+    spark: "SparkSession", target: Target, tmp_path: Path
+) -> None:
+    """F1, F3: each record once, in batches of at most maxOffsetsPerTrigger; the group's lag is nothing afterwards."""
+    topic = make_topic(target.bootstrap, 2)
+    produce(target.bootstrap, topic, range(75), 0)
+    produce(target.bootstrap, topic, range(75, 100), 1)
+    pipeline = Pipeline(spark, target.bootstrap, tmp_path, subscribe=topic, maxOffsetsPerTrigger="40")
+    query = pipeline.run()
+    assert pipeline.values == list(range(100))
+    assert [len(batch) for _, batch in pipeline.batches] == [40, 40, 20]
+    assert [sum(value < 75 for value in batch) for _, batch in pipeline.batches] == [30, 30, 15], "in proportion"
+    end = pipeline.end_offset()
+    assert end[topic] == {"0": 75, "1": 25}, "as Spark's own source writes it"
+    assert end["@group"].startswith(f"ottla-source-{topic}-")
+    assert lag_of(target.bootstrap, end["@group"]) == {TopicPartition(topic, 0): 0, TopicPartition(topic, 1): 0}
+    assert json.loads(query.recentProgress[0].sources[0].latestOffset or "{}") == {topic: {"0": 75, "1": 25}}
+
+    produce(target.bootstrap, topic, range(100, 110))
+    pipeline.run()
+    assert pipeline.values == list(range(110)), "after a restart it goes on where it was"
+    assert pipeline.end_offset()["@group"] == end["@group"], "under the same name"
+
+
+def test_a_running_query_reads_on_and_finds_new_partitions(
+    spark: "SparkSession", target: Target, tmp_path: Path
+) -> None:
+    topic = make_topic(target.bootstrap)
+    produce(target.bootstrap, topic, range(5))
+    group = f"shown-{topic}"
+    pipeline = Pipeline(spark, target.bootstrap, tmp_path, subscribe=topic, **{"kafka.group.id": group})
+    query = pipeline.start(available_now=False)
+    try:
+        wait_until(lambda: pipeline.values == list(range(5)), query)
+        with Admin(bootstrap_servers=target.bootstrap) as admin:
+            admin.create_partitions({topic: 2})
+        produce(target.bootstrap, topic, range(5, 8), 1)
+        wait_until(lambda: pipeline.values == list(range(8)), query)
+        # Shown without waiting for the next batch, which may never come.
+        wait_until(lambda: list(lag_of(target.bootstrap, group).values()) == [0, 0], query)
+        with Producer(bootstrap_servers=target.bootstrap, transactional_id=topic) as producer:
+            producer.init_transactions()
+            for value, is_kept in ((8, True), (99, False)):
+                producer.begin_transaction()
+                producer.send(topic, str(value).encode(), partition=0)
+                producer.flush()
+                assert value not in pipeline.values, "nothing of an open transaction is shown"
+                _ = producer.commit_transaction() if is_kept else producer.abort_transaction()
+        produce(target.bootstrap, topic, [9])
+        wait_until(lambda: pipeline.values == list(range(10)), query)
+    finally:
+        query.stop()
+
+
+def test_the_first_batch_is_repeated_with_the_same_records_wherever_the_query_would_begin_now(
+    spark: "SparkSession", target: Target, tmp_path: Path
+) -> None:
+    """F1: Spark asks again where to begin when batch 0 was planned and not finished, and the answer has changed."""
+    topic = make_topic(target.bootstrap)
+    produce(target.bootstrap, topic, range(5))
+    pipeline = Pipeline(spark, target.bootstrap, tmp_path, subscribe=topic)
+    pipeline.fails_in = 0
+    with pytest.raises(PySparkException, match="the driver went away"):
+        pipeline.run()
+    assert pipeline.batches == [(0, [0, 1, 2, 3, 4])]
+    assert not list((pipeline.checkpoint / "commits").glob("[0-9]*")), "batch 0 was planned and not finished"
+    produce(target.bootstrap, topic, range(5, 9))
+    pipeline.fails_in = None
+    pipeline.run(startingOffsets="latest")
+    assert pipeline.batches[1:] == [(0, [0, 1, 2, 3, 4]), (1, [5, 6, 7, 8])]
+
+
+def test_a_query_that_failed_before_its_first_record_misses_none(
+    spark: "SparkSession", ottla: Target, tmp_path: Path
+) -> None:
+    """With startingOffsets=latest, the latest of the first start counts."""
+    topic = make_topic(ottla.bootstrap)
+    produce(ottla.bootstrap, topic, range(5))
+    pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=topic, startingOffsets="latest")
+    pipeline.fails_in = 0
+    with pytest.raises(PySparkException, match="the driver went away"):
+        pipeline.run()
+    produce(ottla.bootstrap, topic, range(5, 9))
+    pipeline.fails_in = None
+    pipeline.run()
+    assert pipeline.values == [5, 6, 7, 8]
+
+
+def test_records_that_are_gone_stop_the_query_unless_it_may_go_on(
+    spark: "SparkSession", ottla: Target, tmp_path: Path
+) -> None:
+    topic = make_topic(ottla.bootstrap)
+    produce(ottla.bootstrap, topic, range(5))
+    pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=topic)
+    pipeline.run()
+    produce(ottla.bootstrap, topic, range(5, 10))
+    with Admin(bootstrap_servers=ottla.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 8})
+    told = failure(pipeline.run)
+    assert told.startswith(f"data loss: offsets 5 to 7 of {topic}-0 are gone; the first there is 8.")
+    assert "failOnDataLoss" in told and "retention.ms" in told
+    pipeline.run(failOnDataLoss="false")
+    assert pipeline.values == [0, 1, 2, 3, 4, 8, 9]
+
+
+def test_a_topic_made_again_is_not_taken_for_the_old_one(spark: "SparkSession", target: Target, tmp_path: Path) -> None:
+    """Even when the new one has grown past the query's offset: its records are others."""
+    topic = make_topic(target.bootstrap)
+    produce(target.bootstrap, topic, range(3))
+    pipeline = Pipeline(spark, target.bootstrap, tmp_path, subscribe=topic)
+    pipeline.run()
+    with Admin(bootstrap_servers=target.bootstrap) as admin:
+        admin.delete_topics([topic])
+        told = failure(pipeline.run)
+        assert told.startswith(f"data loss: {topic}-0 is not there any more")
+        admin.create_topic(topic, partitions=1)
+    produce(target.bootstrap, topic, range(10, 20))
+    assert failure(pipeline.run).startswith(f"data loss: topic {topic} was deleted and made again")
+    pipeline.run(failOnDataLoss="false")
+    assert pipeline.values == [0, 1, 2, *range(10, 20)]
+
+
+def test_a_checkpoint_of_another_query_is_refused(spark: "SparkSession", ottla: Target, tmp_path: Path) -> None:
+    first, second = make_topic(ottla.bootstrap), make_topic(ottla.bootstrap)
+    produce(ottla.bootstrap, first, [1])
+    produce(ottla.bootstrap, second, [2])
+    pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=first)
+    pipeline.run()
+    told = failure(lambda: pipeline.run(subscribe=second))
+    assert told.startswith(f"the checkpoint is of a query that read {first}, and this one reads {second}.")
+    assert "checkpointLocation" in told
+    pipeline.run(subscribe=f"{first},{second}")
+    assert pipeline.values == [1, 2], "a topic may join"
+    told = failure(lambda: pipeline.run(subscribe=second))
+    assert f"offsets of {first}, which this query no longer reads" in told, "and leave, if that is said"
+    pipeline.run(subscribe=second, failOnDataLoss="false")
+
+
+def test_a_query_waits_for_enough_records_but_not_for_ever(
+    spark: "SparkSession", ottla: Target, tmp_path: Path
+) -> None:
+    topic = make_topic(ottla.bootstrap)
+    produce(ottla.bootstrap, topic, range(3))
+    pipeline = Pipeline(
+        spark, ottla.bootstrap, tmp_path, subscribe=topic, minOffsetsPerTrigger="10", maxTriggerDelay="3s"
+    )
+    query = pipeline.start(available_now=False)
+    try:
+        wait_until(lambda: pipeline.values == [0, 1, 2], query)  # the first batch waits for nobody
+        produce(ottla.bootstrap, topic, range(3, 5))
+        produce(ottla.bootstrap, topic, range(5, 15))
+        wait_until(lambda: pipeline.values == list(range(15)), query)
+        produce(ottla.bootstrap, topic, [15])
+        wait_until(lambda: pipeline.values == list(range(16)), query)  # the delay is over
+    finally:
+        query.stop()
+
+
+def test_a_query_outlives_a_broker_that_is_away_for_a_while(spark: "SparkSession", tmp_path: Path) -> None:
+    with Broker.embedded() as broker:
+        topic = make_topic(broker.bootstrap)
+        produce(broker.bootstrap, topic, range(5))
+        pipeline = Pipeline(spark, broker.bootstrap, tmp_path, subscribe=topic)
+        query = pipeline.start(available_now=False)
+        try:
+            wait_until(lambda: pipeline.values == list(range(5)), query)
+            broker.kill()
+            query.awaitTermination(3)
+            assert query.isActive
+            broker.restart()
+            produce(broker.bootstrap, topic, range(5, 9))
+            wait_until(lambda: pipeline.values == list(range(9)), query)
+        finally:
+            query.stop()
+
+
+def test_mistakes_are_told_when_the_query_starts(spark: "SparkSession", ottla: Target, tmp_path: Path) -> None:
+    topic = make_topic(ottla.bootstrap)
+    for options, told in (
+        ({"subscribe": topic + "x"}, f"there is no topic {topic}x"),
+        ({"subscribe": topic, "endingOffsets": "latest"}, "endingOffsets is not for streaming queries"),
+        ({"subscribe": topic, "startingOffsets": f'{{"{topic}": {{"0": 7}}}}'}, "which has offsets 0 to 0"),
+    ):
+        pipeline = Pipeline(spark, ottla.bootstrap, tmp_path / str(next(_numbers)), **options)
+        assert told in failure(pipeline.run)
