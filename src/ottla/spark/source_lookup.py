@@ -17,6 +17,9 @@ from ottla.spark.offsets import Found, Offsets
 from ottla.spark.source_options import Bound, SourceOptions
 from ottla.types import ZERO_UUID, TopicPartition
 
+NEWS_S = 5
+"""How long news of a topic may take to reach all brokers."""
+
 log = logging.getLogger("ottla.spark")
 
 
@@ -45,12 +48,18 @@ class Lookup:
 
     def found(self, *, must_exist: bool) -> Found:
         """Every partition that is subscribed to. With `must_exist` a topic that is not there is an error."""
-        partitions, topic_ids = self.partitions(must_exist=must_exist)
-        return Found(
-            earliest=self.offsets(dict.fromkeys(partitions, EARLIEST)),
-            latest=self.offsets(dict.fromkeys(partitions, LATEST)),
-            topic_ids=topic_ids,
-        )
+        deadline = monotonic() + NEWS_S
+        while True:
+            partitions, topic_ids = self.partitions(must_exist=must_exist)
+            try:
+                earliest = self.offsets(dict.fromkeys(partitions, EARLIEST))
+                return Found(earliest, self.offsets(dict.fromkeys(partitions, LATEST)), topic_ids)
+            except KafkaError as error:
+                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or monotonic() >= deadline:
+                    raise
+            # One broker knows of the topic, and its leader does not (yet, or any more).
+            self._topics = []
+            time.sleep(0.1)
 
     def partitions(self, *, must_exist: bool) -> tuple[list[TopicPartition], dict[str, str]]:
         """The partitions in order, and the ids of their topics."""

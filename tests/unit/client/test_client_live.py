@@ -132,7 +132,12 @@ def test_partitions_and_topics_made_since_the_last_look_have_offsets(admin: Admi
     with pytest.raises(KafkaError, match="UNKNOWN_TOPIC"):
         admin.list_offsets({TopicPartition(topic, 0): LATEST})
     admin.create_topic(topic, partitions=1)
-    assert admin.list_offsets({TopicPartition(topic, 0): LATEST})
+    for attempt in range(50):  # until the leader itself has heard of it
+        try:
+            assert admin.list_offsets({TopicPartition(topic, 0): LATEST})
+            break
+        except KafkaError as error:
+            assert error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and attempt < 49
 
 
 # Producer and consumer
