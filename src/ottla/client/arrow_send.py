@@ -11,6 +11,7 @@
 """
 
 import asyncio
+import sys
 import threading
 from array import array
 from collections.abc import Generator, Iterator
@@ -27,6 +28,11 @@ from ottla.types import TopicPartition
 if TYPE_CHECKING:
     from ottla.client.intake import Row
     from ottla.client.producer import AsyncProducer
+
+
+_EMPTY = bytearray()
+_ALONE = 2
+"""References to what one variable holds alone, as `sys.getrefcount` counts them."""
 
 
 class StoredRows(NamedTuple):
@@ -72,6 +78,15 @@ class ArrowBatch(ProducerBatch):
         if not self._is_sealed:
             self._seal(False)
         return [record[1:] for record in read_records(self._buffer)]
+
+    def give_up_buffer(self) -> bytearray | None:
+        """The bytes of a stored batch, to be written over; None where somebody may still look at them."""
+        buffer = self._buffer
+        self._buffer = _EMPTY
+        self.encoded = None
+        if self.outcome.error is not None or self._codec or sys.getrefcount(buffer) > _ALONE:
+            return None
+        return buffer
 
     def _seal(self, transactional: bool) -> None:
         self._is_sealed = True
@@ -244,6 +259,8 @@ class TableSending:
             self.topics.update(names)
             first_row += chunk.num_rows
         self._plans: list[_Plan] = []
+        self._spare: list[bytearray] = []
+        """Memory of batches that are stored. Fresh memory would cost as much as filling it does."""
         self.delivery = ArrowDelivery(table.num_rows)
         self.sent = 0
         """Rows that were handed over so far."""
@@ -313,16 +330,24 @@ class TableSending:
             while pending:
                 for slot in pending:
                     start = starts[slot]
-                    buffer, count, base, highest = rows.encode(order, start, ends[slot], bytes_max, HEADER_SIZE)
+                    spare = self._spare.pop() if self._spare else None
+                    buffer, count, base, highest = rows.encode(order, start, ends[slot], bytes_max, HEADER_SIZE, spare)
                     if codec:
                         with memoryview(buffer) as records:
                             buffer = bytearray(HEADER_SIZE) + compress(codec, records[HEADER_SIZE:], level)
                     batch = ArrowBatch(partitions[slot], buffer, codec, count, base, highest)
+                    del buffer, spare
+                    batch.outcome.add_callback(self._reuse, batch)
                     yield batch
                     self.delivery._parts.append(_Part(batch.outcome, count, order, start, first_row))
                     self.sent += count
                     starts[slot] += count
                 pending = [slot for slot in pending if starts[slot] < ends[slot]]
+
+    def _reuse(self, batch: ArrowBatch) -> None:
+        buffer = batch.give_up_buffer()
+        if buffer is not None:
+            self._spare.append(buffer)
 
     def explain(self, error: KafkaError) -> KafkaError:
         """The error of a table that stopped on its way."""

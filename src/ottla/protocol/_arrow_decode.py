@@ -18,7 +18,7 @@ from cython.cimports.cpython.mem import PyMem_RawFree, PyMem_RawMalloc
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.ottla.protocol._cursor import added, header_count, length, number, offset_delta, record_stop
 
-INTERFACE = 1
+INTERFACE = 2
 
 _RECORD_SIZE_MIN = cython.declare(cython.Py_ssize_t, 7)
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)

@@ -19,7 +19,7 @@ from cython.cimports.cpython.mem import PyMem_RawFree, PyMem_RawMalloc
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.ottla.protocol._cursor import number_size, put_number
 
-INTERFACE = 1
+INTERFACE = 2
 
 _RECORD_OVERHEAD = cython.declare(cython.longlong, 21)
 _HEADER_OVERHEAD = cython.declare(cython.longlong, 10)
@@ -490,6 +490,7 @@ class RowColumns:
         end: cython.Py_ssize_t,
         bytes_max: cython.longlong,
         space: cython.Py_ssize_t,
+        batch: bytearray | None = None,
     ) -> tuple:
         rows: cython.pointer(cython.int) = cython.NULL
         view: _View = None
@@ -515,7 +516,10 @@ class RowColumns:
                 break
             total += size
             stop += 1
-        batch = PyByteArray_FromStringAndSize(cython.NULL, space + total)
+        if batch is None:
+            batch = PyByteArray_FromStringAndSize(cython.NULL, space + total)
+        else:
+            PyByteArray_Resize(batch, space + total)
         first = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(batch))
         base = self.timestamp(start if rows is cython.NULL else rows[start])
         highest = base

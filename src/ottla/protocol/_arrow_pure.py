@@ -13,7 +13,7 @@ from ottla.protocol import _pure
 from ottla.protocol._pure import BytesLike
 from ottla.protocol._pure import encode_varint as varint
 
-INTERFACE = 1
+INTERFACE = 2
 """Moves with every change of a kernel's signature or meaning, so that a stale build is noticed."""
 
 RECORD_OVERHEAD = 21
@@ -475,17 +475,26 @@ class RowColumns:
         return ends
 
     def encode(
-        self, order: BytesLike | None, start: int, end: int, bytes_max: int, space: int
+        self,
+        order: BytesLike | None,
+        start: int,
+        end: int,
+        bytes_max: int,
+        space: int,
+        batch: bytearray | None = None,
     ) -> tuple[bytearray, int, int, int]:
         """Writes the rows `order[start:end]` as records, as many as fit into `bytes_max` bytes, but at least one.
 
         Without an order the rows are `start` to `end` themselves. Returns `space` bytes to be filled in, with the
         records behind them; how many there are; the first timestamp, from which the others count; the highest.
+        `batch`, where given, is written over: fresh memory costs as much as the writing.
         """
         if start < 0 or end <= start or end > self.count or space < 0:
             raise ValueError("there are no such rows")
         numbers: Sequence[int] = range(self.count) if order is None else _room(order, 4 * self.count).cast("i")
-        batch = bytearray(space)
+        if batch is None:
+            batch = bytearray()
+        batch[:] = bytes(space)
         base = highest = self._timestamp(numbers[start])
         total = count = 0
         for row in numbers[start:end]:
