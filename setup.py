@@ -18,7 +18,7 @@ else:
                 depends=["src/ottla/protocol/_cursor.pxd"],
                 **OPTIONS,
             )
-            for name in ("_kernels", "_arrow_decode", "_arrow_encode")
+            for name in ("_kernels", "_arrow_decode", "_arrow_encode", "_client_kernels")
         ],
         language_level=3,
     )

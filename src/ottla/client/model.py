@@ -1,10 +1,12 @@
 """What the clients hand out: nodes, topics, configs, offsets, records. Plain values. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ottla.errors import ErrorCode
+from ottla.protocol._speedups import find_compiled
 from ottla.protocol.record_batch import Record
 from ottla.types import Endpoint, TopicPartition, uuid_to_text
 
@@ -207,6 +209,15 @@ class ConsumerRecord(NamedTuple):
     headers: Headers
 
 
+def _placed(record_type: type, topic: str, partition: int, records: list[Record]) -> list[ConsumerRecord]:
+    """Each of the records with the place it came from. `protocol/_client_kernels.py` is the compiled twin."""
+    return [tuple.__new__(record_type, (topic, partition, *record)) for record in records]
+
+
+_kernels = find_compiled("ottla.protocol._client_kernels", 1)
+placed: Callable[[type, str, int, list[Record]], list[ConsumerRecord]] = _kernels.placed if _kernels else _placed
+
+
 class Records:
     """What one poll() brought: iterate for ConsumerRecords, or take each partition's list as it is.
 
@@ -226,9 +237,10 @@ class Records:
         return bool(self.by_partition)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        for (topic, partition), records in self.by_partition.items():
-            for record in records:
-                yield ConsumerRecord(topic, partition, *record)
+        return itertools.chain.from_iterable(
+            placed(ConsumerRecord, topic, partition, records)
+            for (topic, partition), records in self.by_partition.items()
+        )
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{partition}: {len(records)}" for partition, records in self.by_partition.items())
