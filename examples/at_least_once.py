@@ -6,8 +6,7 @@ python examples/at_least_once.py 127.0.0.1:9092 orders billing
 import sys
 from collections.abc import Callable
 
-from ottla import Consumer
-from ottla.client.model import ConsumerRecord
+from ottla import Consumer, ConsumerRecord
 
 
 def run(

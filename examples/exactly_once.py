@@ -8,8 +8,7 @@ python examples/exactly_once.py 127.0.0.1:9092 orders bills biller instance-1
 import sys
 from collections.abc import Callable
 
-from ottla import Consumer, Producer, TransactionAbortable
-from ottla.client.model import ConsumerRecord
+from ottla import Consumer, ConsumerRecord, Producer, TransactionAbortable
 
 
 def run(
@@ -18,12 +17,14 @@ def run(
     to: str,
     group: str,
     instance: str,
-    transform: Callable[[ConsumerRecord], bytes],
+    transform: Callable[[ConsumerRecord], bytes] = lambda record: record.value or b"",
     *,
     until_idle_ms: int = 0,
+    max_poll_records: int = 500,
 ) -> None:
     """Copies for ever, or until nothing has come for `until_idle_ms`. TransactionFatal: another has taken over."""
     reading = {"isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    reading["max.poll.records"] = max_poll_records  # of one transaction
     with (
         Producer(bootstrap_servers=bootstrap, transactional_id=f"{group}-{instance}") as producer,
         Consumer(reading, bootstrap_servers=bootstrap, group_id=group) as consumer,

@@ -7,19 +7,28 @@ import contextlib
 import sqlite3
 import sys
 
-from ottla import Consumer, DatabaseOffsetStore
-from ottla.types import TopicPartition
+from ottla import Consumer, DatabaseOffsetStore, GroupMirror, TopicPartition
 
 
-def run(bootstrap: str, topic: str, path: str, *, until_idle_ms: int = 0) -> None:
+def run(
+    bootstrap: str,
+    topic: str,
+    path: str,
+    *,
+    group: str = "biller",
+    until_idle_ms: int = 0,
+    max_poll_records: int = 500,
+) -> None:
     """Stores records for ever, or until nothing has come for `until_idle_ms`."""
     place = TopicPartition(topic, 0)
+    settings = {"auto.offset.reset": "earliest", "max.poll.records": max_poll_records}
     with (
         contextlib.closing(sqlite3.connect(path)) as connection,
-        Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
+        Consumer(settings, bootstrap_servers=bootstrap) as consumer,
     ):
         connection.execute("create table if not exists bills (id integer primary key, text text)")
-        store = DatabaseOffsetStore(connection, name="biller")
+        store = DatabaseOffsetStore(connection, name=group)
+        store.mirror = GroupMirror(consumer, group)  # nobody reads it back: `ottla group describe biller` shows the lag
         consumer.assign([place])
         for partition, offset in store.load([place]).items():
             consumer.seek(partition, offset)

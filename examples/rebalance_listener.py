@@ -5,9 +5,7 @@ python examples/rebalance_listener.py 127.0.0.1:9092 orders totals
 
 import sys
 
-from ottla import Consumer, RebalanceListener
-from ottla.client.group_model import CommittedOffset
-from ottla.types import TopicPartition
+from ottla import CommittedOffset, Consumer, RebalanceListener, TopicPartition
 
 
 class Totals(RebalanceListener):

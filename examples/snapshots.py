@@ -7,19 +7,31 @@ Needs the topics orders, totals, totals-offsets and totals-state with one partit
 
 import sys
 
-from ottla import Consumer, SnapshotStore
-from ottla.types import TopicPartition
-
-FULL_SNAPSHOT_EVERY = 100
+from ottla import Consumer, SnapshotStore, TopicPartition
 
 
-def run(bootstrap: str, source: str, to: str, *, until_idle_ms: int = 0) -> int:
+def run(
+    bootstrap: str,
+    source: str,
+    to: str,
+    *,
+    full_snapshot_every: int = 100,
+    until_idle_ms: int = 0,
+    max_poll_records: int = 500,
+) -> int:
     """Adds up the numbers in `source` and writes each sum to `to`; gives the last one."""
     place = TopicPartition(source, 0)
-    topics = {"incremental": (f"{to}-offsets", 0), "full": (f"{to}-state", 0)}
     with (
-        SnapshotStore.open(bootstrap_servers=bootstrap, transactional_id=to, **topics) as store,
-        Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
+        SnapshotStore.open(
+            bootstrap_servers=bootstrap,
+            transactional_id=to,
+            incremental=(f"{to}-offsets", 0),
+            full=(f"{to}-state", 0),
+            mirror_group=to,  # the lag shows there; nobody reads it back
+        ) as store,
+        Consumer(
+            bootstrap_servers=bootstrap, auto_offset_reset="earliest", max_poll_records=max_poll_records
+        ) as consumer,
     ):
         total = int(store.restored.state or b"0")
         consumer.assign([place])
@@ -41,7 +53,7 @@ def run(bootstrap: str, source: str, to: str, *, until_idle_ms: int = 0) -> int:
                 for each in sums:
                     store.producer.send(to, f"{each}", partition=0)
             since_full += len(sums)
-            if since_full >= FULL_SNAPSHOT_EVERY:
+            if since_full >= full_snapshot_every:
                 store.save_full(b"%d" % total)
                 since_full = 0
 

@@ -1,0 +1,89 @@
+"""Four ways to commit: by itself, after a batch, without waiting, partition by partition.
+
+python examples/commits.py automatic|after_a_batch|without_waiting|by_partition 127.0.0.1:9092 orders billing
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+
+from ottla import CommittedOffset, Consumer, ConsumerRecord, KafkaError, TopicPartition
+from ottla.client.model import Records
+
+BATCH = 200
+Process = Callable[[ConsumerRecord], None]
+
+
+@contextmanager
+def subscribed(bootstrap: str, topic: str, group: str, *, auto_commit: bool) -> Iterator[Consumer]:
+    settings = {"enable.auto.commit": auto_commit, "auto.commit.interval.ms": 1_000, "auto.offset.reset": "earliest"}
+    with Consumer(settings, bootstrap_servers=bootstrap, group_id=group) as consumer:
+        consumer.subscribe([topic])
+        yield consumer
+
+
+def polls(consumer: Consumer, until_idle_ms: int) -> Iterator[Records]:
+    """What poll() gives, for ever, or until nothing has come for `until_idle_ms`."""
+    while True:
+        records = consumer.poll(until_idle_ms or 60_000)
+        if not records and until_idle_ms and consumer.assignment():
+            return
+        yield records
+
+
+def automatic(bootstrap: str, topic: str, group: str, process: Process, *, until_idle_ms: int = 0) -> None:
+    """Every second in poll(), and in close(): whatever the poll() before gave out counts as processed."""
+    with subscribed(bootstrap, topic, group, auto_commit=True) as consumer:
+        for records in polls(consumer, until_idle_ms):
+            for record in records:
+                process(record)
+
+
+def after_a_batch(bootstrap: str, topic: str, group: str, process: Process, *, until_idle_ms: int = 0) -> None:
+    """Collects records, and commits when enough of them are processed. A crash repeats at most what was collected."""
+    with subscribed(bootstrap, topic, group, auto_commit=False) as consumer:
+        waiting: list[ConsumerRecord] = []
+        for records in polls(consumer, until_idle_ms):
+            waiting += records
+            if len(waiting) >= BATCH:
+                for record in waiting:
+                    process(record)
+                consumer.commit()  # waits, tries again where that may help, and raises what cannot be helped
+                waiting.clear()
+        for record in waiting:
+            process(record)
+        consumer.commit()
+
+
+def without_waiting(bootstrap: str, topic: str, group: str, process: Process, *, until_idle_ms: int = 0) -> list[str]:
+    """Goes on while a commit is on its way. A failure is told later and made good by the next; the last one waits."""
+    failures: list[str] = []
+
+    def note(offsets: dict[TopicPartition, CommittedOffset], error: KafkaError | None) -> None:
+        if error is not None:
+            failures.append(f"{len(offsets)} partitions: {error}")
+
+    with subscribed(bootstrap, topic, group, auto_commit=False) as consumer:
+        for records in polls(consumer, until_idle_ms):
+            for record in records:
+                process(record)
+            consumer.commit_async(callback=note)
+        consumer.commit()
+    return failures
+
+
+def by_partition(bootstrap: str, topic: str, group: str, process: Process, *, until_idle_ms: int = 0) -> None:
+    """Commits each partition as soon as its part is processed, so that a crash repeats the records of one only."""
+    with subscribed(bootstrap, topic, group, auto_commit=False) as consumer:
+        for records in polls(consumer, until_idle_ms):
+            for (name, partition), part in groupby(records, key=lambda record: (record.topic, record.partition)):
+                last = -1
+                for record in part:
+                    process(record)
+                    last = record.offset
+                consumer.commit({(name, partition): last + 1})  # the offset of the next record to read
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:5], process=lambda record: print(record.partition, record.offset))

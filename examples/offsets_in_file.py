@@ -1,0 +1,36 @@
+"""Offsets in a local file: what was processed is noted there, and the group shows the lag all the same.
+
+python examples/offsets_in_file.py 127.0.0.1:9092 orders billing positions.json
+"""
+
+import sys
+from collections.abc import Callable
+
+from ottla import Consumer, ConsumerRecord, FileOffsetStore, StoredOffsets
+
+
+def run(
+    bootstrap: str,
+    topic: str,
+    group: str,
+    path: str,
+    process: Callable[[ConsumerRecord], None],
+    *,
+    until_idle_ms: int = 0,
+) -> None:
+    """Processes records for ever, or until none has come for `until_idle_ms`. A crash repeats what was not noted."""
+    settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    with Consumer(settings, bootstrap_servers=bootstrap, group_id=group) as consumer:
+        offsets = StoredOffsets(consumer, FileOffsetStore(path))
+        consumer.subscribe([topic], listener=offsets)
+        while True:
+            records = consumer.poll(until_idle_ms or 60_000)
+            for record in records:
+                process(record)
+            offsets.save()  # written and synced; then committed to the group, where nobody reads it back
+            if not records and until_idle_ms and consumer.assignment():
+                return
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:5], process=lambda record: print(record.offset, record.value))

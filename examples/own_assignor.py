@@ -1,0 +1,65 @@
+"""An assignor of one's own: each member tells how much it can carry, and gets partitions in proportion.
+
+python examples/own_assignor.py 127.0.0.1:9092 orders billing 3
+python examples/own_assignor.py 127.0.0.1:9092 orders billing ottla.assignors.random:RandomAssignor
+
+Shipped, to use or to begin from: ottla.assignors.random, rack_by_user_data and broadcast.
+"""
+
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from ottla import Consumer, TopicPartition
+from ottla.assignors import Assignment, Assignor, ClusterMetadata, Subscription
+from ottla.assignors.base import subscribers_by_topic
+
+
+class WeightedAssignor(Assignor):
+    """A member's weight travels as the user data of its subscription; what it got comes back as that of its share."""
+
+    name = "weighted"
+
+    def __init__(self, weight: int = 1) -> None:
+        self.weight = weight
+        self.told = ""
+
+    def subscription(self, topics: list[str]) -> Subscription:
+        return Subscription(topics, user_data=b"%d" % self.weight)
+
+    def assign(self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
+        weights = {member: int(each.user_data or b"1") for member, each in subscriptions.items()}
+        shares: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
+        for topic, members in sorted(subscribers_by_topic(subscriptions).items()):
+            for partition in cluster.partitions_of(topic):
+                # Whoever would be the least loaded with one more.
+                least = min(members, key=lambda member: ((len(shares[member]) + 1) / weights[member], member))
+                shares[least].append(partition)
+        total = sum(map(len, shares.values()))
+        return {
+            member: Assignment(partitions, user_data=b"%d of %d" % (len(partitions), total))
+            for member, partitions in shares.items()
+        }
+
+    def on_assignment(self, assignment: Assignment, generation: int = -1) -> None:
+        self.told = (assignment.user_data or b"").decode()
+
+
+def run(bootstrap: str, topic: str, group: str, assignor: Any, stop: threading.Event, seen: dict[str, Any]) -> None:
+    """Reads until told to stop; `seen` shows what this member has. `assignor` is one, its class, or module:Class."""
+    with Consumer(
+        {"auto.offset.reset": "earliest", "heartbeat.interval.ms": 500},
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        partition_assignment_strategy=[assignor],
+    ) as consumer:
+        consumer.subscribe([topic])
+        while not stop.is_set():
+            consumer.poll(200)
+            seen["partitions"] = sorted(partition.partition for partition in consumer.assignment())
+
+
+if __name__ == "__main__":
+    chosen = WeightedAssignor(int(sys.argv[4])) if sys.argv[4].isdigit() else sys.argv[4]
+    run(*sys.argv[1:4], chosen, threading.Event(), {})
