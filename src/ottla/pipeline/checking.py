@@ -15,21 +15,14 @@ if TYPE_CHECKING:
 PLACE = re.compile(r"(?:; )?line (\d+),? pos (\d+)")
 
 
-def check(made: Pipeline, bootstrap: str | None, master: str | None) -> list[Problem]:
+def check(spark: "SparkSession", made: Pipeline, bootstrap: str | None) -> list[Problem]:
     """All the problems of schemas, SQL and sinks, and of topics where there are brokers to ask."""
-    from ottla.spark import session
-
     problems = check_topics(made, bootstrap) if bootstrap is not None else []
-    local = master if master is not None and master.startswith("local") else "local[1]"
-    spark = session(f"ottla-validate-{made.name}", master=local, conf={"spark.log.level": "OFF", **made.spark})
-    try:
-        frames = Frames(spark, made, bootstrap or "127.0.0.1:9092", stand_in=True)
-        for output in made.outputs.values():
-            problems += _check_output(frames, output)
-        for source in made.dead_letter_sources:
-            problems += _attempt(made, ("sources", source.name), lambda s=source: frames.bad_records(s))
-    finally:
-        spark.stop()
+    frames = Frames(spark, made, bootstrap or "127.0.0.1:9092", stand_in=True)
+    for output in made.outputs.values():
+        problems += _check_output(frames, output)
+    for source in made.dead_letter_sources:
+        problems += _attempt(made, ("sources", source.name), lambda s=source: frames.bad_records(s))
     return list(dict.fromkeys(problems))
 
 

@@ -8,7 +8,8 @@ from ottla.errors import ErrorCode
 
 OURS = re.compile(r"\b(ottla(?:\.\w+)+\.\w+): (.+?)(?=\n\S*\n|\nTraceback|\n\tat |\n *at |\n=== |\Z)", re.DOTALL)
 CODE = re.compile(r"^([A-Z][A-Z0-9_]+)\b")
-SPARKS_OWN = re.compile(r"\[([A-Z0-9_.]+)\] (.+?)(?= SQLSTATE: \w+|\n|\Z)", re.DOTALL)
+# Only looks ahead at the text: an error wraps another, and the inner one is found too.
+SPARKS_OWN = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (?=(.+?)(?: SQLSTATE: \w+|\n|\Z))", re.DOTALL)
 TRY_AGAIN = {"DatabaseUnavailable", "TransactionAbortable", "LostPart"}
 """Errors of ours that another attempt may not meet again."""
 WRAPPERS = {"STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "PYTHON_DATA_SOURCE_ERROR"}
@@ -59,7 +60,8 @@ def explain(text: str) -> Failure:
     for found in SPARKS_OWN.finditer(text):
         if found.group(1) not in WRAPPERS:
             return Failure(_one_line(found.group(2))[:500])
-    return Failure(_one_line(text.split("\n")[0])[:500] or "the driver failed without a word")
+    inner = text.partition("terminated with exception: ")[2] or text
+    return Failure(_one_line(inner.split("\n")[0])[:500] or "the driver failed without a word")
 
 
 def _is_curable(kind: str, told: str) -> bool:

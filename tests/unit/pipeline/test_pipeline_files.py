@@ -1,0 +1,211 @@
+"""A pipeline's file, YAML or Python: what it may say, and how mistakes in it are told."""
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from ottla.errors import OttlaError
+from ottla.pipeline.loading import load
+from ottla.pipeline.model import DatabaseSink, Pipeline, TopicSink
+from ottla.pipeline.problems import PipelineError
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "pipelines"
+GOOD = """
+    source: {topic: orders, schema: id bigint}
+    sql: select * from orders
+    sink: results
+"""
+
+
+def read(tmp_path: Path, text: str, changes: dict[str, str] | None = None, name: str = "shop.yaml") -> Pipeline:
+    path = tmp_path / name
+    path.write_text(dedent(text))
+    return load(path, changes)
+
+
+def problems(tmp_path: Path, text: str, **more: Any) -> list[str]:
+    with pytest.raises(PipelineError) as refused:
+        read(tmp_path, text, **more)
+    return [f"{str(p).removeprefix(str(tmp_path) + '/')} ({p.cure})" for p in refused.value.problems]
+
+
+def test_the_examples_are_read() -> None:
+    """F4: a pipeline is a small Python file or a few lines of YAML."""
+    revenue = load(EXAMPLES / "revenue.yaml")
+    assert revenue.name == "revenue" and revenue.topics_in == ["orders"]
+    assert revenue.topics_out == ["revenue", "orders.bad"]
+    assert revenue.sources["orders"].watermark == ("at", "10 seconds")
+    assert revenue.outputs["revenue"].trigger == "1 second"
+    big = load(EXAMPLES / "big_orders.py")
+    sink = big.outputs["big_orders"].sink
+    assert isinstance(sink, DatabaseSink) and sink.url == f"sqlite:///{EXAMPLES}/big_orders.db"
+    assert sink.upsert_keys == ("id",) and big.outputs["big_orders"].sources == ("orders", "prices")
+
+
+def test_a_few_lines_are_enough(tmp_path: Path) -> None:
+    made = read(tmp_path, GOOD)
+    output = made.outputs["shop"]
+    assert made.name == "shop" and output.guarantee == "exactly-once" and output.sink == TopicSink("results")
+    assert made.checkpoint == str(tmp_path / "checkpoints" / "shop"), "relative to the file"
+    assert made.sources["orders"].starting_offsets == "earliest"
+    assert made.group_of("shop") == "shop"
+
+
+def test_several_sources_tables_and_outputs(tmp_path: Path) -> None:
+    made = read(
+        tmp_path,
+        """
+        name: shop
+        sources:
+          orders: {topics: [orders-eu, orders-us], schema: id bigint}
+          payments: payments
+        tables:
+          items: items.json
+        outputs:
+          paid: {sql: select 1, sink: {topic: paid, key: [a, b]}}
+          table: {sql: select 1, sink: {url: 'postgresql://db/shop', table: t}, guarantee: at-least-once}
+        kafka: {client.id: shop, linger.ms: 5}
+        trigger: 500 ms
+        """,
+    )
+    assert made.sources["orders"].topics == ("orders-eu", "orders-us") and made.sources["payments"].schema is None
+    assert made.tables["items"].format == "json" and made.tables["items"].path == str(tmp_path / "items.json")
+    paid, table = made.outputs["paid"], made.outputs["table"]
+    assert isinstance(paid.sink, TopicSink) and paid.sink.key == ("a", "b") and paid.trigger == "500 milliseconds"
+    assert (paid.guarantee, table.guarantee) == ("exactly-once", "at-least-once")
+    assert made.group_of("paid") == "shop.paid" and made.kafka["linger.ms"] == "5"
+
+
+def test_every_mistake_has_its_line_and_its_cure(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path,
+        """\
+        source:
+          topc: orders
+          schema: id bigint
+          on_bad_record: dead_letter
+        sql: select 1
+        sink: {topic: results, kee: id}
+        guarantee: exactly once
+        trigger: soon
+        outptus: {}
+        """,
+    )
+    assert found == [
+        "shop.yaml:9: outptus: there is no such key (Did you mean outputs?)",
+        "shop.yaml:2: source.topc: there is no such key (Did you mean topic?)",
+        "shop.yaml:1: source: names no topic, or in two ways (Give exactly one of topic, topics and pattern.)",
+        "shop.yaml:4: source.on_bad_record: is dead_letter (Did you mean dead-letter?)",
+        "shop.yaml:7: guarantee: is exactly once (Did you mean exactly-once?)",
+        "shop.yaml:6: sink.kee: there is no such key (Did you mean key?)",
+        "shop.yaml:8: trigger: 'soon' is not a length of time (Write a number and a unit, as 5 seconds.)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "shop.yaml: the file is empty"),
+        ("source: [", "shop.yaml:1: this is not YAML"),
+        ("source: a\nsource: b\n", "shop.yaml:2: source: is written twice (Keep one of them.)"),
+        ("sql: select 1\nsink: t\n", "there is no source (Name a topic"),
+        ("source: orders\nsink: t\n", "there is no sql (Say what to compute"),
+        ("source: orders\nsql: select 1\n", "sink: there is no sink (Name a topic or a table"),
+        ("source: or ders\nsql: select 1\nsink: t\n", "'or ders' cannot be a topic's name"),
+        ("source: orders\nsources: {a: b}\nsql: select 1\nsink: t\n", "source and sources exclude each other"),
+        (GOOD + "    output_mode: update\n", "a topic cannot take output mode update (Use append"),
+        (GOOD.replace("sink: results", "sink: {url: 'sqlite:///a.db'}"), "sink: has no table"),
+        (GOOD.replace("sink: results", "sink: {url: 'sqlte:///a.db', table: t}"), "Did you mean sqlite?"),
+        (
+            GOOD.replace("sink: results", "sink: {url: 'sqlite:///a.db', table: t}") + "    master: spark://h:7077\n",
+            "SQLite is a file of one machine",
+        ),
+        (
+            GOOD.replace("sink: results", "sink: {url: 'sqlite:///a.db', table: t}") + "    output_mode: update\n",
+            "update needs to know which rows to replace (Add upsert_keys",
+        ),
+        (
+            GOOD.replace("id bigint}", "id bigint, options: {maxOffsetPerTrigger: 5}}"),
+            "Did you mean maxOffsetsPerTrigger?",
+        ),
+        (
+            GOOD + "    kafka: {linger.mss: 5}\n",
+            "shop.yaml:5: kafka.linger.mss: no client has such a setting (Did you mean",
+        ),
+        (GOOD.replace("id bigint}", "id bigint, watermark: at soon}"), "'soon' is not a length of time"),
+        (GOOD.replace("id bigint}", "id bigint, on_bad_record: dead-letter}"), "dead-letter needs a topic"),
+        ("source: {topic: orders, metadata: true}\nsql: select 1\nsink: t\n", "has no meaning without schema"),
+        ("source: orders\nsql: select 1\nsink: t\nname: 'a b'\n", "'a b' cannot be a pipeline's name"),
+        ("source: orders\nsql: {a: b}\nsink: t\n", "sql: is a set of keys, and must be text"),
+        ("- a\n- b\n", "is a list, and must be keys with values"),
+    ],
+)
+def test_a_mistake_is_told_with_its_cure(tmp_path: Path, text: str, told: str) -> None:
+    assert any(told in problem for problem in problems(tmp_path, text)), problems(tmp_path, text)
+
+
+def test_values_can_be_changed_from_outside(tmp_path: Path) -> None:
+    changes = {
+        "source.starting_offsets": "latest",
+        "source.options.maxOffsetsPerTrigger": "10",
+        "kafka.client.id": "other",
+        "checkpoint": "/elsewhere",
+    }
+    made = read(tmp_path, GOOD, changes)
+    source = made.sources["orders"]
+    assert source.starting_offsets == "latest" and source.options == {"maxOffsetsPerTrigger": "10"}
+    assert made.kafka == {"client.id": "other"} and made.checkpoint == "/elsewhere"
+    assert "there is no such key" in problems(tmp_path, GOOD, changes={"source.nope": "1"})[0]
+    assert "sink has no keys" in problems(tmp_path, GOOD, changes={"sink.topic": "x"})[0]
+
+
+TWO = """
+    from ottla.pipeline import database, pipeline, topic
+
+    ORDERS = topic("orders", schema="id bigint, item string")
+
+    @pipeline(source=ORDERS, sink=topic("items", key="item"))
+    def items(orders):
+        return orders.select("item")
+
+    @pipeline(sources={"orders": ORDERS, "paid": topic("paid")}, sink=database("sqlite:///a.db", "t"), checkpoint="cp")
+    def matched(orders, paid):
+        return orders
+"""
+
+
+def test_several_functions_of_a_file_are_outputs_of_one_pipeline(tmp_path: Path) -> None:
+    made = read(tmp_path, TWO, name="shop.py")
+    assert made.name == "shop" and list(made.outputs) == ["items", "matched"]
+    assert made.outputs["items"].sources == ("orders",) and made.outputs["matched"].sources == ("orders", "paid")
+    assert made.checkpoint == str(tmp_path / "cp")
+    function = made.outputs["items"].function
+    assert function is not None and function.__name__ == "items"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("def items(orders)", "def items()", "shop.py:6: items: cannot be called with one DataFrame"),
+        ("def matched(orders, paid)", "def matched(orders)", "matched: cannot be called with orders, paid"),
+        ('key="item"', 'kee="item"', "shop.py:6: outputs.items.sink.kee: there is no such key (Did you mean key?)"),
+        ("return orders.select", "retrun orders.select", "shop.py:8: this is not Python"),
+        ("ORDERS = topic", "ORDERS = tpic", "shop.py:4: NameError: name 'tpic' is not defined"),
+        ('"paid": topic("paid")', '"orders": topic("paid")', "another function has a source of this name that differs"),
+    ],
+)
+def test_a_mistake_in_python_has_its_line(tmp_path: Path, before: str, after: str, told: str) -> None:
+    assert before in TWO
+    found = problems(tmp_path, TWO.replace(before, after), name="shop.py")
+    assert any(told in problem for problem in found), found
+
+
+def test_a_file_without_a_pipeline_is_refused(tmp_path: Path) -> None:
+    assert "no function has the decorator" in problems(tmp_path, "x = 1\n", name="shop.py")[0]
+    with pytest.raises(OttlaError, match="there is no file"):
+        load(tmp_path / "none.yaml")
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(OttlaError, match="neither YAML nor Python"):
+        load(tmp_path / "a.txt")

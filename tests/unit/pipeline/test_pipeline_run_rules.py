@@ -1,0 +1,180 @@
+"""Rules around a run: what a failure means, when to start again, who may run, what a report of Spark's says."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.pipeline.failures import Failure, explain, failure_of
+from ottla.pipeline.lag import lag_between
+from ottla.pipeline.loading import load
+from ottla.pipeline.model import Pipeline
+from ottla.pipeline.problems import PipelineError, Problem
+from ottla.pipeline.progress import batch_of, positions_in
+from ottla.pipeline.restarts import Restarts
+from ottla.pipeline.state import AlreadyRunning, QueryState, RunState, StateDirectory, local_path, recall, remember
+from ottla.types import TopicPartition
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = tmp_path / "shop.yaml"
+    path.write_text("source: orders\nsql: select 1\nsink: t\n")
+    return load(path)
+
+
+def test_waits_double_and_a_batch_makes_them_short_again() -> None:
+    restarts = Restarts(max_in_a_row=8)
+    gone = Failure("gone")
+    assert [restarts.delay_after(gone) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert restarts.delay_after(gone) is None and restarts.total == 8
+    restarts.on_batch()
+    assert restarts.delay_after(gone) == 1
+    assert restarts.delay_after(Failure("a mistake", curable=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "curable"),
+    [
+        (
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed: Traceback\n"
+            "ottla.spark.database_connections.DatabaseUnavailable: cannot connect to x. Is it up?\n SQLSTATE: 38000\n"
+            "=== Streaming Query ===\nId: 1",
+            "cannot connect to x. Is it up?",
+            True,
+        ),
+        (
+            "x ottla.errors.OttlaError: table t has no column a. Add it. SQLSTATE: 38000",
+            "table t has no column a. Add it.",
+            False,
+        ),
+        ("x ottla.spark.sink_errors.NotOwner: Another driver has it.", "Another driver has it.", False),
+        (
+            "x ottla.spark.explaining.ExplainedError: REQUEST_TIMED_OUT: no answer (brokers: b). Is it on?\n\tat org",
+            "REQUEST_TIMED_OUT: no answer (brokers: b). Is it on?",
+            True,
+        ),
+        ("x ottla.errors.KafkaError: TOPIC_AUTHORIZATION_FAILED: orders", "TOPIC_AUTHORIZATION_FAILED: orders", False),
+        (
+            "[STREAM_FAILED] Q terminated: Job aborted: [USER_RAISED_EXCEPTION] bad record in orders-0 at "
+            "offset 5: no SQLSTATE: P0001",
+            "bad record in orders-0 at offset 5: no",
+            False,
+        ),
+        ("[STREAM_FAILED] Q terminated: [TASK_LOST] it went away. SQLSTATE: X\n\tat y", "it went away.", True),
+        (
+            "requirement failed: sink does not support Update mode. SQLSTATE: XXKST",
+            "sink does not support Update mode.",
+            False,
+        ),
+        ("something odd\nand more", "something odd", True),
+    ],
+)
+def test_a_failure_is_told_in_a_line_and_known_to_be_curable_or_not(text: str, cause: str, curable: bool) -> None:
+    assert explain(text) == Failure(cause, explain(text).cure, curable)
+
+
+def test_mistakes_of_the_user_are_not_tried_again() -> None:
+    error = PipelineError([Problem("a.yaml", 3, "sql", "no such column", "Mend it.")])
+    assert failure_of(error) == Failure("a.yaml:3: sql: no such column", "Mend it.", curable=False)
+    analysis = type("AnalysisException", (Exception,), {})
+    assert not failure_of(analysis("[UNRESOLVED_COLUMN] A column cannot be resolved. SQLSTATE: 42703")).curable
+
+
+def test_a_report_of_spark_becomes_a_batch() -> None:
+    report = {
+        "batchId": 7,
+        "timestamp": "2026-11-15T12:00:00.500Z",
+        "numInputRows": 100,
+        "durationMs": {"addBatch": 900, "triggerExecution": 1500},
+        "eventTime": {"watermark": "2026-11-15T11:59:00.000Z"},
+        "observedMetrics": {"ottla_out": {"rows": 12}, "ottla_bad_orders": {"rows": 3}, "ottla_bad_paid": {"rows": 0}},
+        "sources": [
+            {"endOffset": '{"orders": {"0": 60, "1": 40}, "@group": "g"}'},
+            {"endOffset": {"paid": {"0": 5}, "@ids": {"paid": "x"}}},
+        ],
+        "stateOperators": [{"numRowsTotal": 4}, {"numRowsTotal": 2}],
+    }
+    batch = batch_of("revenue", report)
+    assert (batch.rows_in, batch.rows_out, batch.bad) == (100, 12, {"orders": 3})
+    assert batch.positions == {"orders": {"0": 60, "1": 40}, "paid": {"0": 5}}
+    assert batch.ended_ms == 1_794_744_002_000 and batch.state_rows == 6
+    assert positions_in(['{"a": {"0": 1}, "@group": "g"}', "-", '{"b": {"2": 3}}']) == {"a": {"0": 1}, "b": {"2": 3}}
+
+
+def test_lag_is_what_lies_between_positions_and_ends() -> None:
+    ends = {TopicPartition("a", 0): 10, TopicPartition("a", 1): 4, TopicPartition("b", 0): 9}
+    assert lag_between({"a": {"0": 7}}, ends) == 7, "a partition without a position is behind by all it has"
+    assert lag_between({"a": {"0": 12, "1": 4}}, ends) == 0
+    assert lag_between({"c": {}}, ends) is None
+
+
+def test_only_one_run_holds_the_lock_and_the_other_is_told_who(made: Pipeline) -> None:
+    state = StateDirectory(made)
+    assert not state.is_locked()
+    with state.lock(made.name):
+        assert state.is_locked()
+        with (
+            pytest.raises(AlreadyRunning, match=f"pipeline shop is running already: process {os.getpid()}"),
+            state.lock("shop"),
+        ):
+            pass
+    assert not state.is_locked()
+
+
+def test_a_driver_that_outlives_its_run_still_holds_the_lock(made: Pipeline) -> None:
+    state = StateDirectory(made)
+    with state.lock(made.name) as descriptor:
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=(descriptor,)
+        )
+    try:
+        assert state.is_locked()
+    finally:
+        child.communicate()
+    assert not state.is_locked()
+
+
+def test_what_a_run_writes_is_read_back_whole(made: Pipeline) -> None:
+    state = StateDirectory(made)
+    assert state.read() is None
+    run = RunState(
+        "shop", made.file, 1, "here", "b:1", {"shop": "exactly-once"}, 5, queries={"shop": QueryState(batch_id=3)}
+    )
+    state.write(run)
+    assert state.read() == run
+    document = json.loads(state.run_file.read_text()) | {"from a later version": 1}
+    state.run_file.write_text(json.dumps(document))
+    assert state.read() == run
+    state.run_file.write_text("{half")
+    assert state.read() is None
+
+
+def test_a_pipeline_is_found_by_its_name(made: Pipeline) -> None:
+    assert recall("shop") is None
+    remember(made)
+    assert recall("shop") == Path(made.file).absolute()
+
+
+def test_checkpoints_elsewhere_have_their_state_at_home(made: Pipeline, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    assert local_path("s3://bucket/x") is None and local_path("file:///a%20b") == Path("/a b")
+    far = StateDirectory(replace(made, checkpoint="hdfs://host/x"))
+    assert far.path.is_relative_to(tmp_path / "state")
+
+
+def test_nothing_of_spark_is_imported_by_reading_a_pipeline(made: Pipeline) -> None:
+    """`ottla pipeline --help` and mistakes in YAML must not cost a second."""
+    code = (
+        "import sys; from pathlib import Path; from ottla.pipeline.loading import load;"
+        f"load(Path({made.file!r})); import ottla.pipeline.supervisor, ottla.pipeline.status;"
+        "sys.exit(any(name in sys.modules for name in ('pyspark', 'pyarrow', 'pandas')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert multiprocessing.active_children() == []
