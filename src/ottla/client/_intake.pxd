@@ -16,6 +16,10 @@ cdef class BatchOutcome:
     cdef object _parts
     cdef object _callbacks
 
+    cdef _add_callback(self, callback, tuple arguments)
+    cdef _error_of(self, Py_ssize_t index)
+    cdef _call_back(self)
+
 
 @cython.final
 @cython.freelist(256)

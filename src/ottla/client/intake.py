@@ -93,12 +93,22 @@ class BatchOutcome:
         return first.find(index) if index < middle else second.find(index - middle)
 
     def error_of(self, index: int) -> KafkaError | None:
-        if self._record_errors:
+        """Why the record in this place failed; None if it was stored or is still under way."""
+        return self._error_of(index)
+
+    def _error_of(self, index: int) -> KafkaError | None:
+        if self._parts is not None:
+            outcome, place = self.find(index)
+            return outcome.error_of(place)
+        if self._record_errors is not None:
             return self._record_errors.get(index, self.error)
         return self.error
 
     def add_callback(self, callback: Callable[..., Any], *arguments: Any) -> None:
         """Calls back once when the batch is done, at once if it is."""
+        self._add_callback(callback, arguments)
+
+    def _add_callback(self, callback: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self._callbacks.append((callback, arguments))
         # The other thread may have completed between our look and our append: then whoever takes the
         # callback off the list calls it, and nobody else does.
@@ -153,12 +163,11 @@ class Delivery:
 
     def exception(self) -> KafkaError | None:
         """Why the record failed; None if it was stored or is still under way."""
-        outcome, index = self._outcome.find(self._index)
-        return outcome.error_of(index)
+        return self._outcome._error_of(self._index)
 
     def add_done_callback(self, callback: Callable[["Delivery"], Any]) -> None:
         """Calls `callback(delivery)` when the record is stored or failed, on the client's own thread."""
-        self._outcome.add_callback(callback, self)
+        self._outcome._add_callback(callback, (self,))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if not self._outcome.is_done:
