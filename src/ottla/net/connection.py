@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self, cast
 
 import ottla
 from ottla.errors import ErrorCode, KafkaError
+from ottla.net.spare_buffers import SpareBuffers
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.framing import decode_response, encode_request, encode_request_parts
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -17,6 +18,9 @@ from ottla.types import Endpoint
 
 RECEIVE_BUFFER_BYTES = 64 * 1024
 RESPONSE_BYTES_MAX = 1 << 30
+SPARE_FRAMES = 4
+"""One being received, two whose records wait to be read, one being read."""
+SPARE_FRAME_BYTES = 16 * 1024 * 1024
 GREETING_BYTES_MAX = 1 << 20
 """An ApiVersions answer is a few hundred bytes; something far larger means the peer speaks another protocol."""
 
@@ -76,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_bytes_max = GREETING_BYTES_MAX
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._buffered = 0
+        self._spares = SpareBuffers(SPARE_FRAMES, SPARE_FRAME_BYTES)
         self._frame: memoryview | None = None  # a frame larger than what has arrived is received in place
         self._frame_filled = 0
 
@@ -244,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             start += 4
             if end - start < length:
-                self._frame, self._frame_filled = memoryview(bytearray(length)), end - start
+                self._frame, self._frame_filled = self._spares.view(length), end - start
                 self._frame[: end - start] = self._buffer[start:end]
                 start = end
                 break

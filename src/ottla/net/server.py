@@ -7,43 +7,14 @@ What happens on a connection is in server_connection.py. Neither knows what a fr
 import asyncio
 import logging
 import socket
-from collections import deque
-from sys import getrefcount
 from typing import Any
 
 from ottla.net.server_connection import RECEIVE_BUFFER_BYTES, Connection, Disconnect, Handle, Limits
+from ottla.net.spare_buffers import SpareBuffers
 
 __all__ = ["Connection", "Disconnect", "Handle", "Limits", "Server"]
 
 log = logging.getLogger("ottla.net")
-
-SPARE_BUFFERS = 8
-SPARE_BUFFER_BYTES = 2 * 1024 * 1024
-
-
-class SpareBuffers:
-    """Memory of large frames that were dealt with, for the next ones: fresh memory has to be cleared first."""
-
-    def __init__(self) -> None:
-        self._buffers: deque[bytearray] = deque(maxlen=SPARE_BUFFERS)
-
-    def take(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes with anything in it."""
-        for index in range(len(self._buffers)):
-            buffer = self._buffers[index]
-            # Unused is what only the deque, this variable and getrefcount's argument refer to: a view of a frame
-            # that somebody kept is one more.
-            if size <= len(buffer) <= 4 * size and getrefcount(buffer) <= 3:
-                del self._buffers[index]
-                return buffer
-        return bytearray(size)
-
-    def give(self, buffer: bytearray) -> None:
-        if len(buffer) <= SPARE_BUFFER_BYTES:
-            self._buffers.append(buffer)
-
-    def clear(self) -> None:
-        self._buffers.clear()
 
 
 class Server:

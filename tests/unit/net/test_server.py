@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from ottla.net.server import Connection, Disconnect, Limits, Server, SpareBuffers
+from ottla.net.server import Connection, Disconnect, Limits, Server
 from ottla.net.server_connection import RECEIVE_BUFFER_BYTES
+from ottla.net.spare_buffers import SpareBuffers
 from ottla.testing.sim_loop import SimLoop
 from ottla.testing.sim_network import SimNetwork
 
@@ -135,6 +136,23 @@ def test_the_memory_of_large_frames_is_used_again_once_nobody_looks_at_it() -> N
     assert id(spares.take(90_000)) != identity
     view.release()
     assert id(spares.take(90_000)) == identity
+
+
+def test_a_view_comes_back_when_the_last_slice_of_it_is_gone() -> None:
+    spares = SpareBuffers(count=2)
+    view = spares.view(100_000)
+    view[:4] = b"mine"
+    kept = view[2:4]
+    del view
+    others = [spares.view(100_000) for _ in range(3)]
+    for other in others:
+        other[:] = bytes(100_000)
+    assert bytes(kept) == b"ne", "nobody else writes where somebody still looks"
+    memory = others[-1].obj
+    identity = id(memory)
+    del memory, other, others, kept
+    found = [spares.view(90_000) for _ in range(2)]
+    assert identity in [id(view.obj) for view in found] and {view.nbytes for view in found} == {90_000}
 
 
 def test_large_frames_in_a_row_need_no_new_memory(run: Run) -> None:
