@@ -1,0 +1,71 @@
+"""What docs/arrow.md shows runs as it is shown, and examples/arrow.py does what it says."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ottla import Admin, Broker, Consumer, Producer
+from ottla.testing.crashing import load_example
+
+ROOT = Path(__file__).parents[3]
+IDLE_MS = 700
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Any]:
+    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as running:
+        yield running
+
+
+def read(bootstrap: str, topic: str, rows: int) -> dict[bytes, list[bytes]]:
+    """The values of each key."""
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        found: list[Any] = []
+        while len(found) < rows:
+            batch = consumer.poll_arrow(10_000)
+            assert batch.num_rows, f"only {len(found)} of {rows} rows came"
+            found += batch.to_pylist()
+    values: dict[bytes, list[bytes]] = {}
+    for row in found:
+        values.setdefault(row["key"], []).append(row["value"])
+    return values
+
+
+def test_every_piece_of_code_in_the_page_runs(broker: Any) -> None:
+    page = (ROOT / "docs" / "arrow.md").read_text()
+    pieces = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(pieces) >= 6
+    shown: dict[str, Any] = {}
+    for piece in pieces:
+        exec(compile(piece.replace("127.0.0.1:9092", broker.bootstrap), "docs/arrow.md", "exec"), shown)
+    assert shown["batch"].column("key").to_pylist() == [b"ann", b"bob", b"ann"]
+    assert sum(part.rows for part in shown["stored"].values()) == 3
+    assert shown["amounts"].to_pylist() == [12, 30, 8]
+    assert shown["by_customer"].to_dict() == {b"ann": 20, b"bob": 30}
+    assert shown["latest"].rows() == [(b"ann", 2), (b"bob", 1)]
+    assert read(broker.bootstrap, "sums", 3) == {b"ann": [b"20"], b"bob": [b"30"], b"eve": [b"0"]}
+    assert read(broker.bootstrap, "orders-copy", 3) == {b"ann": [b"12", b"8"], b"bob": [b"30"]}
+
+
+def test_the_example_sums_what_each_customer_ordered(broker: Any, topic: str) -> None:
+    source, target = f"{topic}-orders", f"{topic}-sums"
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic(source, partitions=2)
+        admin.create_topic(target)
+    customers = ["ann", "bob", "eve"]
+    orders = pa.table({"key": [customers[i % 3] for i in range(300)], "value": [str(i) for i in range(300)]})
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        producer.send_arrow(orders, source).result(30)
+    run = load_example(ROOT / "examples" / "arrow.py").run
+    arguments = (broker.bootstrap, source, target, f"{topic}-group")
+    assert run(*arguments, until_idle_ms=IDLE_MS) == 300
+    assert run(*arguments, until_idle_ms=IDLE_MS) == 0, "what was committed does not come again"
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        rows = admin.count_records([target])[target]
+    sums = {key: sum(map(int, values)) for key, values in read(broker.bootstrap, target, rows).items()}
+    assert sums == {name.encode(): sum(range(i, 300, 3)) for i, name in enumerate(customers)}
