@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import assignors, brokers, clients, groups, kernels, memory, startup, throughput, transactions, wire
+from bench import arrow, assignors, brokers, clients, groups, kernels, memory, startup, throughput, transactions, wire
 from bench.results import Results, machine
 
 SUITES = (
@@ -27,11 +27,17 @@ SUITES = (
     "startup",
     "kernels",
     "clients",
+    "arrow",
     "assignors",
     "memory",
 )
 
-OWN: dict[str, Callable[..., None]] = {"clients": clients.run, "assignors": assignors.run, "memory": memory.run}
+OWN: dict[str, Callable[..., None]] = {
+    "clients": clients.run,
+    "arrow": arrow.run,
+    "assignors": assignors.run,
+    "memory": memory.run,
+}
 """Suites that bring what they are measured against."""
 
 
