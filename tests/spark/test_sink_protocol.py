@@ -167,7 +167,7 @@ def test_a_part_that_cannot_be_had_again_stops_the_query(stage: SinkStage) -> No
     with Admin(bootstrap_servers=stage.bootstrap) as admin:
         admin.abort_prepared(plan.commit[1].prepared(stage.names))
     run = stage.start()
-    with pytest.raises(LostPart, match="gave other rows: 1 rows of 5 bytes .* instead of 3 rows of 15 bytes"):
+    with pytest.raises(LostPart, match=r"gave other rows: 1 rows of 5 bytes .* instead of 3 rows of 15 bytes"):
         run.write(0, 1, ["other"])
     assert not any(value == "other" for value in stage.read("read_committed"))
 
@@ -203,7 +203,7 @@ def test_a_checkpoint_older_than_the_sink_is_refused(stage: SinkStage) -> None:
     for batch in range(3):
         run.commit(batch, *three_parts(run, batch))
     restored = stage.start()
-    with pytest.raises(NotOwner, match="the checkpoint is older than the sink: this is batch 1, and .* batch 2"):
+    with pytest.raises(NotOwner, match=r"the checkpoint is older than the sink: this is batch 1, and .* batch 2"):
         restored.write(1, 0, ["would be lost"])
 
 

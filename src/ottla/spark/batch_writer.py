@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.errors import KafkaError
 from ottla.spark.ledger import Names
-from ottla.spark.sink import SinkMessage, batch_of, refuse_speculation
+from ottla.spark.sink import SinkMessage, batch_of, refuse_speculation, silent_tasks
 from ottla.spark.sink_clients import clients, run
-from ottla.spark.sink_driver import driver
+from ottla.spark.sink_driver import Batch, driver
 from ottla.spark.sink_errors import LostPart, SinkError
 from ottla.spark.sink_options import SinkOptions
 from ottla.spark.sink_rows import used_columns
@@ -67,11 +67,19 @@ class BatchWriter(DataSourceArrowWriter):
             run(self._end(told, commit=True))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        told = self._told(messages)
-        if self._is_named and told:
-            run(driver(self._options, self._sink).abort(batch_of(told, 0)))
-        elif told:
-            run(self._end(told, commit=False))
+        told, silent = self._told(messages), silent_tasks(messages)
+        if self._options.delivery != "exactly-once":
+            return
+        if self._is_named:
+            batch = batch_of(told, 0) if told else Batch(self._job, self._run, 0, (), 0, 0, is_job=True)
+            run(driver(self._options, self._sink).abort(batch, silent))
+        else:
+            run(self._drop(told, silent))
+
+    async def _drop(self, told: Sequence[SinkMessage], silent: Sequence[int]) -> None:
+        await self._end(told, commit=False)
+        names, owned = Names(self._sink), clients(self._options)
+        await asyncio.gather(*(owned.fence(names, task) for task in silent))
 
     def _told(self, messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
         if self._options.delivery != "exactly-once":

@@ -90,7 +90,12 @@ class StreamSink(DataSourceStreamArrowWriter):
         told = [message for message in messages if isinstance(message, SinkMessage)]
         if self._options.delivery != "exactly-once" or not told:
             return  # without a message nobody knows the query; the next start aborts what is open
-        run(driver(self._options, told[0].place.sink).abort(batch_of(told, batchId)))
+        run(driver(self._options, told[0].place.sink).abort(batch_of(told, batchId), silent_tasks(messages)))
+
+
+def silent_tasks(messages: Sequence[WriterCommitMessage | None]) -> list[int]:
+    """The tasks that returned no message; Spark keeps a place for each."""
+    return [task for task, message in enumerate(messages) if message is None]
 
 
 def refuse_speculation(context: "TaskContext", delivery: str) -> None:

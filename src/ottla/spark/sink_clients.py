@@ -118,6 +118,12 @@ class Clients:
             if error.retriable:
                 raise
 
+    async def fence(self, names: Names, task: int) -> None:
+        """Ends what a task that did not answer has open, and shuts it out should it still run."""
+        settings = {**self.options.client_settings(AdminConfig), "transactional.id": names.task(task)}
+        async with AsyncProducer(settings) as producer:
+            await producer.init_transactions(timeout_ms=PATIENCE_MS)
+
     async def abort_leftovers(self, names: Names, keep: set[int]) -> list[str]:
         """Aborts what earlier attempts left open in this sink's name, but for the tasks to keep."""
         open_ones = await self.admin.list_transactions(states=["Ongoing"])

@@ -32,7 +32,7 @@ from ottla.spark.decisions import (
 from ottla.spark.ledger import Ledger, Names, is_in
 from ottla.spark.sink_clients import PATIENCE_MS, Clients, clients, driver_producer
 from ottla.spark.sink_errors import LostPart
-from ottla.spark.sink_failpoints import reach
+from ottla.spark.sink_failpoints import is_set, reach
 from ottla.spark.sink_options import SinkOptions
 
 log = logging.getLogger("ottla.spark")
@@ -91,8 +91,11 @@ class Driver:
             raise
         reach("after-commit")
 
-    async def abort(self, batch: Batch) -> None:
-        """Drops a batch that was not decided. After a decision there is nothing to drop."""
+    async def abort(self, batch: Batch, silent: Sequence[int] = ()) -> None:
+        """Drops a batch that was not decided. After a decision there is nothing to drop.
+
+        `silent` are the tasks that returned nothing: they failed, or were killed, or still run.
+        """
         state = await self._clients.read_state(self._names)
         if is_decided(state, batch.query, batch.batch):
             log.info("sink %s: batch %d is decided, so it is not aborted", self._names.sink, batch.batch)
@@ -100,6 +103,7 @@ class Driver:
         await _all(self._clients.abort_part(self._names, part) for part in batch.parts)
         if state.decision is None or state.decision.owner.run == batch.run:
             # Tasks that died left their transactions open, and with two-phase commit no timeout ends those.
+            await _all(self._clients.fence(self._names, task) for task in silent)
             await self._clients.abort_leftovers(self._names, set())
 
     async def close(self) -> None:
@@ -208,7 +212,7 @@ class Driver:
         )
 
     async def _commit_parts(self, decision: Decision, parts: Sequence[Part]) -> None:
-        if os.environ.get("OTTLA_FAILPOINT"):
+        if is_set():
             for part in parts:  # one after the other, so that a test can stop between two
                 await self._commit_part(decision, part)
                 reach("between-commits")

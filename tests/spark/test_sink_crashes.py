@@ -1,0 +1,168 @@
+"""R9: Spark drivers, executors and tasks are killed in the middle, and the output equals the input, exactly once (F2).
+
+One chain of crashes each: a driver is killed at one place after the other, always started again on the same
+checkpoint, so that every start has to mend what the one before it left.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla import Broker
+from ottla.client.blocking import Admin, Consumer, Producer
+from ottla.testing.oracle import Target
+from ottla.testing.spark_driver import Driver, start
+from ottla.types import TopicPartition
+
+PARTITIONS = 2
+PLACES = ["before-decision", "after-decision", "between-commits", "after-commit"]
+
+
+@pytest.fixture(scope="module")
+def two_phase() -> Iterator[Target]:
+    with Broker.embedded(settings={"transaction.two.phase.commit.enable": True}) as running:
+        yield Target("two-phase", running.bootstrap, running.pid)
+
+
+class Story:
+    """One query from one topic to another, and the drivers that run it."""
+
+    def __init__(self, bootstrap: str, name: str, directory: Path, *, query: str = "copy", **task: Any) -> None:
+        self.bootstrap, self.directory = bootstrap, directory
+        self.input, self.output = f"{name}-in", f"{name}-out"
+        self.task = {
+            "bootstrap": bootstrap,
+            "input": self.input,
+            "output": self.output,
+            "checkpoint": str(directory / "checkpoint"),
+            "query": query,
+            "rows_per_batch": 40,
+            "conf": {
+                "spark.sql.shuffle.partitions": "2",
+                "spark.driver.memory": "700m",
+                "spark.executor.memory": "512m",
+                "spark.local.dir": str(directory / "local"),
+                "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            },
+            **task,
+        }
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            admin.create_topic(self.input, partitions=PARTITIONS)
+            admin.create_topic(self.output, partitions=PARTITIONS)
+
+    def produce(self, values: list[str]) -> None:
+        with Producer(bootstrap_servers=self.bootstrap) as producer:
+            for number, value in enumerate(values):
+                producer.send(self.input, value, partition=number % PARTITIONS)
+            producer.flush()
+
+    def start(self, failpoint: str = "") -> Driver:
+        return start(self.task, failpoint)
+
+    def kill_at(self, place: str) -> None:
+        """Starts the driver and kills it when it has come to this place."""
+        reached = self.directory / place
+        driver = self.start(f"{place}:stop:{reached}")
+        try:
+            driver.wait_for(reached)
+        finally:
+            driver.kill()
+
+    def written(self) -> list[str]:
+        """What a reader of committed records finds, sorted."""
+        partitions = [TopicPartition(self.output, index) for index in range(PARTITIONS)]
+        settings = {"bootstrap.servers": self.bootstrap, "isolation.level": "read_committed"}
+        with Consumer(settings) as consumer, Admin(bootstrap_servers=self.bootstrap) as admin:
+            assert not admin.list_transactions(states=["Ongoing"]), "nothing stays open"
+            consumer.assign(partitions)
+            consumer.seek_to_beginning()
+            ends = consumer.end_offsets(partitions)
+            found = []
+            while any(consumer.position(partition) < end for partition, end in ends.items()):
+                found += [record.value.decode() for record in consumer.poll(1000)]
+        return sorted(found)
+
+
+NUMBERS = [f"{number:03}" for number in range(200)]
+
+
+def orders() -> tuple[list[str], list[str]]:
+    """Orders in time, and the totals of their windows that a batch query would give: the last one stays open."""
+    told, totals = [], {}
+    for number in range(200):
+        at = 1_700_000_000 + number // 2
+        told.append(json.dumps({"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)), "amount": number}))
+        start = at - at % 10
+        count, amount = totals.get(start, (0, 0))
+        totals[start] = (count + 1, amount + number)
+    told.append(json.dumps({"at": "2030-01-01T00:00:00Z", "amount": 0}))
+    answer = [
+        json.dumps({"start": start, "orders": count, "amount": amount}, separators=(",", ":"))
+        for start, (count, amount) in totals.items()
+    ]
+    return told, sorted(answer)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_windowed_aggregation_through_four_crashes_equals_the_batch_answer(
+    two_phase: Target, topic: str, tmp_path: Path
+) -> None:
+    story = Story(two_phase.bootstrap, topic, tmp_path, query="windows")
+    told, answer = orders()
+    story.produce(told)
+    for place in PLACES:
+        story.kill_at(place)
+    story.start().wait()
+    assert story.written() == answer
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+@pytest.mark.timeout(400)
+def test_a_copy_whose_commits_die_four_times_is_exact_on_apache_kafka(
+    kafka: Target, topic: str, tmp_path: Path
+) -> None:
+    """F5. The process that commits is killed at each place, Spark calls abort(), and the query is started again."""
+    story = Story(kafka.bootstrap, topic, tmp_path, restarts=len(PLACES))
+    story.produce(NUMBERS)
+    story.start(",".join(f"{place}:kill:{tmp_path / place}" for place in PLACES)).wait(300)
+    assert all((tmp_path / place).exists() for place in PLACES)
+    assert story.written() == NUMBERS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_tasks_that_fail_or_die_after_they_prepared_are_run_again(
+    two_phase: Target, topic: str, tmp_path: Path
+) -> None:
+    story = Story(two_phase.bootstrap, topic, tmp_path, master="local[2,4]")
+    story.produce(NUMBERS)
+    failed, killed = tmp_path / "failed", tmp_path / "killed"
+    story.start(f"after-prepare:fail:{failed},after-prepare:kill:{killed}").wait()
+    assert failed.exists() and killed.exists()
+    assert story.written() == NUMBERS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_executor_that_is_lost_takes_nothing_with_it(two_phase: Target, topic: str, tmp_path: Path) -> None:
+    story = Story(two_phase.bootstrap, topic, tmp_path, master="local-cluster[2,1,512]")
+    story.produce(NUMBERS)
+    reached = tmp_path / "reached"
+    driver = story.start(f"after-prepare:stop:{reached}")
+    try:
+        driver.wait_for(reached)
+        executors = driver.executors()
+        assert executors
+        os.kill(executors[0], signal.SIGKILL)
+        driver.wait()
+    finally:
+        driver.kill()
+    assert story.written() == NUMBERS

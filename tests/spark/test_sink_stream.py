@@ -1,0 +1,263 @@
+"""The sink in Spark itself: streams and batch writes, each guarantee with a crash in between, mistakes explained."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ottla import Broker
+from ottla.client.blocking import Admin, Consumer
+from ottla.client.model import ConsumerRecord
+from ottla.testing.oracle import Target
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ottla.broker.embedded import EmbeddedBroker
+
+PARTITIONS = 2
+NUMBERS = [f"{number:03}" for number in range(60)]
+
+
+@pytest.fixture(scope="module")
+def two_phase() -> "Iterator[EmbeddedBroker]":
+    settings = {"transaction.two.phase.commit.enable": True, "auto.create.topics.enable": False}
+    with Broker.embedded(settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def out(two_phase: "EmbeddedBroker", topic: str) -> str:
+    with Admin(bootstrap_servers=two_phase.bootstrap) as admin:
+        admin.create_topic(topic, partitions=PARTITIONS)
+    return topic
+
+
+def read(bootstrap: str, topic: str) -> list[ConsumerRecord]:
+    partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
+    with Consumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(partitions)
+        found: list[ConsumerRecord] = []
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            found += consumer.poll(1000)
+    return found
+
+
+def values(bootstrap: str, topic: str) -> list[str]:
+    return sorted((record.value or b"").decode() for record in read(bootstrap, topic))
+
+
+class Lines:
+    """A directory of text files that Spark reads as a stream, so many files a batch."""
+
+    def __init__(self, spark: "SparkSession", directory: Path) -> None:
+        self.spark, self.directory = spark, directory
+        (directory / "in").mkdir()
+
+    def add(self, name: str, lines: list[str]) -> None:
+        (self.directory / "in" / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+
+    def write(self, bootstrap: str, topic: str, expect_failure: bool = False, **options: str) -> str:
+        """Runs the stream to its end; gives the error's text where it fails."""
+        lines = self.spark.readStream.option("maxFilesPerTrigger", 2).text(str(self.directory / "in"))
+        writer = lines.writeStream.format("ottla").trigger(availableNow=True)
+        for name, value in {"kafka.bootstrap.servers": bootstrap, "topic": topic, **options}.items():
+            writer = writer.option(name, value)
+        query = writer.option("checkpointLocation", str(self.directory / "checkpoint")).start()
+        try:
+            query.awaitTermination(100)
+        except Exception as error:
+            if not expect_failure:
+                raise
+            return str(error)
+        assert not expect_failure
+        return ""
+
+
+@pytest.fixture
+def lines(spark: "SparkSession", tmp_path: Path) -> Lines:
+    made = Lines(spark, tmp_path)
+    for start in range(0, len(NUMBERS), 15):
+        made.add(f"{start:03}", NUMBERS[start : start + 15])
+    return made
+
+
+def test_a_stream_is_written_and_goes_on_where_it_was(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
+    """F2: one run, then another on the same checkpoint."""
+    lines.write(two_phase.bootstrap, out)
+    assert values(two_phase.bootstrap, out) == NUMBERS
+    lines.add("more", ["more"])
+    lines.write(two_phase.bootstrap, out)
+    assert values(two_phase.bootstrap, out) == sorted([*NUMBERS, "more"])
+
+
+@pytest.mark.oracle
+def test_a_stream_is_written_to_apache_kafka(lines: Lines, kafka: Target, topic: str) -> None:
+    """F5."""
+    with Admin(bootstrap_servers=kafka.bootstrap) as admin:
+        admin.create_topic(topic, partitions=PARTITIONS)
+    lines.write(kafka.bootstrap, topic)
+    assert values(kafka.bootstrap, topic) == NUMBERS
+
+
+def test_a_sink_that_belongs_to_another_checkpoint_is_refused(
+    lines: Lines, two_phase: "EmbeddedBroker", out: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lines.write(two_phase.bootstrap, out, sinkName=out)
+    others = Lines(lines.spark, tmp_path_factory.mktemp("other"))
+    others.add("a", ["lost without a word, if this were let through"])
+    error = others.write(two_phase.bootstrap, out, expect_failure=True, sinkName=out)
+    assert "this sink belongs to another query" in error and "Give this query a sinkName of its own" in error
+
+
+def test_speculation_is_refused_with_its_reason(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
+    lines.spark.sparkContext.setLocalProperty("spark.speculation", "true")
+    try:
+        error = lines.write(two_phase.bootstrap, out, expect_failure=True)
+    finally:
+        lines.spark.sparkContext.setLocalProperty("spark.speculation", None)  # type: ignore[arg-type]
+    assert "delivery=exactly-once does not work with spark.speculation=true" in error
+    assert "Set spark.speculation=false, or delivery=at-least-once" in error
+
+
+def test_a_missing_topic_stops_the_query_with_its_name(lines: Lines, two_phase: "EmbeddedBroker", topic: str) -> None:
+    error = lines.write(two_phase.bootstrap, topic, expect_failure=True, **{"kafka.max.block.ms": "1000"})
+    assert topic in error and "Create the topic" in error
+
+
+# --- the three guarantees, each with a crash in between (D1) --------------------------------------------------
+
+
+def test_at_least_once_may_double_and_never_loses(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
+    """D1: the rows are in the topic before Spark notes the batch; without the note they are written again."""
+    lines.write(two_phase.bootstrap, out, delivery="at-least-once")
+    assert values(two_phase.bootstrap, out) == NUMBERS
+    forget_commits(lines.directory / "checkpoint")
+    lines.write(two_phase.bootstrap, out, delivery="at-least-once")
+    assert values(two_phase.bootstrap, out) == sorted(NUMBERS + NUMBERS[30:])
+
+
+def test_at_most_once_may_lose_and_never_doubles(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
+    """D1: the same crash, and the batch is not written again; one that never got further than its note is lost."""
+    lines.write(two_phase.bootstrap, out, delivery="at-most-once")
+    assert values(two_phase.bootstrap, out) == NUMBERS
+    forget_commits(lines.directory / "checkpoint")
+    lines.write(two_phase.bootstrap, out, delivery="at-most-once")
+    assert values(two_phase.bootstrap, out) == NUMBERS
+
+
+def test_exactly_once_neither_loses_nor_doubles(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
+    """D1: the same crash again."""
+    lines.write(two_phase.bootstrap, out)
+    forget_commits(lines.directory / "checkpoint")
+    lines.write(two_phase.bootstrap, out)
+    assert values(two_phase.bootstrap, out) == NUMBERS
+
+
+def forget_commits(checkpoint: Path) -> None:
+    """As if the driver had died after the sink committed the last batch and before Spark noted it."""
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    for name in (f"{last}", f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+# --- batch writes ---------------------------------------------------------------------------------------------
+
+
+def frame(spark: "SparkSession", count: int = 20) -> "DataFrame":
+    return spark.range(0, count, 1, 2).selectExpr("CAST(id AS STRING) AS key", "CONCAT('row-', id) AS value")
+
+
+def save(rows: "DataFrame", bootstrap: str, mode: str = "append", **options: str) -> None:
+    writer = rows.write.format("ottla").mode(mode)
+    for name, value in {"kafka.bootstrap.servers": bootstrap, **options}.items():
+        writer = writer.option(name, value)
+    writer.save()
+
+
+def test_a_frame_is_written_with_all_its_columns(spark: "SparkSession", two_phase: "EmbeddedBroker", out: str) -> None:
+    rows = spark.range(4).selectExpr(
+        "CASE WHEN id = 0 THEN NULL ELSE CAST(id AS STRING) END AS key",
+        "CASE WHEN id = 1 THEN NULL ELSE CAST(CONCAT('v', id) AS BINARY) END AS value",
+        f"'{out}' AS topic",
+        "CAST(id % 2 AS INT) AS partition",
+        "array(struct('n' AS key, CAST(id AS STRING) AS text)) AS h",
+        "TIMESTAMP '2026-11-15 12:00:00' + make_interval(0, 0, 0, 0, 0, 0, id) AS timestamp",
+        "id AS offset",
+    ).selectExpr(
+        "key", "value", "topic", "partition", "timestamp", "offset",
+        "transform(h, x -> struct(x.key AS key, CAST(x.text AS BINARY) AS value)) AS headers",
+    )  # fmt: skip
+    save(rows, two_phase.bootstrap, includeTimestamp="true")
+    found = sorted(read(two_phase.bootstrap, out), key=lambda record: record.timestamp)
+    assert [record.key for record in found] == [None, b"1", b"2", b"3"]
+    assert [record.value for record in found] == [b"v0", None, b"v2", b"v3"]
+    assert [record.partition for record in found] == [0, 1, 0, 1]
+    assert [record.headers for record in found] == [(("n", str(n).encode()),) for n in range(4)]
+    assert [record.timestamp for record in found] == [1_794_744_000_000 + 1000 * n for n in range(4)]
+
+
+def test_a_frame_is_written_whole_or_not_at_all(spark: "SparkSession", two_phase: "EmbeddedBroker", out: str) -> None:
+    from pyspark.sql import functions as F
+
+    poisoned = frame(spark).withColumn(
+        "value", F.when(F.col("key") == "19", F.raise_error(F.lit("poison"))).otherwise(F.col("value"))
+    )
+    for options in ({}, {"sinkName": f"{out}-named"}):
+        with pytest.raises(Exception, match="poison"):
+            save(poisoned, two_phase.bootstrap, topic=out, **options)
+        assert values(two_phase.bootstrap, out) == []
+        until_nothing_is_open(two_phase.bootstrap)
+    save(frame(spark), two_phase.bootstrap, topic=out)
+    assert len(values(two_phase.bootstrap, out)) == 20
+
+
+def until_nothing_is_open(bootstrap: str) -> None:
+    """A task that Spark kills may take a moment to go."""
+    deadline = time.monotonic() + 20
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        while admin.list_transactions(states=["Ongoing"]):
+            assert time.monotonic() < deadline, admin.list_transactions(states=["Ongoing"])
+            time.sleep(0.1)
+
+
+def test_a_job_with_a_name_is_written_once_however_often_it_is_run(
+    spark: "SparkSession", two_phase: "EmbeddedBroker", out: str
+) -> None:
+    for _ in range(2):
+        save(frame(spark), two_phase.bootstrap, topic=out, sinkName=f"{out}-daily", jobId="2026-11-15")
+        assert len(values(two_phase.bootstrap, out)) == 20
+    save(frame(spark), two_phase.bootstrap, topic=out, sinkName=f"{out}-daily", jobId="2026-11-16")
+    assert len(values(two_phase.bootstrap, out)) == 40
+
+
+def test_a_frame_may_be_written_at_least_once(spark: "SparkSession", two_phase: "EmbeddedBroker", out: str) -> None:
+    save(frame(spark), two_phase.bootstrap, topic=out, delivery="at-least-once")
+    assert len(values(two_phase.bootstrap, out)) == 20
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        (["CAST(id AS INT) AS value"], {"topic": "t"}, "column value is of type int, and a record's value is string"),
+        (["'a' AS value"], {}, "no topic is named"),
+        (["'a' AS value"], {"topic": "t", "linger": "5"}, "Unknown option linger"),
+        (["'a' AS value", "CAST(NULL AS STRING) AS topic"], {}, "row 0 of this task has no topic"),
+    ],
+    ids=["type", "topic", "option", "null topic"],
+)
+def test_a_mistake_is_explained(
+    spark: "SparkSession", two_phase: "EmbeddedBroker", columns: list[str], options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(Exception, match=words):
+        save(spark.range(1).selectExpr(*columns), two_phase.bootstrap, **options)
+
+
+def test_a_topic_cannot_be_overwritten(spark: "SparkSession", two_phase: "EmbeddedBroker", out: str) -> None:
+    with pytest.raises(Exception, match=r"a topic cannot be overwritten\. Write with mode\('append'\)"):
+        save(frame(spark), two_phase.bootstrap, mode="overwrite", topic=out)

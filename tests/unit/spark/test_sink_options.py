@@ -1,0 +1,82 @@
+"""The sink's options: what is taken, what is refused, and with which words."""
+
+import pytest
+
+from ottla.spark.sink_errors import SinkError
+from ottla.spark.sink_options import SinkOptions
+
+SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+
+
+def parse(streaming: bool = True, **options: str) -> SinkOptions:
+    return SinkOptions.parse({**SERVERS, **options}, streaming)
+
+
+def test_it_is_exactly_once_unless_told_otherwise() -> None:
+    """D1."""
+    options = parse(topic="orders")
+    assert (options.delivery, options.two_phase_commit, options.topic) == ("exactly-once", "auto", "orders")
+    assert options.include_headers and not options.include_timestamp and options.sink_name is None
+
+
+def test_spark_hands_names_over_in_small_letters() -> None:
+    options = SinkOptions.parse(
+        {
+            "kafka.bootstrap.servers": "a:1",
+            "sinkname": "s",
+            "includeheaders": "false",
+            "checkpointlocation": "/x",
+            "twophasecommit": "required",
+        },
+        True,
+    )
+    assert options.sink_name == "s" and not options.include_headers and options.two_phase_commit == "required"
+
+
+def test_settings_of_the_producer_are_passed_on() -> None:
+    options = SinkOptions.parse({**SERVERS, "kafka.compression.type": "zstd", "kafka.linger.ms": "20"}, True)
+    assert options.kafka == {"bootstrap.servers": "127.0.0.1:9092", "compression.type": "zstd", "linger.ms": "20"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"topics": "a"}, "Unknown option topics. Did you mean topic?"),
+        ({"delivry": "exactly-once"}, "Unknown option delivry. Did you mean delivery?"),
+        ({"linger.ms": "5"}, "Unknown option linger.ms. Did you mean kafka.linger.ms?"),
+        ({"subscribe": "a"}, "Option subscribe belongs to the source. A sink takes topic."),
+        ({"startingOffsets": "earliest"}, "Option startingOffsets belongs to the source. Leave it out."),
+        ({"delivery": "exactly_once"}, "Option delivery is 'exactly_once'. Did you mean exactly-once?"),
+        ({"delivery": "x"}, "Option delivery is 'x'. Write one of: exactly-once, at-least-once, at-most-once."),
+        ({"includeHeaders": "yes"}, "Option includeHeaders is 'yes'. Write true or false."),
+        ({"topic": " "}, "Option topic is empty."),
+        ({"sinkName": "a b"}, "Option sinkName is 'a b'. Use up to 200 letters"),
+        ({"jobId": "1"}, "Option jobId names one batch write among those of a sink. A stream has batch ids of its own"),
+        ({"kafka.transactional.id": "x"}, "Option kafka.transactional.id cannot be set. The sink names"),
+        ({"kafka.enable.idempotence": "false"}, "Option kafka.enable.idempotence cannot be set. It is always on."),
+        ({"kafka.key.serializer": "x"}, "Option kafka.key.serializer cannot be set. Keys are bytes or text"),
+        ({"kafka.linger": "1"}, "Unknown setting linger. Did you mean linger.ms?"),
+        ({"kafka.linger.ms": "soon"}, "Invalid value soon for configuration linger.ms"),
+        (
+            {"delivery": "at-least-once", "kafka.transaction.timeout.ms": "9"},
+            "Option kafka.transaction.timeout.ms has no meaning with delivery=at-least-once",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_cure(options: dict[str, str], words: str) -> None:
+    with pytest.raises(SinkError) as refused:
+        parse(**options)
+    assert words in str(refused.value)
+
+
+def test_the_brokers_must_be_named() -> None:
+    with pytest.raises(SinkError, match=r"Option kafka\.bootstrap.servers is missing"):
+        SinkOptions.parse({"topic": "a"}, True)
+
+
+def test_at_most_once_is_for_streams_and_a_job_for_batches() -> None:
+    with pytest.raises(SinkError, match="at-most-once is for streams"):
+        parse(False, delivery="at-most-once")
+    with pytest.raises(SinkError, match="Set sinkName too"):
+        parse(False, jobId="2026-11-15")
+    assert parse(False, jobId="2026-11-15", sinkName="daily").job_id == "2026-11-15"
