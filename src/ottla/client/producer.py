@@ -21,6 +21,9 @@ from ottla.protocol.record_batch import HEADER_SIZE
 ARROW_PAUSE_BYTES = 1 << 20
 """send_arrow() lets others on its loop run after so much work."""
 
+STICKY_BYTES = 65_536
+"""What a partition gets of records without a key before another has its turn; a batch may take several turns."""
+
 
 class AsyncProducer(AsyncTransactional):
     """Sends records, in batches and with retries. Idempotent unless told otherwise: no loss, no doubles, in order.
@@ -67,7 +70,9 @@ class AsyncProducer(AsyncTransactional):
         self._network.add(self._sender)
         if self.config.transactional_id is not None:
             self._set_up_transactions()
-        self._sticky = StickyPartitioner(self.config.batch_size, self._network.random.choice, self._writable)
+        self._sticky = StickyPartitioner(
+            min(self.config.batch_size, STICKY_BYTES), self._network.random.choice, self._writable
+        )
         self._record_bytes_max = self.config.max_request_size - HEADER_SIZE
         self._flushing = 0
         self._waiting_for_room = 0

@@ -74,7 +74,7 @@ class ProducerConfig(ClientConfig):
         "delivery.timeout.ms", 120_000, "After this time a record has been stored or has failed.", at_least=0
     )
     linger_ms: int = setting("linger.ms", 5, "How long a batch waits for company.", at_least=0)
-    batch_size: int = setting("batch.size", 65_536, "A batch of this many bytes waits no longer.", at_least=0)
+    batch_size: int = setting("batch.size", 262_144, "A batch of this many bytes waits no longer.", at_least=0)
     compression_type: str = setting(
         "compression.type", "none", "How batches are compressed.", choices=("none", "gzip", "snappy", "lz4", "zstd")
     )
