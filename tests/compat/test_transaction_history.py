@@ -1,4 +1,5 @@
-"""R2: random transactions of librdkafka clients while the broker is killed and frozen; the history has no anomaly.
+"""R2: random transactions while the broker is killed and frozen, of librdkafka clients and of our own; the history has
+no anomaly.
 
 Small in a test run; OTTLA_HISTORY_S=120 for a longer look.
 """
@@ -12,7 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ottla import Broker
+import pytest
+
+from ottla import Broker, Consumer, ErrorCode, KafkaError, Producer, TransactionAbortable
 from ottla.testing.history import FAILED, OK, UNKNOWN, Transaction, anomalies
 from ottla.testing.raw import RawConnection
 from ottla.testing.raw_transactions import RawTransactions
@@ -107,6 +110,62 @@ class Worker(threading.Thread):
                         raise
 
 
+class OwnWorker(Worker):
+    """The same with our own client."""
+
+    def run(self) -> None:
+        quick = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50}
+        settings = {"bootstrap.servers": self.bootstrap, **quick}
+        with Consumer(settings, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", p) for p in range(PARTITIONS)])
+            while not self.ending.is_set():
+                try:
+                    self._own_instance(consumer, settings)
+                except KafkaError:
+                    time.sleep(0.05)
+
+    def _own_instance(self, consumer: Consumer, settings: dict[str, Any]) -> None:
+        """A producer until it meets an error that it cannot get over."""
+        own = {"transactional.id": f"worker-{self.number}", "transaction.timeout.ms": 5_000, "linger.ms": 1}
+        own |= {"delivery.timeout.ms": 5_000, "request.timeout.ms": 3_000, "max.block.ms": 10_000}
+        producer = Producer(settings | own)
+        try:
+            producer.init_transactions()
+            while not self.ending.is_set():
+                transaction = Transaction(self.number)
+                self.history.append(transaction)
+                try:
+                    self._own_transaction(producer, consumer, transaction)
+                except TransactionAbortable:
+                    producer.abort_transaction()
+                    transaction.outcome = FAILED
+        finally:
+            producer.close(timeout_ms=0)  # as a crash would
+
+    def _own_transaction(self, producer: Producer, consumer: Consumer, transaction: Transaction) -> None:
+        producer.begin_transaction()
+        for _ in range(self.random.randint(1, 4)):
+            if self.random.random() < 0.6:
+                partition, value = self.random.randrange(PARTITIONS), next(self.values)
+                transaction.sent.append((partition, value))
+                producer.send("t", b"%d" % value, partition=partition)
+            else:
+                for record in consumer.poll(20, max_records=20):
+                    transaction.polled.append(((record.partition, record.offset), int(record.value or b"")))
+        if self.random.random() < 0.2:
+            producer.abort_transaction()
+            transaction.outcome = FAILED
+            return
+        for attempt in range(5):
+            try:
+                producer.commit_transaction()
+                transaction.outcome = OK
+                return
+            except KafkaError as error:
+                if error.code != ErrorCode.REQUEST_TIMED_OUT or attempt == 4:
+                    raise
+
+
 def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
     """What is in the topic when nothing is open any more."""
     from confluent_kafka import Consumer, TopicPartition
@@ -143,7 +202,8 @@ def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
-def test_no_anomaly_through_kills_and_pauses(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Worker, OwnWorker], ids=["librdkafka", "own client"])
+def test_no_anomaly_through_kills_and_pauses(tmp_path: Path, kind: type[Worker]) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     chance = random.Random(11)
@@ -153,7 +213,7 @@ def test_no_anomaly_through_kills_and_pauses(tmp_path: Path) -> None:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(30)
         values = itertools.count(1)
-        workers = [Worker(i, broker.bootstrap, values, history, ending) for i in range(WORKERS)]
+        workers = [kind(i, broker.bootstrap, values, history, ending) for i in range(WORKERS)]
         for worker in workers:
             worker.start()
         until = time.monotonic() + SECONDS

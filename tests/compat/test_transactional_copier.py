@@ -1,4 +1,4 @@
-"""R1: the transactional copier with real processes and real kills, librdkafka against one broker.
+"""R1: the transactional copier with real processes and real kills, on librdkafka and on our own client.
 
 Small in a test run; OTTLA_COPIES=100000 OTTLA_BOUNCES=20 for the size of the recipe. The output equals the input as
 a set, nothing is doubled, order is kept, and a reader that ran all the time saw the same.
@@ -34,7 +34,8 @@ SETTINGS = {
 class Copiers:
     """The copying processes, started again when they were killed."""
 
-    def __init__(self, bootstrap: str, partitions: int, in_group: bool) -> None:
+    def __init__(self, module: str, bootstrap: str, partitions: int, in_group: bool) -> None:
+        self.module = module
         self.bootstrap = bootstrap
         count = 3 if in_group else partitions
         self._assigned = ["group" if in_group else str(i) for i in range(count)]
@@ -43,9 +44,7 @@ class Copiers:
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         words = [self.bootstrap, "input", "output", "copiers", str(number), self._assigned[number], str(SIZE), "0.1"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        return subprocess.Popen(
-            [sys.executable, "-m", "ottla.testing.copier_process", *words], env=environment, stderr=subprocess.DEVNULL
-        )
+        return subprocess.Popen([sys.executable, "-m", self.module, *words], env=environment, stderr=subprocess.DEVNULL)
 
     def bounce(self, number: int, *, hard: bool) -> None:
         process = self.processes[number]
@@ -128,6 +127,9 @@ def fill(bootstrap: str, partitions: int) -> dict[int, list[bytes]]:
 
 
 @pytest.mark.parametrize(
+    "module", ["ottla.testing.copier_process", "ottla.testing.own_copier_process"], ids=["librdkafka", "own client"]
+)
+@pytest.mark.parametrize(
     ("bounced", "hard", "partitions", "in_group"),
     [
         ("broker", True, 1, False),
@@ -137,12 +139,14 @@ def fill(bootstrap: str, partitions: int) -> dict[int, list[bytes]]:
     ],
     ids=["broker killed", "broker restarted", "clients killed", "clients stopped"],
 )
-def test_the_copy_is_exact(tmp_path: Path, bounced: str, hard: bool, partitions: int, in_group: bool) -> None:
+def test_the_copy_is_exact(
+    tmp_path: Path, module: str, bounced: str, hard: bool, partitions: int, in_group: bool
+) -> None:
     chance = random.Random(7)
     with Broker.embedded(data=tmp_path, settings=SETTINGS) as broker:
         wanted = fill(broker.bootstrap, partitions)
         reader = Reader(broker.bootstrap, partitions)
-        copiers = Copiers(broker.bootstrap, partitions, in_group)
+        copiers = Copiers(module, broker.bootstrap, partitions, in_group)
         deadline = time.monotonic() + DEADLINE_S
         try:
             for _ in range(BOUNCES):

@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
     when: str
     call: str
-    count: int = 1
+    number: int = 1
 
 
 def run_example(path: Path, step: Step | None, *arguments: Any, marks: Path | None = None, **options: Any) -> int:
@@ -91,7 +91,7 @@ def _fatal(function: Callable[..., Any], step: Step) -> Callable[..., Any]:
     def reached(when: str) -> None:
         nonlocal calls
         calls += when == "before"
-        if calls == step.count and when == step.when:
+        if calls == step.number and when == step.when:
             os.kill(os.getpid(), signal.SIGKILL)
 
     if inspect.iscoroutinefunction(function):
