@@ -31,8 +31,15 @@ if TYPE_CHECKING:
 
 
 _EMPTY = bytearray()
-_ALONE = 2
-"""References to what one variable holds alone, as `sys.getrefcount` counts them."""
+
+
+def _references_when_alone() -> int:
+    """What getrefcount says of what one variable holds alone: interpreters count that or do not."""
+    buffer = bytearray(1)
+    return sys.getrefcount(buffer)
+
+
+_ALONE = _references_when_alone()
 
 
 class StoredRows(NamedTuple):

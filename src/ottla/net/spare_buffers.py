@@ -7,6 +7,16 @@ from collections import deque
 from sys import getrefcount
 
 
+def _references_when_unused() -> int:
+    """What getrefcount says of a buffer that is only in the deque: interpreters count a variable or do not."""
+    buffers = deque([bytearray(1)])
+    buffer = buffers[0]
+    return getrefcount(buffer)
+
+
+UNUSED = _references_when_unused()
+
+
 class SpareBuffers:
     """Some buffers, each given out once nobody looks at what was in it last."""
 
@@ -19,9 +29,8 @@ class SpareBuffers:
         """A buffer of at least `size` bytes with anything in it."""
         for index in range(len(self._buffers)):
             buffer = self._buffers[index]
-            # Unused is what only the deque, this variable and getrefcount's argument refer to: a view of a frame
-            # that somebody kept is one more.
-            if size <= len(buffer) <= 4 * size and getrefcount(buffer) <= 3:
+            # A view of a frame that somebody kept is one reference more.
+            if size <= len(buffer) <= 4 * size and getrefcount(buffer) <= UNUSED:
                 del self._buffers[index]
                 return buffer
         return bytearray(size)
