@@ -26,4 +26,5 @@ def run(
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:4], process=lambda record: print(record.offset, record.value))
+    _, address, name, group_name = sys.argv
+    run(address, name, group_name, process=lambda record: print(record.offset, record.value))

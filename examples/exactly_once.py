@@ -50,4 +50,12 @@ def run(
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:6], transform=lambda record: (record.value or b"").upper())
+    _, address, source_name, target_name, group_name, instance_name = sys.argv
+    run(
+        address,
+        source_name,
+        target_name,
+        group_name,
+        instance_name,
+        transform=lambda record: (record.value or b"").upper(),
+    )

@@ -33,4 +33,5 @@ def run(
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:5], process=lambda record: print(record.offset, record.value))
+    _, address, name, group_name, file = sys.argv
+    run(address, name, group_name, file, process=lambda record: print(record.offset, record.value))

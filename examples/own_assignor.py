@@ -61,5 +61,5 @@ def run(bootstrap: str, topic: str, group: str, assignor: Any, stop: threading.E
 
 
 if __name__ == "__main__":
-    chosen = WeightedAssignor(int(sys.argv[4])) if sys.argv[4].isdigit() else sys.argv[4]
-    run(*sys.argv[1:4], chosen, threading.Event(), {})
+    _, address, name, group_name, how = sys.argv
+    run(address, name, group_name, WeightedAssignor(int(how)) if how.isdigit() else how, threading.Event(), {})

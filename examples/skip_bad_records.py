@@ -40,4 +40,5 @@ def run(
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:5], process=print)
+    _, address, name, group_name, unreadable = sys.argv
+    run(address, name, group_name, unreadable, process=print)

@@ -78,4 +78,5 @@ def run(
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:4], stop=threading.Event())
+    _, address, name, group_name = sys.argv
+    run(address, name, group_name, stop=threading.Event())

@@ -37,4 +37,5 @@ def run(
 
 
 if __name__ == "__main__":
-    print("committed" if run(*sys.argv[1:4]) else "aborted")
+    _, address, topic_name, name = sys.argv
+    print("committed" if run(address, topic_name, name) else "aborted")

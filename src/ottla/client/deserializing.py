@@ -106,6 +106,16 @@ class DeserializingConsumer(Consumer, Generic[K, V]):
 
     @overload
     def __init__(
+        self: "DeserializingConsumer[K, V]",
+        settings: Mapping[str, Any] | None = None,
+        *,
+        key_deserializer: Callable[[bytes], K],
+        value_deserializer: Callable[[bytes], V],
+        **keywords: Any,
+    ) -> None: ...
+
+    @overload
+    def __init__(
         self: "DeserializingConsumer[bytes, V]",
         settings: Mapping[str, Any] | None = None,
         *,
@@ -119,16 +129,6 @@ class DeserializingConsumer(Consumer, Generic[K, V]):
         settings: Mapping[str, Any] | None = None,
         *,
         key_deserializer: Callable[[bytes], K],
-        **keywords: Any,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: "DeserializingConsumer[K, V]",
-        settings: Mapping[str, Any] | None = None,
-        *,
-        key_deserializer: Callable[[bytes], K],
-        value_deserializer: Callable[[bytes], V],
         **keywords: Any,
     ) -> None: ...
 
@@ -175,6 +175,16 @@ class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
 
     @overload
     def __init__(
+        self: "AsyncDeserializingConsumer[K, V]",
+        settings: Mapping[str, Any] | None = None,
+        *,
+        key_deserializer: Callable[[bytes], K],
+        value_deserializer: Callable[[bytes], V],
+        **keywords: Any,
+    ) -> None: ...
+
+    @overload
+    def __init__(
         self: "AsyncDeserializingConsumer[bytes, V]",
         settings: Mapping[str, Any] | None = None,
         *,
@@ -188,16 +198,6 @@ class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
         settings: Mapping[str, Any] | None = None,
         *,
         key_deserializer: Callable[[bytes], K],
-        **keywords: Any,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: "AsyncDeserializingConsumer[K, V]",
-        settings: Mapping[str, Any] | None = None,
-        *,
-        key_deserializer: Callable[[bytes], K],
-        value_deserializer: Callable[[bytes], V],
         **keywords: Any,
     ) -> None: ...
 

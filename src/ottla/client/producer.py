@@ -8,7 +8,7 @@ from typing import Any, Self
 from ottla.client.accumulator import Accumulator
 from ottla.client.arrow_send import ArrowDelivery, TableSending
 from ottla.client.delivery import Delivery, record_size
-from ottla.client.model import Bytes, Headers, HeadersLike, TopicDescription
+from ottla.client.model import Bytes, Headers, HeadersLike, RecordMetadata, TopicDescription
 from ottla.client.network import Network
 from ottla.client.partitioner import StickyPartitioner, partition_for_key
 from ottla.client.sender import Sender
@@ -127,9 +127,11 @@ class AsyncProducer(AsyncTransactional):
         partition: int | None = None,
         timestamp: int | None = None,
         headers: HeadersLike = None,
-    ) -> Any:
+    ) -> RecordMetadata:
         """Sends one record and waits until it is stored: RecordMetadata(topic, partition, offset, timestamp)."""
-        return await (await self.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers))
+        sent = await self.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+        stored: RecordMetadata = await sent
+        return stored
 
     def try_send(
         self,

@@ -1,0 +1,133 @@
+"""The types are true for users: the examples, and a page of the public API, pass a strict type checker."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SOURCE = Path(__file__).parents[3] / "src"
+
+PAGE = """
+from contextlib import AbstractContextManager
+from typing import Any, assert_type
+
+import ottla
+from ottla import (
+    Admin, AsyncConsumer, AsyncDeserializingConsumer, AsyncProducer, CommittedOffset, Consumer, ConsumerRecord,
+    DatabaseOffsetStore, DeserializingConsumer, FileOffsetStore, GroupMirror, NewTopic, OffsetStore, Producer,
+    RebalanceListener, SnapshotStore, StoredOffsets, TopicPartition,
+)
+from ottla.client.delivery import Delivery
+from ottla.client.deserializing import DeserializedRecord
+from ottla.client.group_model import GroupDescription, GroupListing
+from ottla.client.model import (
+    ConfigEntry, CreatedTopic, LogDirectory, OffsetAndTimestamp, RecordMetadata, Records, TopicDescription,
+)
+from ottla.client.transaction_model import FencedProducer, PreparedTransaction, TransactionDescription
+from ottla.client.transaction_requests import GroupMetadata
+from ottla.client.transform import Transformed
+
+
+class Orders(RebalanceListener):
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None: ...
+
+
+def produce(producer: Producer) -> None:
+    assert_type(producer.send("orders", b"v", key="k", headers={"h": "x"}), Delivery)
+    assert_type(producer.send_and_wait("orders", None).offset, int)
+    assert_type(producer.send("orders").result(), RecordMetadata)
+    with producer.transaction():
+        producer.send_offsets_to_transaction({("orders", 0): 1, TopicPartition("orders", 1): 2}, "group")
+    assert_type(producer.prepare_transaction(), PreparedTransaction)
+
+
+def consume(consumer: Consumer) -> None:
+    consumer.subscribe(["orders"], listener=Orders())
+    assert_type(consumer.poll(100), Records)
+    for record in consumer.poll(100):
+        assert_type(record, ConsumerRecord)
+        assert_type(record.value, bytes | None)
+    assert_type(consumer.assignment(), set[TopicPartition])
+    consumer.commit({("orders", 0): 3})
+    consumer.commit({TopicPartition("orders", 0): CommittedOffset(3, metadata="m")})
+    assert_type(consumer.committed([("orders", 0)]), dict[TopicPartition, CommittedOffset | None])
+    assert_type(consumer.position(("orders", 0)), int)
+    assert_type(consumer.end_offsets([("orders", 0)]), dict[TopicPartition, int])
+    assert_type(consumer.group_metadata(), GroupMetadata)
+
+
+def deserialize() -> None:
+    with DeserializingConsumer(value_deserializer=bytes.decode, group_id="g") as texts:
+        assert_type(texts.poll(1), list[DeserializedRecord[bytes, str]])
+        for record in texts:
+            assert_type(record.value, str | None)
+    with DeserializingConsumer(key_deserializer=int, value_deserializer=bytes.decode) as both:
+        for record_of_both in both.poll():
+            assert_type(record_of_both.key, int | None)
+
+
+async def asynchronously(consumer: AsyncConsumer, producer: AsyncProducer) -> None:
+    async for record in consumer:
+        assert_type(record.offset, int)
+    assert_type(await producer.send_and_wait("orders", "v"), RecordMetadata)
+    async with AsyncDeserializingConsumer(value_deserializer=len) as sizes:
+        assert_type(await sizes.poll(1), list[DeserializedRecord[bytes, int]])
+
+
+def administer(admin: Admin) -> None:
+    place = TopicPartition("orders", 0)
+    assert_type(admin.create_topic("orders", partitions=3), CreatedTopic)
+    assert_type(admin.create_topics([NewTopic("a", 3)]), list[CreatedTopic])
+    assert_type(admin.list_topics(), list[TopicDescription])
+    assert_type(admin.describe_configs("topic", "orders"), list[ConfigEntry])
+    assert_type(admin.list_groups(), list[GroupListing])
+    assert_type(admin.describe_groups(["g"])[0], GroupDescription)
+    assert_type(admin.list_group_offsets("g"), dict[TopicPartition, CommittedOffset])
+    assert_type(admin.list_offsets({place: -1})[place], OffsetAndTimestamp | None)
+    assert_type(admin.delete_records({place: 5}), dict[TopicPartition, int])
+    assert_type(admin.describe_log_dirs(), list[LogDirectory])
+    assert_type(admin.describe_transactions(["t"]), list[TransactionDescription])
+    assert_type(admin.fence_producers(["t"]), dict[str, FencedProducer])
+
+
+def keep_offsets(consumer: Consumer, connection: Any) -> None:
+    store: OffsetStore = FileOffsetStore("positions.json")
+    store.mirror = GroupMirror(consumer, "shown")
+    assert_type(store.load([TopicPartition("orders", 0)]), dict[TopicPartition, int])
+    StoredOffsets(consumer, store, mirror="shown").save()
+    with DatabaseOffsetStore(connection).transaction() as cursor:
+        cursor.execute("select 1")
+    opened = SnapshotStore.open(transactional_id="t", incremental=("o", 0), full=("s", 0))
+    assert_type(opened, SnapshotStore)
+    assert_type(opened.restored.state, bytes | None)
+
+
+def transform() -> None:
+    assert_type(ottla.transform(lambda record: record.value, "a", "b", group_id="g"), Transformed)
+
+
+def mistakes(producer: Producer, consumer: Consumer) -> None:
+    producer.send("orders", 42)  # type: ignore[arg-type]
+    producer.send(7, b"v")  # type: ignore[arg-type]
+    consumer.assign(["orders"])  # type: ignore[list-item]
+    consumer.seek(("orders", 0), "end")  # type: ignore[arg-type]
+    OffsetStore()  # type: ignore[abstract]
+"""
+
+
+def test_users_see_true_types(tmp_path: Path) -> None:
+    """A wrong `type: ignore` is an error too, so the mistakes at the end of the page are really noticed."""
+    page = tmp_path / "page.py"
+    page.write_text(PAGE)
+    checked = [*sorted(EXAMPLES.glob("*.py")), page]
+    strictly = ["--strict", "--config-file=", "--follow-imports=silent", "--disable-error-code=import-untyped"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *strictly, f"--cache-dir={tmp_path / 'cache'}", *map(str, checked)],
+        env={"MYPYPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
