@@ -24,6 +24,8 @@ INTERFACE = 2
 _RECORD_OVERHEAD = cython.declare(cython.longlong, 21)
 _HEADER_OVERHEAD = cython.declare(cython.longlong, 10)
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
+# Bytes to be written. For fewer, waiting to have the interpreter back would take longer than the writing.
+_WORTH_LETTING_OTHERS_RUN = cython.declare(cython.longlong, 262144)
 
 
 @cython.final
@@ -523,7 +525,10 @@ class RowColumns:
         first = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(batch))
         base = self.timestamp(start if rows is cython.NULL else rows[start])
         highest = base
-        with cython.nogil:
+        if total >= _WORTH_LETTING_OTHERS_RUN:
+            with cython.nogil:
+                out = self.put_records(first + space, rows, start, stop, base, cython.address(highest))
+        else:
             out = self.put_records(first + space, rows, start, stop, base, cython.address(highest))
         PyByteArray_Resize(batch, out - first)
         return batch, stop - start, base, highest
