@@ -1,0 +1,110 @@
+"""Columns out of what was fetched: in order, with the positions behind them, whatever else happens to the partition."""
+
+import random
+
+import pytest
+
+from ottla.client.arrow import take_arrow
+from ottla.errors import ErrorCode, KafkaError
+from ottla.testing.consumer_world import ConsumerWorld
+from ottla.types import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def columns(world: ConsumerWorld, max_records: int | None = None) -> list[str]:
+    batch = take_arrow(world.fetcher, max_records)
+    return [] if batch is None else [value.decode() for value in batch.column("value").to_pylist()]
+
+
+def damage(world: ConsumerWorld, index: int, partition: TopicPartition = T0) -> None:
+    broken = bytearray(world.logs[partition].batches[index])
+    broken[-1] ^= 1
+    world.logs[partition].batches[index] = bytes(broken)
+
+
+def test_all_that_waits_comes_at_once_and_the_positions_move() -> None:
+    world = ConsumerWorld(partitions=2)
+    world.logs[T0].append("a", "b")
+    world.logs[T0].append("c")
+    world.logs[T1].append("x")
+    world.exchange(2)
+    assert sorted(columns(world)) == ["a", "b", "c", "x"]
+    assert (world.position(0), world.position(1)) == (3, 1)
+    assert take_arrow(world.fetcher, None) is None
+
+
+def test_both_fetches_of_a_partition_come_in_their_order() -> None:
+    world = ConsumerWorld(max_partition_fetch_bytes=1)
+    for value in "abcd":
+        world.logs[T0].append(value)
+    world.exchange(10)
+    assert columns(world) == ["a", "b"], "one was to be read, one ahead"
+    world.exchange(10)
+    assert columns(world) == ["c", "d"]
+
+
+def test_a_damaged_batch_comes_after_what_is_before_it_and_before_what_is_behind() -> None:
+    world = ConsumerWorld(max_partition_fetch_bytes=1)
+    world.logs[T0].append("a")
+    world.logs[T0].append("b")
+    damage(world, 1)
+    world.exchange(10)
+    assert columns(world) == ["a"]
+    for _ in range(2):
+        world.exchange(10)
+        with pytest.raises(KafkaError, match="t-0 at offset 1: ") as caught:
+            columns(world)
+        assert caught.value.code == ErrorCode.CORRUPT_MESSAGE and world.position() == 1
+
+
+def test_damage_within_a_fetch_holds_back_the_next_fetch_of_the_partition_and_no_other() -> None:
+    world = ConsumerWorld(partitions=2, max_partition_fetch_bytes=200)
+    for value in "abcd":  # two batches make a fetch
+        world.logs[T0].append(value)
+    world.logs[T1].append("x")
+    damage(world, 1)
+    world.exchange(10)
+    assert sorted(columns(world)) == ["a", "x"]
+    assert (world.position(0), world.position(1)) == (1, 1)
+    world.exchange(10)
+    with pytest.raises(KafkaError, match="t-0 at offset 1: "):
+        columns(world)
+
+
+def test_paused_partitions_keep_theirs_and_a_seek_drops_it() -> None:
+    world = ConsumerWorld(partitions=2)
+    world.logs[T0].append("a", "b")
+    world.logs[T1].append("x", "y")
+    world.exchange(2)
+    world.state(0).is_paused = True
+    assert columns(world) == ["x", "y"]
+    world.state(0).is_paused = False
+    assert columns(world, 1) == ["a"]
+    world.state(0).move_to(0)
+    assert columns(world) == [], "what was fetched before the seek is of no use"
+    world.exchange(2)
+    assert columns(world) == ["a", "b"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_records_and_columns_in_any_turn_give_each_record_once(seed: int) -> None:
+    source = random.Random(seed)
+    world = ConsumerWorld(partitions=2, max_partition_fetch_bytes=source.choice([1, 150, 10_000]))
+    expected: dict[int, list[str]] = {0: [], 1: []}
+    seen: dict[int, list[str]] = {0: [], 1: []}
+    for step in range(200):
+        if step < 100:
+            partition = source.randrange(2)
+            values = [f"{partition}:{len(expected[partition]) + i}" for i in range(source.randint(1, 9))]
+            expected[partition] += values
+            world.logs[TopicPartition("t", partition)].append(*values)
+        world.exchange()
+        room = source.choice([1, 2, 5, 1000])
+        values = world.take(room) if source.random() < 0.5 else columns(world, source.choice([room, None]))
+        for value in values:
+            seen[int(value[0])].append(value)
+        for partition in (0, 1):
+            if world.position(partition) is not None:
+                assert world.position(partition) == len(seen[partition])
+    assert seen == expected
