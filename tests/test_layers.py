@@ -13,6 +13,7 @@ ALLOWED = {
     ("cli/serve.py", "broker"): "starting a broker is this command's job",
     ("cli/log.py", "log"): "reads segment files from disk, without a broker",
     ("cli/demo.py", "broker"): "shows the embedded broker",
+    ("cli/demo_broker.py", "broker"): "shows the embedded broker",
     ("cli/pipeline_broker.py", "broker"): "a pipeline without brokers gets one of its own",
     ("pytest_plugin.py", "broker"): "a broker for tests is what it is for",
 }

@@ -1,274 +1,283 @@
-"""`ottla demo`: a broker, a topic, a producer and a consumer at work, and what they managed."""
+"""`ottla demo`: a shop's orders through a pipeline on Spark whose driver is killed in the middle, and the proof."""
 
-import asyncio
 import contextlib
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import tempfile
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
-from ottla.cli.output import console, count, print_json, print_table, size
-from ottla.cli.session import AsJson, check_reachable, client_settings
-from ottla.client.admin import AsyncAdmin
-from ottla.client.consumer import AsyncConsumer
-from ottla.client.model import Records
-from ottla.client.producer import AsyncProducer
+from ottla.cli.demo_proof import Proof, print_proofs, prove
+from ottla.cli.demo_shop import (
+    ENRICHED,
+    ORDERS,
+    REVENUE,
+    closing_order,
+    expected,
+    last_window_end,
+    orders,
+    pipeline_text,
+    prices_text,
+)
+from ottla.cli.demo_view import DemoView
+from ottla.cli.output import CommandError, console, print_json
+from ottla.cli.session import AsJson, check_reachable
+from ottla.client.blocking import Admin, Producer
 from ottla.clock import monotonic
-from ottla.errors import OttlaError
+from ottla.errors import KafkaError, OttlaError
 
-PARTITIONS = 3
-PROBES = 300
-"""Records sent one by one on an idle broker, to see how long one takes."""
-SEQUENCE_BYTES = 8
-TURN = 500
-"""Records that the producer sends before it lets the consumer have a turn."""
-PATIENCE_MS = 10_000
+PARTITIONS = 4
+KILL_AT = 0.4
+"""The driver is killed once this part of the orders is through."""
+BATCHES = 8
+"""Into how many batches the orders are cut at least, so that there is a middle to kill in."""
+LIMIT_S = 600
+TURN = 200
+"""Orders that are sent between two looks at the clock."""
 
 
 def demo(
-    records: Annotated[int, typer.Option("--records", "-n", metavar="N", min=1, help="How many to send.")] = 300_000,
-    record_bytes: Annotated[
-        int, typer.Option("--size", metavar="N", min=SEQUENCE_BYTES, max=1_000_000, help="Bytes in each record.")
-    ] = 100,
-    compression: Annotated[
-        str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
-    ] = "none",
+    count: Annotated[int, typer.Option("--orders", "-n", metavar="N", min=1_000, help="How many orders.")] = 200_000,
+    rate: Annotated[int, typer.Option("--rate", metavar="N", min=100, help="Orders a second.")] = 10_000,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help="The Spark cluster; without it, this machine.")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="DIRECTORY", help="Work here, and leave everything.")
+    ] = None,
     bootstrap: Annotated[
         str | None,
         typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Use this broker instead of starting one."),
     ] = None,
+    broker: Annotated[
+        bool, typer.Option("--broker", metavar="", help="Only the broker: produce, consume, count. Needs no Spark.")
+    ] = False,
+    records: Annotated[
+        int, typer.Option("--records", metavar="N", min=1, help="With --broker: how many records.")
+    ] = 300_000,
+    record_bytes: Annotated[
+        int, typer.Option("--size", metavar="N", min=8, max=1_000_000, help="With --broker: bytes in each record.")
+    ] = 100,
+    compression: Annotated[
+        str,
+        typer.Option("--compression", "-z", metavar="CODEC", help="With --broker: none, gzip, snappy, …"),
+    ] = "none",
     as_json: AsJson = False,
 ) -> None:
-    """Start a broker, send records through it, read them back, and count.
+    """A shop's orders go through a pipeline on Spark. Its driver is killed in the middle. Nothing is lost or doubled.
 
     \b
     Examples:
       ottla demo
-      ottla demo --records 1000000 --size 1000 --compression lz4
-      ottla demo --bootstrap 127.0.0.1:9092
+      ottla demo --orders 1000000 --rate 50000
+      ottla demo --keep /tmp/shop        keeps the pipeline's file, its checkpoint and the broker's records
+      ottla demo --broker --size 1000 --compression lz4
     """
-    if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
-        raise OttlaError(f"unknown codec {compression}", "use none, gzip, snappy, lz4 or zstd")
-    result = Result(records, record_bytes)
-    out = console()
-    say: Callable[[str], None] = (lambda text: None) if as_json else (lambda text: out.print(text))
-    with (
-        _broker(bootstrap, result, say) as address,
-        Progress(
-            TextColumn("{task.description:<10}"),
-            BarColumn(bar_width=40),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            console=out,
-            disable=as_json or not out.is_terminal,
-        ) as progress,
-    ):
-        _run(Show(address, compression, result, progress).play())
+    if broker:
+        from ottla.cli.demo_broker import demo_broker
+
+        demo_broker(records, record_bytes, compression, bootstrap, as_json)
+        return
+    _need_spark()
+    started = monotonic()
+    with _workplace(keep) as place, DemoView(as_json, count) as view, _broker(bootstrap, place, view) as address:
+        proofs, story = Show(place, address, count, rate, master, view).play()
+    seconds = monotonic() - started
     if as_json:
-        print_json(result.document())
+        print_json({**story, "seconds": round(seconds, 1), "outputs": [proof.document() for proof in proofs]})
     else:
-        result.print()
-    if result.missing or result.duplicates:
-        raise OttlaError("records were lost or doubled", "this should not happen: please report it")
+        console().print()
+        print_proofs(proofs)
+        good = all(proof.is_good for proof in proofs)
+        verdict = "every order counted exactly once" if good else "the outputs are wrong"
+        console().print(f"{verdict}, in {seconds:.0f} s", style="bold green" if good else "bold red")
+        if keep is not None:
+            console().print(f"everything is in {keep}; ottla pipeline status {keep}/demo.yaml", style="dim")
+    if not all(proof.is_good for proof in proofs):
+        raise CommandError("orders were lost, doubled or miscounted", "this should not happen: please report it")
 
 
-@dataclass
-class Result:
-    """What the demo measured."""
+def _need_spark() -> None:
+    import importlib.util
 
-    records: int
-    record_bytes: int
-    start_s: float = 0.0
-    broker_memory_bytes: int | None = None
-    produce_s: float = 0.0
-    consume_s: float = 0.0
-    consumed: int = 0
-    duplicates: int = 0
-    missing: int = 0
-    acknowledged_s: list[float] = field(default_factory=list)
-    end_to_end_s: list[float] = field(default_factory=list)
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "records": self.records,
-            "record_bytes": self.record_bytes,
-            "broker_start_ms": round(self.start_s * 1000) or None,
-            "broker_memory_bytes": self.broker_memory_bytes,
-            "produced_per_second": round(self.records / self.produce_s),
-            "consumed_per_second": round(self.consumed / self.consume_s),
-            "acknowledged_ms": _percentiles(self.acknowledged_s),
-            "end_to_end_ms": _percentiles(self.end_to_end_s),
-            "duplicates": self.duplicates,
-            "missing": self.missing,
-        }
-
-    def print(self) -> None:
-        total = self.records * self.record_bytes
-        rows = [
-            ["produced", count(self.records), size(total), *_rates(self.records, total, self.produce_s)],
-            ["consumed", count(self.consumed), size(total), *_rates(self.consumed, total, self.consume_s)],
-        ]
-        columns = ["", "records", "data", "records/s", "data/s"]
-        out = console()
-        out.print()
-        print_table(columns, rows, right=columns[1:])
-        out.print()
-        acknowledged, end_to_end = _percentiles(self.acknowledged_s), _percentiles(self.end_to_end_s)
-        print_table(
-            ["one record, idle broker", "p50", "p99"],
-            [
-                ["stored and acknowledged", f"{acknowledged['p50']:.2f} ms", f"{acknowledged['p99']:.2f} ms"],
-                ["in the consumer's hands", f"{end_to_end['p50']:.2f} ms", f"{end_to_end['p99']:.2f} ms"],
-            ],
-            right=["p50", "p99"],
+    if importlib.util.find_spec("pyspark") is None:
+        raise OttlaError(
+            "the demo needs PySpark", "pip install 'ottla[spark]', or see the broker alone: ottla demo --broker"
         )
-        out.print()
-        good = not self.duplicates and not self.missing
-        verdict = Text(f"duplicates {self.duplicates}, missing {self.missing}", style="green" if good else "bold red")
-        if self.broker_memory_bytes is not None:
-            verdict.append(f" (the broker takes {size(self.broker_memory_bytes)} of memory)", style="default dim")
-        out.print(verdict)
-
-
-class Show:
-    """The demo itself: one producer and one consumer on one event loop."""
-
-    def __init__(self, bootstrap: str, compression: str, result: Result, progress: Progress) -> None:
-        self._settings = client_settings(bootstrap)
-        self._compression = compression
-        self._result = result
-        self._progress = progress
-        self._topic = f"ottla-demo-{os.getpid()}"
-        self._seen = bytearray(result.records)
-
-    async def play(self) -> None:
-        async with AsyncAdmin(self._settings) as admin:
-            await admin.create_topic(self._topic, partitions=PARTITIONS)
-            try:
-                async with AsyncConsumer(self._settings, auto_offset_reset="earliest") as consumer:
-                    await consumer.assign([(self._topic, partition) for partition in range(PARTITIONS)])
-                    await asyncio.gather(self._produce(), self._consume(consumer))
-                    self._result.missing = self._seen.count(0)
-                    await self._probe(consumer)
-            finally:
-                await admin.delete_topics([self._topic])
-
-    async def _produce(self) -> None:
-        result, progress = self._result, self._progress
-        task = progress.add_task("produced", total=result.records, rate="")
-        filler = b"." * (result.record_bytes - SEQUENCE_BYTES)
-        started = monotonic()
-        settings = self._settings | {"compression.type": self._compression}
-        async with AsyncProducer(settings) as producer:
-            for number in range(result.records):
-                delivery = await producer.send(self._topic, number.to_bytes(SEQUENCE_BYTES, "big") + filler)
-                if not number % TURN:
-                    _advance(progress, task, number, started)
-                    await asyncio.sleep(0)
-            await producer.flush()
-            await delivery
-        result.produce_s = monotonic() - started
-        _advance(progress, task, result.records, started)
-
-    async def _consume(self, consumer: AsyncConsumer) -> None:
-        result, progress = self._result, self._progress
-        task = progress.add_task("consumed", total=result.records, rate="")
-        started = monotonic()
-        while result.consumed < result.records:
-            records = await consumer.poll(PATIENCE_MS)
-            if not records:
-                break
-            self._count(records)
-            _advance(progress, task, result.consumed, started)
-            await asyncio.sleep(0)
-        result.consume_s = monotonic() - started
-
-    def _count(self, records: Records) -> None:
-        seen, result = self._seen, self._result
-        for batch in records.by_partition.values():
-            for record in batch:
-                number = int.from_bytes((record.value or b"")[:SEQUENCE_BYTES], "big")
-                result.duplicates += seen[number]
-                seen[number] = 1
-            result.consumed += len(batch)
-
-    async def _probe(self, consumer: AsyncConsumer) -> None:
-        """Sends records one at a time, and waits for each at both ends."""
-        result = self._result
-        task = self._progress.add_task("one by one", total=PROBES, rate="")
-        value = b"." * result.record_bytes
-        async with AsyncProducer(self._settings, linger_ms=0) as producer:
-            for number in range(PROBES):
-                reading = asyncio.ensure_future(consumer.poll(PATIENCE_MS))
-                await asyncio.sleep(0)
-                started = monotonic()
-                await (await producer.send(self._topic, value))
-                acknowledged_s = monotonic() - started
-                if not await reading:
-                    raise OttlaError("a record did not arrive", "this should not happen: please report it")
-                if number:  # the first one pays for the connections
-                    result.acknowledged_s.append(acknowledged_s)
-                    result.end_to_end_s.append(monotonic() - started)
-                self._progress.update(task, completed=number + 1)
 
 
 @contextlib.contextmanager
-def _broker(bootstrap: str | None, result: Result, say: Callable[[str], None]) -> Iterator[str]:
+def _workplace(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        if keep.exists() and any(keep.iterdir()):
+            raise OttlaError(f"{keep} is not empty", "name a directory of its own")
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="ottla-demo-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+@contextlib.contextmanager
+def _broker(bootstrap: str | None, place: Path, view: DemoView) -> Iterator[str]:
     """The broker to use: the one named, or one of our own for the length of the demo."""
     if bootstrap is not None:
         check_reachable(bootstrap)
-        say(f"broker at {bootstrap}")
+        view.say(f"broker at {bootstrap}")
         yield bootstrap
         return
     from ottla.broker.embedded import EmbeddedBroker
 
     started = monotonic()
-    with EmbeddedBroker() as broker:
-        result.start_s = monotonic() - started
-        say(f"broker at {broker.bootstrap}, ready after {result.start_s * 1000:.0f} ms")
+    with EmbeddedBroker(place / "broker") as broker:
+        view.say(f"embedded broker at {broker.bootstrap}, ready after {(monotonic() - started) * 1000:.0f} ms")
         yield broker.bootstrap
-        result.broker_memory_bytes = _memory_of(broker.pid)
 
 
-def _memory_of(pid: int) -> int | None:
-    """Resident memory of a process where the system tells it in /proc."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return None
+class Show:
+    """The demo itself."""
 
+    def __init__(self, place: Path, bootstrap: str, count: int, rate: int, master: str | None, view: DemoView) -> None:
+        self._place = place
+        self._bootstrap = bootstrap
+        self._count = count
+        self._rate = rate
+        self._master = master
+        self._view = view
+        self._produced = 0
+        self._production_failed: str | None = None
+        self._closed = False
+        self._kill_at: float | None = None
+        self._killed_at: float | None = None
+        self._back_after_s: float | None = None
+        self._started = monotonic()
 
-def _run(coroutine: Any) -> None:
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    try:
-        import uvloop
-    except ImportError:
-        pass
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(coroutine)
+    def play(self) -> tuple[list[Proof], dict[str, Any]]:
+        from ottla.pipeline.loading import load
+        from ottla.pipeline.state import StateDirectory
+        from ottla.pipeline.supervisor import Supervisor
 
+        file = self._prepare()
+        made = load(file)
+        state = StateDirectory(made)
+        self._supervisor = Supervisor(
+            made,
+            state,
+            bootstrap=self._bootstrap,
+            job={"file": str(file.absolute()), "changes": {}, "master": self._master},
+            on_event=self._on_event,
+            on_tick=self._on_tick,
+        )
+        producing = threading.Thread(target=self._produce, name="orders", daemon=True)
+        with state.lock(made.name) as lock:
+            producing.start()
+            failure = self._supervisor.run(lock)
+        if failure is not None:
+            log = state.driver_log.read_text(errors="replace")[-1500:] if self._place.exists() else ""
+            raise CommandError(f"the pipeline failed: {failure.cause}", f"{failure.cure} {log}")
+        producing.join()
+        self._view.say("reading the outputs as any reader of committed records would")
+        wanted = expected(self._count)
+        proofs = prove(self._bootstrap, wanted)
+        story = {
+            "orders": self._count,
+            "driver_killed": self._killed_at is not None,
+            "back_after_s": round(self._back_after_s, 1) if self._back_after_s is not None else None,
+            "restarts": self._supervisor.run_state.restarts,
+        }
+        return proofs, story
 
-def _advance(progress: Progress, task: TaskID, done: int, started: float) -> None:
-    elapsed = monotonic() - started
-    rate = f"{done / elapsed:>9,.0f}/s" if elapsed > 0.2 else ""
-    progress.update(task, completed=done, rate=rate)
+    def _prepare(self) -> Path:
+        (self._place / "prices.csv").write_text(prices_text())
+        file = self._place / "demo.yaml"
+        file.write_text(pipeline_text(per_batch=max(1_000, self._count // BATCHES)))
+        with Admin({"bootstrap.servers": self._bootstrap}) as admin:
+            there = {topic.name for topic in admin.list_topics()}
+            for topic in (ORDERS, ENRICHED, REVENUE):
+                if topic in there:
+                    raise OttlaError(
+                        f"topic {topic} is there already at {self._bootstrap}", "the demo needs a broker without it"
+                    )
+                admin.create_topic(topic, partitions=PARTITIONS)
+        self._view.say("pipeline: orders are priced into one topic, and summed by fruit and ten minutes into another")
+        return file
 
+    # --- orders -------------------------------------------------------------------------------------------
 
-def _rates(records: int, total_bytes: int, seconds: float) -> tuple[str, str]:
-    return f"{records / seconds:,.0f}", f"{size(total_bytes / seconds)}/s"
+    def _produce(self) -> None:
+        started = monotonic()
+        try:
+            with Producer({"bootstrap.servers": self._bootstrap, "linger.ms": "5"}) as producer:
+                for number, order in enumerate(orders(self._count), 1):
+                    producer.send(ORDERS, order)
+                    if not number % TURN:
+                        self._produced = number
+                        ahead_s = number / self._rate - (monotonic() - started)
+                        if ahead_s > 0:
+                            threading.Event().wait(ahead_s)
+                producer.flush()
+        except (KafkaError, OttlaError) as error:
+            self._production_failed = str(error)
+        self._produced = self._count
 
+    def _close(self) -> None:
+        """Sent when every order is through: were it read before one of them, that one would be late."""
+        self._closed = True
+        with Producer({"bootstrap.servers": self._bootstrap}) as producer:
+            producer.send(ORDERS, closing_order(self._count)).result()
+        self._view.say("every order is through; the shop closes, and with it the last windows")
 
-def _percentiles(seconds: list[float]) -> dict[str, float]:
-    ordered = sorted(seconds)
-    return {
-        name: round(ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1000, 3)
-        for name, part in (("p50", 0.5), ("p99", 0.99))
-    }
+    # --- the run ------------------------------------------------------------------------------------------
+
+    def _on_event(self, event: dict[str, Any], state: Any) -> None:
+        kind = event["event"]
+        if kind == "spark":
+            self._view.say(f"Spark {event['version']} is up on {event['master']} (driver: process {event['pid']})")
+        elif kind == "restarting":
+            self._view.say(f"the supervisor saw it: {event['cause']}; it starts another in {event['delay_s']:.0f} s")
+        elif kind == "batch":
+            self._after_batch(event["batch"], state)
+
+    def _after_batch(self, batch: dict[str, Any], state: Any) -> None:
+        self._view.batch(batch)
+        if self._killed_at is not None and self._back_after_s is None:
+            self._back_after_s = monotonic() - self._killed_at
+            self._view.say(f"back: the new driver finished its first batch {self._back_after_s:.1f} s after the kill")
+        through = self._through("enriched", state)
+        if self._killed_at is None and self._kill_at is None and through >= KILL_AT * self._count:
+            # In the middle of the next batch, when its rows are on their way.
+            self._kill_at = monotonic() + batch["duration_ms"] / 2000
+
+    def _on_tick(self, state: Any) -> None:
+        self._view.progress(self._produced, self._through("enriched", state), state.queries.get("revenue"))
+        if self._production_failed is not None:
+            raise CommandError(f"orders could not be sent: {self._production_failed}")
+        if monotonic() - self._started > LIMIT_S:
+            raise CommandError(f"the demo did not end within {LIMIT_S} s", "is the machine busy? try --orders 50000")
+        driver = self._supervisor.driver
+        if self._kill_at is not None and self._killed_at is None and monotonic() >= self._kill_at and driver:
+            self._killed_at = monotonic()
+            self._view.alarm(f"kill -9 of the Spark driver (process {driver.process.pid}), in the middle of a batch")
+            driver.kill()
+            return
+        is_through = min(self._through(name, state) for name in ("enriched", "revenue")) >= self._count
+        if not self._closed and self._produced >= self._count and is_through:
+            self._close()
+        elif self._closed and self._is_over(state) and state.phase == "running":
+            self._supervisor.request_stop()
+
+    def _through(self, query: str, state: Any) -> int:
+        """How many orders a query has in committed batches."""
+        known = state.queries.get(query)
+        offsets = known.positions.get(ORDERS, {}) if known is not None else {}
+        return int(sum(offsets.values()))
+
+    def _is_over(self, state: Any) -> bool:
+        """Whether the last window has come out, and the closing order has gone through both queries."""
+        watermark = state.queries["revenue"].watermark
+        if watermark is None or self._through("enriched", state) <= self._count:
+            return False
+        return datetime.fromisoformat(watermark.replace("Z", "+00:00")) >= last_window_end(self._count)

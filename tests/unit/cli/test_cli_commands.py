@@ -465,7 +465,7 @@ def test_the_version(run: Run) -> None:
 
 
 def test_the_demo_counts_every_record_once(run: Run, broker: Any) -> None:
-    ran = run("demo", "--records", "2000", "--bootstrap", broker.bootstrap, "--json")
+    ran = run("demo", "--broker", "--records", "2000", "--bootstrap", broker.bootstrap, "--json")
     assert ran.status == 0
     assert (ran.json["records"], ran.json["duplicates"], ran.json["missing"]) == (2000, 0, 0)
     assert "ottla-demo" not in run("topic", "list").out

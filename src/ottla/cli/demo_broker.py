@@ -1,0 +1,253 @@
+"""`ottla demo --broker`: a broker, a topic, a producer and a consumer at work, and what they managed."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from ottla.cli.output import console, count, print_json, print_table, size
+from ottla.cli.session import check_reachable, client_settings
+from ottla.client.admin import AsyncAdmin
+from ottla.client.consumer import AsyncConsumer
+from ottla.client.model import Records
+from ottla.client.producer import AsyncProducer
+from ottla.clock import monotonic
+from ottla.errors import OttlaError
+
+PARTITIONS = 3
+PROBES = 300
+"""Records sent one by one on an idle broker, to see how long one takes."""
+SEQUENCE_BYTES = 8
+TURN = 500
+"""Records that the producer sends before it lets the consumer have a turn."""
+PATIENCE_MS = 10_000
+
+
+def demo_broker(records: int, record_bytes: int, compression: str, bootstrap: str | None, as_json: bool) -> None:
+    """Starts a broker, sends records through it, reads them back, and counts."""
+    if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
+        raise OttlaError(f"unknown codec {compression}", "use none, gzip, snappy, lz4 or zstd")
+    result = Result(records, record_bytes)
+    out = console()
+    say: Callable[[str], None] = (lambda text: None) if as_json else (lambda text: out.print(text))
+    with (
+        _broker(bootstrap, result, say) as address,
+        Progress(
+            TextColumn("{task.description:<10}"),
+            BarColumn(bar_width=40),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            console=out,
+            disable=as_json or not out.is_terminal,
+        ) as progress,
+    ):
+        _run(Show(address, compression, result, progress).play())
+    if as_json:
+        print_json(result.document())
+    else:
+        result.print()
+    if result.missing or result.duplicates:
+        raise OttlaError("records were lost or doubled", "this should not happen: please report it")
+
+
+@dataclass
+class Result:
+    """What the demo measured."""
+
+    records: int
+    record_bytes: int
+    start_s: float = 0.0
+    broker_memory_bytes: int | None = None
+    produce_s: float = 0.0
+    consume_s: float = 0.0
+    consumed: int = 0
+    duplicates: int = 0
+    missing: int = 0
+    acknowledged_s: list[float] = field(default_factory=list)
+    end_to_end_s: list[float] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "records": self.records,
+            "record_bytes": self.record_bytes,
+            "broker_start_ms": round(self.start_s * 1000) or None,
+            "broker_memory_bytes": self.broker_memory_bytes,
+            "produced_per_second": round(self.records / self.produce_s),
+            "consumed_per_second": round(self.consumed / self.consume_s),
+            "acknowledged_ms": _percentiles(self.acknowledged_s),
+            "end_to_end_ms": _percentiles(self.end_to_end_s),
+            "duplicates": self.duplicates,
+            "missing": self.missing,
+        }
+
+    def print(self) -> None:
+        total = self.records * self.record_bytes
+        rows = [
+            ["produced", count(self.records), size(total), *_rates(self.records, total, self.produce_s)],
+            ["consumed", count(self.consumed), size(total), *_rates(self.consumed, total, self.consume_s)],
+        ]
+        columns = ["", "records", "data", "records/s", "data/s"]
+        out = console()
+        out.print()
+        print_table(columns, rows, right=columns[1:])
+        out.print()
+        acknowledged, end_to_end = _percentiles(self.acknowledged_s), _percentiles(self.end_to_end_s)
+        print_table(
+            ["one record, idle broker", "p50", "p99"],
+            [
+                ["stored and acknowledged", f"{acknowledged['p50']:.2f} ms", f"{acknowledged['p99']:.2f} ms"],
+                ["in the consumer's hands", f"{end_to_end['p50']:.2f} ms", f"{end_to_end['p99']:.2f} ms"],
+            ],
+            right=["p50", "p99"],
+        )
+        out.print()
+        good = not self.duplicates and not self.missing
+        verdict = Text(f"duplicates {self.duplicates}, missing {self.missing}", style="green" if good else "bold red")
+        if self.broker_memory_bytes is not None:
+            verdict.append(f" (the broker takes {size(self.broker_memory_bytes)} of memory)", style="default dim")
+        out.print(verdict)
+
+
+class Show:
+    """The demo itself: one producer and one consumer on one event loop."""
+
+    def __init__(self, bootstrap: str, compression: str, result: Result, progress: Progress) -> None:
+        self._settings = client_settings(bootstrap)
+        self._compression = compression
+        self._result = result
+        self._progress = progress
+        self._topic = f"ottla-demo-{os.getpid()}"
+        self._seen = bytearray(result.records)
+
+    async def play(self) -> None:
+        async with AsyncAdmin(self._settings) as admin:
+            await admin.create_topic(self._topic, partitions=PARTITIONS)
+            try:
+                async with AsyncConsumer(self._settings, auto_offset_reset="earliest") as consumer:
+                    await consumer.assign([(self._topic, partition) for partition in range(PARTITIONS)])
+                    await asyncio.gather(self._produce(), self._consume(consumer))
+                    self._result.missing = self._seen.count(0)
+                    await self._probe(consumer)
+            finally:
+                await admin.delete_topics([self._topic])
+
+    async def _produce(self) -> None:
+        result, progress = self._result, self._progress
+        task = progress.add_task("produced", total=result.records, rate="")
+        filler = b"." * (result.record_bytes - SEQUENCE_BYTES)
+        started = monotonic()
+        settings = self._settings | {"compression.type": self._compression}
+        async with AsyncProducer(settings) as producer:
+            for number in range(result.records):
+                delivery = await producer.send(self._topic, number.to_bytes(SEQUENCE_BYTES, "big") + filler)
+                if not number % TURN:
+                    _advance(progress, task, number, started)
+                    await asyncio.sleep(0)
+            await producer.flush()
+            await delivery
+        result.produce_s = monotonic() - started
+        _advance(progress, task, result.records, started)
+
+    async def _consume(self, consumer: AsyncConsumer) -> None:
+        result, progress = self._result, self._progress
+        task = progress.add_task("consumed", total=result.records, rate="")
+        started = monotonic()
+        while result.consumed < result.records:
+            records = await consumer.poll(PATIENCE_MS)
+            if not records:
+                break
+            self._count(records)
+            _advance(progress, task, result.consumed, started)
+            await asyncio.sleep(0)
+        result.consume_s = monotonic() - started
+
+    def _count(self, records: Records) -> None:
+        seen, result = self._seen, self._result
+        for batch in records.by_partition.values():
+            for record in batch:
+                number = int.from_bytes((record.value or b"")[:SEQUENCE_BYTES], "big")
+                result.duplicates += seen[number]
+                seen[number] = 1
+            result.consumed += len(batch)
+
+    async def _probe(self, consumer: AsyncConsumer) -> None:
+        """Sends records one at a time, and waits for each at both ends."""
+        result = self._result
+        task = self._progress.add_task("one by one", total=PROBES, rate="")
+        value = b"." * result.record_bytes
+        async with AsyncProducer(self._settings, linger_ms=0) as producer:
+            for number in range(PROBES):
+                reading = asyncio.ensure_future(consumer.poll(PATIENCE_MS))
+                await asyncio.sleep(0)
+                started = monotonic()
+                await (await producer.send(self._topic, value))
+                acknowledged_s = monotonic() - started
+                if not await reading:
+                    raise OttlaError("a record did not arrive", "this should not happen: please report it")
+                if number:  # the first one pays for the connections
+                    result.acknowledged_s.append(acknowledged_s)
+                    result.end_to_end_s.append(monotonic() - started)
+                self._progress.update(task, completed=number + 1)
+
+
+@contextlib.contextmanager
+def _broker(bootstrap: str | None, result: Result, say: Callable[[str], None]) -> Iterator[str]:
+    """The broker to use: the one named, or one of our own for the length of the demo."""
+    if bootstrap is not None:
+        check_reachable(bootstrap)
+        say(f"broker at {bootstrap}")
+        yield bootstrap
+        return
+    from ottla.broker.embedded import EmbeddedBroker
+
+    started = monotonic()
+    with EmbeddedBroker() as broker:
+        result.start_s = monotonic() - started
+        say(f"broker at {broker.bootstrap}, ready after {result.start_s * 1000:.0f} ms")
+        yield broker.bootstrap
+        result.broker_memory_bytes = _memory_of(broker.pid)
+
+
+def _memory_of(pid: int) -> int | None:
+    """Resident memory of a process where the system tells it in /proc."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
+
+
+def _run(coroutine: Any) -> None:
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    try:
+        import uvloop
+    except ImportError:
+        pass
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(coroutine)
+
+
+def _advance(progress: Progress, task: TaskID, done: int, started: float) -> None:
+    elapsed = monotonic() - started
+    rate = f"{done / elapsed:>9,.0f}/s" if elapsed > 0.2 else ""
+    progress.update(task, completed=done, rate=rate)
+
+
+def _rates(records: int, total_bytes: int, seconds: float) -> tuple[str, str]:
+    return f"{records / seconds:,.0f}", f"{size(total_bytes / seconds)}/s"
+
+
+def _percentiles(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {
+        name: round(ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1000, 3)
+        for name, part in (("p50", 0.5), ("p99", 0.99))
+    }

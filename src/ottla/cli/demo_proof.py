@@ -1,0 +1,169 @@
+"""The end of the demo: reads what came out, compares it with what went in, and shows it as a table."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from rich.text import Text
+
+from ottla.cli.demo_shop import ENRICHED, REVENUE, Expected
+from ottla.cli.output import console, count, print_table
+from ottla.client.blocking import Admin, Consumer
+from ottla.client.model import LATEST, Records
+from ottla.clock import monotonic
+from ottla.errors import OttlaError
+from ottla.types import TopicPartition
+
+PATIENCE_S = 30
+POLL_MS = 200
+
+
+@dataclass
+class Proof:
+    """What a reader of committed records found in one output."""
+
+    output: str
+    unit: str
+    expected: int
+    found: int = 0
+    duplicates: int = 0
+    missing: int = 0
+    wrong: int = 0
+    expected_cents: int = 0
+    found_cents: int = 0
+    never_seen: int = 0
+    """Records that killed or repeated attempts left in the topic, and that no such reader sees."""
+
+    @property
+    def is_good(self) -> bool:
+        faults = self.duplicates or self.missing or self.wrong
+        return not faults and self.found == self.expected and self.found_cents == self.expected_cents
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "output": self.output,
+            "expected": self.expected,
+            "found": self.found,
+            "duplicates": self.duplicates,
+            "missing": self.missing,
+            "wrong": self.wrong,
+            "expected_sum": self.expected_cents / 100,
+            "found_sum": self.found_cents / 100,
+            "aborted": self.never_seen,
+            "good": self.is_good,
+        }
+
+
+def prove(bootstrap: str, wanted: Expected) -> list[Proof]:
+    return [_prove_enriched(bootstrap, wanted), _prove_revenue(bootstrap, wanted)]
+
+
+def _prove_enriched(bootstrap: str, wanted: Expected) -> Proof:
+    proof = Proof("enriched", "orders", wanted.orders, expected_cents=wanted.cents)
+    seen = bytearray(wanted.orders)
+    for row in _rows(bootstrap, ENRICHED):
+        proof.found += 1
+        number = row["id"]
+        if not 0 <= number < wanted.orders:
+            proof.wrong += 1
+            continue
+        proof.duplicates += 1 if seen[number] else 0
+        seen[number] = 1
+        proof.found_cents += _cents(row["total"])
+    proof.missing = seen.count(0)
+    proof.never_seen = _records(bootstrap, ENRICHED) - proof.found
+    return proof
+
+
+def _prove_revenue(bootstrap: str, wanted: Expected) -> Proof:
+    proof = Proof("revenue", "windows", len(wanted.windows), expected_cents=wanted.cents)
+    times: Counter[tuple[str, str]] = Counter()
+    for row in _rows(bootstrap, REVENUE):
+        proof.found += 1
+        window = (row["opens"][:16], row["item"])
+        times[window] += 1
+        cents = _cents(row["revenue"])
+        proof.found_cents += cents
+        if wanted.windows.get(window) != (row["orders"], cents):
+            proof.wrong += 1
+    proof.duplicates = sum(n - 1 for n in times.values())
+    proof.missing = len(wanted.windows.keys() - times.keys())
+    proof.never_seen = _records(bootstrap, REVENUE) - proof.found
+    return proof
+
+
+def _rows(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
+    """Everything that is committed in a topic."""
+    for records in _batches(bootstrap, topic, "read_committed"):
+        for record in records:
+            yield json.loads(record.value or b"null", parse_float=Decimal)
+
+
+def _batches(bootstrap: str, topic: str, isolation_level: str) -> Iterator[Records]:
+    """What is in a topic up to its end now."""
+    settings = {"bootstrap.servers": bootstrap, "isolation.level": isolation_level, "auto.offset.reset": "earliest"}
+    ends = {partition: end for partition, end in _ends(bootstrap, topic).items() if end}
+    deadline = monotonic() + PATIENCE_S
+    with Consumer(settings) as consumer:
+        consumer.assign(list(ends))
+        # The last thing in a partition is the mark of a transaction, which moves the position and gives no record.
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            records = consumer.poll(POLL_MS)
+            if records:
+                deadline = monotonic() + PATIENCE_S
+                yield records
+            elif monotonic() > deadline:
+                raise OttlaError(f"the end of topic {topic} cannot be read", "this should not happen: please report it")
+
+
+def _ends(bootstrap: str, topic: str) -> dict[TopicPartition, int]:
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        (described,) = admin.describe_topics([topic])
+        partitions = [TopicPartition(topic, index) for index in range(len(described.partitions))]
+        found = admin.list_offsets({partition: LATEST for partition in partitions}, isolation_level="read_committed")
+    return {partition: place.offset for partition, place in found.items() if place is not None}
+
+
+def _records(bootstrap: str, topic: str) -> int:
+    """The records of a topic, those of aborted transactions too; markers are none."""
+    found = 0
+    for records in _batches(bootstrap, topic, "read_uncommitted"):
+        found += sum(len(batch) for batch in records.by_partition.values())
+    return found
+
+
+def _cents(amount: Any) -> int:
+    return int((Decimal(amount) * 100).to_integral_value())
+
+
+def print_proofs(proofs: list[Proof]) -> None:
+    """The table that the demo is for."""
+    columns = ["output", "in", "out", "duplicates", "missing", "wrong", "sum in", "sum out"]
+    rows = [
+        [
+            proof.output,
+            f"{count(proof.expected)} {proof.unit}",
+            f"{count(proof.found)} {proof.unit}",
+            _fault(proof.duplicates),
+            _fault(proof.missing),
+            _fault(proof.wrong),
+            f"{proof.expected_cents / 100:,.2f}",
+            Text(f"{proof.found_cents / 100:,.2f}", style="green" if proof.is_good else "bold red"),
+        ]
+        for proof in proofs
+    ]
+    print_table(columns, rows, right=columns[1:])
+    aborted = sum(proof.never_seen for proof in proofs)
+    if aborted:
+        console().print(
+            f"{count(aborted)} rows of the killed driver are in the topics as aborted: "
+            "no reader of committed records sees them",
+            style="dim",
+        )
+
+
+def _fault(number: int) -> Text:
+    return Text(count(number), style="bold red" if number else "green")
