@@ -31,7 +31,7 @@ def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
     with ottla() as broker:
         for round_number in range(rounds + 1):
             for size in sizes:
-                count = {100: 500_000, 1000: 100_000}[size] // (5 if quick else 1)
+                count = {100: 1_000_000, 1000: 200_000}[size] // (5 if quick else 1)
                 if round_number == 0:
                     count //= 4
                 table = sample(count, size)

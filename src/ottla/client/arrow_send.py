@@ -274,6 +274,11 @@ class TableSending:
 
     def plan(self) -> None:
         """Gives every row its partition, and refuses what cannot be sent, naming the row."""
+        for _ in self.planning():
+            pass
+
+    def planning(self) -> Iterator[None]:
+        """As `plan`, in steps of a few milliseconds, for a loop that has other things to do."""
         producer = self._producer
         now = producer._clock()
         first_row = 0
@@ -289,6 +294,7 @@ class TableSending:
                 raise KafkaError(code, str(error)) from None
             self._plans.append(self._spread(chunk, rows, first_row, names, codes))
             first_row += chunk.num_rows
+            yield
         self._chunks = []
 
     def _spread(self, chunk: Any, rows: Any, first_row: int, names: list[str], codes: Any) -> _Plan:
@@ -297,7 +303,9 @@ class TableSending:
         bases: list[int] = []
         counts: list[int] = []
         for name in names:
-            known = view.partitions[name]
+            known = view.partitions.get(name)
+            if known is None:  # deleted since it was looked up
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
             bases.append(len(partitions))
             counts.append(len(known))
             partitions += known

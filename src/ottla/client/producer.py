@@ -156,7 +156,8 @@ class AsyncProducer(AsyncTransactional):
         self._network.start()
         sending = TableSending(self, table, topic)
         await self._until_topics(sending.topics)
-        sending.plan()
+        for _ in sending.planning():
+            await asyncio.sleep(0)
         since_pause = 0
         for batch in sending.batches():
             self._raise_if_over()

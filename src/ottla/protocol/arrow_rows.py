@@ -37,6 +37,8 @@ COLUMNS: Mapping[str, str] = {
 IGNORED = frozenset({"offset", "timestamp_type"})
 """What read records have besides. The broker gives them anew."""
 
+ROWS_AT_ONCE = 200_000
+"""Of one piece of a table: looking at so many takes a few milliseconds."""
 _SMALL_CHUNK_BYTES = 1 << 20
 _COMBINE_BYTES_MAX = 1 << 30
 
@@ -124,11 +126,11 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def chunks(table: pa.Table) -> list[pa.RecordBatch]:
-    """The table's rows in pieces that are large enough to fill batches with."""
-    batches = [batch for batch in table.to_batches() if batch.num_rows]
-    if len(batches) > 1 and table.nbytes < min(_COMBINE_BYTES_MAX, len(batches) * _SMALL_CHUNK_BYTES):
-        batches = [batch for batch in table.combine_chunks().to_batches() if batch.num_rows]
-    return batches
+    """The table's rows in pieces: large enough to fill batches with, small enough to be looked at in one go."""
+    pieces = max((column.num_chunks for column in table.columns), default=1)
+    if pieces > 1 and table.nbytes < min(_COMBINE_BYTES_MAX, pieces * _SMALL_CHUNK_BYTES):
+        table = table.combine_chunks()
+    return [batch for batch in table.to_batches(max_chunksize=ROWS_AT_ONCE) if batch.num_rows]
 
 
 def topics_of(batch: pa.RecordBatch, first_row: int) -> tuple[list[str], pa.Array]:
