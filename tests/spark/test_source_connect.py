@@ -1,0 +1,108 @@
+"""The source through Spark Connect: a client that has no Spark of its own, and a server that does the work (F1)."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("grpc")
+
+from ottla import Admin, Producer
+from ottla.errors import OttlaError
+from ottla.spark.java import java_home
+from ottla.testing.oracle import Target, free_port
+
+SERVER = """
+import sys
+from ottla.spark import session
+spark = session(
+    "connect",
+    master="local[2]",
+    conf={
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.port": sys.argv[1],
+        "spark.driver.memory": "1g",
+    },
+)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+CLIENT = """
+import json, sys
+remote, bootstrap, topic, directory = sys.argv[1:]
+from ottla.spark import session
+spark = session(master=remote)
+options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+found = {"session": type(spark).__module__}
+found["batch"] = spark.read.format("ottla").options(**options).load().count()
+query = (
+    spark.readStream.format("ottla").options(**options).load()
+    .writeStream.format("parquet").option("path", directory + "/out").option("checkpointLocation", directory + "/cp")
+    .trigger(availableNow=True).start()
+)
+query.awaitTermination(90)
+rows = spark.read.parquet(directory + "/out").selectExpr("cast(value as string) as value").collect()
+found["stream"] = sorted(int(row.value) for row in rows)
+try:
+    spark.read.format("ottla").options(**{**options, "subscribe": topic + "x"}).load().count()
+except Exception as error:
+    found["error"] = str(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def remote() -> Iterator[str]:
+    """The address of a Connect server of our own."""
+    try:
+        java_home()
+    except OttlaError as error:
+        pytest.skip(str(error))
+    port = free_port()
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        assert server.stdout is not None and server.stdin is not None
+        try:
+            assert server.stdout.readline().strip() == "ready"
+            yield f"sc://127.0.0.1:{port}"
+        finally:
+            server.stdin.close()
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                server.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_batch_stream_and_errors_are_the_same_through_connect(
+    remote: str, ottla: Target, topic: str, tmp_path: Path
+) -> None:
+    with Admin(bootstrap_servers=ottla.bootstrap) as admin:
+        admin.create_topic(topic, partitions=2)
+    with Producer(bootstrap_servers=ottla.bootstrap) as producer:
+        for number in range(50):
+            producer.send(topic, str(number).encode(), partition=number % 2)
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, remote, ottla.bootstrap, topic, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["session"].startswith("pyspark.sql.connect"), "it went through Connect"
+    assert found["batch"] == 50
+    assert found["stream"] == list(range(50))
+    assert f"there is no topic {topic}x at {ottla.bootstrap}. Did you mean {topic}" in found["error"]
