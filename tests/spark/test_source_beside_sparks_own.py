@@ -1,0 +1,113 @@
+"""Spark's own Kafka connector reads Ottla too, and gives the same rows; a query may move from it to ours (F1).
+
+The connector's jars go on the class path of a session, so each test has a Spark of its own, in another process.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from ottla import Admin, Producer
+from ottla.testing.oracle import Target, extras_directory
+
+JARS = sorted(str(jar) for jar in (extras_directory() / "spark-kafka").glob("*.jar"))
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(not JARS, reason="Spark's Kafka connector is not there (./run setup-extras fetches it)"),
+]
+
+SCRIPT = """
+import json, sys
+from ottla.spark import session
+jars, bootstrap, topic, directory = sys.argv[1:]
+spark = session("beside", master="local[2]", conf={"spark.jars": jars, "spark.driver.memory": "1g"})
+spark.sparkContext.setLogLevel("ERROR")
+options = {
+    "kafka.bootstrap.servers": bootstrap,
+    "subscribe": topic,
+    "startingOffsets": "earliest",
+    "includeHeaders": "true",
+    "kafka.isolation.level": "read_committed",
+}
+found = {}
+for source in ("kafka", "ottla"):
+    frame = spark.read.format(source).options(**options).load()
+    found[source + " schema"] = frame.schema.json()
+    # Where there are no headers theirs are NULL and ours are empty.
+    rows = frame.selectExpr("to_json(struct(key, value, topic, partition, offset, timestamp, timestampType,"
+                            " coalesce(headers, array()) as headers)) as row", "partition", "offset")
+    found[source] = [row.row for row in rows.orderBy("partition", "offset").collect()]
+"""
+
+MOVE = """
+batches = []
+def take(frame, batch_id):
+    batches.append([batch_id, sorted(int(row.v) for row in frame.selectExpr("cast(value as string) as v").collect())])
+def run(source, **more):
+    frame = spark.readStream.format(source).options(**{**options, **more}).load()
+    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", directory)
+    writer.trigger(availableNow=True).start().awaitTermination(90)
+run("kafka")
+print("half", flush=True)
+sys.stdin.readline()
+run("ottla", startingOffsets="latest")
+found["batches"] = batches
+"""
+
+
+def start(script: str, target: Target, topic: str, directory: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", script, ",".join(JARS), target.bootstrap, topic, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]", told: str = "") -> dict[str, Any]:
+    try:
+        output, errors = process.communicate(told, timeout=200)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors[-3000:]
+    return json.loads(output.splitlines()[-1])
+
+
+def test_both_give_the_same_rows_and_a_query_moves_over_with_its_checkpoint(
+    ottla: Target, topic: str, tmp_path: Path
+) -> None:
+    with Admin(bootstrap_servers=ottla.bootstrap) as admin:
+        admin.create_topic(topic, partitions=3)
+    with Producer(bootstrap_servers=ottla.bootstrap, compression_type="zstd") as producer:
+        for number in range(300):
+            headers = [("n", str(number).encode()), ("empty", None)] if number % 3 == 0 else None
+            key = None if number % 5 == 0 else b"k%d" % (number % 7)
+            producer.send(topic, str(number).encode(), key=key, partition=number % 3, headers=headers)
+    with Producer(bootstrap_servers=ottla.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        for value, is_kept in ((300, True), (999, False)):
+            producer.begin_transaction()
+            producer.send(topic, str(value).encode(), partition=0)
+            producer.flush()
+            _ = producer.commit_transaction() if is_kept else producer.abort_transaction()
+    process = start(SCRIPT + MOVE + "print(json.dumps(found))", ottla, topic, tmp_path)
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline().strip() == "half", process.stderr.read()[-3000:]
+    with Producer(bootstrap_servers=ottla.bootstrap) as producer:
+        for number in range(301, 310):
+            producer.send(topic, str(number).encode(), partition=1)
+    found = finish(process, "go on\n")
+    assert found["kafka schema"] == found["ottla schema"]
+    assert len(found["kafka"]) == 301
+    assert found["ottla"] == found["kafka"]
+    # The first batch was read by Spark's connector, the second by ours, from the same checkpoint.
+    assert found["batches"] == [[0, list(range(301))], [1, list(range(301, 310))]]
