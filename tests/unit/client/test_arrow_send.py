@@ -112,6 +112,22 @@ def test_the_row_that_is_to_blame_is_named() -> None:
     assert error.detail == "row 5, for t-1: no key (3 of 6 rows failed)", "the third of partition 1"
 
 
+def test_rows_are_counted_through_all_pieces_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.protocol.arrow_rows.ROWS_AT_ONCE", 4)
+    world = ProducerWorld(enable_idempotence=False, max_in_flight_requests_per_connection=1)
+    world.broker.answers.extend([ErrorCode.NONE, ErrorCode.INVALID_RECORD])
+    delivery = send(world, numbers(0, 10))
+    world.settle()
+    assert world.log() == [*texts(0, 4), *texts(8, 2)]
+    error = delivery.exception()
+    assert error is not None and error.detail.startswith("row 4, for t-0: ")
+    assert error.detail.endswith("(4 of 10 rows failed)")
+    bad = pa.table({"value": texts(0, 10), "timestamp": [5] * 9 + [-5]})
+    with pytest.raises(KafkaError, match="row 9: the timestamp -5 is negative"):
+        send(world, bad)
+    assert len(world.log()) == 6, "none of its rows was sent"
+
+
 def test_a_transaction_marks_its_batches() -> None:
     world = ProducerWorld(enable_idempotence=False)
     send(world, numbers(0, 3))
