@@ -1,0 +1,228 @@
+"""Pipelines on Spark: what they make of good and bad records, of joins and updates, and what validate finds."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from ottla import Admin, Consumer, Producer
+from ottla.pipeline.checking import check
+from ottla.pipeline.failures import failure_of
+from ottla.pipeline.frames import Frames
+from ottla.pipeline.loading import load
+from ottla.pipeline.model import Pipeline
+from ottla.pipeline.progress import Batch
+from ottla.pipeline.queries import Queries
+from ottla.spark.database_connections import connect
+from ottla.spark.database_options import DatabaseOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Send = Callable[[str, list[Any]], None]
+
+
+class Shop:
+    """A broker with topics of this test's own, and a directory for its pipelines."""
+
+    def __init__(self, bootstrap: str, prefix: str, directory: Path) -> None:
+        self.bootstrap = bootstrap
+        self.prefix = prefix
+        self.directory = directory
+
+    def topic(self, name: str) -> str:
+        return f"{self.prefix}.{name}"
+
+    def create(self, *names: str) -> None:
+        with Admin({"bootstrap.servers": self.bootstrap}) as admin:
+            for name in names:
+                admin.create_topic(self.topic(name), partitions=2)
+
+    def send(self, name: str, values: list[Any]) -> None:
+        with Producer({"bootstrap.servers": self.bootstrap}) as producer:
+            for value in values:
+                text = value if isinstance(value, bytes | None) else json.dumps(value).encode()
+                producer.send(self.topic(name), text, partition=0)
+
+    def read(self, name: str) -> list[Any]:
+        """All that is committed in a topic."""
+        with Consumer({"bootstrap.servers": self.bootstrap, "isolation.level": "read_committed"}) as consumer:
+            partitions = [(self.topic(name), index) for index in (0, 1)]
+            consumer.assign(partitions)
+            consumer.seek_to_beginning()
+            ends = consumer.end_offsets(consumer.assignment())
+            found: list[Any] = []
+            for _ in range(100):
+                if all(consumer.position(partition) >= end for partition, end in ends.items()):
+                    return found
+                found += list(consumer.poll(200))
+            raise AssertionError("the end was not reached")
+
+    def pipeline(self, text: str) -> Pipeline:
+        path = self.directory / "shop.yaml"
+        path.write_text(dedent(text).replace("PREFIX", self.prefix))
+        return load(path)
+
+
+@pytest.fixture
+def shop(broker: Any, topic: str, tmp_path: Path) -> Shop:
+    return Shop(broker.bootstrap, topic, tmp_path)
+
+
+def run(spark: "SparkSession", made: Pipeline, bootstrap: str) -> list[Batch]:
+    """Runs what is there now, and gives the batches."""
+    batches: list[Batch] = []
+    queries = Queries(Frames(spark, made, bootstrap), once=True)
+    queries.start()
+    queries.watch(batches.append, threading.Event())
+    return batches
+
+
+POLICY = """
+    source:
+      topic: PREFIX.orders
+      name: orders
+      schema: id bigint, item string
+      metadata: true
+      on_bad_record: POLICY
+    sql: select id, upper(item) as item, _offset from orders
+    sink: {topic: PREFIX.results, key: item}
+"""
+MIXED = [
+    {"id": 1, "item": "fig"},
+    b"{half",
+    {"id": "x", "item": "pear"},
+    None,
+    {"id": 2},
+    b"[]",
+    {"id": 3, "item": "nut"},
+]
+
+
+def test_bad_records_are_skipped_and_counted(spark: "SparkSession", shop: Shop) -> None:
+    """F4. A missing field is null and no fault; what is no JSON, or of another type, or nothing, is."""
+    shop.create("orders", "results")
+    shop.send("orders", MIXED)
+    batches = run(spark, shop.pipeline(POLICY.replace("POLICY", "skip")), shop.bootstrap)
+    assert [(batch.rows_in, batch.rows_out, batch.bad) for batch in batches] == [(7, 3, {"orders": 4})]
+    results = shop.read("results")
+    assert sorted(json.loads(record.value)["id"] for record in results) == [1, 2, 3]
+    (fig,) = [record for record in results if record.key == b"FIG"]
+    assert json.loads(fig.value) == {"id": 1, "item": "FIG", "_offset": 0}
+
+
+def test_bad_records_are_kept_in_a_topic_with_the_reason(spark: "SparkSession", shop: Shop) -> None:
+    shop.create("orders", "results", "bad")
+    shop.send("orders", MIXED)
+    made = shop.pipeline(POLICY.replace("POLICY", "dead-letter\n      dead_letter_topic: PREFIX.bad"))
+    run(spark, made, shop.bootstrap)
+    run(spark, made, shop.bootstrap)
+    bad = shop.read("bad")
+    assert sorted((record.value for record in bad), key=str) == [None, b"[]", b'{"id": "x", "item": "pear"}', b"{half"]
+    headers = dict(next(record.headers for record in bad if record.value == b"{half"))
+    assert headers["ottla.topic"] == shop.topic("orders").encode() and headers["ottla.offset"] == b"1"
+    assert b"not JSON with the columns of the schema: {half" in headers["ottla.error"]
+    assert len(shop.read("results")) == 3
+
+
+def test_a_bad_record_stops_the_pipeline_where_it_is_told_so(spark: "SparkSession", shop: Shop) -> None:
+    shop.create("orders", "results")
+    shop.send("orders", MIXED)
+    with pytest.raises(Exception, match="bad record") as stopped:
+        run(spark, shop.pipeline(POLICY.replace("POLICY", "fail")), shop.bootstrap)
+    failure = failure_of(stopped.value)
+    assert failure.cause.startswith(f"bad record in {shop.topic('orders')}-0 at offset 1: its value is not JSON")
+    assert "on_bad_record" in failure.cure and not failure.curable
+    assert shop.read("results") == []
+
+
+def test_streams_are_joined_and_a_table_follows_their_sums(spark: "SparkSession", shop: Shop) -> None:
+    """F4: several sources; output mode update into a database, rows and progress in one transaction."""
+    shop.create("orders", "paid")
+    shop.send("orders", [{"id": n, "item": "fig" if n % 2 else "pear"} for n in range(10)])
+    shop.send("paid", [{"order_id": n, "amount": n} for n in range(8)])
+    url = f"sqlite:///{shop.directory}/shop.db"
+    made = shop.pipeline(
+        f"""
+        sources:
+          orders: {{topic: PREFIX.orders, schema: "id bigint, item string"}}
+          paid: {{topic: PREFIX.paid, schema: "order_id bigint, amount bigint"}}
+        outputs:
+          pairs:
+            sql: select id, item, amount from orders join paid on id = order_id
+            sink: {{url: '{url}', table: pairs}}
+          sums:
+            sql: select order_id % 2 as odd, sum(amount) as total from paid group by 1
+            sink: {{url: '{url}', table: sums, upsert_keys: odd}}
+            output_mode: update
+        spark: {{spark.sql.shuffle.partitions: 2}}
+        """
+    )
+    run(spark, made, shop.bootstrap)
+    shop.send("paid", [{"order_id": 8, "amount": 100}, {"order_id": 9, "amount": 200}])
+    run(spark, made, shop.bootstrap)
+    with contextlib.closing(connect(DatabaseOptions.parse({"url": url, "table": "pairs"}))) as database:
+        assert database.query("select count(*), count(distinct id), sum(amount) from pairs") == [(10, 10, 328)]
+        assert database.query("select odd, total from sums order by odd") == [(0, 112), (1, 216)]
+        ledger = database.query("select target, positions from ottla_ledger order by target")
+    assert [target for target, _ in ledger] == ["pairs", "sums"]
+    assert all(shop.topic("paid") in positions for _, positions in ledger), "how far it is, in the same transaction"
+
+
+def test_validate_finds_what_spark_would(spark: "SparkSession", shop: Shop) -> None:
+    shop.create("orders")
+    url = f"sqlite:///{shop.directory}/shop.db"
+    with contextlib.closing(connect(DatabaseOptions.parse({"url": url, "table": "t"}))) as database:
+        database.execute("create table taken (id text)")
+    made = shop.pipeline(
+        f"""\
+        sources:
+          orders:
+            topic: PREFIX.orders
+            schema: id bigint, item string, at timestamp
+            watermark: at 1 minute
+          words:
+            topic: PREFIX.wrds
+            schema: word strng
+        outputs:
+          column:
+            sql: |
+              select id,
+                     itm
+              from orders
+            sink: PREFIX.orders
+          sums:
+            sql: select item, count(*) as n from orders group by item
+            sink: {{topic: PREFIX.orders, key: item}}
+          key:
+            sql: select item from orders
+            sink: {{topic: PREFIX.orders, key: nope}}
+          table:
+            sql: select id from orders
+            sink: {{url: '{url}', table: taken}}
+          good:
+            sql: select window(at, '1 minute').start as m, count(*) as n from orders group by window(at, '1 minute')
+            sink: PREFIX.orders
+        """
+    )
+    without_words = Pipeline(**{**made.__dict__, "sources": {"orders": made.sources["orders"]}})
+    found = {problem.key: (problem.line, problem.cause) for problem in check(spark, without_words, shop.bootstrap)}
+    line, cause = found.pop("outputs.column.sql")
+    assert line == 13 and "itm" in cause and "Did you mean" in cause
+    line, cause = found.pop("outputs.sums.sql")
+    assert line == 17 and "watermark" in cause
+    line, cause = found.pop("outputs.key.sink.key")
+    assert line == 21 and cause == "there is no column nope in the result; there are item"
+    line, cause = found.pop("outputs.table.sink")
+    assert line == 24 and "column id is bigint in the query and TEXT in table taken" in cause
+    assert found == {}
+    told = [f"{problem.key}: {problem.cause}" for problem in check(spark, made, shop.bootstrap)]
+    assert any(told_of.startswith("sources.words.schema: 'word strng' is no list of columns") for told_of in told)
+    assert f"sources.words: there is no topic {shop.topic('wrds')} at {shop.bootstrap}" in told
