@@ -7,6 +7,7 @@ by coverage; a test feeds them by chance in every test run.
 import struct
 from collections.abc import Callable
 
+from ottla.client.arrow import read_partition
 from ottla.errors import KafkaError
 from ottla.log.checkpoints import CorruptCheckpoint, decode_epochs, decode_offsets, decode_partition_metadata
 from ottla.log.index import CorruptIndex, OffsetIndex, TimeIndex
@@ -18,6 +19,7 @@ from ottla.protocol.api import API
 from ottla.protocol.compression import CompressionError
 from ottla.protocol.primitives import ProtocolError
 from ottla.testing.messages import every_message
+from ottla.types import TopicPartition
 
 MAX_BYTES = 1 << 20
 MESSAGES = every_message()
@@ -80,6 +82,30 @@ def true_batches(data: bytes) -> None:
         pass
 
 
+def columns(data: bytes) -> None:
+    """The same as Arrow columns, which hold what the objects hold, or are refused as they are."""
+    if len(data) < 2:
+        return
+    body = struct.pack(">hiqqqhii", data[0] & 0x0F, data[1], 0, 0, -1, -1, -1, data[1]) + data[2:]
+    whole = struct.pack(">qiibI", 0, 9 + len(body), -1, 2, crc32c(body)) + body
+    expected: list[record_batch.Record] | None = None
+    try:
+        expected = record_batch.read_records(whole)
+    except KafkaError:
+        pass
+    try:
+        batch, next_offset = read_partition(TopicPartition("t", 0), whole, 0)
+    except KafkaError:
+        assert expected is None
+        return
+    assert expected is not None and next_offset == data[1] + 1
+    batch.validate(full=True)
+    for name in ("key", "value", "offset"):
+        assert batch.column(name).to_pylist() == [getattr(record, name) for record in expected]
+    headers = [tuple((pair["key"], pair["value"]) for pair in row) for row in batch.column("headers").to_pylist()]
+    assert headers == [record.headers for record in expected]
+
+
 def codecs(data: bytes) -> None:
     """Each codec's decompressor."""
     if not data:
@@ -117,6 +143,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "messages": messages,
     "batches": batches,
     "true_batches": true_batches,
+    "columns": columns,
     "codecs": codecs,
     "stored": stored,
 }
