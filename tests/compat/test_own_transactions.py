@@ -130,6 +130,31 @@ def test_a_member_that_was_replaced_may_only_abort(broker: Any, both_ways: Produ
     eventually(lambda: committed(broker.bootstrap, topic) == ["alive"])
 
 
+def test_a_member_that_was_put_out_is_still_known_by_its_old_name(
+    broker: Any, admin: Admin, both_ways: Producer, topic: str
+) -> None:
+    """KIP-447, E9: it worked for longer than max.poll.interval.ms, and somebody else has its partitions by now."""
+    with Producer(bootstrap_servers=broker.bootstrap) as writer:
+        writer.send(topic, "input", partition=1)
+    settings = {"group.id": f"{topic}-group", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    settings |= {"max.poll.interval.ms": 500, "session.timeout.ms": 6_000}
+    with Consumer(settings, bootstrap_servers=broker.bootstrap) as slow:
+        slow.subscribe([topic])
+        eventually(lambda: bool(slow.poll(500)))
+        before = slow.group_metadata()
+        eventually(lambda: admin.describe_groups([f"{topic}-group"])[0].members == ())
+        assert slow.group_metadata() == before and before.generation_id > 0
+        both_ways.begin_transaction()
+        both_ways.send(topic, "from a zombie", partition=0)
+        with pytest.raises(TransactionAbortable) as caught:
+            both_ways.send_offsets_to_transaction({(topic, 1): 1}, slow.group_metadata())
+        assert caught.value.code in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+        both_ways.abort_transaction()
+        eventually(lambda: bool(slow.poll(500)))  # it comes back, and what it read is read again
+        assert slow.group_metadata() != before
+    assert admin.list_group_offsets(f"{topic}-group") == {}
+
+
 def test_the_next_instance_fences_the_last(broker: Any, both_ways: Producer, topic: str) -> None:
     """E9: what the old one left open is aborted, and it never gets another word in."""
     both_ways.begin_transaction()

@@ -18,7 +18,7 @@ from ottla.testing.transactional import RawClient
 from ottla.testing.world import BOOTSTRAP, World
 
 SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "5")))
-PARTITIONS, COUNT = 4, 16
+PARTITIONS, COUNT = 4, 40
 SETTINGS = {
     "offsets_topic_num_partitions": "2",
     "transaction_state_log_num_partitions": "2",
@@ -30,7 +30,6 @@ WRITING = {
     "max_block_ms": 15_000,
     "delivery_timeout_ms": 8_000,
     "linger_ms": 0,
-    "transaction_timeout_ms": 4_000,
 }
 READING = {
     "group_id": GROUP,
@@ -68,7 +67,9 @@ class Member:
             self.failure = error
 
     async def _instance(self) -> None:
-        producer = self.world.producer(transactional_id=self.name, **WRITING)
+        # A short one ends what a zombie has open; a long one leaves it to the group's generation to fence it.
+        timeout_ms = self.world.random.choice((4_000, 60_000))
+        producer = self.world.producer(transactional_id=self.name, transaction_timeout_ms=timeout_ms, **WRITING)
         strategy: dict[str, Any] = {"client_id": self.name, "partition_assignment_strategy": self.strategy}
         consumer = self.world.consumer(**READING, **strategy)
         is_dead = False
@@ -89,22 +90,25 @@ class Member:
 
     async def _copy(self, producer: Any, consumer: Any, records: list[Any]) -> None:
         following = {(record.topic, record.partition): record.offset + 1 for record in records}
+        await producer.begin_transaction()
         try:
-            async with producer.transaction():
-                for record in records:
-                    await producer.send(OUTPUT, record.value, partition=record.partition)
-                await self._pause()
-                await producer.send_offsets_to_transaction(following, await consumer.group_metadata())
-                await self._pause()
+            for record in records:
+                await producer.send(OUTPUT, record.value, partition=record.partition)
+            await self._pause()
+            await producer.send_offsets_to_transaction(following, await consumer.group_metadata())
+            await self._pause()
+            await producer.commit_transaction()
         except TransactionAbortable:
             self.aborted += 1
+            await producer.abort_transaction()
             mine = await consumer.assignment()
             for record in reversed(records):
                 if (record.topic, record.partition) in mine:
                     await consumer.seek((record.topic, record.partition), record.offset)
 
     async def _pause(self) -> None:
-        """Somewhere in the middle of a transaction, whenever the story wants it."""
+        """Works on it for a while; or stops in the middle of a transaction, when the story wants it."""
+        await asyncio.sleep(self.world.random.uniform(0, 0.8))
         if self.pause_s and self.world.random.random() < 0.5:
             pause_s, self.pause_s = self.pause_s, 0.0
             await asyncio.sleep(pause_s)

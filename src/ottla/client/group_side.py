@@ -330,6 +330,6 @@ class GroupSide:
         membership = self.membership
         if not self._subscription.is_automatic:
             return GroupMetadata(self.config.group_id, group_instance_id=self.config.group_instance_id)
-        return GroupMetadata(
-            self.config.group_id, membership.generation, membership.member_id, self.config.group_instance_id
-        )
+        # A member that was put out goes on as who it was, until it has joined again: its transactions must be refused.
+        # Nobody at all, without a generation, would be taken for somebody outside the group and believed.
+        return GroupMetadata(self.config.group_id, *membership.last_identity, self.config.group_instance_id)

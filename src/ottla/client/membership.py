@@ -57,6 +57,8 @@ class Membership:
         self.stage = Stage.OUT
         self.generation = NO_GENERATION
         self.member_id = ""
+        self.last_identity = (NO_GENERATION, "")
+        """Generation and member id as of the last join: by these a coordinator recognises whoever was put out."""
         self.is_leader = False
         self.assignors = {assignor.name: assignor for assignor in assignors}
         self.is_cooperative = shared_protocol(assignors) == "COOPERATIVE"
@@ -273,6 +275,7 @@ class Membership:
     def _on_join(self, response: Any, version: int, now: int) -> None:
         self.generation = response.generation_id
         self.member_id = response.member_id
+        self.last_identity = (self.generation, self.member_id)
         self.protocol = response.protocol_name
         self.is_leader = response.leader == response.member_id
         self._skips_assignment = bool(response.skip_assignment)

@@ -214,7 +214,7 @@ class _Work:
                 if records:
                     await step(records, apply)
                     idle_since = loop.time()
-                elif until_idle_ms is None or not await self._has_joined():
+                elif until_idle_ms is None or not self._has_joined():
                     idle_since = loop.time()
                 elif (loop.time() - idle_since) * 1000 >= until_idle_ms:
                     break
@@ -223,9 +223,10 @@ class _Work:
             await self.consumer.close()
         return self.done
 
-    async def _has_joined(self) -> bool:
+    def _has_joined(self) -> bool:
         """Who has not got its partitions yet is not idle."""
-        return bool(self.partitions) or (await self.consumer.group_metadata()).generation_id >= 0
+        group = self.consumer._group
+        return bool(self.partitions) or (group is not None and group.membership.has_generation)
 
     async def _at_most_once(
         self, records: list[ConsumerRecord], apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]]
