@@ -9,6 +9,7 @@ No Python object is made for any record. `ottla.client.arrow.read_partition` doe
 fetch brought, passing over control batches and aborted transactions; the other way round is `arrow_rows.py`.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -35,6 +36,11 @@ HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value"
 
 def schema(timestamp_unit: str = "ms", columns: Sequence[str] | None = None) -> pa.Schema:
     """All columns of records, or these. Timestamps are in UTC, in "ms" as Kafka has them or in "us" as Spark does."""
+    return _schema(timestamp_unit, None if columns is None else tuple(columns))
+
+
+@functools.lru_cache(maxsize=64)
+def _schema(timestamp_unit: str, columns: tuple[str, ...] | None) -> pa.Schema:
     if timestamp_unit not in UNITS:
         raise OttlaError(f"timestamp_unit must be ms or us, not {timestamp_unit}")
     fields = {
@@ -54,6 +60,7 @@ def schema(timestamp_unit: str = "ms", columns: Sequence[str] | None = None) -> 
 
 
 SCHEMA = schema()
+_NO_PAIRS = pa.array([], HEADERS.value_type)
 
 
 def rows_at_most(sections: Iterable[Section]) -> int:
@@ -183,7 +190,7 @@ class ColumnBuilder:
     def _headers(self) -> pa.Array:
         found = self._columns
         count = found.header_rows
-        names, contents = pa.array([], pa.string()), pa.array([], pa.binary())
+        pairs = _NO_PAIRS
         if count:
             name_offsets, name_data = pa.allocate_buffer(4 * (count + 1)), pa.allocate_buffer(found.header_key_bytes)
             value_offsets, value_data = (
@@ -199,7 +206,7 @@ class ColumnBuilder:
                 raw = pa.Array.from_buffers(pa.binary(), count, [None, name_offsets, name_data], 0)
                 names = pa.array([name.decode(errors="replace") for name in raw.to_pylist()], pa.string())
             contents = _strings(pa.binary(), count, found.null_header_values, bits, value_offsets, value_data)
-        pairs = pa.StructArray.from_arrays([names, contents], fields=list(HEADERS.value_type))
+            pairs = pa.StructArray.from_arrays([names, contents], fields=list(HEADERS.value_type))
         return pa.Array.from_buffers(HEADERS, found.rows, [None, self._list_offsets], 0, 0, [pairs])
 
 
