@@ -17,13 +17,17 @@ from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.record_batch import Record, Section
-from ottla.types import ZERO_UUID, TopicPartition
+from ottla.types import INT64_MAX, ZERO_UUID, TopicPartition
 
 FETCH_LANE = "fetch"
 """Long polls have their own connections, so that nothing else waits behind them."""
 
 READ_AHEAD = 2
 """Fetches of one partition that may wait to be taken: one is being read, the next is already here."""
+
+RECORD_BYTES_EXPECTED = 1024
+RANGE_BYTES_MIN = 65_536
+"""What is asked for where only a range of offsets is wanted: so much for each, and so much in any case."""
 
 MAX_VERSION_WITHOUT_TOPIC_ID = 12
 
@@ -178,7 +182,7 @@ class Fetcher:
         by_node: dict[int, dict[TopicPartition, FetchFrom]] = defaultdict(dict)
         full: set[int] = set()
         for partition, state in self._positions.states.items():
-            if state.position is None or state.is_paused:
+            if state.position is None or state.is_paused or state.fetch_offset >= (state.fetch_until or INT64_MAX):
                 continue
             node_id, leader_epoch = self._source(partition, state, now, poll)
             if node_id is None:
@@ -194,12 +198,19 @@ class Fetcher:
                     state.fetch_offset,
                     leader_epoch,
                     state.last_epoch,
-                    self._config.max_partition_fetch_bytes,
+                    self._max_bytes(state),
                 )
         for node_id, wanted in by_node.items():
             if node_id not in self._in_flight and node_id not in full:
                 poll.requests.append(self._request(node_id, wanted))
         return poll
+
+    def _max_bytes(self, state: PartitionState) -> int:
+        """How much to ask for. The last records of a range need not bring megabytes of others with them."""
+        most = self._config.max_partition_fetch_bytes
+        if state.fetch_until is None:
+            return most
+        return min(most, max(RANGE_BYTES_MIN, (state.fetch_until - state.fetch_offset) * RECORD_BYTES_EXPECTED))
 
     def _is_same_topic(self, partition: TopicPartition, state: PartitionState, now: int, poll: Poll) -> bool:
         """False when the topic was deleted and made again: then every record in it is a new one for us."""

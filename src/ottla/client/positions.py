@@ -26,6 +26,7 @@ class PartitionState:
         "epochs",
         "failures",
         "fetch_offset",
+        "fetch_until",
         "high_watermark",
         "is_paused",
         "is_resetting",
@@ -46,6 +47,8 @@ class PartitionState:
         """The offset of the next record that poll() gives; None while it is being looked up."""
         self.fetch_offset = -1
         """The offset of the next record to fetch; runs ahead of the position by what is buffered."""
+        self.fetch_until: int | None = None
+        """Nothing from this offset on is fetched: for those who read a range of offsets."""
         self.last_epoch = -1
         """The leader epoch of the last record fetched, by which a broker notices that our log is not its own."""
         self.epochs: list[tuple[int, int]] = []

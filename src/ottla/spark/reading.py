@@ -44,9 +44,10 @@ log = logging.getLogger("ottla.spark")
 class AsyncRangeConsumer(AsyncConsumer):
     """Reads one partition at a time, from one offset to another."""
 
-    async def start(self, partition: TopicPartition, offset: int) -> None:
-        await self.assign([partition])
-        await self.seek(partition, offset)
+    async def start(self, piece: OffsetRange) -> None:
+        await self.assign([piece.partition])
+        self._positions.state(piece.partition).fetch_until = piece.end
+        await self.seek(piece.partition, piece.start)
 
     async def next_fetch(self, timeout_ms: int) -> FetchedPartition | None:
         """What the next fetch brought, as it came: the caller reads it while the one after it is under way."""
@@ -61,6 +62,13 @@ class AsyncRangeConsumer(AsyncConsumer):
             if remaining_ms <= 0:
                 return None
             await self._network.until(self._is_worth_a_look, remaining_ms)
+
+    async def is_over(self, piece: OffsetRange) -> bool:
+        """Whether fetching has shown that there is nothing left of a range: compaction may have taken its end."""
+        state = self._positions.state(piece.partition)
+        is_committed_only = self.config.isolation_level == "read_committed"
+        readable = state.last_stable_offset if is_committed_only else state.high_watermark
+        return readable >= piece.end and not self._fetcher.has_records
 
     async def is_gone(self, partition: TopicPartition) -> bool:
         """Whether the brokers say that there is no such partition."""
@@ -84,8 +92,11 @@ class RangeConsumer(Consumer):
         super().__init__(settings)
         self._async = AsyncRangeConsumer(settings)
 
-    def start(self, partition: TopicPartition, offset: int) -> None:
-        return self._call(self._async.start(partition, offset))
+    def start(self, piece: OffsetRange) -> None:
+        return self._call(self._async.start(piece))
+
+    def is_over(self, piece: OffsetRange) -> bool:
+        return self._call(self._async.is_over(piece))
 
     def next_fetch(self, timeout_ms: int) -> FetchedPartition | None:
         return self._call(self._async.next_fetch(timeout_ms))
@@ -147,7 +158,7 @@ def _read(
     consumer: RangeConsumer, piece: OffsetRange, schema: "pyarrow.Schema", fail_on_data_loss: bool, poll_timeout_ms: int
 ) -> "Iterator[pyarrow.RecordBatch]":
     partition, position, end = piece
-    consumer.start(partition, position)
+    consumer.start(piece)
     patience = Patience(poll_timeout_ms)
     while position < end:
         try:
@@ -156,9 +167,11 @@ def _read(
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
             position = after_loss(consumer, piece, position, fail_on_data_loss)
-            consumer.start(partition, position)
+            consumer.start(OffsetRange(partition, position, end))
             continue
         if fetched is None:
+            if consumer.is_over(piece):
+                return
             if patience.is_over():
                 raise OttlaError(
                     f"nothing came of {partition} from offset {position} on for {poll_timeout_ms} ms, "

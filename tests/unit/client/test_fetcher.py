@@ -66,6 +66,33 @@ def test_a_fetch_can_be_handed_over_whole() -> None:
     assert world.take() == ["b", "c"] and world.fetcher.take_fetch() is None
 
 
+def test_of_a_range_nothing_is_fetched_behind_its_end() -> None:
+    """Nor does a long poll wait there, which the next range would have to wait for."""
+    world = ConsumerWorld(max_partition_fetch_bytes=1)
+    for value in "abcdef":
+        world.logs[T0].append(value)
+    world.exchange()
+    world.positions.states[T0].fetch_until = 3
+    world.exchange(10)
+    assert world.take() == ["a", "b"]
+    world.exchange(10)
+    assert world.take() == ["c"]
+    fetches = len(world.asked)
+    world.exchange(10)
+    assert world.take() == [] and len(world.asked) == fetches
+
+
+def test_the_end_of_a_range_is_fetched_in_small_pieces() -> None:
+    world = ConsumerWorld(max_partition_fetch_bytes=4_000_000)
+    world.logs[T0].append("a")
+    world.exchange()
+    for until, most in ((10_000, 4_000_000), (1000, 1_024_000), (5, 65_536)):
+        world.positions.states[T0].move_to(0)
+        world.positions.states[T0].fetch_until = until
+        world.exchange()
+        assert world.asked[-1].topics[0].partitions[0].partition_max_bytes == most
+
+
 def test_one_fetch_at_a_time_to_each_leader_with_all_its_partitions() -> None:
     world = ConsumerWorld(partitions=3)
     world.lead(2, 2, 1)
