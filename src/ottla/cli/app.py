@@ -1,5 +1,6 @@
 """Puts the commands together and turns whatever goes wrong into one line and an exit status."""
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -8,25 +9,39 @@ from typing import Annotated, Any
 import typer
 
 import ottla
-from ottla.cli import cluster, config, consume, demo, group, log, pipeline, produce, topic, txn
 from ottla.cli.output import drop_output, prepare_streams, print_error
 from ottla.cli.session import explain, status_of
 from ottla.errors import KafkaError, OttlaError
 
 INTERRUPTED = 130
 
-app = typer.Typer(
-    name="ottla",
-    help="Kafka's little sister: a broker every Kafka client can talk to, and the tools around it.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
+COMMANDS = ("demo", "pipeline", "topic", "produce", "consume", "group", "txn", "cluster", "config", "log")
+"""As the help lists them. Each is a module here, with a function of its name or an `app` of several commands."""
 
 
-@app.callback(invoke_without_command=True)
+def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The tool with these commands. The others, and what they need, are not even imported."""
+    app = typer.Typer(
+        name="ottla",
+        help="Kafka's little sister: a broker every Kafka client can talk to, and the tools around it.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback(invoke_without_command=True)(root)
+    passed_on = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(add_help_option=False, context_settings=passed_on)(serve)
+    for name in names:
+        module = importlib.import_module(f"ottla.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
+
+
 def root(
     version: Annotated[bool, typer.Option("--version", metavar="", help="Show the version.", is_eager=True)] = False,
 ) -> None:
@@ -35,7 +50,6 @@ def root(
         raise typer.Exit()
 
 
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(context: typer.Context) -> None:
     """Run a broker until Ctrl-C."""
     from ottla.cli.serve import serve as run_broker
@@ -43,23 +57,12 @@ def serve(context: typer.Context) -> None:
     raise typer.Exit(run_broker(context.args))
 
 
-app.command("demo")(demo.demo)
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(topic.app, name="topic")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.add_typer(group.app, name="group")
-app.add_typer(txn.app, name="txn")
-app.command("cluster")(cluster.cluster)
-app.add_typer(config.app, name="config")
-app.add_typer(log.app, name="log")
-
-
 def run(words: Sequence[str]) -> int:
     """Runs one command line and gives its exit status. No mistake of a user ends in a traceback."""
     prepare_streams()
     # Not `app(words)`: that would take a broken pipe for a failure, and speak its own way of mistakes.
-    command = typer.main.get_command(app)
+    is_known = bool(words) and words[0] in COMMANDS
+    command = typer.main.get_command(build(words[:1] if is_known else COMMANDS))
     try:
         with command.make_context("ottla", list(words)) as context:
             command.invoke(context)

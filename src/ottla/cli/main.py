@@ -14,6 +14,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ottla.cli.serve import serve
 
         return serve(words[1:])
+    if words == ["--version"]:
+        import ottla
+
+        print(f"ottla {ottla.__version__}")
+        return 0
     from ottla.cli.app import run
 
     return run(words)
