@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ottla.client.fetcher import Fetcher
 
-BYTES_AT_ONCE = 256 * 1024 * 1024
+BYTES_AT_ONCE = 64 * 1024 * 1024
 """A RecordBatch is not made longer once it holds so many bytes of uncompressed records."""
 
 
