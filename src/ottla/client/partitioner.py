@@ -1,10 +1,58 @@
-"""Which partition a record goes to: by its key as the Java client does, or sticky without one. Pure."""
+"""Which partition a record goes to: by its key as Java does it, sticky without one, or as the user says. Pure."""
 
+import importlib
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from ottla.client.delivery import Sticky, murmur2, partition_for_key
+from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
 
-__all__ = ["StickyPartitioner", "murmur2", "partition_for_key"]
+__all__ = ["Partitioner", "StickyPartitioner", "find_partitioner", "murmur2", "partition_for_key"]
+
+
+class Partitioner(Protocol):
+    """A function of the user's own that picks a partition, from 0 to `partition_count` - 1.
+
+    None leaves the record to the usual rules. It is called for every record that is sent without a partition, by the
+    thread that sends it or by the client's own; it should be quick.
+
+    >>> def by_customer(topic, key, value, partition_count):
+    ...     return int(key) % partition_count if key is not None else None
+    >>> producer = Producer(partitioner=by_customer)
+    """
+
+    def __call__(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, /) -> int | None: ...
+
+
+def find_partitioner(given: Any, setting: str | None) -> Partitioner | None:
+    """The user's partitioner: what was passed, or what `partitioner.class` names (module:function)."""
+    if given is None and setting is not None:
+        module, _, name = setting.partition(":")
+        try:
+            given = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"partitioner {setting} cannot be imported: {error}", "Write module:function.") from error
+        if isinstance(given, type):
+            given = given()
+    if given is not None and not callable(given):
+        raise ConfigError(f"not a partitioner: {given!r}", "Pass a function of topic, key, value and partition_count.")
+    found: Partitioner | None = given
+    return found
+
+
+def ask_partitioner(
+    partitioner: Partitioner, topic: str, key: bytes | None, value: bytes | None, partition_count: int
+) -> int | None:
+    """What a user's partitioner says, if that can be."""
+    partition = partitioner(topic, key, value, partition_count)
+    if partition is None:
+        return None
+    if not isinstance(partition, int) or isinstance(partition, bool):
+        raise OttlaError(f"the partitioner gave {partition!r} for topic {topic}", "Give the number of a partition.")
+    if not 0 <= partition < partition_count:
+        detail = f"the partitioner gave {partition}, and topic {topic} has partitions 0 to {partition_count - 1}"
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+    return partition
 
 
 class StickyPartitioner:

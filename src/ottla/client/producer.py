@@ -10,7 +10,13 @@ from ottla.client.arrow_send import ArrowDelivery, TableSending
 from ottla.client.delivery import Delivery, record_size
 from ottla.client.model import Bytes, Headers, HeadersLike, RecordMetadata, TopicDescription
 from ottla.client.network import Network
-from ottla.client.partitioner import StickyPartitioner, partition_for_key
+from ottla.client.partitioner import (
+    Partitioner,
+    StickyPartitioner,
+    ask_partitioner,
+    find_partitioner,
+    partition_for_key,
+)
 from ottla.client.sender import Sender
 from ottla.client.settings import ProducerConfig, build
 from ottla.client.transactional import AsyncTransactional
@@ -38,11 +44,13 @@ class AsyncProducer(AsyncTransactional):
         self,
         settings: Mapping[str, Any] | None = None,
         *,
+        partitioner: Partitioner | None = None,
         clock: Clock = system_clock,
         rng: random.Random | None = None,
         **keywords: Any,
     ) -> None:
         self.config = build(ProducerConfig, settings, keywords)
+        self._partitioner = find_partitioner(partitioner, self.config.partitioner_class)
         self._network = Network(
             self.config,
             max_idle_ms=self.config.metadata_max_idle_ms,
@@ -59,7 +67,8 @@ class AsyncProducer(AsyncTransactional):
             wake=self._network.wake,
             clock=clock,
         )
-        self._accumulator.known_partitions = self._network.view.partitions
+        if self._partitioner is None:  # otherwise it is asked for every record, on the long way
+            self._accumulator.known_partitions = self._network.view.partitions
         self._sender = Sender(
             self.config,
             self._accumulator,
@@ -99,7 +108,7 @@ class AsyncProducer(AsyncTransactional):
         """Hands a record over and returns the promise of its delivery; waits only for room and for the topic.
 
         Text is sent as UTF-8. Records with equal keys go to the same partition; records without a key fill
-        one partition's batch after the other's.
+        one partition's batch after the other's. A `partitioner` given to the producer is asked first.
         """
         if timestamp is None and headers is None:
             delivery = self._accumulator.take_in(topic, value, key, partition)
@@ -153,6 +162,8 @@ class AsyncProducer(AsyncTransactional):
         Rows go where send() would send them, in their order. All are looked at before the first is sent.
         """
         self._raise_if_over()
+        if self._partitioner is not None and "partition" not in table.schema.names:
+            raise OttlaError("send_arrow() does not ask the producer's own partitioner", "Add a column partition.")
         self._network.start()
         sending = TableSending(self, table, topic)
         await self._until_topics(sending.topics)
@@ -217,6 +228,8 @@ class AsyncProducer(AsyncTransactional):
         if lanes is None or lanes.partitions is not partitions:
             self._sticky.forget(topic)
             lanes = self._accumulator.open_topic(topic, partitions)
+        if partition is None and self._partitioner is not None:
+            partition = ask_partitioner(self._partitioner, topic, key, value, len(partitions))
         if partition is None:
             if key is not None:
                 partition = partition_for_key(key, len(partitions))

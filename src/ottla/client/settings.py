@@ -90,6 +90,11 @@ class ProducerConfig(ClientConfig):
     max_request_size: int = setting(
         "max.request.size", 1_048_576, "The largest request, and with it the largest record.", at_least=0
     )
+    partitioner_class: str | None = setting(
+        "partitioner.class",
+        None,
+        "Who picks a partition, as module:function; by key, or sticky, if not set.",
+    )
     metadata_max_idle_ms: int = setting(
         "metadata.max.idle.ms", 300_000, "Forget a topic that was not written to for this long.", at_least=5_000
     )

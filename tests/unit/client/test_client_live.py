@@ -1,6 +1,8 @@
 """The clients against a running broker: what goes in comes out, and what cannot be is said."""
 
 import asyncio
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -394,3 +396,56 @@ def test_nobody_there_is_told_with_the_address() -> None:
         pytest.raises(KafkaError, match=refused),
     ):
         producer.send("t", "v")
+
+
+# Partitioners of one's own
+
+
+def by_number(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int | None:
+    """Numbers by their value; what has a key, as usual."""
+    return int(value or b"0") % partition_count if key is None else None
+
+
+@pytest.mark.parametrize("given", [by_number, f"{__name__}:by_number"], ids=["function", "by name"])
+def test_a_partitioner_of_ones_own_is_asked_for_every_record(
+    admin: Admin, broker: Any, topic: str, given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__, types.ModuleType(__name__)))
+    monkeypatch.setattr(sys.modules[__name__], "by_number", by_number, raising=False)
+    admin.create_topic(topic, partitions=3)
+    named = {"partitioner.class": given} if isinstance(given, str) else {}
+    passed = {"partitioner": given} if callable(given) else {}
+    with Producer(named, bootstrap_servers=broker.bootstrap, **passed) as producer:
+        sent = [producer.send(topic, f"{number}") for number in range(30)]
+        keyed = [producer.send(topic, "0", key="same") for _ in range(10)]
+        fixed = producer.send(topic, "0", partition=2)
+    assert [delivery.result(30).partition for delivery in sent] == [number % 3 for number in range(30)]
+    assert len({delivery.result(30).partition for delivery in keyed}) == 1
+    assert fixed.result(30).partition == 2
+
+
+def test_a_partitioner_that_errs_is_told_so(admin: Admin, broker: Any, topic: str) -> None:
+    admin.create_topic(topic, partitions=3)
+    answers: list[Any] = [3, -1, "one", True, ZeroDivisionError("no partitions")]
+
+    def wrong(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with Producer(bootstrap_servers=broker.bootstrap, partitioner=wrong) as producer:
+        for said in (r"gave 3, and topic .* has partitions 0 to 2", "gave -1", "gave 'one'", "gave True"):
+            with pytest.raises((OttlaError, KafkaError), match=said):
+                producer.send(topic, "v")
+        with pytest.raises(ZeroDivisionError):
+            producer.send(topic, "v")
+    with pytest.raises(OttlaError, match="not a partitioner"):
+        Producer(partitioner="mine")
+    with pytest.raises(OttlaError, match=r"no\.such:function cannot be imported"):
+        Producer({"partitioner.class": "no.such:function"})
+    pa = pytest.importorskip("pyarrow")
+    with Producer(bootstrap_servers=broker.bootstrap, partitioner=by_number) as producer:
+        with pytest.raises(OttlaError, match="does not ask"):
+            producer.send_arrow(pa.table({"value": [b"1"]}), topic)
+        producer.send_arrow(pa.table({"value": [b"1"], "partition": pa.array([2], pa.int32())}), topic)
