@@ -13,7 +13,7 @@ from ottla.client.admin_groups import GroupAdmin
 from ottla.client.admin_prepared import PreparedAdmin
 from ottla.client.admin_transactions import TransactionAdmin
 from ottla.client.arrow_send import ArrowDelivery, TableSending
-from ottla.client.callers_thread import CallersThread
+from ottla.client.callers_thread import Call, CallersThread
 from ottla.client.consumer import AsyncConsumer, PartitionLike
 from ottla.client.delivery import Delivery, Sending
 from ottla.client.group_consumer import GroupConsumer
@@ -58,14 +58,9 @@ class LoopThread:
         if asyncio._get_running_loop() is loop:
             coroutine.close()
             raise OttlaError("a blocking call inside a callback would wait for itself", "Use the async client there.")
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         if work_here is not None:
-            return work_here.wait(future)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+            return work_here.wait(coroutine, loop)
+        return Call(coroutine, loop).wait()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:

@@ -1,16 +1,71 @@
-"""Runs a user's callbacks in the thread that waits in a blocking call, not on the loop: there they may call back."""
+"""A thread that waits for a coroutine on the loop, and meanwhile runs a user's callbacks: here they may call back."""
 
 import asyncio
 import queue
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from typing import Any, Generic, TypeVar
 
 from ottla.errors import OttlaError
 
 T = TypeVar("T")
 
-_DONE = None
+
+class Call(Generic[T]):
+    """A coroutine that runs on a loop for a thread that waits for it.
+
+    What `asyncio.run_coroutine_threadsafe` does, for half the price: there is one task and one queue, and no future
+    is chained to another.
+    """
+
+    __slots__ = ("_coroutine", "_is_broken_off", "_loop", "_task", "_work")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self._coroutine = coroutine
+        self._loop = loop
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._task: asyncio.Task[T] | None = None
+        self._is_broken_off = False
+
+    def do(self, job: Callable[[], None]) -> None:
+        """On the loop: has the waiting thread run a job."""
+        self._work.put(job)
+
+    def wait(self) -> T:
+        """Runs the coroutine: its result or exception. Ctrl-C, or a job that raises, breaks it off."""
+        self._loop.call_soon_threadsafe(self._start)
+        try:
+            while (job := self._work.get()) is not None:
+                job()
+        except BaseException:
+            self._is_broken_off = True
+            self._loop.call_soon_threadsafe(self._break_off)
+            raise
+        # An exception knows this frame: it must not find itself here, or it would stay until the next collection.
+        task, self._task = self._task, None
+        assert task is not None
+        try:
+            return task.result()
+        except asyncio.CancelledError:
+            raise CancelledError from None  # it was not this thread that was cancelled
+        finally:
+            del task
+
+    def _start(self) -> None:
+        if self._is_broken_off:
+            self._coroutine.close()
+            return
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._finish)
+
+    def _finish(self, task: "asyncio.Task[T]") -> None:
+        if not task.cancelled():
+            task.exception()  # somebody has seen it, even if the thread is gone by now
+        self._work.put(None)
+
+    def _break_off(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 class CallersThread:
@@ -20,22 +75,16 @@ class CallersThread:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[queue.SimpleQueue[Callable[[], None] | None]] = []
+        self._waiting: list[Call[Any]] = []
 
-    def wait(self, future: "Future[T]") -> T:
+    def wait(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
         """Waits for a coroutine on the loop, running callbacks here meanwhile."""
-        work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._waiting.append(work)
-        future.add_done_callback(lambda _: work.put(_DONE))
+        call = Call(coroutine, loop)
+        self._waiting.append(call)
         try:
-            while (job := work.get()) is not _DONE:
-                job()
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+            return call.wait()
         finally:
-            self._waiting.remove(work)
+            self._waiting.remove(call)
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """On the loop: has the innermost waiting call run `function`, and gives its result."""
@@ -66,7 +115,7 @@ class CallersThread:
 
         if not self._waiting:
             return function(*args)
-        self._waiting[-1].put(job)
+        self._waiting[-1].do(job)
         return await outcome
 
     def wrap(self, target: Any) -> Any:

@@ -1,0 +1,107 @@
+"""A thread that waits for a coroutine on another thread's loop: results, errors, callbacks, Ctrl-C, no rings left."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import Any
+
+import pytest
+
+from ottla.client.callers_thread import Call, CallersThread
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    running = asyncio.new_event_loop()
+    thread = threading.Thread(target=running.run_forever)
+    thread.start()
+    yield running
+    running.call_soon_threadsafe(running.stop)
+    thread.join(10)
+    running.close()
+
+
+def test_a_result_and_an_error_come_back(loop: asyncio.AbstractEventLoop) -> None:
+    async def answer() -> int:
+        await asyncio.sleep(0)
+        return 42
+
+    async def fail() -> int:
+        raise LookupError("nothing there")
+
+    assert Call(answer(), loop).wait() == 42
+    with pytest.raises(LookupError, match="nothing there"):
+        Call(fail(), loop).wait()
+
+
+def test_a_coroutine_that_was_cancelled_does_not_cancel_the_thread(loop: asyncio.AbstractEventLoop) -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(CancelledError):
+        Call(cancelled(), loop).wait()
+
+
+def test_callbacks_run_in_the_waiting_thread_and_may_call_again(loop: asyncio.AbstractEventLoop) -> None:
+    callers = CallersThread()
+    here = threading.get_ident()
+
+    async def inner() -> str:
+        return "inner"
+
+    def callback(name: str) -> tuple[str, int, str]:
+        return name, threading.get_ident(), callers.wait(inner(), loop)
+
+    async def outer() -> Any:
+        return await callers.run(callback, "outer")
+
+    assert callers.wait(outer(), loop) == ("outer", here, "inner")
+
+
+def test_breaking_off_cancels_the_coroutine_and_ends_the_wait(loop: asyncio.AbstractEventLoop) -> None:
+    """As Ctrl-C does, in a thread that can be told apart: a job raises where the signal would."""
+    ended = threading.Event()
+
+    async def forever() -> None:
+        try:
+            call.do(interrupt)
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    call = Call(forever(), loop)
+    with pytest.raises(KeyboardInterrupt):
+        call.wait()
+    assert ended.wait(10)
+
+
+def test_an_error_is_gone_with_the_last_who_looks_at_it(loop: asyncio.AbstractEventLoop) -> None:
+    """Without help of the garbage collector: a ring would keep every frame, and what is in it, until then."""
+
+    class Seen(Exception):
+        pass
+
+    async def fail() -> None:
+        raise Seen
+
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            Call(fail(), loop).wait()
+        except Seen as error:
+            trace = weakref.ref(error)
+        deadline = threading.Event()
+        for _ in range(100):
+            if trace() is None:
+                break
+            deadline.wait(0.05)  # the loop's thread may hold its last frame for a moment
+        assert trace() is None
+    finally:
+        gc.enable()
