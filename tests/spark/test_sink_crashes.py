@@ -85,7 +85,7 @@ class Story:
             ends = consumer.end_offsets(partitions)
             found = []
             while any(consumer.position(partition) < end for partition, end in ends.items()):
-                found += [record.value.decode() for record in consumer.poll(1000)]
+                found += [(record.value or b"").decode() for record in consumer.poll(1000)]
         return sorted(found)
 
 

@@ -4,6 +4,7 @@ Each story runs on Ottla with two-phase commit, on Ottla without it, and on a re
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -238,6 +239,18 @@ def test_at_most_once_never_writes_a_batch_twice(stage: SinkStage) -> None:
     assert replayed.is_settled and stage.read() == ["a"]
     with pytest.raises(NotOwner, match="belongs to another query"):
         stage.start(query="another").write_at_most_once(0, 0, ["b"])
+
+
+def test_at_most_once_loses_what_a_crash_interrupts(
+    stage: SinkStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D1: noted, and then the task dies before it has written a row."""
+    monkeypatch.setenv("OTTLA_FAILPOINT", f"after-note:fail:{tmp_path / 'failed'}")
+    with pytest.raises(RuntimeError, match="a test asked for a failure at after-note"):
+        stage.start().write_at_most_once(0, 0, ["a"])
+    assert stage.start().write_at_most_once(0, 0, ["a"]).is_settled
+    stage.start().write_at_most_once(1, 0, ["b"])
+    assert stage.read() == ["b"]
 
 
 def test_two_phase_commit_can_be_required(target: Target, topic: str) -> None:

@@ -327,6 +327,6 @@ def explained(error: KafkaError, options: SinkOptions) -> Exception:
         )
     if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return SinkError(f"{error}", "Allow this user to write to the topic.")
-    if error.code == ErrorCode.REQUEST_TIMED_OUT:
+    if error.code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION):
         return SinkError(f"{error}", f"Are the brokers at {options.bootstrap} there?")
     return error

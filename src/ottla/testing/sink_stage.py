@@ -53,7 +53,7 @@ class SinkStage:
             ends = consumer.end_offsets(self.partitions)
             found = []
             while any(consumer.position(partition) < end for partition, end in ends.items()):
-                found += [record.value.decode() for record in consumer.poll(1000)]
+                found += [(record.value or b"").decode() for record in consumer.poll(1000)]
         return sorted(found)
 
     def is_held_back(self) -> bool:

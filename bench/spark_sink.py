@@ -1,0 +1,145 @@
+"""Rows per second into a topic from Spark, and the time of a small micro-batch: Ottla's sink beside Spark's own.
+
+All write to one Ottla broker from one session, taking turns. `ottla` is exactly-once; `ottla at-least-once` and `spark`
+(Spark's Kafka connector, where `./run setup-extras` has fetched it) give what Spark's own sink gives.
+`python -m bench.spark_sink` shows this part alone.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.brokers import Contender, ottla
+from bench.results import Results
+from ottla.testing.oracle import extras_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SUITE = "spark sink"
+PARTITIONS = 4
+TASKS = 2
+SMALL_ROWS = 100
+WAYS: dict[str, tuple[str, dict[str, str]]] = {
+    "ottla": ("ottla", {}),
+    "ottla at-least-once": ("ottla", {"delivery": "at-least-once"}),
+    "spark": ("kafka", {}),
+}
+"""Contender -> format and options."""
+
+
+def connector_jars() -> list[Path]:
+    """The jars of Spark's own Kafka connector, if they were fetched."""
+    return sorted((extras_directory() / "spark-kafka").glob("*.jar"))
+
+
+def session() -> "SparkSession":
+    """Two cores, and Spark's own connector where it can be had."""
+    from ottla.spark import session as ottla_session
+
+    conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": str(TASKS)}
+    if connector_jars():
+        conf["spark.driver.extraClassPath"] = ":".join(map(str, connector_jars()))
+    started = ottla_session("ottla-bench", master=f"local[{TASKS}]", conf=conf)
+    started.sparkContext.setLogLevel("ERROR")
+    return started
+
+
+def contenders() -> list[str]:
+    return [name for name in WAYS if name != "spark" or connector_jars()]
+
+
+def sink_rows(spark: "SparkSession", broker: Contender, results: Results, rounds: int, quick: bool, step: Any) -> None:
+    """Every round takes each contender through each case; a first round warms up and is not counted."""
+    sizes = (100, 1000)
+    names = contenders()
+    step(total=(rounds + 1) * len(names) * (len(sizes) + 1))
+    for round_number in range(rounds + 1):
+        kept = results if round_number else None
+        turn = round_number % len(names)
+        for name in names[turn:] + names[:turn]:
+            for size in sizes:
+                step(f"{name}: {size} B")
+                count = {100: 2_000_000, 1000: 400_000}[size] // (10 if quick else 1)
+                write_batch(spark, broker, name, count, size, kept)
+            step(f"{name}: small batches")
+            small_batches(spark, broker, name, 5 if quick else 15, kept)
+
+
+def write_batch(
+    spark: "SparkSession", broker: Contender, name: str, count: int, size: int, results: Results | None
+) -> None:
+    """Writes many rows with one job."""
+    topic = f"sink-{size}-{time.monotonic_ns()}"
+    broker.create_topic(topic, PARTITIONS)
+    rows = spark.range(0, count, 1, TASKS).selectExpr(
+        "CAST(id AS STRING) AS key", f"CAST(RPAD(CAST(id AS STRING), {size}, 'abcdefgh') AS BINARY) AS value"
+    )
+    started = time.perf_counter()
+    writer = rows.write.format(WAYS[name][0]).mode("append").option("kafka.bootstrap.servers", broker.bootstrap)
+    for option, value in WAYS[name][1].items():
+        writer = writer.option(option, value)
+    writer.option("topic", topic).save()
+    seconds = time.perf_counter() - started
+    if results is not None:
+        results.add(SUITE, f"batch write, {size} B", "rows/s", name, count / seconds, more_is_better=True)
+    broker.delete_topic(topic)
+
+
+def small_batches(spark: "SparkSession", broker: Contender, name: str, batches: int, results: Results | None) -> None:
+    """The median time of a micro-batch with few rows, of which the sink's part is `addBatch`."""
+    topic = f"sink-small-{time.monotonic_ns()}"
+    broker.create_topic(topic, PARTITIONS)
+    rows = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", SMALL_ROWS)
+        .option("numPartitions", TASKS)
+        .load()
+        .selectExpr("CAST(value AS STRING) AS value")
+    )
+    writer = rows.writeStream.format(WAYS[name][0]).option("kafka.bootstrap.servers", broker.bootstrap)
+    for option, value in WAYS[name][1].items():
+        writer = writer.option(option, value)
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = writer.option("topic", topic).option("checkpointLocation", checkpoint).start()
+        deadline = time.monotonic() + 120
+        # The first batches plan, connect and compile.
+        while len(query.recentProgress) < batches + 3 and query.isActive and time.monotonic() < deadline:
+            time.sleep(0.05)
+        query.stop()
+        told = [progress["durationMs"] for progress in query.recentProgress][3:]
+    if results is not None and told:
+        results.add(
+            SUITE, "small micro-batch, whole", "ms", name, statistics.median(t["triggerExecution"] for t in told)
+        )
+        results.add(SUITE, "small micro-batch, addBatch", "ms", name, statistics.median(t["addBatch"] for t in told))
+    broker.delete_topic(topic)
+
+
+def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
+    results.titles |= {"spark": "Spark's connector"}
+    spark = session()
+    try:
+        with ottla() as broker:
+            sink_rows(spark, broker, results, rounds, quick, step)
+    finally:
+        spark.stop()
+
+
+def main() -> None:
+    from rich.console import Console
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    results = Results({"ottla": "Ottla"})
+    run(results, options.rounds, options.quick, lambda *_, **__: None)
+    results.show(Console(width=180), SUITE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The sink while its broker is away: killed in the middle of a task, of a decision, of a commit, and back again."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import pytest
+
+from ottla import Broker
+from ottla.spark.sink_errors import SinkError
+from ottla.spark.sink_tasks import Place, Rows, write_at_least_once, write_exactly_once
+from ottla.testing.oracle import RealKafka, oracle_available
+from ottla.testing.sink_stage import SinkRun, SinkStage
+
+pa = pytest.importorskip("pyarrow")
+
+
+class Killable(Protocol):
+    """A broker that can go away and come back with its data."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    def kill(self) -> None: ...
+    def restart(self) -> None: ...
+
+
+@pytest.fixture(scope="module", params=["ottla", pytest.param("apache", marks=[pytest.mark.oracle, pytest.mark.slow])])
+def killable(request: pytest.FixtureRequest, keeper: ThreadPoolExecutor) -> Iterator[Killable]:
+    if request.param == "ottla":
+        with Broker.embedded(settings={"transaction.two.phase.commit.enable": True}) as broker:
+            yield broker
+        return
+    reason = oracle_available()
+    if reason is not None:
+        pytest.skip(reason)
+    with RealKafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def stage(killable: Killable, topic: str) -> SinkStage:
+    return SinkStage(killable.bootstrap, topic)
+
+
+class Away:
+    """Kills the broker, and brings it back after a while."""
+
+    def __init__(self, broker: Killable, keeper: ThreadPoolExecutor) -> None:
+        self.broker, self._keeper = broker, keeper
+        self._back: Future[None] | None = None
+
+    def go(self, for_s: float = 1.5) -> None:
+        self.broker.kill()
+        self._back = self._keeper.submit(self._come_back, for_s)
+
+    def _come_back(self, after_s: float) -> None:
+        threading.Event().wait(after_s)
+        self.broker.restart()
+
+    def join(self) -> None:
+        assert self._back is not None
+        self._back.result(120)
+
+
+@pytest.fixture(scope="module")
+def keeper() -> Iterator[ThreadPoolExecutor]:
+    """The thread that starts brokers again. It lives as long as they do: Kafka ends with the thread it came from."""
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+@pytest.fixture
+def away(killable: Killable, keeper: ThreadPoolExecutor) -> Iterator[Away]:
+    outage = Away(killable, keeper)
+    yield outage
+    outage.join()
+
+
+def rows_of(stage: SinkStage, count: int, at_half: Callable[[], None]) -> Rows:
+    """So many rows in ten batches; something happens after the first five."""
+
+    def batches() -> Iterator[Any]:
+        for number in range(10):
+            if number == 5:
+                at_half()
+            yield pa.record_batch({"value": [f"{number * count // 10 + row:06}" for row in range(count // 10)]})
+
+    return Rows(batches(), ["value"], stage.options)
+
+
+def expected(count: int) -> list[str]:
+    return [f"{number:06}" for number in range(count)]
+
+
+def place(run: SinkRun, batch: int = 0) -> Place:
+    return run.place(batch, 0)
+
+
+@pytest.mark.timeout(180)
+def test_a_task_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
+    run = stage.start()
+    written = write_exactly_once(stage.options, place(run), rows_of(stage, 1000, away.go))
+    run.commit(0, written)
+    assert stage.read() == expected(1000)
+
+
+@pytest.mark.timeout(180)
+def test_a_driver_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
+    """Everything was prepared; the broker dies and comes back while the driver decides and commits."""
+    run = stage.start()
+    parts = [run.write(0, task, [f"{task}"]) for task in range(3)]
+    away.go()
+    run.commit(0, *parts)
+    assert stage.read() == ["0", "1", "2"]
+
+
+@pytest.mark.timeout(180)
+def test_at_least_once_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
+    """The producer is idempotent: nothing is doubled by its own retries."""
+    write_at_least_once(stage.options, rows_of(stage, 1000, away.go))
+    assert stage.read() == expected(1000)
+
+
+def test_brokers_that_are_not_there_are_named(topic: str) -> None:
+    with Broker.embedded() as broker:
+        stage = SinkStage(
+            broker.bootstrap, topic, **{"kafka.max.block.ms": "500", "kafka.delivery.timeout.ms": "30005"}
+        )
+    with pytest.raises(SinkError, match=rf"Are the brokers at {broker.bootstrap} there\?"):
+        write_at_least_once(stage.options, rows_of(stage, 10, lambda: None))
