@@ -118,6 +118,8 @@ class RealKafka:
         self.ready_after_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._home = ""
+        self._ports: tuple[int, int] | None = None
+        self._controller_port = 0
 
     def __enter__(self) -> Self:
         reason = oracle_available()
@@ -143,7 +145,7 @@ class RealKafka:
 
     def _start(self) -> None:
         data = self.data or f"{self._home}/data"
-        port, controller_port = free_port(), free_port()
+        port, controller_port = self._ports or (free_port(), free_port())
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -183,6 +185,7 @@ class RealKafka:
             )
         self.pid = self._process.pid
         self.bootstrap = f"127.0.0.1:{port}"
+        self._controller_port = controller_port
         while time.monotonic() - started < START_TIMEOUT_S:
             if self._process.poll() is not None:
                 text = output_path.read_text(errors="replace")
@@ -210,6 +213,18 @@ class RealKafka:
         """What Kafka printed so far."""
         path = Path(self._home, "kafka.log")
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def kill(self) -> None:
+        """Ends Kafka at once, as a power cut would; its data stays for `restart()`."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(30)
+
+    def restart(self) -> None:
+        """Starts a killed Kafka again, on the same data and ports."""
+        port, controller_port = self.bootstrap.rpartition(":")[2], self._controller_port
+        self._ports = (int(port), controller_port)
+        self._start()
 
     def stop(self) -> None:
         """Ends Kafka at once (its data is not kept, unless `data` was given) and removes its files."""
