@@ -162,8 +162,6 @@ class AsyncProducer(AsyncTransactional):
         Rows go where send() would send them, in their order. All are looked at before the first is sent.
         """
         self._raise_if_over()
-        if self._partitioner is not None and "partition" not in table.schema.names:
-            raise OttlaError("send_arrow() does not ask the producer's own partitioner", "Add a column partition.")
         self._network.start()
         sending = TableSending(self, table, topic)
         await self._until_topics(sending.topics)
