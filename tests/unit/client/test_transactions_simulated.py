@@ -104,8 +104,13 @@ def test_the_copy_is_exact_whatever_is_killed(seed: int, power_loss: bool, versi
         copying = asyncio.ensure_future(copier.run())
         for _ in range(world.random.randint(2, 8)):
             await asyncio.sleep(world.random.uniform(0, 0.3))
-            if world.random.random() < 0.4:
+            chance = world.random.random()
+            if chance < 0.3:
                 world.network.cut_all()
+            elif chance < 0.5:
+                world.network.partition("outside", "broker")
+                await asyncio.sleep(world.random.uniform(0.1, 6))
+                world.network.heal()
             else:
                 world.kill_broker(power_loss=power_loss)
                 await asyncio.sleep(world.random.uniform(0, 0.5))
