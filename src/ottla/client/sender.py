@@ -182,7 +182,7 @@ class Sender:
             records = batch.encode(self._codec, self._config.compression_level, self.transactions is not None)
             topic.partition_data.append(ProduceRequest.PartitionProduceData(index=partition.partition, records=records))
         return ProduceRequest(
-            transactional_id=self._config.transactional_id,
+            transactional_id=self.transactions.transactional_id if self.transactions is not None else None,
             acks=self._config.acks_code,
             timeout_ms=self._config.request_timeout_ms,
             topic_data=list(topics.values()),

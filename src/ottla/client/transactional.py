@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ottla.client.accumulator import Accumulator
@@ -95,6 +96,21 @@ class AsyncTransactional:
         assert transactions.prepared is not None
         return transactions.prepared
 
+    async def continue_as(self, transactional_id: str) -> None:
+        """Goes on under another transactional id, on the same connections; init_transactions() comes next.
+
+        What was prepared under the old id stays as it is.
+        """
+        before = self._need_transactions("continue_as()")
+        if not transactional_id or before.state not in (State.READY, State.PREPARED):
+            problem = f"the producer is {before.state.value}" if transactional_id else "the new id is empty"
+            raise OttlaError(f"continue_as() is not possible: {problem}", "End the transaction, or prepare it, first.")
+        self._network.remove(before)
+        self.config = replace(self.config, transactional_id=transactional_id)
+        self._set_up_transactions()
+        assert self._transactions is not None
+        self._transactions.know_coordinators_of(before)
+
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         """Commits at the end of the block, aborts when it raises.
@@ -150,6 +166,7 @@ class AsyncTransactional:
 class Transactional:
     """The part of Producer that is about transactions. As AsyncTransactional, but each call waits."""
 
+    config: ProducerConfig
     _async: Any
     _call: Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -178,6 +195,10 @@ class Transactional:
     def prepare_transaction(self, *, timeout_ms: int | None = None) -> PreparedTransaction:
         prepared: PreparedTransaction = self._call(self._async.prepare_transaction(timeout_ms=timeout_ms))
         return prepared
+
+    def continue_as(self, transactional_id: str) -> None:
+        self._call(self._async.continue_as(transactional_id))
+        self.config = self._async.config
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:

@@ -94,6 +94,10 @@ class Transactions:
         self._operation = Operation("init_transactions()")
         return self._operation
 
+    def know_coordinators_of(self, other: "Transactions") -> None:
+        """Takes over what another producer on the same connections has found out of groups."""
+        self._group_coordinators = dict(other._group_coordinators)
+
     def adopt(self, prepared: PreparedTransaction) -> None:
         """Stands in for the producer that prepared a transaction: offsets may still be added, then it is ended."""
         self._expect("adopt()", State.NEW)
