@@ -5,7 +5,7 @@ before it writes the first row.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ NO_TWO_PHASE = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUP
 
 _without_two_phase: set[str] = set()
 """Brokers that have refused it: asked once in the life of a worker."""
+_spare: dict[tuple[tuple[str, str], ...], Producer] = {}
+"""Transactional producers whose work is done: the next task goes on with their connections, under its own id."""
 _first_batches: dict[tuple[str, str], int] = {}
 """(sink, run) -> the first batch that this worker had a task of."""
 
@@ -47,6 +49,7 @@ _first_batches: dict[tuple[str, str], int] = {}
 def _after_fork() -> None:
     _without_two_phase.clear()
     _first_batches.clear()
+    _spare.clear()
     _plain.clear()
 
 
@@ -172,8 +175,8 @@ def write_part(
         if isinstance(error, KafkaError):
             raise explained(error, options) from error
         raise
-    producer.close()
     reach("after-prepare")
+    _put_aside(producer, options)
     part = Part(task, prepared.producer_id, prepared.producer_epoch, rows.digest)
     return Written(part, rows=rows.count, opened_ms=opened_ms, prepared_ms=system_clock())
 
@@ -228,18 +231,39 @@ def _initialised(
     options: SinkOptions, transactional_id: str, *, two_phase: bool = False, timeout_ms: int | None = None
 ) -> Producer:
     settings = {name: value for name, value in options.kafka.items() if name != "transaction.timeout.ms"}
-    settings["transactional.id"] = transactional_id
     if two_phase:
         settings["transaction.two.phase.commit.enable"] = "true"
     else:
         settings["transaction.timeout.ms"] = str(timeout_ms)
-    producer = Producer(settings)
+    producer = _spare.pop(_key(settings), None)
     try:
+        if producer is None:
+            producer = Producer({**settings, "transactional.id": transactional_id})
+        else:
+            producer.continue_as(transactional_id)
         producer.init_transactions(timeout_ms=PATIENCE_MS)
     except BaseException:
-        producer.close(timeout_ms=0)
+        if producer is not None:
+            producer.close(timeout_ms=0)
         raise
     return producer
+
+
+def _put_aside(producer: Producer, options: SinkOptions) -> None:
+    """Keeps a producer that has left its transaction prepared."""
+    settings = {name: value for name, value in options.kafka.items() if name != "transaction.timeout.ms"}
+    if producer.config.transaction_two_phase_commit_enable:
+        settings["transaction.two.phase.commit.enable"] = "true"
+    else:
+        settings["transaction.timeout.ms"] = str(producer.config.transaction_timeout_ms)
+    before = _spare.pop(_key(settings), None)
+    if before is not None:
+        before.close()
+    _spare[_key(settings)] = producer
+
+
+def _key(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(settings.items()))
 
 
 async def _longest_timeout(owned: Clients) -> int | None:
@@ -267,7 +291,7 @@ def write_at_least_once(options: SinkOptions, rows: Rows) -> Written:
     first = next(upcoming, None)
     if first is None:
         return Written()
-    key = tuple(sorted(options.kafka.items()))
+    key = _key(options.kafka)
     producer = _plain.pop(key, None) or Producer(dict(options.kafka))
     try:
         waiting = [send(producer, first, options)]
