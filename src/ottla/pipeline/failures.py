@@ -10,6 +10,8 @@ OURS = re.compile(r"\b(ottla(?:\.\w+)+\.\w+): (.+?)(?=\n\S*\n|\nTraceback|\n\tat
 CODE = re.compile(r"^([A-Z][A-Z0-9_]+)\b")
 # Only looks ahead at the text: an error wraps another, and the inner one is found too.
 SPARKS_OWN = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (?=(.+?)(?: SQLSTATE: \w+|\n|\Z))", re.DOTALL)
+# The line of a Python traceback that says what was raised: the first that is not indented.
+RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$", re.MULTILINE)
 TRY_AGAIN = {"DatabaseUnavailable", "TransactionAbortable", "LostPart"}
 """Errors of ours that another attempt may not meet again."""
 WRAPPERS = {"STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "PYTHON_DATA_SOURCE_ERROR"}
@@ -57,6 +59,10 @@ def explain(text: str) -> Failure:
     requirement = re.search(r"requirement failed: ([^\n]+?)(?= SQLSTATE|\n|\Z)", text)
     if requirement:
         return Failure(_one_line(requirement.group(1)), curable=False)
+    trace = text.rpartition("Traceback (most recent call last):\n")[2]
+    raised_by = RAISED.search(trace) if trace != text else None
+    if raised_by:
+        return Failure(_one_line(raised_by.group(0))[:500])
     for found in SPARKS_OWN.finditer(text):
         if found.group(1) not in WRAPPERS:
             return Failure(_one_line(found.group(2))[:500])

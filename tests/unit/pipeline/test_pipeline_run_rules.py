@@ -72,6 +72,12 @@ def test_waits_double_and_a_batch_makes_them_short_again() -> None:
             "sink does not support Update mode.",
             False,
         ),
+        (
+            "[PYTHON_EXCEPTION] It was thrown: Traceback (most recent call last):\n  File x, line 1\n    y()\n"
+            "KeyError: 'item'\n\n\tat org.apache",
+            "KeyError: 'item'",
+            True,
+        ),
         ("something odd\nand more", "something odd", True),
     ],
 )
