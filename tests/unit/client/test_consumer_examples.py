@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ottla import Admin, Consumer, ConsumerRecord, FileOffsetStore, OttlaError, Producer, TopicPartition
+from ottla import Admin, Broker, Consumer, ConsumerRecord, FileOffsetStore, OttlaError, Producer, TopicPartition
 from ottla.assignors.rack_by_user_data import RackByUserDataAssignor
 from ottla.clock import monotonic
 from ottla.testing.crashing import PROCESS, Step, crash_example, load_example
@@ -227,6 +227,30 @@ def test_an_assignor_of_ones_own_shares_a_live_group(broker: Any, admin: Admin, 
         stop.set()
         for thread in threads:
             thread.join(20)
+
+
+def test_partitions_go_to_the_member_in_their_leaders_rack(topic: str) -> None:
+    """MISSION A6: the rack travels as user data. With an Ottla of its own: the shared brokers have no rack."""
+    module, stop = example("own_assignor"), threading.Event()
+    seen: list[dict[str, Any]] = [{}, {}]
+    with Broker.embedded(settings={"broker.rack": "rack-2", "group.initial.rebalance.delay.ms": 0}) as racked:
+        with Admin(bootstrap_servers=racked.bootstrap) as admin:
+            admin.create_topic(topic, partitions=4)
+        threads = [
+            threading.Thread(
+                target=module.run,
+                args=(racked.bootstrap, topic, topic, RackByUserDataAssignor(f"rack-{number}"), stop, seen[number - 1]),
+            )
+            for number in (1, 2)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: [sight.get("partitions") for sight in seen] == [[], [0, 1, 2, 3]])
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(20)
 
 
 # --- offsets of one's own ---------------------------------------------------------------------------------------------
