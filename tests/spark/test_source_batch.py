@@ -255,6 +255,9 @@ def test_mistakes_in_options_are_shown_in_one_line(spark: "SparkSession", ottla:
         ({"kafka.auto.offset.reset": "earliest"}, "Set startingOffsets to earliest or latest."),
     ):
         assert told in refusal(lambda options=options: load(spark, ottla.bootstrap, subscribe=topic, **options).count())
+    frame = spark.read.format("ottla").option("kafka.bootstrap.servers", ottla.bootstrap).schema("amount int")
+    told = refusal(lambda: frame.option("subscribe", topic).load().count())
+    assert told.startswith("the columns of format ottla are fixed") and "struct<amount:int>" in told
     told = refusal(lambda: load(spark, ottla.bootstrap, assign=f'{{"{topic}": [5]}}').count())
     assert f"assign names {topic}-5, which is not there. {topic} has partitions 0 to 1." in told
 

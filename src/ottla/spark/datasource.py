@@ -41,12 +41,12 @@ class OttlaDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from ottla.spark.source import BatchReader
 
-        return BatchReader(self._source_options())
+        return BatchReader(self._source_options(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from ottla.spark.source import StreamReader
 
-        return StreamReader(self._source_options())
+        return StreamReader(self._source_options(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from ottla.spark.batch_writer import BatchWriter

@@ -1,6 +1,7 @@
 """The executor's side of the source: reads a range of offsets as Arrow batches, over a consumer kept between tasks."""
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -110,6 +111,17 @@ class RangeConsumer(Consumer):
 
 _idle: dict[tuple[tuple[str, str], ...], RangeConsumer] = {}
 """Consumers that no task uses just now, by their settings. A worker runs one task after the other."""
+
+_of_parents: list[RangeConsumer] = []
+"""What a forked process found here. It is not its own, and closing it would disturb the parent: it is left alone."""
+
+
+def _leave_to_parent() -> None:
+    _of_parents.extend(_idle.values())
+    _idle.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def borrow(settings: Mapping[str, str]) -> RangeConsumer:

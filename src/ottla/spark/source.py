@@ -68,6 +68,16 @@ def spark_schema(options: SourceOptions) -> StructType:
     return StructType(fields)
 
 
+def check_schema(options: SourceOptions, schema: StructType | None) -> None:
+    """The columns are what they are; a schema that the user gave must be the same."""
+    own = spark_schema(options)
+    if schema is not None and schema != own:
+        raise OttlaError(
+            f"the columns of format ottla are fixed: {own.simpleString()}; schema() asks for {schema.simpleString()}",
+            "Leave schema() out, and make columns of the value afterwards, as with from_json.",
+        )
+
+
 def read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
     """What one task gives Spark: Arrow batches of its range. Runs in a worker process."""
     piece = partition.value
@@ -86,9 +96,10 @@ def read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
 class BatchReader(DataSourceReader):
     """`spark.read.format("ottla")`: everything between two sets of offsets, decided when the query is planned."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType | None = None) -> None:
         with explained(options.bootstrap):
             options.check_batch()
+            check_schema(options, schema)
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
@@ -114,9 +125,10 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("ottla")`: lives in a process of its own as long as the query runs."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        # What is wrong with the options is told by the first call: Spark cannot show an error that is raised here.
+    def __init__(self, options: SourceOptions, schema: StructType | None = None) -> None:
+        # What is wrong with them is told by the first call: Spark cannot show an error that is raised here.
         self.options = options
+        self._schema = schema
         self._lookup: Lookup | None = None
         self._committer: Admin | None = None
         self._target: Found | None = None
@@ -264,6 +276,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ask(self) -> Lookup:
         if self._lookup is None:
             self.options.check_stream()
+            check_schema(self.options, self._schema)
             self._lookup = Lookup(self.options)
         return self._lookup
 

@@ -1,0 +1,222 @@
+"""What a task does, without Spark around it: a range of offsets as Arrow batches, over a consumer that is kept (F1)."""
+
+import os
+import pickle
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ottla import Admin, Producer
+from ottla.clock import monotonic
+from ottla.errors import OttlaError
+from ottla.spark import reading
+from ottla.spark.offsets import OffsetRange
+from ottla.spark.source import BatchReader, StreamReader, read, spark_schema
+from ottla.spark.source_options import SourceOptions
+from ottla.types import TopicPartition
+
+
+@pytest.fixture(autouse=True)
+def _no_idle_consumers() -> Iterator[None]:
+    yield
+    while reading._idle:
+        reading._idle.popitem()[1].close()
+
+
+def options_for(broker: Any, topic: str, **more: str) -> SourceOptions:
+    return SourceOptions.parse({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **more})
+
+
+def make(broker: Any, topic: str, values: Any = (), **settings: Any) -> TopicPartition:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic(topic, partitions=1)
+    with Producer(bootstrap_servers=broker.bootstrap, **settings) as producer:
+        for value in values:
+            producer.send(topic, str(value).encode() if isinstance(value, int) else value, partition=0)
+    return TopicPartition(topic, 0)
+
+
+def read_all(options: SourceOptions, partition: TopicPartition, start: int, end: int) -> list[Any]:
+    return list(read(options, InputPartition(OffsetRange(partition, start, end))))
+
+
+def values(batches: list[Any]) -> list[int]:
+    return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def test_a_range_is_cut_out_of_the_batches_that_hold_it(broker: Any, topic: str) -> None:
+    partition = make(broker, topic, range(1000))
+    options = options_for(broker, topic)
+    for start, end in ((0, 1000), (0, 1), (999, 1000), (123, 456), (5, 5)):
+        assert values(read_all(options, partition, start, end)) == list(range(start, end))
+
+
+@pytest.mark.parametrize("headers", ["true", "false"])
+def test_batches_have_the_one_schema_that_spark_takes(broker: Any, topic: str, headers: str) -> None:
+    partition = make(broker, topic, range(3))
+    options = options_for(broker, topic, includeHeaders=headers)
+    (batch,) = read_all(options, partition, 0, 3)
+    assert batch.schema.equals(to_arrow_schema(spark_schema(options), timezone="UTC"), check_metadata=True)
+    batch.validate(full=True)
+
+
+def test_where_there_is_nothing_to_read_spark_sends_a_stand_in(broker: Any, topic: str) -> None:
+    assert list(read(options_for(broker, topic), InputPartition(None))) == []
+
+
+def test_batches_are_bounded_by_rows_and_by_bytes(broker: Any, topic: str) -> None:
+    small = make(broker, topic, range(25_000))
+    options = options_for(broker, topic)
+    sizes = [batch.num_rows for batch in read_all(options, small, 0, 25_000)]
+    assert sum(sizes) == 25_000 and max(sizes) <= reading.ROWS_PER_BATCH
+    large = make(broker, f"{topic}-large", (bytes(10_000) for _ in range(1500)))
+    batches = read_all(options, large, 0, 1500)
+    assert sum(batch.num_rows for batch in batches) == 1500
+    assert max(batch.nbytes for batch in batches) < reading.BYTES_PER_BATCH + 1_500_000
+
+
+def test_a_task_holds_a_few_megabytes_however_long_its_range(broker: Any, topic: str) -> None:
+    import pyarrow as pa
+
+    partition = make(broker, topic, (os.urandom(1000) for _ in range(60_000)))
+    options = options_for(broker, topic, **{"kafka.max.partition.fetch.bytes": "500000"})
+    read_all(options, partition, 0, 1)  # imports what it takes
+    before, most = pa.total_allocated_bytes(), 0
+    tracemalloc.start()
+    rows = 0
+    for batch in read(options, InputPartition(OffsetRange(partition, 0, 60_000))):
+        rows += batch.num_rows
+        most = max(most, pa.total_allocated_bytes() - before)
+    python = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows == 60_000
+    assert most < 2 * reading.BYTES_PER_BATCH, "one Arrow batch, and the next in the making"
+    assert python < 12_000_000, "some fetches, and not the 60 megabytes of the range"
+
+
+def test_the_next_task_goes_on_with_the_consumer_of_the_last(broker: Any, topic: str) -> None:
+    first, second = make(broker, topic, range(10)), make(broker, f"{topic}-b", range(10, 20))
+    options = options_for(broker, f"{topic},{topic}-b")
+    read_all(options, first, 0, 10)
+    (kept,) = reading._idle.values()
+    assert values(read_all(options, second, 5, 10)) == [15, 16, 17, 18, 19]
+    assert list(reading._idle.values()) == [kept]
+    assert not kept.assignment(), "and meanwhile nothing is fetched"
+    other = options_for(broker, topic, **{"kafka.fetch.max.wait.ms": "10"})
+    read_all(other, first, 0, 10)
+    assert len(reading._idle) == 2, "other settings, another consumer"
+
+
+def test_consumers_that_are_kept_are_few(broker: Any, topic: str) -> None:
+    partition = make(broker, topic, range(3))
+    for number in range(reading.IDLE_CONSUMERS_MAX + 2):
+        read_all(options_for(broker, topic, **{"kafka.fetch.max.wait.ms": str(number + 1)}), partition, 0, 3)
+    assert len(reading._idle) == reading.IDLE_CONSUMERS_MAX
+
+
+def test_small_ranges_at_the_end_of_a_topic_wait_for_nobody(broker: Any, topic: str) -> None:
+    """A fetch beyond the range would wait at the broker for half a second, and the next range behind it."""
+    partition = make(broker, topic, range(10))
+    options = options_for(broker, topic, **{"kafka.fetch.max.wait.ms": "5000"})
+    read_all(options, partition, 0, 10)
+    started = monotonic()
+    for _ in range(5):
+        assert values(read_all(options, partition, 5, 10)) == [5, 6, 7, 8, 9]
+    assert monotonic() - started < 4
+
+
+def test_a_reader_that_is_left_in_the_middle_leaves_a_good_consumer(broker: Any, topic: str) -> None:
+    partition = make(broker, topic, range(25_000))
+    options = options_for(broker, topic)
+    rows = read(options, InputPartition(OffsetRange(partition, 0, 25_000)))
+    next(rows)
+    rows.close()  # type: ignore[attr-defined]
+    assert len(reading._idle) == 1
+    assert values(read_all(options, partition, 24_990, 25_000)) == list(range(24_990, 25_000))
+
+
+def test_an_end_within_markers_is_reached(broker: Any, topic: str) -> None:
+    partition = make(broker, topic, [1])
+    with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        for _ in range(3):
+            producer.begin_transaction()
+            producer.send(topic, b"7", partition=0)
+            producer.flush()
+            producer.abort_transaction()
+    options = options_for(broker, topic)
+    started = monotonic()
+    assert values(read_all(options, partition, 0, 7)) == [1]
+    assert read_all(options, partition, 2, 3) == read_all(options, partition, 6, 7) == []
+    assert monotonic() - started < reading.GLANCE_MS / 1000, "nobody had to wait"
+    uncommitted = options_for(broker, topic, **{"kafka.isolation.level": "read_uncommitted"})
+    assert values(read_all(uncommitted, partition, 0, 7)) == [1, 7, 7, 7]
+
+
+def test_a_range_that_is_gone_is_an_error_or_skipped(broker: Any, topic: str) -> None:
+    partition = make(broker, topic, range(10))
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.delete_records({partition: 6})
+    with pytest.raises(OttlaError, match=f"data loss: offsets 2 to 3 of {topic}-0 are gone; the first there is 6"):
+        read_all(options_for(broker, topic), partition, 2, 4)
+    assert not reading._idle, "a consumer that failed is not kept"
+    lenient = options_for(broker, topic, failOnDataLoss="false")
+    assert read_all(lenient, partition, 2, 4) == []
+    assert values(read_all(lenient, partition, 2, 8)) == [6, 7]
+
+
+def test_an_end_that_was_cut_off_is_a_loss(broker: Any, topic: str) -> None:
+    partition = make(broker, topic, range(10))
+    with pytest.raises(OttlaError, match=f"{topic}-0 ends at offset 10, and the batch goes from 12 to 20"):
+        read_all(options_for(broker, topic), partition, 12, 20)
+    assert read_all(options_for(broker, topic, failOnDataLoss="false"), partition, 12, 20) == []
+
+
+def test_a_topic_that_is_deleted_under_a_task_is_a_loss(
+    broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "GLANCE_MS", 200)
+    partition = TopicPartition(topic, 0)
+    with pytest.raises(OttlaError, match=f"{topic}-0 was deleted while offsets 0 to 4 were to be read"):
+        read_all(options_for(broker, topic), partition, 0, 5)
+    assert read_all(options_for(broker, topic, failOnDataLoss="false"), partition, 0, 5) == []
+
+
+def test_records_that_do_not_come_are_waited_for_so_long_and_not_longer(broker: Any, topic: str) -> None:
+    partition = make(broker, topic, range(5))
+    options = options_for(broker, topic, **{"kafkaConsumer.pollTimeoutMs": "300"})
+    with pytest.raises(OttlaError, match=f"nothing came of {topic}-0 from offset 5 on for 300 ms") as caught:
+        read_all(options, partition, 0, 9)
+    assert "kafkaConsumer.pollTimeoutMs" in str(caught.value)
+
+
+def test_readers_travel_between_processes(broker: Any, topic: str) -> None:
+    partition = make(broker, topic, range(3))
+    for reader in (BatchReader(options_for(broker, topic)), StreamReader(options_for(broker, topic))):
+        there = pickle.loads(pickle.dumps(reader))
+        assert values(list(there.read(InputPartition(OffsetRange(partition, 0, 3))))) == [0, 1, 2]
+
+
+def test_a_child_process_makes_connections_of_its_own(broker: Any, topic: str) -> None:
+    """Spark's workers are forked. One that finds its parent's consumer must not use it."""
+    partition = make(broker, topic, range(3))
+    options = options_for(broker, topic)
+    read_all(options, partition, 0, 3)
+    assert reading._idle
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if values(read_all(options, partition, 0, 3)) == [0, 1, 2] else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert values(read_all(options, partition, 0, 3)) == [0, 1, 2]
