@@ -397,8 +397,7 @@ class Consumer(GroupConsumer, _Blocking):
         while True:
             self._call(self._async._fill_backlog())
             while backlog:
-                (topic, partition), record = backlog.popleft()
-                yield ConsumerRecord(topic, partition, *record)
+                yield backlog.popleft()
 
     def wakeup(self) -> None:
         """Makes a poll() that waits in another thread, or the next one, raise WakeupError."""

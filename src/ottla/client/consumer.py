@@ -77,7 +77,7 @@ class AsyncConsumer(AsyncGroupConsumer):
             )
         self._woken = False
         self._is_polling = False
-        self._backlog: deque[tuple[TopicPartition, Record]] = deque()
+        self._backlog: deque[ConsumerRecord] = deque()
         """Records of a poll() that the iterator has not given out yet."""
         self._unfinished: list[Callable[[], bool]] = []
         """Each tells whether something on our connections is done; close() waits for it."""
@@ -319,21 +319,18 @@ class AsyncConsumer(AsyncGroupConsumer):
         while True:
             await self._fill_backlog()
             while self._backlog:
-                (topic, partition), record = self._backlog.popleft()
-                yield ConsumerRecord(topic, partition, *record)
+                yield self._backlog.popleft()
 
     async def _fill_backlog(self) -> None:
         """Waits for records to iterate over. A commit meanwhile counts only those that were given out."""
         if not self._backlog:
-            records = await AsyncConsumer.poll(self, 60_000)  # a subclass may give out something else
-            for partition, batch in records.by_partition.items():
-                self._backlog.extend((partition, record) for record in batch)
+            self._backlog.extend(await AsyncConsumer.poll(self, 60_000))  # a subclass may give out something else
 
     def _take_backlog(self) -> dict[TopicPartition, list[Record]]:
         """What an iteration that was broken off has left."""
         taken: dict[TopicPartition, list[Record]] = {}
-        for partition, record in self._backlog:
-            taken.setdefault(partition, []).append(record)
+        for record in self._backlog:
+            taken.setdefault(TopicPartition(*record[:2]), []).append(Record(*record[2:]))
         self._backlog.clear()
         return taken
 
@@ -347,7 +344,7 @@ class AsyncConsumer(AsyncGroupConsumer):
 
     def _drop_backlog(self, partitions: set[TopicPartition]) -> None:
         if self._backlog:
-            kept = [entry for entry in self._backlog if entry[0] not in partitions]
+            kept = [record for record in self._backlog if record[:2] not in partitions]
             self._backlog.clear()
             self._backlog.extend(kept)
 
@@ -355,9 +352,10 @@ class AsyncConsumer(AsyncGroupConsumer):
         """How far the user is: past everything that poll() or the iterator has given out."""
         states = self._positions.states
         consumed = {partition: state.position for partition, state in states.items() if state.position is not None}
-        for partition, record in reversed(self._backlog):
-            if partition in consumed:
-                consumed[partition] = record.offset
+        # A copy: whoever iterates in another thread takes records off meanwhile.
+        for topic, partition, offset, *_ in reversed(list(self._backlog)):
+            if (topic, partition) in consumed:
+                consumed[TopicPartition(topic, partition)] = offset
         return consumed
 
     async def wakeup(self) -> None:
