@@ -55,7 +55,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main() -> None:
     options = parse(sys.argv[1:])
     # Tables are wide; where nobody looks at a terminal they may be.
-    console = Console() if sys.stdout.isatty() else Console(width=180)
+    console = Console() if sys.stdout.isatty() else Console(width=280)
     rounds = options.rounds or (2 if options.quick else 5)
     suites = options.only or SUITES
     names = []
