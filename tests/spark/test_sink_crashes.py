@@ -119,7 +119,17 @@ def test_a_windowed_aggregation_through_four_crashes_equals_the_batch_answer(
     story.produce(told)
     for place in PLACES:
         story.kill_at(place)
-    story.start().wait()
+    # And at the end two drivers on one checkpoint: the slow one wakes up when the other has done its work.
+    reached = tmp_path / "second"
+    slow = story.start(f"before-decision:stop:{reached}")
+    try:
+        slow.wait_for(reached)
+        story.start().wait()
+        Path(f"{reached}.go").touch()
+        with pytest.raises(RuntimeError, match=r"the checkpoint is older than the sink|another driver owns this sink"):
+            slow.wait()
+    finally:
+        slow.kill()
     assert story.written() == answer
 
 

@@ -3,6 +3,7 @@
 Each story runs on Ottla with two-phase commit, on Ottla without it, and on a real Apache Kafka (F2, F5, E9, R9).
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,6 +172,24 @@ def test_a_part_that_cannot_be_had_again_stops_the_query(stage: SinkStage) -> No
     with pytest.raises(LostPart, match=r"gave other rows: 1 rows of 5 bytes .* instead of 3 rows of 15 bytes"):
         run.write(0, 1, ["other"])
     assert not any(value == "other" for value in stage.read("read_committed"))
+
+
+def test_a_part_that_timed_out_after_the_decision_is_written_again(topic: str) -> None:
+    """Without two-phase commit a broker aborts what is open for too long, decided or not."""
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
+    with Broker.embedded(settings=settings) as broker:
+        stage = SinkStage(broker.bootstrap, topic, **{"kafka.transaction.timeout.ms": "500"})
+        first = stage.start()
+        parts = three_parts(first, 0)
+        first.decide(0, *parts)
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            deadline = time.monotonic() + 30
+            while admin.list_transactions(states=["Ongoing"]):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        run = stage.start()
+        run.commit(0, *three_parts(run, 0))
+        assert stage.read() == rows(0)
 
 
 def test_the_driver_says_when_the_broker_dropped_a_part(stage: SinkStage) -> None:

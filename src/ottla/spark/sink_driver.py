@@ -230,8 +230,9 @@ class Driver:
                 raise LostPart(
                     f"batch {decision.batch} was decided, and the broker does not have the part of task {part.task} "
                     f"any more ({error})",
-                    "Start the query again: it writes the part once more. Where another driver runs on this "
-                    "checkpoint, stop it.",
+                    "Start the query again: it writes the part once more. If batches take longer than "
+                    "transaction.timeout.ms, raise it or allow two-phase commit on the brokers; where another driver "
+                    "runs on this checkpoint, stop it.",
                 ) from error
 
     async def _record_done(self, done: Done) -> None:

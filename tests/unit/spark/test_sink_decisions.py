@@ -1,0 +1,111 @@
+"""The records and names behind the sink's decisions. What they lead to is in test_sink_model.py."""
+
+from pathlib import Path
+
+import pytest
+
+from ottla.spark import sink_failpoints
+from ottla.spark.decisions import (
+    DECISION_KEY,
+    DONE_KEY,
+    Decision,
+    Digest,
+    Done,
+    FinishFormer,
+    Part,
+    RollForward,
+    Run,
+    SinkState,
+    Skip,
+    Write,
+    decide_commit,
+    decide_write,
+    is_decided,
+    moment,
+    unfinished,
+)
+from ottla.spark.ledger import Entry, Names
+from ottla.spark.sink_errors import NotOwner, SinkError
+
+RUN = Run("r1", 1_794_786_567_039, "host")
+PARTS = {0: Part(0, 11, 4, Digest(3, 15, 700)), 1: Part(1, 12, 9, Digest(1, 5, 300))}
+DECISION = Decision("q", 7, PARTS, (RUN,), decided_ms=5, open_ms=4, held_ms=3)
+
+
+def test_records_come_back_as_they_were_written() -> None:
+    state = SinkState().replay(DECISION_KEY, DECISION.to_bytes()).replay(b"from the future", b"?")
+    assert state.decision == DECISION and not state.is_done()
+    done = state.replay(DONE_KEY, Done("q", 7, 8, 9).to_bytes())
+    assert done.done == Done("q", 7, 8, 9) and done.is_done()
+    assert not done.replay(DECISION_KEY, Decision("q", 8, PARTS, (RUN,)).to_bytes()).is_done(), "that was batch 7"
+    assert done.replay(DECISION_KEY, None).decision is None
+
+
+def test_names_say_whose_they_are() -> None:
+    names = Names("a-sink")
+    assert names.task(3) == "a-sink-3" and names.task_of("a-sink-3") == 3
+    assert [names.task_of(other) for other in ("a-sink-driver", "a-sink", "a-sink-3-4", "b-3", "a-sink-x")] == [
+        None
+    ] * 5
+    assert (names.group(15), names.group(16)) == ("a-sink", "a-sink.1")
+    assert names.entry(17) == ("a-sink-decisions", 1)
+
+
+def test_a_task_looks_at_ledger_and_decision() -> None:
+    state = SinkState(DECISION)
+    assert decide_write(SinkState(), {}, "q", 0, 0) == Write()
+    assert decide_write(state, {}, "q", 8, 0) == Write()
+    assert decide_write(state, {}, "q", 7, 0) == RollForward(PARTS[0])
+    assert decide_write(state, {0: Entry(8, "q")}, "q", 7, 0) == Skip()
+    assert decide_write(state, {}, "q", 7, 2) == Skip(), "the batch was decided without this task"
+    assert decide_write(SinkState(DECISION, Done("q", 7)), {}, "q", 7, 0) == Skip()
+    assert decide_write(SinkState(), {0: Entry(8, "q")}, "q", 7, 0) == Skip(), "somebody deleted the decisions"
+    for query, batch in (("another", 8), ("q", 6)):
+        with pytest.raises(NotOwner):
+            decide_write(state, {}, query, batch, 0)
+    with pytest.raises(NotOwner, match="task 1 already wrote batch 7"):
+        decide_write(SinkState(), {1: Entry(8, "q")}, "q", 6, 0)
+
+
+def test_a_batch_write_finishes_the_one_before_it() -> None:
+    former = SinkState(Decision("job-1", 0, PARTS, (RUN,), is_job=True))
+    assert decide_write(former, {}, "job-2", 0, 0, is_job=True) == FinishFormer(PARTS[0])
+    assert decide_write(former, {0: Entry(1, "job-1")}, "job-2", 0, 0, is_job=True) == Write()
+    assert decide_write(former, {}, "job-1", 0, 0, is_job=True) == RollForward(PARTS[0])
+    assert unfinished(former, {0: Entry(1, "job-1")}) == [PARTS[1]]
+    with pytest.raises(NotOwner, match="in use by batch writes, and this is a stream"):
+        decide_write(former, {}, "q", 1, 0)
+
+
+def test_the_driver_takes_copies_for_what_is_missing_only() -> None:
+    copies = [Part(0, 11, 6), Part(1, 12, 11)]
+    plan = decide_commit(SinkState(DECISION), {0: Entry(8, "q")}, "q", 7, Run("r2", 0, "other"), copies, 0)
+    assert plan.commit == (copies[1],) and plan.abort == (copies[0],)
+    assert plan.is_new and plan.takes_over and [run.run for run in plan.decision.runs] == ["r1", "r2"]
+    assert plan.decision.parts == {0: PARTS[0], 1: copies[1]}
+
+
+def test_an_owner_that_was_displaced_knows_it() -> None:
+    displaced = SinkState(Decision("q", 7, {}, (Run("r1", 0, "a"), Run("r2", 1_794_786_567_039, "b"))))
+    with pytest.raises(NotOwner, match=r"run r2 on b, since 2026-11-15 23:49:27 UTC; this is run r1\. Two drivers"):
+        decide_commit(displaced, {}, "q", 8, Run("r1", 0, "a"), [], 0)
+    assert is_decided(displaced, "q", 7) and not is_decided(displaced, "q", 8)
+    assert moment(0) == "1970-01-01 00:00:00 UTC"
+
+
+def test_an_error_tells_its_cure_in_the_same_breath() -> None:
+    """Spark shows the text of an error and nothing else."""
+    assert str(SinkError("it is broken", "Mend it.")) == "it is broken. Mend it."
+    assert str(SinkError("is it broken?", "Yes.")) == "is it broken? Yes."
+    assert str(SinkError("it is broken")) == "it is broken"
+
+
+def test_failpoints_are_inert_unless_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTTLA_FAILPOINT", raising=False)
+    sink_failpoints.reach("here")
+    assert not sink_failpoints.is_set()
+    monkeypatch.setenv("OTTLA_FAILPOINT", f"here:fail:{tmp_path / 'reached'}")
+    sink_failpoints.reach("there")
+    with pytest.raises(RuntimeError, match="at here"):
+        sink_failpoints.reach("here")
+    sink_failpoints.reach("here")  # once
