@@ -254,8 +254,6 @@ class TableSending:
             raise OttlaError(f"a topic is text, not {type(topic).__name__}")
         table = self._arrow.as_table(source)
         self._arrow.check_schema(table.schema, needs_topic=topic is None)
-        if producer._partitioner is not None and "partition" not in table.schema.names:
-            raise OttlaError("send_arrow() does not ask the producer's own partitioner", "Add a column partition.")
         self._producer = producer
         self._chunks = self._arrow.chunks(table)
         self._topics: list[tuple[list[str], Any]] = []  # by chunk: names, and each row's as a number into them

@@ -12,7 +12,7 @@ from ottla.client.admin_features import FeatureAdmin
 from ottla.client.admin_groups import GroupAdmin
 from ottla.client.admin_prepared import PreparedAdmin
 from ottla.client.admin_transactions import TransactionAdmin
-from ottla.client.arrow_send import ArrowDelivery, TableSending
+from ottla.client.arrow_send import ArrowDelivery
 from ottla.client.callers_thread import Call, CallersThread
 from ottla.client.consumer import AsyncConsumer, PartitionLike
 from ottla.client.delivery import Delivery, Sending
@@ -251,7 +251,7 @@ class Producer(Transactional, Sending, _Blocking):
         self._check_process()
         producer = self._async
         producer._raise_if_over()
-        sending = TableSending(producer, table, topic)
+        sending = producer._sending(table, topic)
         self._call(producer._until_topics(sending.topics))
         sending.plan()
         # Batches are built here, in the caller's thread, while the loop sends those before.

@@ -163,7 +163,7 @@ class AsyncProducer(AsyncTransactional):
         """
         self._raise_if_over()
         self._network.start()
-        sending = TableSending(self, table, topic)
+        sending = self._sending(table, topic)
         await self._until_topics(sending.topics)
         for _ in sending.planning():
             await asyncio.sleep(0)
@@ -180,6 +180,12 @@ class AsyncProducer(AsyncTransactional):
                 since_pause = 0
                 await asyncio.sleep(0)
         return sending.delivery
+
+    def _sending(self, table: Any, topic: str | None) -> TableSending:
+        sending = TableSending(self, table, topic)
+        if self._partitioner is not None and "partition" not in table.schema.names:
+            raise OttlaError("send_arrow() does not ask the producer's own partitioner", "Add a column partition.")
+        return sending
 
     async def _until_topics(self, topics: Iterable[str]) -> None:
         self._network.start()
