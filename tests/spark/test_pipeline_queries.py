@@ -3,7 +3,6 @@
 import contextlib
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from ottla.spark.database_options import DatabaseOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Send = Callable[[str, list[Any]], None]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pipelines" / "revenue.yaml"
 
 
 class Shop:
@@ -174,6 +173,44 @@ def test_streams_are_joined_and_a_table_follows_their_sums(spark: "SparkSession"
         ledger = database.query("select target, positions from ottla_ledger order by target")
     assert [target for target, _ in ledger] == ["pairs", "sums"]
     assert all(shop.topic("paid") in positions for _, positions in ledger), "how far it is, in the same transaction"
+
+
+def test_the_windows_of_the_example_count_once_through_a_restart(spark: "SparkSession", shop: Shop) -> None:
+    """F4: a stateful aggregation, stopped and started again, equals the batch answer."""
+    shop.create("orders", "bad", "revenue")
+    made = load(
+        EXAMPLE,
+        {
+            "source.topic": shop.topic("orders"),
+            "source.name": "orders",
+            "source.dead_letter_topic": shop.topic("bad"),
+            "sink.topic": shop.topic("revenue"),
+            "checkpoint": str(shop.directory / "checkpoint"),
+        },
+    )
+    prices = {"apple": 50, "pear": 80, "plum": 20, "fig": 125}
+
+    def order(number: int, second: float) -> dict[str, Any]:
+        at = f"2026-01-01T{int(second) // 3600:02d}:{int(second) // 60 % 60:02d}:{second % 60:06.3f}Z"
+        return {"id": number, "item": list(prices)[number % 4], "quantity": number % 7 + 1, "at": at}
+
+    expected: dict[tuple[str, str], list[int]] = {}
+    for number in range(2_000):
+        row = order(number, number / 10)
+        window = expected.setdefault((row["at"][:16], row["item"]), [0, 0])
+        window[0] += 1
+        window[1] += row["quantity"] * prices[row["item"]]
+    shop.send("orders", [order(number, number / 10) for number in range(1_100)])
+    run(spark, made, shop.bootstrap)
+    # The last one comes when the others are through, and closes all windows.
+    shop.send("orders", [order(number, number / 10) for number in range(1_100, 2_000)])
+    run(spark, made, shop.bootstrap)
+    shop.send("orders", [order(0, 80_000)])
+    run(spark, made, shop.bootstrap)
+    rows = [json.loads(record.value) for record in shop.read("revenue")]
+    found = {(row["minute"][:16], row["item"]): [row["orders"], round(row["revenue"] * 100)] for row in rows}
+    assert len(found) == len(rows), "a window came twice"
+    assert found == expected
 
 
 def test_validate_finds_what_spark_would(spark: "SparkSession", shop: Shop) -> None:

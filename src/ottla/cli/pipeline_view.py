@@ -67,6 +67,8 @@ class JsonView:
             batch = Batch.from_document(event["batch"])
             query = state.queries[batch.query]
             document = {"event": "batch", **batch.document(), "lag": query.lag, "restarts": state.restarts}
+        elif event["event"] == "starting":
+            document |= {"bootstrap": state.bootstrap, "pid": state.pid, "driver_pid": state.driver_pid}
         sys.stdout.write(json.dumps(document) + "\n")
         sys.stdout.flush()
 

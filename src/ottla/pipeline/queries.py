@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ottla.clock import monotonic
 from ottla.pipeline import model
 from ottla.pipeline.frames import Frames, counted
 from ottla.pipeline.model import Output, Pipeline, Source, TopicSink
@@ -139,8 +138,7 @@ class Queries:
     def _finish(self, on_batch: Callable[[Batch], None]) -> None:
         waiting = list(self.running)
         for each in waiting:
-            last = each.query.lastProgress
-            each.stop_after = (int(last["batchId"]) if last is not None else -1) + 1
+            each.stop_after = each.last_batch_id + 1
         while waiting:
             for each in list(waiting):
                 for batch in each.new_batches():
@@ -168,7 +166,3 @@ def _plain(report: Any) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(text)
         return found
     return dict(report)
-
-
-def deadline_passed(started: float, limit_s: float) -> bool:
-    return monotonic() - started > limit_s
