@@ -170,6 +170,10 @@ def test_large_partitions_are_cut_into_more_tasks_and_nothing_is_read_twice(
     assert frame.rdd.getNumPartitions() == 7
     assert values(frame) == wanted
     assert load(spark, ottla.bootstrap, subscribe=topic, maxRecordsPerPartition="300").rdd.getNumPartitions() == 4
+    produce(ottla.bootstrap, topic, ["one more"], 1)
+    together = load(spark, ottla.bootstrap, subscribe=topic, minRecordsPerPartition="5000")
+    assert together.rdd.getNumPartitions() == 1
+    assert values(together) == [*wanted, "one more"]
 
 
 def test_an_empty_topic_gives_no_rows(spark: "SparkSession", ottla: Target) -> None:

@@ -251,3 +251,16 @@ def cut(ranges: Iterable[OffsetRange], parts: Callable[[OffsetRange], int]) -> l
         edges = [start + (end - start) * number // count for number in range(count + 1)]
         found.extend(OffsetRange(partition, first, last) for first, last in pairwise(edges) if first < last)
     return found
+
+
+def gather(pieces: Iterable[OffsetRange], least: int | None) -> list[list[OffsetRange]]:
+    """What each task reads: a piece, or as many small ones in a row as make `least` offsets together."""
+    tasks: list[list[OffsetRange]] = []
+    size = 0
+    for piece in pieces:
+        if not tasks or least is None or size >= least:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(piece)
+        size += piece.size
+    return tasks

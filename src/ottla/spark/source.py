@@ -4,7 +4,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -33,7 +33,17 @@ from ottla.client.model import EARLIEST, LATEST
 from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
 from ottla.spark.explaining import explained
-from ottla.spark.offsets import Found, OffsetRange, SourceOffset, advance, ranges_between, split, to_topics, waiting
+from ottla.spark.offsets import (
+    Found,
+    OffsetRange,
+    SourceOffset,
+    advance,
+    gather,
+    ranges_between,
+    split,
+    to_topics,
+    waiting,
+)
 from ottla.spark.reading import lost, read_range
 from ottla.spark.source_lookup import Lookup
 from ottla.spark.source_options import Bound, SourceOptions
@@ -79,18 +89,23 @@ def check_schema(options: SourceOptions, schema: StructType | None) -> None:
 
 
 def read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
-    """What one task gives Spark: Arrow batches of its range. Runs in a worker process."""
-    piece = partition.value
-    if not isinstance(piece, OffsetRange):  # Spark's stand-in where there is nothing to read
-        return
+    """What one task gives Spark: Arrow batches of its ranges. Runs in a worker process."""
+    schema = to_arrow_schema(spark_schema(options), timezone="UTC")
     with explained(options.bootstrap):
-        yield from read_range(
-            piece,
-            options.client_settings,
-            to_arrow_schema(spark_schema(options), timezone="UTC"),
-            fail_on_data_loss=options.fail_on_data_loss,
-            poll_timeout_ms=options.poll_timeout_ms,
-        )
+        for piece in partition.value or ():  # None is Spark's stand-in where there is nothing to read
+            yield from read_range(
+                piece,
+                options.client_settings,
+                schema,
+                fail_on_data_loss=options.fail_on_data_loss,
+                poll_timeout_ms=options.poll_timeout_ms,
+            )
+
+
+def tasks_for(ranges: Iterable[OffsetRange], options: SourceOptions) -> list[InputPartition]:
+    """The tasks of a batch. A function of what is to be read and of the options alone."""
+    pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
+    return [InputPartition(task) for task in gather(pieces, options.min_records_per_partition)]
 
 
 class BatchReader(DataSourceReader):
@@ -115,8 +130,7 @@ class BatchReader(DataSourceReader):
                         f"{partition} would be read from offset {start} back to {end}",
                         "Choose an end after the beginning.",
                     )
-            pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
-        return [InputPartition(piece) for piece in pieces]
+            return tasks_for(ranges, options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read(self.options, partition)
@@ -239,9 +253,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         # Nobody is asked here: a batch that is repeated must get the same tasks.
         with explained(self.options.bootstrap):
-            ranges = ranges_between(SourceOffset.from_dict(start), SourceOffset.from_dict(end))
-            pieces = split(ranges, self.options.min_partitions, self.options.max_records_per_partition)
-            return [InputPartition(piece) for piece in pieces]
+            return tasks_for(ranges_between(SourceOffset.from_dict(start), SourceOffset.from_dict(end)), self.options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read(self.options, partition)

@@ -36,6 +36,7 @@ OPTIONS = (
     "maxTriggerDelay",
     "minPartitions",
     "maxRecordsPerPartition",
+    "minRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
     "groupIdPrefix",
@@ -125,6 +126,7 @@ class SourceOptions:
     max_trigger_delay_ms: int = DEFAULT_MAX_TRIGGER_DELAY_MS
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    min_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
     group_id: str | None = None
@@ -172,6 +174,7 @@ class SourceOptions:
             max_trigger_delay_ms=_duration_ms(known, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
             min_partitions=_integer(known, "minPartitions", at_least=1, at_most=INT32_MAX),
             max_records_per_partition=positive("maxRecordsPerPartition"),
+            min_records_per_partition=positive("minRecordsPerPartition"),
             fail_on_data_loss=_boolean(known, "failOnDataLoss", True),
             include_headers=_boolean(known, "includeHeaders", False),
             group_id=group_id,
@@ -187,6 +190,11 @@ class SourceOptions:
             raise OttlaError(
                 f"minOffsetsPerTrigger ({low}) is larger than maxOffsetsPerTrigger ({high})",
                 "A batch cannot be that small and that large: swap them, or leave one out.",
+            )
+        if parsed.min_partitions is not None and parsed.min_records_per_partition is not None:
+            raise OttlaError(
+                "minPartitions and minRecordsPerPartition exclude each other",
+                "The one makes more tasks and the other fewer: leave one out.",
             )
         return parsed
 

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.errors import OttlaError
-from ottla.spark.offsets import Found, OffsetRange, SourceOffset, advance, ranges_between, share_out, split, waiting
+from ottla.spark.offsets import (
+    Found,
+    OffsetRange,
+    SourceOffset,
+    advance,
+    gather,
+    ranges_between,
+    share_out,
+    split,
+    waiting,
+)
 from ottla.types import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -191,3 +201,11 @@ def test_pieces_cover_every_offset_once_and_in_order(
         offsets = [offset for part in parts for offset in range(part.start, part.end)]
         assert offsets == list(range(whole.start, whole.end))
     assert all(0 < piece.size <= (most or piece.size) for piece in pieces)
+
+
+def test_small_ranges_share_a_task_where_that_is_asked_for() -> None:
+    ranges = [OffsetRange(A0, 0, 5), OffsetRange(A1, 0, 5), OffsetRange(B0, 0, 50)]
+    assert gather(ranges, None) == [[piece] for piece in ranges]
+    assert gather(ranges, 10) == [ranges[:2], ranges[2:]]
+    assert gather(ranges, 1000) == [ranges]
+    assert gather([], 10) == []

@@ -114,6 +114,7 @@ def test_one_time_for_all_comes_before_one_for_each_and_that_before_offsets() ->
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "larger than maxOffsetsPerTrigger"),
         ({"maxTriggerDelay": "soon"}, "15m"),
         ({"minPartitions": "-1"}, "from 1 on"),
+        ({"minPartitions": "4", "minRecordsPerPartition": "100"}, "exclude each other"),
         ({"failOnDataLoss": "perhaps"}, "true or false"),
         ({"includeHeaders": "1"}, "true or false"),
         ({"groupIdPrefix": " "}, "blank"),

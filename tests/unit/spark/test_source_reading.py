@@ -44,7 +44,7 @@ def make(broker: Any, topic: str, values: Any = (), **settings: Any) -> TopicPar
 
 
 def read_all(options: SourceOptions, partition: TopicPartition, start: int, end: int) -> list[Any]:
-    return list(read(options, InputPartition(OffsetRange(partition, start, end))))
+    return list(read(options, InputPartition([OffsetRange(partition, start, end)])))
 
 
 def values(batches: list[Any]) -> list[int]:
@@ -91,7 +91,7 @@ def test_a_task_holds_a_few_megabytes_however_long_its_range(broker: Any, topic:
     before, most = pa.total_allocated_bytes(), 0
     tracemalloc.start()
     rows = 0
-    for batch in read(options, InputPartition(OffsetRange(partition, 0, 60_000))):
+    for batch in read(options, InputPartition([OffsetRange(partition, 0, 60_000)])):
         rows += batch.num_rows
         most = max(most, pa.total_allocated_bytes() - before)
     python = tracemalloc.get_traced_memory()[1]
@@ -112,6 +112,13 @@ def test_the_next_task_goes_on_with_the_consumer_of_the_last(broker: Any, topic:
     other = options_for(broker, topic, **{"kafka.fetch.max.wait.ms": "10"})
     read_all(other, first, 0, 10)
     assert len(reading._idle) == 2, "other settings, another consumer"
+
+
+def test_a_task_may_have_several_ranges(broker: Any, topic: str) -> None:
+    first, second = make(broker, topic, range(10)), make(broker, f"{topic}-b", range(10, 20))
+    ranges = [OffsetRange(first, 8, 10), OffsetRange(second, 0, 2)]
+    assert values(list(read(options_for(broker, topic), InputPartition(ranges)))) == [8, 9, 10, 11]
+    assert len(reading._idle) == 1
 
 
 def test_consumers_that_are_kept_are_few(broker: Any, topic: str) -> None:
@@ -135,7 +142,7 @@ def test_small_ranges_at_the_end_of_a_topic_wait_for_nobody(broker: Any, topic: 
 def test_a_reader_that_is_left_in_the_middle_leaves_a_good_consumer(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(25_000))
     options = options_for(broker, topic)
-    rows = read(options, InputPartition(OffsetRange(partition, 0, 25_000)))
+    rows = read(options, InputPartition([OffsetRange(partition, 0, 25_000)]))
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     assert len(reading._idle) == 1
@@ -201,7 +208,7 @@ def test_readers_travel_between_processes(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(3))
     for reader in (BatchReader(options_for(broker, topic)), StreamReader(options_for(broker, topic))):
         there = pickle.loads(pickle.dumps(reader))
-        assert values(list(there.read(InputPartition(OffsetRange(partition, 0, 3))))) == [0, 1, 2]
+        assert values(list(there.read(InputPartition([OffsetRange(partition, 0, 3)])))) == [0, 1, 2]
 
 
 def test_a_child_process_makes_connections_of_its_own(broker: Any, topic: str) -> None:
