@@ -16,7 +16,7 @@ from ottla.client.arrow_send import ArrowDelivery
 from ottla.client.callers_thread import Call, CallersThread
 from ottla.client.consumer import AsyncConsumer, PartitionLike
 from ottla.client.delivery import Delivery, Sending
-from ottla.client.group_consumer import GroupConsumer
+from ottla.client.group_consumer import GroupConsumer, OffsetLike
 from ottla.client.model import (
     ApiVersionRange,
     Bytes,
@@ -332,7 +332,7 @@ class Consumer(GroupConsumer, _Blocking):
     def paused(self) -> set[TopicPartition]:
         return self._call(self._async.paused())
 
-    def seek(self, partition: PartitionLike, offset: int) -> None:
+    def seek(self, partition: PartitionLike, offset: OffsetLike) -> None:
         return self._call(self._async.seek(partition, offset))
 
     def seek_to_beginning(self, partitions: Iterable[PartitionLike] = ()) -> None:

@@ -9,7 +9,8 @@ from ottla.assignors import Assignor
 from ottla.assignors.choosing import SETTING, choose_assignors
 from ottla.client.arrow import arrow_module, take_arrow
 from ottla.client.fetcher import Fetcher
-from ottla.client.group_consumer import AsyncGroupConsumer, PartitionLike, as_partition
+from ottla.client.group_consumer import AsyncGroupConsumer, OffsetLike, PartitionLike, as_partition
+from ottla.client.group_model import CommittedOffset
 from ottla.client.group_side import GroupSide
 from ottla.client.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndTimestamp, Records, TopicDescription
 from ottla.client.network import Network
@@ -161,11 +162,16 @@ class AsyncConsumer(AsyncGroupConsumer):
 
     # --- where to read ------------------------------------------------------------------------------------
 
-    async def seek(self, partition: PartitionLike, offset: int) -> None:
-        """Goes on with the record at `offset`."""
-        if offset < 0:
-            raise OttlaError(f"seek offset must not be a negative number: {offset}", "Use seek_to_beginning().")
-        self._state(partition).move_to(offset)
+    async def seek(self, partition: PartitionLike, offset: OffsetLike) -> None:
+        """Goes on with the record at `offset`.
+
+        What committed() gave may be passed as it is: with its leader epoch it is noticed if the log has lost since what
+        lay before.
+        """
+        given = offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset)
+        if given.offset < 0:
+            raise OttlaError(f"seek offset must not be a negative number: {given.offset}", "Use seek_to_beginning().")
+        self._state(partition).move_to(given.offset, epoch=given.leader_epoch)
         self._drop_backlog({as_partition(partition)})
         self._network.wake()
 

@@ -115,3 +115,7 @@ def test_commits_carry_the_epoch_and_a_log_that_lost_records_is_noticed(mortal: 
             assert read(reader, 7) == list(range(5, 12)), "what took their place is read, and nothing skipped"
             reader.commit()
         assert admin.list_group_offsets(topic)[place].leader_epoch > first.leader_epoch
+        with Consumer(bootstrap_servers=mortal.bootstrap, auto_offset_reset="latest") as alone:
+            alone.assign([place])
+            alone.seek(place, CommittedOffset(9, first.leader_epoch))  # what committed() gave, passed on as it is
+            assert read(alone, 7) == list(range(5, 12))
