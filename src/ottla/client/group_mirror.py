@@ -57,15 +57,19 @@ class GroupMirror:
         self.show(offsets)
 
     def show(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Shows these offsets. Does not wait; close() of the consumer does."""
-        if self._consumer is self._inner:
-            self._show(offsets)
-            return
+        """Shows these offsets. Does not wait; close() of the consumer does. What cannot be shown is only logged: the
+        offsets themselves are stored, and whoever stored them shall not fail."""
 
         async def on_loop() -> None:
             self._show(offsets)
 
-        self._consumer._call(on_loop())
+        try:
+            if self._consumer is self._inner:
+                self._show(offsets)
+            else:
+                self._consumer._call(on_loop())
+        except OttlaError as error:  # the consumer is closed, or just now used by another thread
+            log.info("progress was not shown as group %s: %s", self.group, error)
 
     def _show(self, offsets: Mapping[TopicPartition, int]) -> None:
         inner = self._inner

@@ -160,7 +160,12 @@ def test_a_database_shows_what_it_has_committed_and_nothing_else(broker: Any, fi
         eventually(lambda: offsets_of(admin, group) == {0: 4})
         with store.transaction():
             store.save({place: 6})
+        late = DatabaseOffsetStore(sqlite3.connect(":memory:"))
+        late.mirror = store.mirror
     assert offsets_of(admin, group) == {0: 6}, "close() waits for it"
+    with late.transaction():
+        late.save({place: 9})  # stored; that the consumer is closed by now is no reason to fail
+    assert late.load([place]) == {place: 9} and offsets_of(admin, group) == {0: 6}
 
 
 def test_snapshots_show_their_progress_in_their_own_transactions(broker: Any, filled: str, admin: Admin) -> None:
