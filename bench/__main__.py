@@ -15,7 +15,20 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import arrow, assignors, brokers, clients, groups, kernels, memory, startup, throughput, transactions, wire
+from bench import (
+    arrow,
+    assignors,
+    brokers,
+    clients,
+    groups,
+    kernels,
+    memory,
+    spark,
+    startup,
+    throughput,
+    transactions,
+    wire,
+)
 from bench.results import Results, machine
 
 SUITES = (
@@ -30,6 +43,7 @@ SUITES = (
     "arrow",
     "assignors",
     "memory",
+    "spark",
 )
 
 OWN: dict[str, Callable[..., None]] = {
@@ -37,6 +51,7 @@ OWN: dict[str, Callable[..., None]] = {
     "arrow": arrow.run,
     "assignors": assignors.run,
     "memory": memory.run,
+    "spark": spark.run,
 }
 """Suites that bring what they are measured against."""
 
