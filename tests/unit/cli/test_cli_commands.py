@@ -444,6 +444,9 @@ def test_words_that_make_no_command(run: Run, words: tuple[str, ...], start: str
         ("config", "alter"),
         ("log", "dump"),
         ("demo",),
+        ("pipeline", "run"),
+        ("pipeline", "validate"),
+        ("pipeline", "status"),
     ],
 )
 def test_help_is_there_and_shows_examples(run: Run, words: tuple[str, ...]) -> None:

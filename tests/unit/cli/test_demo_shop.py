@@ -1,0 +1,55 @@
+"""The demo's shop: what it sends is what it expects to find, and its pipeline is one that can be read."""
+
+import json
+from pathlib import Path
+
+from ottla.cli.demo_proof import Proof
+from ottla.cli.demo_shop import (
+    LATE,
+    PRICES,
+    closing_order,
+    expected,
+    last_window_end,
+    orders,
+    pipeline_text,
+    prices_text,
+)
+from ottla.pipeline.loading import load
+
+
+def test_the_expected_answer_is_that_of_the_orders() -> None:
+    windows: dict[tuple[str, str], tuple[int, int]] = {}
+    cents = 0
+    for number, text in enumerate(orders(30_000)):
+        row = json.loads(text)
+        assert row["id"] == number
+        price = row["quantity"] * PRICES[row["item"]]
+        cents += price
+        window = (row["at"][:15] + "0", row["item"])  # ten minutes: the last digit of the minute does not count
+        before = windows.get(window, (0, 0))
+        windows[window] = before[0] + 1, before[1] + price
+    wanted = expected(30_000)
+    assert (wanted.windows, wanted.cents, wanted.orders) == (windows, cents, 30_000)
+    assert len({window for window, _ in windows}) == 3 and {item for _, item in windows} == set(PRICES)
+
+
+def test_the_closing_order_closes_the_last_window() -> None:
+    from datetime import datetime
+
+    closing = json.loads(closing_order(30_000))
+    assert closing["item"] not in PRICES
+    assert datetime.fromisoformat(closing["at"]) - LATE > last_window_end(30_000)
+
+
+def test_the_pipeline_of_the_demo_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "demo.yaml").write_text(pipeline_text(per_batch=1_000))
+    made = load(tmp_path / "demo.yaml")
+    assert list(made.outputs) == ["enriched", "revenue"] and made.topics_out == ["orders.enriched", "revenue"]
+    assert prices_text().startswith("item,price\napple,0.50\n")
+
+
+def test_a_proof_fails_by_any_fault() -> None:
+    good = {"output": "o", "unit": "orders", "expected": 5, "found": 5, "expected_cents": 9, "found_cents": 9}
+    assert Proof(**good).is_good
+    for fault in ({"duplicates": 1}, {"missing": 1}, {"wrong": 1}, {"found": 6}, {"found_cents": 8}):
+        assert not Proof(**{**good, **fault}).is_good
