@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from ottla.types import TopicPartition
 
 INPUT = TopicPartition("numbers", 0)
 COUNT = 15
+SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "5")))
 STEPS = [
     "opened",
     "restored",
@@ -39,8 +41,9 @@ class Crash(Exception):
 class Totals:
     """A stateful task: after each number it writes the sum so far. The sum is its state."""
 
-    def __init__(self, world: World, crash_step: str | None, crash_at: int) -> None:
+    def __init__(self, world: World, crash_step: str | None, crash_at: int, pause_s: float = 0.0) -> None:
         self.world = world
+        self.pause_s = pause_s
         self.crash_step = crash_step
         self.crash_at = crash_at
         self.replayed = 0
@@ -86,6 +89,7 @@ class Totals:
                 for record in records:
                     sums += int(record.value or b"0")
                     await store.producer.send("totals", f"{sums}", partition=0)
+                await asyncio.sleep(self.pause_s)
                 self.reached("sent", following)
                 if self.crash_step == "incremental sent" and following >= self.crash_at:
                     await store._send_incremental({INPUT: following}, store._full_offset)
@@ -141,6 +145,45 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats(step: str) -> None:
         assert [record.value for record in await visible(world, "totals")] == sums
 
     World(7, transaction_state_log_num_partitions="2").run(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whatever_is_killed_or_cut_the_sums_are_written_once(seed: int) -> None:
+    """E10: the broker dies, the network is cut or lets nothing through, the task dies, all at random."""
+
+    async def story(world: World) -> None:
+        rng, sums = world.random, await set_up(world)
+
+        async def work() -> None:
+            for _ in range(100):
+                try:
+                    step, at = rng.choice([*STEPS, None]), rng.randint(1, COUNT)
+                    await Totals(world, step, at, pause_s=0.2).run()
+                    if step is None:
+                        return
+                except (Crash, KafkaError):
+                    await asyncio.sleep(0.05)
+            raise AssertionError("no instance came to the end")
+
+        working = asyncio.ensure_future(work())
+        while not working.done():
+            await asyncio.sleep(rng.uniform(0, 2))
+            chance = rng.random()
+            if chance < 0.3:
+                world.network.cut_all()
+            elif chance < 0.5:
+                world.network.partition("outside", "broker")
+                await asyncio.sleep(rng.uniform(0, 8))
+                world.network.heal()
+            elif chance < 0.8:
+                world.kill_broker()
+                await asyncio.sleep(rng.uniform(0, 2))
+                await world.start_broker()
+        await working
+        await Totals(world, None, 0).run()
+        assert [record.value for record in await visible(world, "totals")] == sums
+
+    World(seed, transaction_state_log_num_partitions="2").run(story)
 
 
 def test_only_what_came_after_the_full_snapshot_is_replayed() -> None:

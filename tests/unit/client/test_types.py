@@ -1,4 +1,4 @@
-"""The types are true for users: the examples, and a page of the public API, pass a strict type checker."""
+"""The types are true for users: the examples, all of them run by tests, and a page of the public API pass strictly."""
 
 import subprocess
 import sys
@@ -131,3 +131,9 @@ def test_users_see_true_types(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    tests = [path.read_text() for path in (Path(__file__).parents[2]).rglob("test_*.py")]
+    for example in EXAMPLES.glob("*.py"):
+        assert any(f'"{example.stem}"' in text or f'"{example.name}"' in text for text in tests), example.name
