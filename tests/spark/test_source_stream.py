@@ -158,18 +158,18 @@ def test_a_running_query_reads_on_and_finds_new_partitions(
 
 
 def test_the_first_batch_is_repeated_with_the_same_records_wherever_the_query_would_begin_now(
-    spark: "SparkSession", target: Target, tmp_path: Path
+    spark: "SparkSession", ottla: Target, tmp_path: Path
 ) -> None:
     """F1: Spark asks again where to begin when batch 0 was planned and not finished, and the answer has changed."""
-    topic = make_topic(target.bootstrap)
-    produce(target.bootstrap, topic, range(5))
-    pipeline = Pipeline(spark, target.bootstrap, tmp_path, subscribe=topic)
+    topic = make_topic(ottla.bootstrap)
+    produce(ottla.bootstrap, topic, range(5))
+    pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=topic)
     pipeline.fails_in = 0
     with pytest.raises(PySparkException, match="the driver went away"):
         pipeline.run()
     assert pipeline.batches == [(0, [0, 1, 2, 3, 4])]
     assert not list((pipeline.checkpoint / "commits").glob("[0-9]*")), "batch 0 was planned and not finished"
-    produce(target.bootstrap, topic, range(5, 9))
+    produce(ottla.bootstrap, topic, range(5, 9))
     pipeline.fails_in = None
     pipeline.run(startingOffsets="latest")
     assert pipeline.batches[1:] == [(0, [0, 1, 2, 3, 4]), (1, [5, 6, 7, 8])]
