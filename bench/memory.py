@@ -10,21 +10,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.brokers import ottla
+from bench.brokers import Contender
 from bench.results import Results
+from ottla import Broker
 
 SUITE = "memory"
 CHUNK = 20_000
 VALUE_BYTES = 100
 TIMEOUT_S = 1800
-SETTINGS = {"retention.bytes": "8388608", "segment.bytes": "4194304", "retention.ms": "10000"}
-"""Of the topic: what was read may go, so that the disk stays small as well."""
+BROKER = {"log.retention.check.interval.ms": "1000", "group.initial.rebalance.delay.ms": "0"}
+TOPIC = {"retention.bytes": "8388608", "segment.bytes": "4194304", "file.delete.delay.ms": "1000"}
+"""What was read goes soon: a broker holds the index of what it keeps in memory, and that would grow with the disk."""
 
 
 def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
     chunks = 50 if quick else 500
     step(total=chunks)
-    with ottla() as broker:
+    with Broker.embedded(settings=BROKER) as running:
+        broker = Contender("ottla", running.bootstrap, running.pid)
         command = [sys.executable, "-m", "bench.memory", broker.bootstrap, str(chunks)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as client:
             assert client.stdout is not None
@@ -72,7 +75,7 @@ def main(bootstrap: str, chunks: str) -> None:
     from ottla import Admin, Consumer, Producer
 
     with Admin(bootstrap_servers=bootstrap) as admin:
-        admin.create_topic("memory", partitions=2, configs=SETTINGS)
+        admin.create_topic("memory", partitions=2, configs=TOPIC)
     heard = [0]
 
     def on_delivery(_: Any) -> None:
