@@ -45,7 +45,10 @@ log = logging.getLogger("ottla.spark")
 class AsyncRangeConsumer(AsyncConsumer):
     """Reads one partition at a time, from one offset to another."""
 
+    _watched_at = -1
+
     async def start(self, piece: OffsetRange) -> None:
+        self._watched_at = -1
         await self.assign([piece.partition])
         self._positions.state(piece.partition).fetch_until = piece.end
         await self.seek(piece.partition, piece.start)
@@ -65,11 +68,19 @@ class AsyncRangeConsumer(AsyncConsumer):
             await self._network.until(self._is_worth_a_look, remaining_ms)
 
     async def is_over(self, piece: OffsetRange) -> bool:
-        """Whether fetching has shown that there is nothing left of a range: compaction may have taken its end."""
+        """Whether fetches from here bring nothing though the end is readable: compaction took the rest of the range.
+
+        The first call only forgets what earlier fetches told: an answer that comes after it is about this place.
+        """
         state = self._positions.state(piece.partition)
+        if self._fetcher.has_records or state.position is None:
+            return False
+        if self._watched_at != state.position:
+            self._watched_at = state.position
+            state.last_stable_offset = state.high_watermark = -1
+            return False
         is_committed_only = self.config.isolation_level == "read_committed"
-        readable = state.last_stable_offset if is_committed_only else state.high_watermark
-        return readable >= piece.end and not self._fetcher.has_records
+        return (state.last_stable_offset if is_committed_only else state.high_watermark) >= piece.end
 
     async def is_gone(self, partition: TopicPartition) -> bool:
         """Whether the brokers say that there is no such partition."""

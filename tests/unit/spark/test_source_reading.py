@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ottla import Admin, Producer
+from ottla import Admin, Broker, Producer
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.spark import reading
@@ -202,6 +203,43 @@ def test_records_that_do_not_come_are_waited_for_so_long_and_not_longer(broker: 
     with pytest.raises(OttlaError, match=f"nothing came of {topic}-0 from offset 5 on for 300 ms") as caught:
         read_all(options, partition, 0, 9)
     assert "kafkaConsumer.pollTimeoutMs" in str(caught.value)
+
+
+def test_a_broker_that_goes_away_in_the_middle_of_a_range_ends_nothing(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "GLANCE_MS", 100)
+    with Broker.embedded() as broker:
+        partition = make(broker, topic, range(20_000))
+        options = options_for(broker, topic, **{"kafka.max.partition.fetch.bytes": "20000"})
+        rows = read(options, InputPartition([OffsetRange(partition, 0, 20_000)]))
+        found = values([next(rows)])
+        broker.kill()
+        back = threading.Timer(1.5, broker.restart)
+        back.start()
+        found += values(list(rows))
+        back.join()
+    assert found == list(range(20_000))
+
+
+def test_an_end_that_compaction_took_is_reached(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left before the end of the range, and nothing has been written after it."""
+    monkeypatch.setattr(reading, "GLANCE_MS", 100)
+    settings = {"log.cleaner.backoff.ms": 20, "log.retention.check.interval.ms": 50}
+    shape = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.01"}
+    shape |= {"delete.retention.ms": "0"}
+    with Broker.embedded(settings=settings) as broker:
+        partition = TopicPartition(topic, 0)
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topic(topic, partitions=1, configs=shape)
+        with Producer(bootstrap_servers=broker.bootstrap) as producer:
+            for number in range(10):
+                producer.send_and_wait(topic, str(number).encode(), key=b"same")
+        options = options_for(broker, topic)
+        deadline = monotonic() + 30
+        while len(found := values(read_all(options, partition, 0, 9))) > 3:
+            assert monotonic() < deadline
+        assert all(number < 9 for number in found)
 
 
 def test_readers_travel_between_processes(broker: Any, topic: str) -> None:
