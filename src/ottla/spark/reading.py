@@ -45,10 +45,7 @@ log = logging.getLogger("ottla.spark")
 class AsyncRangeConsumer(AsyncConsumer):
     """Reads one partition at a time, from one offset to another."""
 
-    _watched_at = -1
-
     async def start(self, piece: OffsetRange) -> None:
-        self._watched_at = -1
         await self.assign([piece.partition])
         self._positions.state(piece.partition).fetch_until = piece.end
         await self.seek(piece.partition, piece.start)
@@ -66,21 +63,6 @@ class AsyncRangeConsumer(AsyncConsumer):
             if remaining_ms <= 0:
                 return None
             await self._network.until(self._is_worth_a_look, remaining_ms)
-
-    async def is_over(self, piece: OffsetRange) -> bool:
-        """Whether fetches from here bring nothing though the end is readable: compaction took the rest of the range.
-
-        The first call only forgets what earlier fetches told: an answer that comes after it is about this place.
-        """
-        state = self._positions.state(piece.partition)
-        if self._fetcher.has_records or state.position is None:
-            return False
-        if self._watched_at != state.position:
-            self._watched_at = state.position
-            state.last_stable_offset = state.high_watermark = -1
-            return False
-        is_committed_only = self.config.isolation_level == "read_committed"
-        return (state.last_stable_offset if is_committed_only else state.high_watermark) >= piece.end
 
     async def is_gone(self, partition: TopicPartition) -> bool:
         """Whether the brokers say that there is no such partition."""
@@ -106,9 +88,6 @@ class RangeConsumer(Consumer):
 
     def start(self, piece: OffsetRange) -> None:
         return self._call(self._async.start(piece))
-
-    def is_over(self, piece: OffsetRange) -> bool:
-        return self._call(self._async.is_over(piece))
 
     def next_fetch(self, timeout_ms: int) -> FetchedPartition | None:
         return self._call(self._async.next_fetch(timeout_ms))
@@ -193,8 +172,6 @@ def _read(
             consumer.start(OffsetRange(partition, position, end))
             continue
         if fetched is None:
-            if consumer.is_over(piece):
-                return
             if patience.is_over():
                 raise OttlaError(
                     f"nothing came of {partition} from offset {position} on for {poll_timeout_ms} ms, "
