@@ -274,7 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 settings = {**self._ask().settings, "default.api.timeout.ms": str(COMMIT_TIMEOUT_MS)}
                 self._committer = Admin(settings)
             self._committer.alter_group_offsets(group, offset.positions)
-        except (KafkaError, OttlaError) as error:
+        except Exception as error:  # whatever it is, a display must not stop the query
             log.warning("the query's offsets were not committed to group %s, for display: %s", group, error)
 
     def stop(self) -> None:

@@ -1,0 +1,188 @@
+"""What the driver's side of a stream answers Spark, call by call, without Spark around it (F1, F3)."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from ottla import Admin, Broker, Consumer, Producer
+from ottla.clock import monotonic
+from ottla.errors import OttlaError
+from ottla.spark.offsets import OffsetRange
+from ottla.spark.source import StreamReader
+from ottla.spark.source_options import SourceOptions
+from ottla.types import TopicPartition
+
+
+class Query:
+    """Calls a reader as Spark does: every offset goes through JSON."""
+
+    def __init__(self, bootstrap: str, **options: str) -> None:
+        self.reader = StreamReader(
+            SourceOptions.parse({"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest", **options})
+        )
+
+    def __enter__(self) -> "Query":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.stop()
+
+    def initial(self) -> dict[str, Any]:
+        return json.loads(json.dumps(self.reader.initialOffset()))
+
+    def latest(self, start: dict[str, Any], limit: Any = None) -> dict[str, Any]:
+        return json.loads(json.dumps(self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())))
+
+    def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
+        return [piece for task in self.reader.partitions(start, end) for piece in task.value]
+
+
+def produce(bootstrap: str, topic: str, count: int, partition: int = 0) -> None:
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for number in range(count):
+            producer.send(topic, str(number), partition=partition)
+
+
+def create(bootstrap: str, topic: str, partitions: int = 1) -> None:
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic(topic, partitions=partitions)
+
+
+def test_an_offset_with_nothing_new_is_the_same_to_the_letter(broker: Any, topic: str) -> None:
+    """Spark compares offsets as text: one that only looks different would start a batch."""
+    create(broker.bootstrap, topic)
+    produce(broker.bootstrap, topic, 3)
+    with Query(broker.bootstrap, subscribe=topic) as query:
+        first = query.latest(query.initial())
+        assert first[topic] == {"0": 3}
+        assert json.dumps(query.latest(first)) == json.dumps(first)
+        assert query.ranges(first, query.latest(first)) == []
+
+
+def test_topics_that_come_to_match_a_pattern_are_read_from_their_beginning(broker: Any, topic: str) -> None:
+    with Query(broker.bootstrap, subscribePattern=f"{topic}-.*", startingOffsets="latest") as query:
+        start = query.latest(query.initial())
+        assert query.ranges(query.initial(), start) == [], "no topic yet, and that is no mistake"
+        create(broker.bootstrap, f"{topic}-a", 2)
+        produce(broker.bootstrap, f"{topic}-a", 2, 1)
+        end = query.latest(start)
+        assert query.ranges(start, end) == [OffsetRange(TopicPartition(f"{topic}-a", 1), 0, 2)]
+
+
+def test_internal_topics_match_no_pattern(broker: Any) -> None:
+    with Query(broker.bootstrap, subscribePattern="__consumer_offsets") as query:
+        assert not [name for name in query.initial() if not name.startswith("@")]
+
+
+def test_limits_come_from_the_options_and_all_available_is_above_them(broker: Any, topic: str) -> None:
+    create(broker.bootstrap, topic)
+    produce(broker.bootstrap, topic, 100)
+    for options, limit in (
+        ({}, ReadAllAvailable()),
+        ({"maxOffsetsPerTrigger": "10"}, ReadMaxRows(10)),
+        ({"minOffsetsPerTrigger": "10"}, ReadMinRows(10)),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "10"}, ReadMaxRows(10)),
+    ):
+        with Query(broker.bootstrap, subscribe=topic, **options) as query:
+            assert query.reader.getDefaultReadLimit() == limit
+    with Query(broker.bootstrap, subscribe=topic, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="99") as query:
+        first = query.latest(query.initial())
+        assert first[topic] == {"0": 99}
+        assert query.latest(first) == first, "one record is less than five"
+        assert query.latest(first, ReadAllAvailable())[topic] == {"0": 100}
+        assert query.reader.reportLatestOffset() == {topic: {"0": 100}}
+
+
+def test_a_query_for_what_is_available_now_ends_where_it_was_when_it_began(broker: Any, topic: str) -> None:
+    create(broker.bootstrap, topic)
+    produce(broker.bootstrap, topic, 5)
+    with Query(broker.bootstrap, subscribe=topic, maxOffsetsPerTrigger="3", minOffsetsPerTrigger="3") as query:
+        query.reader.prepareForTriggerAvailableNow()
+        produce(broker.bootstrap, topic, 5)
+        first = query.latest(query.initial())
+        second = query.latest(first)
+        assert (first[topic], second[topic]) == ({"0": 3}, {"0": 5}), "and waits for no third one"
+        assert query.latest(second) == second
+    with Query(broker.bootstrap, subscribe=topic, startingOffsets="latest") as query:
+        query.reader.prepareForTriggerAvailableNow()
+        produce(broker.bootstrap, topic, 5)
+        assert query.initial()[topic] == {"0": 10}
+
+
+def test_tasks_are_planned_without_asking_anybody(topic: str) -> None:
+    """So a batch that is repeated gets the same tasks, whatever has become of the topic, and of the broker."""
+    with Broker.embedded() as broker:
+        create(broker.bootstrap, topic, 2)
+        produce(broker.bootstrap, topic, 90, 0)
+        produce(broker.bootstrap, topic, 10, 1)
+        with Query(broker.bootstrap, subscribe=topic, minPartitions="4") as query:
+            start = query.initial()
+            end = query.latest(start)
+            planned = query.ranges(start, end)
+    assert [piece.size for piece in planned] == [30, 30, 30, 10]
+    with Query(broker.bootstrap, subscribe=topic, minPartitions="4") as query:
+        assert query.ranges(start, end) == planned
+        assert query.ranges({"@initial": True}, end) == planned, "batch 0 goes by its end alone"
+
+
+def test_offsets_show_in_a_group_and_a_group_that_refuses_them_stops_nothing(
+    broker: Any, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(broker.bootstrap, topic)
+    produce(broker.bootstrap, topic, 4)
+    with (
+        Query(broker.bootstrap, subscribe=topic, groupIdPrefix="team") as query,
+        Admin(bootstrap_servers=broker.bootstrap) as admin,
+    ):
+        end = query.latest(query.initial())
+        group = end["@group"]
+        assert group.startswith(f"team-{topic}-")
+        query.reader.commit(end)
+        assert admin.list_group_offsets(group)[TopicPartition(topic, 0)].offset == 4
+    with (
+        Consumer(bootstrap_servers=broker.bootstrap, group_id=f"taken-{topic}") as member,
+        Query(broker.bootstrap, subscribe=topic, **{"kafka.group.id": f"taken-{topic}"}) as query,
+    ):
+        member.subscribe([topic])
+        deadline = monotonic() + 30
+        while not member.assignment():
+            member.poll(100)
+            assert monotonic() < deadline
+        end = query.latest(query.initial())
+        assert "@group" not in end
+        with caplog.at_level(logging.WARNING, logger="ottla.spark"):
+            query.reader.commit(end)
+        assert f"were not committed to group taken-{topic}" in caplog.text, "it belongs to its members"
+
+
+def test_a_list_of_partitions_may_be_kept_for_a_while(broker: Any, topic: str) -> None:
+    create(broker.bootstrap, topic)
+    ttl = {"partition.metadata.cache.ttl.ms": "600000"}
+    with Query(broker.bootstrap, subscribe=topic, **ttl) as kept, Query(broker.bootstrap, subscribe=topic) as asking:
+        start, other = kept.latest(kept.initial()), asking.latest(asking.initial())
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_partitions({topic: 2})
+        assert kept.latest(start)[topic] == {"0": 0}
+        assert asking.latest(other)[topic] == {"0": 0, "1": 0}
+
+
+def test_a_checkpoint_of_sparks_own_source_is_carried_on(broker: Any, topic: str) -> None:
+    create(broker.bootstrap, topic)
+    produce(broker.bootstrap, topic, 4)
+    with Query(broker.bootstrap, subscribe=topic) as query:
+        start = {topic: {"0": 3}}
+        end = query.latest(start)
+        assert query.ranges(start, end) == [OffsetRange(TopicPartition(topic, 0), 3, 4)]
+        assert end["@group"].startswith("ottla-source-")
+
+
+def test_a_checkpoint_of_something_else_is_refused(broker: Any, topic: str) -> None:
+    create(broker.bootstrap, topic)
+    with Query(broker.bootstrap, subscribe=topic) as query, pytest.raises(OttlaError, match="none of this source"):
+        query.latest({"logOffset": 7})
