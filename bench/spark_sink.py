@@ -1,7 +1,8 @@
 """Rows per second into a topic from Spark, and the time of a small micro-batch: Ottla's sink beside Spark's own.
 
 All write to one Ottla broker from one session, taking turns. `ottla` is exactly-once; `ottla at-least-once` and `spark`
-(Spark's Kafka connector, where `./run setup-extras` has fetched it) give what Spark's own sink gives.
+(Spark's Kafka connector, where `./run setup-extras` has fetched it) give what Spark's own sink gives. `CPU` is Spark's
+whole tree, the JVM and its Python workers.
 `python -m bench.spark_sink` shows this part alone.
 """
 
@@ -78,15 +79,23 @@ def write_batch(
     rows = spark.range(0, count, 1, TASKS).selectExpr(
         "CAST(id AS STRING) AS key", f"CAST(RPAD(CAST(id AS STRING), {size}, 'abcdefgh') AS BINARY) AS value"
     )
-    started = time.perf_counter()
+    cpu, started = spark_cpu_seconds(broker), time.perf_counter()
     writer = rows.write.format(WAYS[name][0]).mode("append").option("kafka.bootstrap.servers", broker.bootstrap)
     for option, value in WAYS[name][1].items():
         writer = writer.option(option, value)
     writer.option("topic", topic).save()
-    seconds = time.perf_counter() - started
+    seconds, cpu = time.perf_counter() - started, spark_cpu_seconds(broker) - cpu
     if results is not None:
         results.add(SUITE, f"batch write, {size} B", "rows/s", name, count / seconds, more_is_better=True)
+        results.add(SUITE, f"CPU, batch write, {size} B", "µs/row", name, cpu / count * 1e6)
     broker.delete_topic(topic)
+
+
+def spark_cpu_seconds(broker: Contender) -> float:
+    """Processor time of Spark: the JVM and its Python workers, without the broker."""
+    from bench.spark import tree_cpu_seconds  # which has this part among its own
+
+    return tree_cpu_seconds() - broker.cpu_seconds()
 
 
 def small_batches(spark: "SparkSession", broker: Contender, name: str, batches: int, results: Results | None) -> None:

@@ -1,12 +1,11 @@
-"""R9: Spark drivers, executors and tasks are killed in the middle, and the output equals the input, exactly once (F2).
+"""R9: Spark's drivers, commits, tasks and workers are killed in the middle; the output is the input, exactly once (F2).
 
-One chain of crashes each: a driver is killed at one place after the other, always started again on the same
-checkpoint, so that every start has to mend what the one before it left.
+One chain of crashes each, on one checkpoint, so that every start has to mend what the one before it left. A start of
+Spark is what costs here: drivers are killed in one chain, and in the others the processes that commit or write, which
+Spark starts again by itself.
 """
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,8 +41,12 @@ class Story:
             "output": self.output,
             "checkpoint": str(directory / "checkpoint"),
             "query": query,
-            "rows_per_batch": 40,
+            "rows_per_batch": 70,
             "conf": {
+                # A JVM that lives for some seconds: it need not compile its code for speed.
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+                "spark.sql.codegen.wholeStage": "false",
+                "spark.sql.adaptive.enabled": "false",
                 "spark.sql.shuffle.partitions": "2",
                 "spark.driver.memory": "700m",
                 "spark.executor.memory": "512m",
@@ -73,6 +76,10 @@ class Story:
             driver.wait_for(reached)
         finally:
             driver.kill()
+
+    def kill_commits(self) -> str:
+        """A failpoint that kills whoever commits, once at each place."""
+        return ",".join(f"{place}:kill:{self.directory / place}" for place in PLACES)
 
     def written(self) -> list[str]:
         """What a reader of committed records finds, sorted."""
@@ -110,16 +117,13 @@ def orders() -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_a_windowed_aggregation_through_four_crashes_equals_the_batch_answer(
-    two_phase: Target, topic: str, tmp_path: Path
-) -> None:
-    story = Story(two_phase.bootstrap, topic, tmp_path, query="windows")
-    told, answer = orders()
-    story.produce(told)
+@pytest.mark.timeout(900)
+def test_a_copy_through_four_killed_drivers_is_exact(two_phase: Target, topic: str, tmp_path: Path) -> None:
+    """And at the end two drivers on one checkpoint: the slow one wakes up when the other has done its work."""
+    story = Story(two_phase.bootstrap, topic, tmp_path)
+    story.produce(NUMBERS)
     for place in PLACES:
         story.kill_at(place)
-    # And at the end two drivers on one checkpoint: the slow one wakes up when the other has done its work.
     reached = tmp_path / "second"
     slow = story.start(f"before-decision:stop:{reached}")
     try:
@@ -130,26 +134,40 @@ def test_a_windowed_aggregation_through_four_crashes_equals_the_batch_answer(
             slow.wait()
     finally:
         slow.kill()
+    assert story.written() == NUMBERS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_windowed_aggregation_whose_commits_die_four_times_equals_the_batch_answer(
+    two_phase: Target, topic: str, tmp_path: Path
+) -> None:
+    """The process that commits is killed at each place, Spark calls abort(), and the query is started again."""
+    story = Story(two_phase.bootstrap, topic, tmp_path, query="windows", restarts=len(PLACES))
+    told, answer = orders()
+    story.produce(told)
+    story.start(story.kill_commits()).wait()
+    assert all((tmp_path / place).exists() for place in PLACES)
     assert story.written() == answer
 
 
 @pytest.mark.slow
 @pytest.mark.oracle
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_copy_whose_commits_die_four_times_is_exact_on_apache_kafka(
     kafka: Target, topic: str, tmp_path: Path
 ) -> None:
-    """F5. The process that commits is killed at each place, Spark calls abort(), and the query is started again."""
+    """F5."""
     story = Story(kafka.bootstrap, topic, tmp_path, restarts=len(PLACES))
     story.produce(NUMBERS)
-    story.start(",".join(f"{place}:kill:{tmp_path / place}" for place in PLACES)).wait(300)
+    story.start(story.kill_commits()).wait()
     assert all((tmp_path / place).exists() for place in PLACES)
     assert story.written() == NUMBERS
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_tasks_that_fail_or_die_after_they_prepared_are_run_again(
+@pytest.mark.timeout(900)
+def test_tasks_that_fail_and_workers_that_die_after_they_prepared_are_run_again(
     two_phase: Target, topic: str, tmp_path: Path
 ) -> None:
     story = Story(two_phase.bootstrap, topic, tmp_path, master="local[2,4]")
@@ -157,22 +175,4 @@ def test_tasks_that_fail_or_die_after_they_prepared_are_run_again(
     failed, killed = tmp_path / "failed", tmp_path / "killed"
     story.start(f"after-prepare:fail:{failed},after-prepare:kill:{killed}").wait()
     assert failed.exists() and killed.exists()
-    assert story.written() == NUMBERS
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_an_executor_that_is_lost_takes_nothing_with_it(two_phase: Target, topic: str, tmp_path: Path) -> None:
-    story = Story(two_phase.bootstrap, topic, tmp_path, master="local-cluster[2,1,512]")
-    story.produce(NUMBERS)
-    reached = tmp_path / "reached"
-    driver = story.start(f"after-prepare:stop:{reached}")
-    try:
-        driver.wait_for(reached)
-        executors = driver.executors()
-        assert executors
-        os.kill(executors[0], signal.SIGKILL)
-        driver.wait()
-    finally:
-        driver.kill()
     assert story.written() == NUMBERS

@@ -239,6 +239,13 @@ def test_a_forgotten_ledger_is_covered_by_the_decisions_topic(stage: SinkStage) 
     assert stage.read() == rows(0)
 
 
+def test_a_decisions_topic_that_is_too_small_is_refused(target: Target, topic: str) -> None:
+    with Admin(bootstrap_servers=target.bootstrap) as admin:
+        admin.create_topic(f"sink-{topic}-decisions", partitions=1)
+    with pytest.raises(SinkError, match=r"has 1 partitions\. It takes 16, and cleanup\.policy=compact"):
+        SinkStage(target.bootstrap, topic).start().write(0, 0, ["a"])
+
+
 def test_more_tasks_than_one_group_of_the_ledger_holds(stage: SinkStage) -> None:
     run = stage.start()
     run.commit(0, *(run.write(0, task, [f"{task:02}"]) for task in (0, 15, 16, 33)))

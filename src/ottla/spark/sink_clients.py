@@ -80,15 +80,35 @@ class Clients:
         """Makes the topic of the sink's decisions if it is not there."""
         if names.decisions in self._topics:
             return
+        found = await self._partitions_of(names.decisions)
+        if not found:
+            await self._create_decisions(names)
+        elif found < LEDGER_PARTITIONS:
+            raise SinkError(
+                f"the topic {names.decisions}, where the sink keeps its decisions, has {found} partitions",
+                f"It takes {LEDGER_PARTITIONS}, and cleanup.policy=compact.",
+            )
+        self._topics.add(names.decisions)
+
+    async def _partitions_of(self, topic: str) -> int:
+        """0 where there is no such topic. Asked before making it, which not everybody may."""
+        try:
+            (found,) = await self.admin.describe_topics([topic])
+        except KafkaError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return 0
+        return len(found.partitions)
+
+    async def _create_decisions(self, names: Names) -> None:
         try:
             await self.admin.create_topic(names.decisions, partitions=LEDGER_PARTITIONS, configs=COMPACTED)
         except KafkaError as error:
-            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # another task was quicker
                 raise SinkError(
                     f"the topic {names.decisions}, where the sink keeps its decisions, cannot be made: {error}",
                     f"Allow it, or make it yourself: {LEDGER_PARTITIONS} partitions, cleanup.policy=compact.",
                 ) from None
-        self._topics.add(names.decisions)
 
     # --- the ledger ---------------------------------------------------------------------------------------
 
@@ -206,7 +226,7 @@ def driver_producer(options: SinkOptions, names: Names) -> AsyncProducer:
         {
             **options.client_settings(AdminConfig),
             "transactional.id": names.driver,
-            "transaction.timeout.ms": 30_000,
+            "transaction.timeout.ms": min(30_000, options.timeout_ms),
             "linger.ms": 0,
             "max.block.ms": PATIENCE_MS,
         }

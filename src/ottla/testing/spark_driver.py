@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-START_TIMEOUT_S = 110.0
+START_TIMEOUT_S = 240.0
 
 
 class Driver:
@@ -57,13 +57,6 @@ class Driver:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(30)
-
-    def executors(self) -> list[int]:
-        """The processes of the executors, where the master is a local cluster."""
-        found = subprocess.run(
-            ["ps", "-o", "pid=,args=", "-g", str(self._process.pid)], capture_output=True, text=True, check=False
-        )
-        return [int(line.split()[0]) for line in found.stdout.splitlines() if "CoarseGrainedExecutorBackend" in line]
 
     def printed(self) -> str:
         size = os.fstat(self._output.fileno()).st_size
@@ -136,7 +129,8 @@ def run_query(task: Mapping[str, Any]) -> None:
             print("failed:", str(error)[:300])
             if not restarts_left:
                 raise
-    print("batches", [progress["batchId"] for progress in started.recentProgress])
+    for progress in started.recentProgress:
+        print("batch", progress["batchId"], progress["numInputRows"], "rows", progress["durationMs"])
 
 
 if __name__ == "__main__":
