@@ -17,6 +17,8 @@ TWO_PHASE = ("auto", "required", "off")
 LOST_PARTS = ("fail", "replace")
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 """The sink's name becomes part of a topic's name, so it takes the letters that topics take."""
+DEFAULTS = {"batch.size": "262144"}
+"""Where the user says nothing: a task has all its rows at hand, so batches may be large."""
 LONGEST_TIMEOUT_MS = 900_000
 """Kafka's default for transaction.max.timeout.ms: what a transaction may ask for where two-phase commit is off."""
 
@@ -134,7 +136,7 @@ class SinkOptions:
                 f"Option kafka.transaction.timeout.ms has no meaning with delivery={self.delivery}", "Leave it out."
             )
         try:
-            build(ProducerConfig, self.producer_settings(), {})
+            build(ProducerConfig, self.kafka, {})
         except ConfigError as error:
             raise SinkError(f"Option kafka.*: {error.message}", error.hint) from None
 
@@ -152,8 +154,11 @@ class SinkOptions:
         """Whether the user chose it."""
         return "transaction.timeout.ms" in self.kafka
 
-    def producer_settings(self, **more: Any) -> dict[str, Any]:
-        return {**self.kafka, **{name.replace("_", "."): value for name, value in more.items()}}
+    def producer_settings(self) -> dict[str, str]:
+        """What a task's producer is made with, but for its transactions."""
+        settings = {**DEFAULTS, **self.kafka}
+        settings.pop("transaction.timeout.ms", None)
+        return settings
 
     def client_settings(self, config_class: type[AdminConfig] | type[ConsumerConfig]) -> dict[str, Any]:
         """What of kafka.* an admin or a consumer understands too: addresses, timeouts, security."""

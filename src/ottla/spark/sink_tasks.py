@@ -5,6 +5,7 @@ before it writes the first row.
 """
 
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -230,7 +231,7 @@ def open_producer(options: SinkOptions, transactional_id: str) -> Producer:
 def _initialised(
     options: SinkOptions, transactional_id: str, *, two_phase: bool = False, timeout_ms: int | None = None
 ) -> Producer:
-    settings = {name: value for name, value in options.kafka.items() if name != "transaction.timeout.ms"}
+    settings = options.producer_settings()
     if two_phase:
         settings["transaction.two.phase.commit.enable"] = "true"
     else:
@@ -251,7 +252,7 @@ def _initialised(
 
 def _put_aside(producer: Producer, options: SinkOptions) -> None:
     """Keeps a producer that has left its transaction prepared."""
-    settings = {name: value for name, value in options.kafka.items() if name != "transaction.timeout.ms"}
+    settings = options.producer_settings()
     if producer.config.transaction_two_phase_commit_enable:
         settings["transaction.two.phase.commit.enable"] = "true"
     else:
@@ -291,11 +292,14 @@ def write_at_least_once(options: SinkOptions, rows: Rows) -> Written:
     first = next(upcoming, None)
     if first is None:
         return Written()
-    key = _key(options.kafka)
-    producer = _plain.pop(key, None) or Producer(dict(options.kafka))
+    settings = options.producer_settings()
+    producer = _plain.pop(_key(settings), None) or Producer(settings)
     try:
-        waiting = [send(producer, first, options)]
-        waiting.extend(send(producer, records, options) for records in upcoming)
+        waiting = deque([send(producer, first, options)])
+        for records in upcoming:
+            waiting.append(send(producer, records, options))
+            while waiting and waiting[0].done():  # what is stored need not be remembered
+                waiting.popleft().result()
         producer.flush()
         for sent in waiting:
             sent.result()
@@ -304,7 +308,7 @@ def write_at_least_once(options: SinkOptions, rows: Rows) -> Written:
         if isinstance(error, KafkaError):
             raise explained(error, options) from error
         raise
-    _plain[key] = producer  # one that failed is not used again
+    _plain[_key(settings)] = producer  # one that failed is not used again
     return Written(rows=rows.count, opened_ms=started_ms, prepared_ms=system_clock())
 
 
