@@ -11,7 +11,8 @@ from rich.text import Text
 from ottla.cli.output import count as shown
 from ottla.clock import monotonic
 
-LINE_EVERY_S = 3.0
+LINE_EVERY_S, STILL_EVERY_S = 3.0, 20.0
+"""How often a pipe gets a line where there is something new, and where there is not."""
 
 
 class DemoView:
@@ -23,7 +24,7 @@ class DemoView:
         self._has_bars = not as_json and self._console.is_terminal
         self._total = total
         self._started = monotonic()
-        self._line_at = 0.0
+        self._line, self._line_at = "", 0.0
         self._progress = Progress(
             TextColumn("{task.description:<18}"),
             BarColumn(bar_width=40),
@@ -68,6 +69,9 @@ class DemoView:
         if self._has_bars:
             self._progress.update(self._ordered, completed=placed)
             self._progress.update(self._priced, completed=min(through, self._total))
-        elif monotonic() - self._line_at >= LINE_EVERY_S and through < self._total:
-            self._line_at = monotonic()
-            self.say(f"{shown(placed)} orders placed, {shown(through)} through")
+            return
+        line = f"{shown(placed)} orders placed, {shown(through)} through"
+        wait_s = STILL_EVERY_S if line == self._line else LINE_EVERY_S
+        if monotonic() - self._line_at >= wait_s and through < self._total:
+            self._line, self._line_at = line, monotonic()
+            self.say(line)
