@@ -1,6 +1,10 @@
-"""Group consumers and a whole broker in one simulated world: members pause and die, networks fail, the broker too."""
+"""Group consumers and a whole broker in one simulated world: members pause and die, networks fail, the broker too.
+
+More seeds: OTTLA_SEEDS=1000 ./run test tests/unit/client/test_group_consumer_world.py
+"""
 
 import asyncio
+import os
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ from ottla.testing.sim_loop import SimHost
 from ottla.testing.world import World
 from ottla.types import TopicPartition
 
+SEEDS = int(os.environ.get("OTTLA_SEEDS", "11"))
 PARTITIONS = 6
 STRATEGIES = ["range", "cooperative-sticky", "roundrobin", "sticky"]
 QUICK = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000, "max_poll_interval_ms": 12_000}
@@ -185,7 +190,7 @@ def assert_revoked_before_assigned(scene: Scene) -> None:
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize(
     "seeds",
-    [range(0, 3), *(pytest.param(range(n, n + 8), marks=pytest.mark.slow) for n in (3, 11, 19))],
+    [range(0, 3), *(pytest.param(range(n, n + 8), marks=pytest.mark.slow) for n in range(3, SEEDS, 8))],
     ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}",
 )
 def test_nothing_is_lost_whatever_happens_to_members_network_and_broker(strategy: str, seeds: range) -> None:
