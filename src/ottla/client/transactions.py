@@ -15,16 +15,19 @@ from ottla.client.settings import ProducerConfig
 from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal, Verdict, fenced, judge
 from ottla.client.transaction_model import PreparedTransaction
 from ottla.client.transaction_requests import GroupMetadata
-from ottla.client.transaction_state import HINTS, WRITING, Operation, PendingOffsets, State
+from ottla.client.transaction_state import (
+    CONCURRENT_BACKOFF_MS,
+    HINTS,
+    IMPLICIT_VERSION,
+    WRITING,
+    Operation,
+    PendingOffsets,
+    State,
+)
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
 from ottla.types import TopicPartition
-
-IMPLICIT_VERSION = 2
-"""The transaction.version from which writing to a partition adds it, and each transaction has an epoch of its own."""
-CONCURRENT_BACKOFF_MS = 20
-"""The last transaction's markers are still being written: that takes a moment, not a second."""
 
 
 class Transactions:
