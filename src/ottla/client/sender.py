@@ -11,8 +11,9 @@ from ottla.client.model import Node, error_of
 from ottla.client.polling import ANY_NODE, Poll, Request
 from ottla.client.settings import ProducerConfig
 from ottla.client.transaction_errors import judge_produce
+from ottla.client.transaction_requests import CONCURRENT_BACKOFF_MS
 from ottla.client.transaction_state import State
-from ottla.client.transactions import CONCURRENT_BACKOFF_MS, Transactions
+from ottla.client.transactions import Transactions
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey

@@ -25,6 +25,10 @@ ADD_PARTITIONS_OF_CLIENTS = 3
 """From v4 on it is what brokers say to each other."""
 INIT_WITHOUT_TWO_PHASE = 5
 TWO_PHASE_VERSION = 6
+IMPLICIT_VERSION = 2
+"""The transaction.version from which writing to a partition adds it, and each transaction has an epoch of its own."""
+CONCURRENT_BACKOFF_MS = 20
+"""The last transaction's markers are still being written: that takes a moment, not a second."""
 
 Build = Callable[[int], Any]
 

@@ -8,11 +8,6 @@ from ottla.client.transaction_requests import GroupMetadata
 from ottla.errors import KafkaError
 from ottla.types import TopicPartition
 
-IMPLICIT_VERSION = 2
-"""The transaction.version from which writing to a partition adds it, and each transaction has an epoch of its own."""
-CONCURRENT_BACKOFF_MS = 20
-"""The last transaction's markers are still being written: that takes a moment, not a second."""
-
 
 class State(enum.Enum):
     """Where the producer is. What the user may call next follows from it."""

@@ -15,15 +15,7 @@ from ottla.client.settings import ProducerConfig
 from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal, Verdict, fenced, judge
 from ottla.client.transaction_model import PreparedTransaction
 from ottla.client.transaction_requests import GroupMetadata
-from ottla.client.transaction_state import (
-    CONCURRENT_BACKOFF_MS,
-    HINTS,
-    IMPLICIT_VERSION,
-    WRITING,
-    Operation,
-    PendingOffsets,
-    State,
-)
+from ottla.client.transaction_state import HINTS, WRITING, Operation, PendingOffsets, State
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
@@ -105,13 +97,13 @@ class Transactions:
         """Stands in for the producer that prepared a transaction: offsets may still be added, then it is ended."""
         self._expect("adopt()", State.NEW)
         self.producer_id, self.producer_epoch = prepared.producer_id, prepared.producer_epoch
-        self._adds_implicitly = self.transaction_version() >= IMPLICIT_VERSION
+        self._adds_implicitly = self.transaction_version() >= requests.IMPLICIT_VERSION
         self._is_started = not prepared.is_empty
         self._change(State.OPEN)
 
     def begin(self) -> None:
         self._expect("begin_transaction()", State.READY)
-        self._adds_implicitly = self.transaction_version() >= IMPLICIT_VERSION
+        self._adds_implicitly = self.transaction_version() >= requests.IMPLICIT_VERSION
         self._forget_transaction()
         self._change(State.OPEN)
 
@@ -293,7 +285,7 @@ class Transactions:
             self._failures += 1
             delay_ms = self._backoff.delay_ms(self._failures, self._jitter())
             if code == ErrorCode.CONCURRENT_TRANSACTIONS:
-                delay_ms = min(delay_ms, CONCURRENT_BACKOFF_MS)
+                delay_ms = min(delay_ms, requests.CONCURRENT_BACKOFF_MS)
             self._retry_at = now + delay_ms
             return
         if self.state in (State.INITIALIZING, State.ABORTING) and verdict is Verdict.ABORT:
@@ -347,7 +339,7 @@ class Transactions:
         if self.state is State.ABORTING:
             self._finish_transaction()
             return
-        self._adds_implicitly = self.transaction_version() >= IMPLICIT_VERSION
+        self._adds_implicitly = self.transaction_version() >= requests.IMPLICIT_VERSION
         if response.ongoing_txn_producer_id >= 0:
             ids = response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch
             self.prepared = PreparedTransaction(self.transactional_id, *ids)
