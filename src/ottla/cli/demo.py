@@ -35,6 +35,7 @@ KILL_AT = 0.4
 BATCHES = 8
 """Into how many batches the orders are cut at least, so that there is a middle to kill in."""
 LIMIT_S = 600
+JOIN_S = 10
 TURN = 200
 """Orders that are sent between two looks at the clock."""
 
@@ -153,6 +154,7 @@ class Show:
         self._kill_at: float | None = None
         self._killed_at: float | None = None
         self._back_after_s: float | None = None
+        self._is_over_for_all = threading.Event()
         self._started = monotonic()
 
     def play(self) -> tuple[list[Proof], dict[str, Any]]:
@@ -174,11 +176,14 @@ class Show:
         producing = threading.Thread(target=self._produce, name="orders", daemon=True)
         with state.lock(made.name) as lock:
             producing.start()
-            failure = self._supervisor.run(lock)
+            try:
+                failure = self._supervisor.run(lock)
+            finally:
+                self._is_over_for_all.set()
+                producing.join(JOIN_S)
         if failure is not None:
             log = state.driver_log.read_text(errors="replace")[-1500:] if self._place.exists() else ""
             raise CommandError(f"the pipeline failed: {failure.cause}", f"{failure.cure} {log}")
-        producing.join()
         self._view.say("reading the outputs as any reader of committed records would")
         wanted = expected(self._count)
         proofs = prove(self._bootstrap, wanted)
@@ -216,8 +221,8 @@ class Show:
                     if not number % TURN:
                         self._produced = number
                         ahead_s = number / self._rate - (monotonic() - started)
-                        if ahead_s > 0:
-                            threading.Event().wait(ahead_s)
+                        if self._is_over_for_all.wait(max(0.0, ahead_s)):
+                            return
                 producer.flush()
         except (KafkaError, OttlaError) as error:
             self._production_failed = str(error)

@@ -27,6 +27,7 @@ from ottla.pipeline.state import QueryState, RunState, StateDirectory
 
 TICK_S = 0.2
 HEARTBEAT_S = 2.0
+JVM_PATIENCE_S = 10.0
 LOG_LIMIT_BYTES = 20_000_000
 Event = dict[str, Any]
 
@@ -71,7 +72,7 @@ class Driver:
 
     def kill(self) -> None:
         """Ends it and its JVM at once, as a crash of the machine would."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self) -> int:
@@ -80,10 +81,19 @@ class Driver:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
         status = self.process.wait()
-        # A JVM that outlived its Python would hold the checkpoint and the ports.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        # The JVM ends by itself when its Python is gone, and tidies up. One that does not would hold the checkpoint.
+        deadline = monotonic() + JVM_PATIENCE_S
+        while self._has_processes() and monotonic() < deadline:
+            threading.Event().wait(TICK_S / 4)
+        self.kill()
         return status
+
+    def _has_processes(self) -> bool:
+        try:
+            os.killpg(self.process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
 
 class Supervisor:
