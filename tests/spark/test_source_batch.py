@@ -176,6 +176,14 @@ def test_large_partitions_are_cut_into_more_tasks_and_nothing_is_read_twice(
     assert values(together) == [*wanted, "one more"]
 
 
+def test_a_view_in_sql_reads_a_topic(spark: "SparkSession", ottla: Target) -> None:
+    topic = make_topic(ottla.bootstrap)
+    produce(ottla.bootstrap, topic, ["a", "b"])
+    options = f"kafka.bootstrap.servers '{ottla.bootstrap}', subscribe '{topic}'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW records USING ottla OPTIONS ({options})")
+    assert spark.sql("SELECT count(*) AS found FROM records WHERE value = X'61'").first().found == 1  # type: ignore[union-attr]
+
+
 def test_an_empty_topic_gives_no_rows(spark: "SparkSession", ottla: Target) -> None:
     assert load(spark, ottla.bootstrap, subscribe=make_topic(ottla.bootstrap, 3)).count() == 0
 

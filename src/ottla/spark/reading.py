@@ -200,8 +200,15 @@ def batches_of(fetched: FetchedPartition, end: int, schema: "pyarrow.Schema") ->
         sections = fetched.sections(ROWS_PER_BATCH, BYTES_PER_BATCH)
         builder = ColumnBuilder(sections, max_records=ROWS_PER_BATCH, timestamp_unit="us", columns=columns)
         for section in sections:
-            if not builder.add(*fetched.partition, section, fetched.next_offset, end):
-                # Full, and the rest of the section is for the next; or the end lies within the section or before it.
+            if section.header.base_offset >= end:
+                fetched.took(end)
+                break
+            try:
+                is_whole = builder.add(*fetched.partition, section, fetched.next_offset, end)
+            except OttlaError as error:
+                raise OttlaError(error.message, TIMESTAMP_HINT) from None
+            if not is_whole:
+                # Full, and the rest of the section is for the next; or the end lies within the section.
                 fetched.took(builder.last_offset + 1 if builder.is_full else end)
                 break
             fetched.took()
@@ -222,6 +229,11 @@ def after_loss(consumer: RangeConsumer, piece: OffsetRange, position: int, fail_
     lost(text, fail_on_data_loss)
     return min(earliest, end)
 
+
+TIMESTAMP_HINT = (
+    "Spark counts microseconds and has no such timestamp. Begin behind the record: startingOffsets, or a topic that "
+    "takes the broker's time (message.timestamp.type=LogAppendTime)."
+)
 
 LOSS_HINT = (
     "Records are kept for retention.ms or up to retention.bytes of a topic: raise them, or run the query more often. "

@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ottla.client.model import EARLIEST, LATEST
@@ -135,8 +135,6 @@ class SourceOptions:
     offset_retries: int = 3
     offset_retry_interval_ms: int = 10
     metadata_cache_ms: int = -1
-    written: tuple[str, ...] = field(default=())
-    """The options that were written, for those who must refuse some of them."""
 
     @property
     def bootstrap(self) -> str:
@@ -183,7 +181,6 @@ class SourceOptions:
             offset_retries=_or(_integer(known, "fetchOffset.numRetries", at_least=0), 3),
             offset_retry_interval_ms=_or(_integer(known, "fetchOffset.retryIntervalMs", at_least=0), 10),
             metadata_cache_ms=_metadata_cache_ms(known),
-            written=tuple(sorted(known)),
         )
         low, high = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
         if low is not None and high is not None and low > high:

@@ -243,6 +243,19 @@ def test_an_end_that_compaction_took_is_reached(topic: str) -> None:
         assert monotonic() - started < reading.GLANCE_MS / 1000, "nobody had to wait"
 
 
+def test_a_timestamp_that_spark_cannot_hold_is_explained(broker: Any, topic: str) -> None:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic(topic, partitions=1, configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for number in range(4):
+            producer.send_and_wait(topic, str(number), partition=0, timestamp=2**62 if number == 3 else number)
+    partition = TopicPartition(topic, 0)
+    options = options_for(broker, topic)
+    with pytest.raises(OttlaError, match="Spark counts microseconds"):
+        read_all(options, partition, 0, 4)
+    assert values(read_all(options, partition, 0, 3)) == [0, 1, 2]
+
+
 def test_readers_travel_between_processes(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(3))
     for reader in (BatchReader(options_for(broker, topic)), StreamReader(options_for(broker, topic))):
