@@ -174,6 +174,19 @@ def test_a_part_that_cannot_be_had_again_stops_the_query(stage: SinkStage) -> No
     assert not any(value == "other" for value in stage.read("read_committed"))
 
 
+def test_a_part_that_cannot_be_had_again_is_replaced_where_that_is_asked_for(two_phase: Target, topic: str) -> None:
+    stage = SinkStage(two_phase.bootstrap, topic, lostParts="replace")
+    first = stage.start()
+    plan = first.decide(0, *three_parts(first, 0))
+    with Admin(bootstrap_servers=stage.bootstrap) as admin:
+        for part in plan.commit[1:]:
+            admin.abort_prepared(part.prepared(stage.names))
+    run = stage.start()
+    run.commit(0, run.write(0, 0, ["not this"]), run.write(0, 1, ["other"]), run.write(0, 2, []))
+    run.commit(1, run.write(1, 0, ["next"]))
+    assert stage.read() == ["0-0-0", "0-0-1", "0-0-2", "next", "other"]
+
+
 def test_a_part_that_timed_out_after_the_decision_is_written_again(topic: str) -> None:
     """Without two-phase commit a broker aborts what is open for too long, decided or not."""
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
