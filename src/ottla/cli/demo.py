@@ -153,6 +153,7 @@ class Show:
         self._closed = False
         self._kill_at: float | None = None
         self._killed_at: float | None = None
+        self._is_replaced = False
         self._back_after_s: float | None = None
         self._is_over_for_all = threading.Event()
         self._started = monotonic()
@@ -242,13 +243,14 @@ class Show:
         if kind == "spark":
             self._view.say(f"Spark {event['version']} is up on {event['master']} (driver: process {event['pid']})")
         elif kind == "restarting":
+            self._is_replaced = True  # what the old one had still said is read
             self._view.say(f"the supervisor saw it: {event['cause']}; it starts another in {event['delay_s']:.0f} s")
         elif kind == "batch":
             self._after_batch(event["batch"], state)
 
     def _after_batch(self, batch: dict[str, Any], state: Any) -> None:
         self._view.batch(batch)
-        if self._killed_at is not None and self._back_after_s is None:
+        if self._is_replaced and self._killed_at is not None and self._back_after_s is None:
             self._back_after_s = monotonic() - self._killed_at
             self._view.say(f"back: the new driver finished its first batch {self._back_after_s:.1f} s after the kill")
         through = self._through("enriched", state)
