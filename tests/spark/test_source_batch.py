@@ -18,6 +18,9 @@ from ottla.types import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# A test that pytest breaks off leaves the session unusable for all that come after it.
+pytestmark = pytest.mark.timeout(300)
+
 _numbers = itertools.count(1)
 
 Load = Callable[..., "DataFrame"]

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+# A test that pytest breaks off leaves the session unusable for all that come after it.
+pytestmark = pytest.mark.timeout(300)
+
 _numbers = itertools.count(1)
 
 
