@@ -38,8 +38,8 @@ def ottla() -> "Iterator[Target]":
     from ottla import Broker
     from ottla.testing.oracle import Target
 
-    # As the oracle has it: a group's first generation does not wait for company.
-    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
+    # As the oracle has it: a group's first generation does not wait for company, and records with old timestamps stay.
+    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0, "log.retention.ms": -1}) as broker:
         yield Target("ottla", broker.bootstrap, broker.pid)
 
 

@@ -1,5 +1,6 @@
 """A Spark session that the tests of a worker share."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
             pytest.skip(str(error))
         raise
     started.sparkContext.setLogLevel("ERROR")
+    java = started.sparkContext._gateway.proc
     yield started
-    started.stop()
+    # A query that a failed test left hanging would keep stop() waiting for ever.
+    stopping = threading.Thread(target=started.stop, daemon=True)
+    stopping.start()
+    stopping.join(timeout=30)
+    if stopping.is_alive():
+        java.kill()
+        stopping.join(timeout=30)
 
 
 def spark_conf(directory: Path) -> dict[str, Any]:
@@ -33,4 +41,6 @@ def spark_conf(directory: Path) -> dict[str, Any]:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
+        # Short queries are done before Java's second compiler has paid off.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }

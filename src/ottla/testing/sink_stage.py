@@ -14,6 +14,7 @@ from typing import Any
 
 from ottla.client.blocking import Admin, Consumer
 from ottla.client.model import LATEST
+from ottla.clock import monotonic
 from ottla.spark import sink_driver, sink_tasks
 from ottla.spark.decisions import SinkState
 from ottla.spark.ledger import Ledger, Names
@@ -47,6 +48,7 @@ class SinkStage:
 
     def read(self, isolation_level: str = "read_committed") -> list[str]:
         """Every value that a reader sees now, sorted."""
+        self._await_markers()
         with Consumer(bootstrap_servers=self.bootstrap, isolation_level=isolation_level) as consumer:
             consumer.assign(self.partitions)
             consumer.seek_to_beginning()
@@ -55,6 +57,17 @@ class SinkStage:
             while any(consumer.position(partition) < end for partition, end in ends.items()):
                 found += [(record.value or b"").decode() for record in consumer.poll(1000)]
         return sorted(found)
+
+    def _await_markers(self) -> None:
+        """A coordinator answers when it has decided; its markers reach the partitions a moment later."""
+        deadline = monotonic() + 30
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            while ending := [
+                listing.transactional_id
+                for listing in admin.list_transactions(states=["PrepareCommit", "PrepareAbort"])
+                if self.names.task_of(listing.transactional_id) is not None
+            ]:
+                assert monotonic() < deadline, f"still ending: {ending}"
 
     def is_held_back(self) -> bool:
         """Whether an open transaction keeps readers from the end of a partition."""

