@@ -131,9 +131,10 @@ def _broker(bootstrap: str | None, place: Path, view: DemoView) -> Iterator[str]
         yield bootstrap
         return
     from ottla.broker.embedded import EmbeddedBroker
+    from ottla.cli.pipeline_broker import SETTINGS
 
     started = monotonic()
-    with EmbeddedBroker(place / "broker") as broker:
+    with EmbeddedBroker(place / "broker", settings=SETTINGS) as broker:
         view.say(f"embedded broker at {broker.bootstrap}, ready after {(monotonic() - started) * 1000:.0f} ms")
         yield broker.bootstrap
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -141,21 +141,19 @@ def _cents(amount: Any) -> int:
 
 def print_proofs(proofs: list[Proof]) -> None:
     """The table that the demo is for."""
-    columns = ["output", "in", "out", "duplicates", "missing", "wrong", "sum in", "sum out"]
-    rows = [
-        [
-            proof.output,
-            f"{count(proof.expected)} {proof.unit}",
-            f"{count(proof.found)} {proof.unit}",
-            _fault(proof.duplicates),
-            _fault(proof.missing),
-            _fault(proof.wrong),
-            f"{proof.expected_cents / 100:,.2f}",
-            Text(f"{proof.found_cents / 100:,.2f}", style="green" if proof.is_good else "bold red"),
-        ]
-        for proof in proofs
+    # An output is a column: so the table fits a terminal of 80.
+    lines: list[tuple[str, Callable[[Proof], Text | str]]] = [
+        ("in", lambda proof: f"{count(proof.expected)} {proof.unit}"),
+        ("out", lambda proof: f"{count(proof.found)} {proof.unit}"),
+        ("duplicates", lambda proof: _fault(proof.duplicates)),
+        ("missing", lambda proof: _fault(proof.missing)),
+        ("wrong", lambda proof: _fault(proof.wrong)),
+        ("sum in", lambda proof: f"{proof.expected_cents / 100:,.2f}"),
+        ("sum out", lambda proof: Text(f"{proof.found_cents / 100:,.2f}", style=_verdict(proof))),
     ]
-    print_table(columns, rows, right=columns[1:])
+    outputs = [proof.output for proof in proofs]
+    rows = [[name, *(tell(proof) for proof in proofs)] for name, tell in lines]
+    print_table(["", *outputs], rows, right=outputs)
     aborted = sum(proof.never_seen for proof in proofs)
     if aborted:
         console().print(
@@ -167,3 +165,7 @@ def print_proofs(proofs: list[Proof]) -> None:
 
 def _fault(number: int) -> Text:
     return Text(count(number), style="bold red" if number else "green")
+
+
+def _verdict(proof: Proof) -> str:
+    return "green" if proof.is_good else "bold red"

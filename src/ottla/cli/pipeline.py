@@ -303,7 +303,7 @@ def _print_status(seen: "Status") -> None:
         facts["last failure"] = seen.last_failure
     print_facts(facts)
     console().print()
-    columns = ["query", "to", "guarantee", "batch", "committed", "lag", "group"]
+    columns = ["query", "to", "guarantee", "batch", "committed", "readers held", "lag", "group"]
     rows = []
     for query in seen.queries:
         lag = ", ".join(f"{topic} {'-' if n is None else count(n)}" for topic, n in query.lag.items())
@@ -311,7 +311,8 @@ def _print_status(seen: "Status") -> None:
         if query.ledger_batch is not None:
             sink += f" (has batch {query.ledger_batch})"
         committed = time_text(query.committed_ms) if query.committed_ms is not None else None
-        rows.append([query.name, sink, query.guarantee, query.last_batch, committed, lag or None, query.group])
-    print_table(columns, rows, right=["batch"])
+        held = None if query.held_ms is None else f"{count(query.held_ms)} ms"
+        rows.append([query.name, sink, query.guarantee, query.last_batch, committed, held, lag or None, query.group])
+    print_table(columns, rows, right=["batch", "readers held"])
     for note in seen.notes:
         console().print(note, style="dim")

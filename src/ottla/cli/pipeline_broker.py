@@ -13,6 +13,8 @@ from ottla.pipeline.state import StateDirectory
 
 USUAL_PORT = 9092
 PARTITIONS = 4
+SETTINGS = {"transaction.two.phase.commit.enable": "true"}
+"""So that rows which wait for their batch's decision never time out, however long a driver is away."""
 
 
 @contextlib.contextmanager
@@ -20,7 +22,7 @@ def embedded_broker(data: Path, wanted: str | None = None) -> Iterator[EmbeddedB
     """Runs a broker on the address it had the last time, or on the usual one, or on a free one."""
     listen = next((address for address in (wanted, f"127.0.0.1:{USUAL_PORT}") if address and is_free(address)), None)
     data.mkdir(parents=True, exist_ok=True)
-    with EmbeddedBroker(data, listen=listen or "127.0.0.1:0") as broker:
+    with EmbeddedBroker(data, settings=SETTINGS, listen=listen or "127.0.0.1:0") as broker:
         yield broker
 
 

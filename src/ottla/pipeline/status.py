@@ -1,17 +1,21 @@
 """What can be said of a pipeline from outside: its last batches, how far behind it is, who runs it."""
 
 import contextlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.errors import KafkaError, OttlaError
 from ottla.pipeline.lag import admin_settings, end_offsets, lag_between
-from ottla.pipeline.model import DatabaseSink, Pipeline
+from ottla.pipeline.model import DatabaseSink, Pipeline, TopicSink
 from ottla.pipeline.options import sink_options
 from ottla.pipeline.progress import positions_in
 from ottla.pipeline.state import RunState, StateDirectory, local_path
+
+if TYPE_CHECKING:
+    from ottla.spark.ledger import Names
 
 
 @dataclass
@@ -31,6 +35,10 @@ class QueryStatus:
     ledger_batch: int | None = None
     """For a database: the last batch that the database itself says it has."""
     ledger_rows: int | None = None
+    decided_batch: int | None = None
+    """For a topic that is written exactly once: the last batch that was decided."""
+    held_ms: int | None = None
+    """How long the finished rows of that batch held readers back before it was decided."""
 
 
 @dataclass
@@ -81,6 +89,7 @@ def status_of(made: Pipeline, bootstrap: str | None) -> Status:
         status.notes.append("no lag: the embedded broker runs with the pipeline")
     else:
         _add_lag(made, status)
+        _add_decisions(made, status)
     return status
 
 
@@ -132,6 +141,50 @@ def _add_ledger(made: Pipeline, status: QueryStatus, sink: DatabaseSink) -> None
         found = entries(database, options)
         if found:
             status.ledger_batch, status.ledger_rows = found[0].batch_id, found[0].rows
+
+
+def _add_decisions(made: Pipeline, status: Status) -> None:
+    """What the sinks of topics have on record."""
+    from ottla.client.blocking import Admin
+    from ottla.spark.sink_clients import clients, run
+    from ottla.spark.sink_options import SinkOptions
+
+    assert status.bootstrap is not None
+    directory = local_path(made.checkpoint)
+    outputs = [made.outputs[query.name] for query in status.queries if query.name in made.outputs]
+    wanted = {
+        output.name: SinkOptions.parse(sink_options(made, output, status.bootstrap), streaming=True)
+        for output in outputs
+        if isinstance(output.sink, TopicSink) and output.guarantee == "exactly-once"
+    }
+    if directory is None or not wanted or any("no lag" in note for note in status.notes):
+        return
+    try:
+        with Admin(admin_settings(status.bootstrap, made.kafka)) as admin:
+            there = {topic.name for topic in admin.list_topics()}
+        for query in status.queries:
+            options = wanted.get(query.name)
+            names = None if options is None else _sink_names(options.sink_name, directory / query.name)
+            if options is None or names is None or names.decisions not in there:
+                continue  # to look must not make it
+            decision = run(clients(options).read_state(names)).decision
+            if decision is not None:
+                query.decided_batch, query.held_ms = decision.batch, decision.held_ms
+    except (KafkaError, OttlaError) as error:
+        status.notes.append(f"no decisions: {error}")
+
+
+def _sink_names(sink_name: str | None, checkpoint: Path) -> "Names | None":
+    """The names that a sink uses: the user's, else made of the query's id, which Spark keeps with the checkpoint."""
+    from ottla.spark.ledger import Names
+    from ottla.spark.sink_options import default_sink_name
+
+    if sink_name is not None:
+        return Names(sink_name)
+    try:
+        return Names(default_sink_name(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]))
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _add_lag(made: Pipeline, status: Status) -> None:

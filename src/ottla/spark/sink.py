@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from ottla.spark.sink_driver import Batch, driver
 from ottla.spark.sink_errors import SinkError
-from ottla.spark.sink_options import SinkOptions
+from ottla.spark.sink_options import SinkOptions, default_sink_name
 from ottla.spark.sink_rows import used_columns
 from ottla.spark.sink_tasks import (
     Place,
@@ -69,7 +69,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         batch, query, run_id = (context.getLocalProperty(name) for name in (BATCH_ID, QUERY_ID, RUN_ID))
         if batch is None or query is None:
             raise SinkError("Spark does not tell this task its batch", "Use writeStream with a micro-batch trigger.")
-        sink = self._options.sink_name or f"ottla-sink-{query}"
+        sink = self._options.sink_name or default_sink_name(query)
         return Place(sink, query, run_id or "", int(batch), context.partitionId())
 
     # --- on the driver ------------------------------------------------------------------------------------

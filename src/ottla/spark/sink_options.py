@@ -166,6 +166,11 @@ class SinkOptions:
         return {name: value for name, value in self.kafka.items() if name in known}
 
 
+def default_sink_name(query: str) -> str:
+    """The name of a sink that the user gave none: stable for a checkpoint, as the query's id is."""
+    return f"ottla-sink-{query}"
+
+
 def unknown_option(name: str) -> OttlaError:
     """The error for an option nobody knows, with the nearest one that somebody does."""
     small = name.lower()

@@ -1,0 +1,59 @@
+"""What `ottla pipeline status` says of sinks, from what they have on record at the brokers."""
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from ottla.client.blocking import Admin
+from ottla.pipeline.loading import load
+from ottla.pipeline.status import QueryStatus, status_of
+from ottla.testing.oracle import Target
+from ottla.testing.sink_stage import SinkStage
+
+FILE = """\
+name: copy
+source:
+  topic: {source}
+  schema: id bigint
+sql: select * from `{source}`
+sink:
+  topic: {target}
+checkpoint: {checkpoint}
+"""
+
+
+@pytest.fixture
+def stage(ottla: Target, topic: str) -> SinkStage:
+    """A query's sink under the name that it has without a sinkName."""
+    return SinkStage(ottla.bootstrap, topic, sinkName=f"ottla-sink-{uuid.uuid4()}")
+
+
+def look(stage: SinkStage, place: Path) -> QueryStatus:
+    checkpoint = place / "checkpoint" / "copy"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": stage.sink.removeprefix("ottla-sink-")}))
+    file = place / "copy.yaml"
+    file.write_text(FILE.format(source=stage.topic, target=stage.topic, checkpoint=place / "checkpoint"))
+    status = status_of(load(file), stage.bootstrap)
+    assert not status.notes
+    (query,) = status.queries
+    assert query.name == "copy"
+    return query
+
+
+def test_the_last_decision_and_how_long_readers_were_held_are_told(stage: SinkStage, tmp_path: Path) -> None:
+    run = stage.start()
+    for batch in range(3):
+        run.commit(batch, run.write(batch, 0, ["a", "b"]))
+    query = look(stage, tmp_path)
+    assert query.decided_batch == 2
+    assert query.held_ms is not None and 0 <= query.held_ms < 60_000
+
+
+def test_looking_at_a_query_that_never_wrote_leaves_no_topic_behind(stage: SinkStage, tmp_path: Path) -> None:
+    query = look(stage, tmp_path)
+    assert (query.decided_batch, query.held_ms) == (None, None)
+    with Admin(bootstrap_servers=stage.bootstrap) as admin:
+        assert stage.names.decisions not in {topic.name for topic in admin.list_topics()}
