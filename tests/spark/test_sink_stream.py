@@ -10,7 +10,7 @@ import pytest
 
 from ottla import Broker
 from ottla.client.blocking import Admin, Consumer
-from ottla.client.model import ConsumerRecord
+from ottla.client.model import LATEST, ConsumerRecord
 from ottla.testing.oracle import Target
 from ottla.types import TopicPartition
 
@@ -214,16 +214,18 @@ def test_a_frame_is_written_whole_or_not_at_all(spark: "SparkSession", two_phase
         with pytest.raises(Exception, match="poison"):
             save(poisoned, two_phase.bootstrap, topic=out, **options)
         assert values(two_phase.bootstrap, out) == []
-        until_nothing_is_open(two_phase.bootstrap)
+        until_nothing_is_open(two_phase.bootstrap, out)
     save(frame(spark), two_phase.bootstrap, topic=out)
     assert len(values(two_phase.bootstrap, out)) == 20
 
 
-def until_nothing_is_open(bootstrap: str) -> None:
+def until_nothing_is_open(bootstrap: str, topic: str) -> None:
     """A task that Spark kills may take a moment to go."""
     deadline = time.monotonic() + 20
     with Admin(bootstrap_servers=bootstrap) as admin:
-        while admin.list_transactions(states=["Ongoing"]):
+        (described,) = admin.describe_topics([topic])
+        wanted = {TopicPartition(topic, each.partition): LATEST for each in described.partitions}
+        while admin.list_offsets(wanted) != admin.list_offsets(wanted, isolation_level="read_committed"):
             assert time.monotonic() < deadline, admin.list_transactions(states=["Ongoing"])
             time.sleep(0.1)
 
