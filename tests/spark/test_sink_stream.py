@@ -38,6 +38,12 @@ def out(two_phase: "EmbeddedBroker", topic: str) -> str:
 
 
 def read(bootstrap: str, topic: str) -> list[ConsumerRecord]:
+    # A coordinator answers when it has decided; its markers reach the partitions a moment later.
+    deadline = time.monotonic() + 30
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        while admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
     partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
     with Consumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
         consumer.assign(partitions)
