@@ -39,7 +39,8 @@ def ottla() -> "Iterator[Target]":
     from ottla.testing.oracle import Target
 
     # As the oracle has it: a group's first generation does not wait for company, and records with old timestamps stay.
-    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0, "log.retention.ms": -1}) as broker:
+    settings = {"group.initial.rebalance.delay.ms": 0, "log.retention.check.interval.ms": 3_600_000_000}
+    with Broker.embedded(settings=settings) as broker:
         yield Target("ottla", broker.bootstrap, broker.pid)
 
 

@@ -123,7 +123,8 @@ def test_an_abort_before_the_decision_drops_everything(stage: SinkStage) -> None
     assert not is_decided(stage.state(), stage.query, 0)
     assert not stage.is_held_back()
     assert stage.read() == []
-    run.commit(0, *three_parts(run, 0))
+    again = stage.start()  # Spark ends a query whose batch it aborted
+    again.commit(0, *three_parts(again, 0))
     assert stage.read() == rows(0)
 
 
@@ -211,6 +212,18 @@ def test_the_driver_says_when_the_broker_dropped_a_part(stage: SinkStage) -> Non
     stage.start().write(0, 1, ["a second driver's task"])
     with pytest.raises(LostPart, match="does not have the part of task 1"):
         run.commit(0, *parts)
+
+
+def test_a_task_that_begins_after_its_run_was_aborted_opens_nothing(stage: SinkStage) -> None:
+    """Spark stops waiting for the tasks it kills: one may still be on its way to its first row."""
+    run = stage.start()
+    run.abort(0, run.write(0, 0, ["dropped"]))
+    with pytest.raises(SinkError, match="this run was aborted"):
+        run.write(0, 1, ["late"])
+    again = stage.start()
+    again.commit(0, again.write(0, 0, ["a"]), again.write(0, 1, ["b"]))
+    assert stage.read() == ["a", "b"]
+    assert not stage.is_held_back()
 
 
 def test_a_second_driver_on_the_same_checkpoint_is_fenced(stage: SinkStage) -> None:

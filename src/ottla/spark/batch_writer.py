@@ -55,7 +55,7 @@ class BatchWriter(DataSourceArrowWriter):
         refuse_speculation(context, self._options.delivery)
         if self._is_named:
             return SinkMessage(place, write_exactly_once(self._options, place, rows))
-        return SinkMessage(place, write_part(self._options, Names(self._sink), place.task, rows, None))
+        return SinkMessage(place, write_part(self._options, place, rows, None))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         told = self._told(messages)
@@ -77,9 +77,10 @@ class BatchWriter(DataSourceArrowWriter):
             run(self._drop(told, silent))
 
     async def _drop(self, told: Sequence[SinkMessage], silent: Sequence[int]) -> None:
-        await self._end(told, commit=False)
         names, owned = Names(self._sink), clients(self._options)
-        await asyncio.gather(*(owned.fence(names, task) for task in silent))
+        await owned.end_run(names, self._run)
+        await self._end(told, commit=False)
+        await owned.fence(names, silent)
 
     def _told(self, messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
         if self._options.delivery != "exactly-once":

@@ -46,6 +46,10 @@ class Names:
         """The transactional id of a task: one attempt at a time."""
         return f"{self.sink}-{task}"
 
+    def ended(self, run: str) -> str:
+        """A transactional id that nobody writes under: that it is known says that this run was aborted."""
+        return f"{self.sink}-ended-{run}"
+
     def task_of(self, transactional_id: str) -> int | None:
         """The task behind a transactional id of this sink; None for others'."""
         prefix, _, number = transactional_id.rpartition("-")

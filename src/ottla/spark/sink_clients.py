@@ -138,11 +138,29 @@ class Clients:
             if error.retriable:
                 raise
 
-    async def fence(self, names: Names, task: int) -> None:
-        """Ends what a task that did not answer has open, and shuts it out should it still run."""
-        settings = {**self.options.client_settings(AdminConfig), "transactional.id": names.task(task)}
-        async with AsyncProducer(settings) as producer:
-            await producer.init_transactions(timeout_ms=PATIENCE_MS)
+    async def end_run(self, names: Names, run: str) -> None:
+        """Notes that this run was aborted: a task of it that still runs, and only begins now, finds the note."""
+        if not run:
+            return  # Spark gave this run no id: a note would be for every such run there will ever be
+        await self.admin.fence_producers([names.ended(run)])
+
+    async def has_ended(self, names: Names, run: str) -> bool:
+        """Whether this run was aborted.
+
+        A task asks once it has taken its id over. Whoever aborts writes the note first and fences the ids second. So
+        a task comes before the fence, and is shut out by it, or after the note, and reads it.
+        """
+        try:
+            await self.admin.describe_transactions([names.ended(run)])
+        except KafkaError as error:
+            if error.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise
+            return False
+        return True
+
+    async def fence(self, names: Names, tasks: Iterable[int]) -> None:
+        """Ends what tasks that did not answer have open, and shuts them out should they still run."""
+        await self.admin.fence_producers([names.task(task) for task in tasks])
 
     async def abort_leftovers(self, names: Names, keep: set[int]) -> list[str]:
         """Aborts what earlier attempts left open in this sink's name, but for the tasks to keep."""

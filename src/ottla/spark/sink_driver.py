@@ -100,10 +100,11 @@ class Driver:
         if is_decided(state, batch.query, batch.batch):
             log.info("sink %s: batch %d is decided, so it is not aborted", self._names.sink, batch.batch)
             return
+        await self._clients.end_run(self._names, batch.run)
         await _all(self._clients.abort_part(self._names, part) for part in batch.parts)
         if state.decision is None or state.decision.owner.run == batch.run:
             # Tasks that died left their transactions open, and with two-phase commit no timeout ends those.
-            await _all(self._clients.fence(self._names, task) for task in silent)
+            await self._clients.fence(self._names, silent)
             await self._clients.abort_leftovers(self._names, set())
 
     async def close(self) -> None:

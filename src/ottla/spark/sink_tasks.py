@@ -121,7 +121,7 @@ def write_exactly_once(options: SinkOptions, place: Place, rows: Rows) -> Writte
             expected = verdict.part.digest
         if isinstance(verdict, FinishFormer):
             run(_roll_forward(owned, names, place, verdict.part))  # what is lost is lost; the driver tells of it
-    return write_part(options, names, place.task, rows, note(place.query, place.batch), expected)
+    return write_part(options, place, rows, note(place.query, place.batch), expected)
 
 
 async def _look(owned: Clients, names: Names, place: Place) -> Any:
@@ -143,8 +143,7 @@ async def _roll_forward(owned: Clients, names: Names, place: Place, part: Part) 
 
 def write_part(
     options: SinkOptions,
-    names: Names,
-    task: int,
+    place: Place,
     rows: Rows,
     entry: CommittedOffset | None,
     expected: Digest | None = None,
@@ -153,6 +152,7 @@ def write_part(
 
     With `expected` they must be the same rows as before.
     """
+    names, task = Names(place.sink), place.task
     upcoming = iter(rows)
     first = next(upcoming, None)
     if first is None and expected is None:
@@ -160,6 +160,10 @@ def write_part(
     opened_ms = system_clock()
     producer = open_producer(options, names.task(task))
     try:
+        if run(clients(options).has_ended(names, place.run)):
+            raise SinkError(
+                "this run was aborted while the task was on its way", "Nothing was written; start it again."
+            )
         producer.begin_transaction()
         if entry is not None:
             producer.send_offsets_to_transaction({names.entry(task): entry}, names.group(task), timeout_ms=PATIENCE_MS)
