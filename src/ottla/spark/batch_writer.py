@@ -2,12 +2,13 @@
 
 The tasks prepare, the driver commits every part or aborts every part. With a sinkName it writes its decision first, as
 a stream does, and what a crash interrupted then is finished by the next write of that name; with a jobId too, the same
-job run again never writes twice.
+job run again never writes twice. With a batchId it is a batch of a stream, written inside foreachBatch, under the rules
+of the stream.
 """
 
 import asyncio
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.errors import KafkaError
 from ottla.spark.ledger import Names
-from ottla.spark.sink import SinkMessage, batch_of, refuse_speculation, silent_tasks
+from ottla.spark.sink import BATCH_ID, QUERY_ID, RUN_ID, SinkMessage, batch_of, refuse_speculation, silent_tasks
 from ottla.spark.sink_clients import clients, run
 from ottla.spark.sink_driver import Batch, driver
 from ottla.spark.sink_errors import LostPart, SinkError
@@ -48,7 +49,10 @@ class BatchWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise SinkError("write() was called outside a Spark task")
-        place = Place(self._sink, self._job, self._run, 0, context.partitionId(), is_job=True)
+        if self._options.batch_id is None:
+            place = Place(self._sink, self._job, self._run, 0, context.partitionId(), is_job=True)
+        else:
+            place = batch_place(self._options, self._run, context.partitionId(), context.getLocalProperty)
         rows = Rows(iterator, self._used, self._options)
         if self._options.delivery == "at-least-once":
             return SinkMessage(place, write_at_least_once(self._options, rows))
@@ -62,7 +66,7 @@ class BatchWriter(DataSourceArrowWriter):
         if not any(message.written.part or message.written.is_settled for message in told):
             return
         if self._is_named:
-            run(driver(self._options, self._sink).commit(batch_of(told, 0)))
+            run(driver(self._options, self._sink).commit(batch_of(told, told[0].place.batch)))
         else:
             run(self._end(told, commit=True))
 
@@ -70,11 +74,15 @@ class BatchWriter(DataSourceArrowWriter):
         told, silent = self._told(messages), silent_tasks(messages)
         if self._options.delivery != "exactly-once":
             return
-        if self._is_named:
-            batch = batch_of(told, 0) if told else Batch(self._job, self._run, 0, (), 0, 0, is_job=True)
-            run(driver(self._options, self._sink).abort(batch, silent))
-        else:
+        if not self._is_named:
             run(self._drop(told, silent))
+        elif told:
+            run(driver(self._options, self._sink).abort(batch_of(told, told[0].place.batch), silent))
+        elif self._options.batch_id is None:
+            run(driver(self._options, self._sink).abort(Batch(self._job, self._run, 0, (), 0, 0, is_job=True), silent))
+        else:
+            # Without a message nobody knows the query. It may be a stranger's, who was refused: nothing is fenced.
+            run(clients(self._options).end_run(Names(self._sink), self._run))
 
     async def _drop(self, told: Sequence[SinkMessage], silent: Sequence[int]) -> None:
         names, owned = Names(self._sink), clients(self._options)
@@ -103,3 +111,35 @@ class BatchWriter(DataSourceArrowWriter):
                 "on the brokers.",
             ) from failed[0]
         raise failed[0]
+
+
+def batch_place(options: SinkOptions, call: str, task: int, told: Callable[[str], str | None]) -> Place:
+    """Where a task of a write inside foreachBatch is. Spark tells such a task what it tells those of a stream.
+
+    `told` gives what Spark says under a name. It says nothing where the function runs elsewhere than the query, which
+    is so with Spark Connect, and in threads of the user's own: the run is then this one write.
+    """
+    assert options.sink_name is not None and options.batch_id is not None
+    batch, query, group = told(BATCH_ID), told(QUERY_ID), told(RUN_ID)
+    if batch is not None and int(batch) != options.batch_id:
+        raise SinkError(
+            f"Option batchId is {options.batch_id}, and this is batch {batch} of the query",
+            "Give it the number that foreachBatch hands to its function.",
+        )
+    chosen = options.query_id or query
+    if chosen is None:
+        raise SinkError(
+            "this write has a batchId, and Spark does not say of which query",
+            "Write inside foreachBatch, in the thread that calls the function; or set queryId to a name that stays "
+            "the same for as long as the checkpoint is kept.",
+        )
+    run_id = group if query is not None and group is not None and is_uuid(group) else call
+    return Place(options.sink_name, chosen, run_id, options.batch_id, task, call=call)
+
+
+def is_uuid(text: str) -> bool:
+    """A run's id is one; a group that the user gave to the jobs is another thing."""
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False

@@ -13,9 +13,10 @@ from typing import Any
 
 from ottla.client.transaction_model import PreparedTransaction
 from ottla.spark.ledger import Ledger, Names, is_in
-from ottla.spark.sink_errors import LostPart, NotOwner
+from ottla.spark.sink_errors import LostPart, NotOwner, SinkError
 
 DECISION_KEY, DONE_KEY = b"decision", b"done"
+BYTE_SUM_LIMIT = 1 << 63
 RUNS_KEPT = 32
 """So many owners are remembered: one that was displaced must not take itself for a newcomer."""
 
@@ -27,6 +28,10 @@ class Digest:
     rows: int = 0
     size_bytes: int = 0
     byte_sum: int = 0
+
+    def __add__(self, other: "Digest") -> "Digest":
+        byte_sum = (self.byte_sum + other.byte_sum) % BYTE_SUM_LIMIT
+        return Digest(self.rows + other.rows, self.size_bytes + other.size_bytes, byte_sum)
 
     def __str__(self) -> str:
         return f"{self.rows} rows of {self.size_bytes} bytes (sum {self.byte_sum})"
@@ -182,7 +187,10 @@ class RollForward:
 
 @dataclass(frozen=True)
 class FinishFormer:
-    """A batch write before this one was decided and broke off. Commit its part, then write."""
+    """A write before this one was decided and broke off, and nobody will come back to it. Commit its part, then write.
+
+    A job before this one; or an earlier batch, where the function inside foreachBatch went on after a failure.
+    """
 
     part: Part
 
@@ -196,10 +204,8 @@ def decide_write(
     check_ledger(ledger, query, batch)
     if is_in(ledger, task, query, batch):
         return Skip()
-    if decision is not None and decision.query != query:
+    if decision is None or decision.query != query or decision.batch < batch:
         return next((FinishFormer(part) for part in unfinished(state, ledger) if part.task == task), Write())
-    if decision is None or decision.batch < batch:
-        return Write()
     check_batch(decision, batch)
     part = decision.parts.get(task)
     if part is None or state.is_done():
@@ -213,6 +219,24 @@ def may_be_decided(first_batch: int, batch: int) -> bool:
     Only the first batch after a start is run again. For those after it the driver has seen every decision there is.
     """
     return batch <= first_batch
+
+
+def is_repeat(state: SinkState, query: str, batch: int, run: str) -> bool:
+    """Whether this very run has decided this batch before: inside foreachBatch the same may be called twice."""
+    decision = state.decision
+    return decision is not None and (decision.query, decision.batch, decision.owner.run) == (query, batch, run)
+
+
+def check_repeat(decision: Decision, repeated: Digest) -> None:
+    """The second write of a batch in one run adds nothing, so it must be the first one again."""
+    written = sum((part.digest for part in decision.parts.values()), Digest())
+    if repeated != written:
+        raise SinkError(
+            f"batch {decision.batch} of this sink was written before in this run, and not with the same rows: "
+            f"{written} then, {repeated} now",
+            "Two writes inside foreachBatch need two names: give each a sinkName of its own. To try one write again, "
+            "persist the frame, so that it has the same rows.",
+        )
 
 
 def check_query(decision: Decision | None, query: str, is_job: bool) -> None:

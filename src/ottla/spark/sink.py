@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from ottla.spark.decisions import Digest
 from ottla.spark.sink_driver import Batch, driver
 from ottla.spark.sink_errors import SinkError
 from ottla.spark.sink_options import SinkOptions, default_sink_name
@@ -119,4 +120,16 @@ def batch_of(told: Sequence[SinkMessage], batch: int) -> Batch:
         min((each.opened_ms for each in written if each.opened_ms), default=0),
         min((each.prepared_ms for each in written if each.prepared_ms), default=0),
         place.is_job,
+        place.call,
+        _repeated(written),
     )
+
+
+def _repeated(written: Sequence[Written]) -> Digest | None:
+    """All that a batch which this run wrote before would be made of now; None where it did not."""
+    if not any(each.repeated is not None for each in written):
+        return None
+    found = Digest()
+    for each in written:
+        found += each.repeated or (each.part.digest if each.part is not None else Digest())
+    return found

@@ -18,6 +18,7 @@ from ottla.spark.decisions import (
     DECISION_KEY,
     DONE_KEY,
     Decision,
+    Digest,
     Done,
     Part,
     Plan,
@@ -25,6 +26,7 @@ from ottla.spark.decisions import (
     SinkState,
     check_owner,
     check_query,
+    check_repeat,
     decide_commit,
     is_decided,
     unfinished,
@@ -57,6 +59,10 @@ class Batch:
     prepared_ms: int
     """When the first part was finished."""
     is_job: bool = False
+    call: str = ""
+    """Inside foreachBatch, the id of this one write."""
+    repeated: Digest | None = None
+    """All that there was to write, where this run had settled the batch before."""
 
 
 def driver(options: SinkOptions, sink: str) -> "Driver":
@@ -100,12 +106,14 @@ class Driver:
         if is_decided(state, batch.query, batch.batch):
             log.info("sink %s: batch %d is decided, so it is not aborted", self._names.sink, batch.batch)
             return
-        await self._clients.end_run(self._names, batch.run)
+        await self._clients.end_run(self._names, batch.call or batch.run)
         await _all(self._clients.abort_part(self._names, part) for part in batch.parts)
         if state.decision is None or state.decision.owner.run == batch.run:
-            # Tasks that died left their transactions open, and with two-phase commit no timeout ends those.
-            await self._clients.fence(self._names, silent)
-            await self._clients.abort_leftovers(self._names, set())
+            # Tasks that died left their transactions open, and with two-phase commit no timeout ends those. What an
+            # earlier batch decided and did not commit is not theirs.
+            kept = {part.task for part in unfinished(state, {})}
+            await self._clients.fence(self._names, [task for task in silent if task not in kept])
+            await self._clients.abort_leftovers(self._names, kept)
 
     async def close(self) -> None:
         producer, self._producer = self._producer, None
@@ -134,6 +142,8 @@ class Driver:
         plan = decide_commit(
             self._state, self._ledger, batch.query, batch.batch, run, batch.parts, now, is_job=batch.is_job
         )
+        if batch.repeated is not None:
+            check_repeat(plan.decision, batch.repeated)
         if plan.takes_over:
             kept = {part.task for part in (*plan.commit, *plan.abort)}
             left = await self._clients.abort_leftovers(self._names, kept)

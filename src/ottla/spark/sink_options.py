@@ -17,6 +17,9 @@ TWO_PHASE = ("auto", "required", "off")
 LOST_PARTS = ("fail", "replace")
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 """The sink's name becomes part of a topic's name, so it takes the letters that topics take."""
+NUMBER = re.compile(r"[0-9]{1,18}")
+LONGEST_QUERY_ID = 200
+"""It is part of every entry of the ledger."""
 DEFAULTS = {"batch.size": "262144"}
 """Where the user says nothing: a task has all its rows at hand, so batches may be large."""
 LONGEST_TIMEOUT_MS = 900_000
@@ -29,6 +32,8 @@ NAMES = {
     "delivery": "exactly-once (default), at-least-once or at-most-once",
     "sinkName": "the name of this sink's ledger and transactions; without it, made from the query's id",
     "jobId": "of a batch write with a sinkName: the same id again finishes that write, and never repeats it",
+    "batchId": "inside foreachBatch, with a sinkName: the batch's number; a batch that comes again is not repeated",
+    "queryId": "of a write with a batchId: whose batch it is; without it, the query that calls foreachBatch",
     "twoPhaseCommit": "auto (default: where the brokers allow it), required or off",
     "lostParts": "fail (default) or replace: what to do where a decided part is lost and comes out different again",
     "checkpointLocation": "Spark's own; taken no notice of",
@@ -73,6 +78,9 @@ class SinkOptions:
     delivery: str = "exactly-once"
     sink_name: str | None = None
     job_id: str | None = None
+    batch_id: int | None = None
+    """Of a write inside foreachBatch: it follows the rules of a stream."""
+    query_id: str | None = None
     two_phase_commit: str = "auto"
     lost_parts: str = "fail"
 
@@ -103,6 +111,8 @@ class SinkOptions:
             delivery=_choice(written, "delivery", DELIVERIES),
             sink_name=written.get("sinkName"),
             job_id=written.get("jobId"),
+            batch_id=_number(written, "batchId"),
+            query_id=written.get("queryId"),
             two_phase_commit=_choice(written, "twoPhaseCommit", TWO_PHASE),
             lost_parts=_choice(written, "lostParts", LOST_PARTS),
         )
@@ -123,6 +133,7 @@ class SinkOptions:
                 if self.sink_name is None
                 else "Give it a name.",
             )
+        self._check_batch(streaming)
         if self.delivery == "at-most-once" and not streaming:
             raise SinkError(
                 "delivery=at-most-once is for streams: a batch write has no batch ids to remember",
@@ -139,6 +150,38 @@ class SinkOptions:
             build(ProducerConfig, self.kafka, {})
         except ConfigError as error:
             raise SinkError(f"Option kafka.*: {error.message}", error.hint) from None
+
+    def _check_batch(self, streaming: bool) -> None:
+        """What belongs together inside foreachBatch."""
+        if self.batch_id is None and self.query_id is None:
+            return
+        if streaming:
+            raise SinkError(
+                "Options batchId and queryId are for writes inside foreachBatch",
+                "A stream has ids of its own: leave them out.",
+            )
+        if self.batch_id is None:
+            raise SinkError("Option queryId says whose batch it is, and there is no batchId", "Set batchId too.")
+        if self.sink_name is None:
+            raise SinkError(
+                "Option batchId says which batch of a sink this is, and there is no sinkName",
+                "Set sinkName too: each write inside foreachBatch has one of its own.",
+            )
+        if self.job_id is not None:
+            raise SinkError(
+                "Option batchId is of a write inside foreachBatch, and jobId of one that stands by itself",
+                "Leave one of them out.",
+            )
+        if self.query_id is not None and not 0 < len(self.query_id) <= LONGEST_QUERY_ID:
+            raise SinkError(
+                f"Option queryId has {len(self.query_id)} characters",
+                f"Give it 1 to {LONGEST_QUERY_ID}, the same for as long as the checkpoint is kept.",
+            )
+        if self.delivery != "exactly-once":
+            raise SinkError(
+                f"Option batchId has no meaning with delivery={self.delivery}, which does not remember batches here",
+                "Leave it out, or use exactly-once.",
+            )
 
     @property
     def bootstrap(self) -> str:
@@ -192,6 +235,15 @@ def _flag(written: Mapping[str, str], name: str, default: bool) -> bool:
     if text not in ("true", "false"):
         raise SinkError(f"Option {name} is {written[name]!r}", "Write true or false.")
     return text == "true"
+
+
+def _number(written: Mapping[str, str], name: str) -> int | None:
+    text = written.get(name)
+    if text is None:
+        return None
+    if not NUMBER.fullmatch(text.strip()):
+        raise SinkError(f"Option {name} is {text!r}", "Give it the number that foreachBatch hands to its function.")
+    return int(text)
 
 
 def _choice(written: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.decisions import Digest
+from ottla.spark.decisions import BYTE_SUM_LIMIT, Digest
 from ottla.spark.sink_errors import SinkError
 from ottla.spark.sink_options import SinkOptions
 
@@ -124,4 +124,4 @@ def digest(records: "pa.RecordBatch", so_far: Digest) -> Digest:
         if end > begin:
             data = pa.Array.from_buffers(pa.uint8(), end - begin, [None, column.buffers()[2]], offset=begin)
             byte_sum += pc.call_function("sum", [data]).as_py()
-    return Digest(so_far.rows + len(records), size_bytes, byte_sum % (1 << 63))
+    return Digest(so_far.rows + len(records), size_bytes, byte_sum % BYTE_SUM_LIMIT)

@@ -22,6 +22,7 @@ from ottla.spark.decisions import (
     Skip,
     check_same,
     decide_write,
+    is_repeat,
     may_be_decided,
 )
 from ottla.spark.ledger import Names, is_in
@@ -68,6 +69,8 @@ class Place:
     task: int
     is_job: bool = False
     """A batch write; `query` is the job's id."""
+    call: str = ""
+    """Inside foreachBatch, the id of this one write: where it is aborted, the run may go on and write again."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class Written:
     rows: int = 0
     opened_ms: int = 0
     prepared_ms: int = 0
+    repeated: Digest | None = None
+    """Of a batch that this run itself has settled: what there was to write now."""
 
 
 class Rows:
@@ -110,24 +115,41 @@ def write_exactly_once(options: SinkOptions, place: Place, rows: Rows) -> Writte
     """Writes the rows into a transaction that stays open for the driver."""
     names, owned = Names(place.sink), clients(options)
     expected: Digest | None = None
-    first_batch = _first_batches.setdefault((place.sink, place.run), place.batch)
-    if may_be_decided(first_batch, place.batch):
-        verdict = run(_look(owned, names, place))
+    if _must_look(place):
+        verdict, is_again = run(_look(owned, names, place))
         if isinstance(verdict, Skip):
-            return Written(is_settled=True)
+            return _settled(rows, is_again)
         if isinstance(verdict, RollForward):
             if run(_roll_forward(owned, names, place, verdict.part)):
-                return Written(is_settled=True)
+                return _settled(rows, is_again)
             expected = verdict.part.digest
         if isinstance(verdict, FinishFormer):
             run(_roll_forward(owned, names, place, verdict.part))  # what is lost is lost; the driver tells of it
     return write_part(options, place, rows, note(place.query, place.batch), expected)
 
 
-async def _look(owned: Clients, names: Names, place: Place) -> Any:
+def _must_look(place: Place) -> bool:
+    if place.is_job or place.call:
+        return True  # nobody promises that such a write comes once in a run
+    first_batch = _first_batches.setdefault((place.sink, place.run), place.batch)
+    return may_be_decided(first_batch, place.batch)
+
+
+async def _look(owned: Clients, names: Names, place: Place) -> tuple[Any, bool]:
+    """What to do, and whether this run has done it before."""
     state = await owned.read_state(names)
     ledger = await owned.read_ledger(names, [place.task])
-    return decide_write(state, ledger, place.query, place.batch, place.task, is_job=place.is_job)
+    verdict = decide_write(state, ledger, place.query, place.batch, place.task, is_job=place.is_job)
+    return verdict, bool(place.call) and is_repeat(state, place.query, place.batch, place.run)
+
+
+def _settled(rows: Rows, is_again: bool) -> Written:
+    """There is nothing to write; a second write in one run is told from another one by its rows."""
+    if not is_again:
+        return Written(is_settled=True)
+    for _ in rows:
+        pass
+    return Written(is_settled=True, repeated=rows.digest)
 
 
 async def _roll_forward(owned: Clients, names: Names, place: Place, part: Part) -> bool:
@@ -160,7 +182,7 @@ def write_part(
     opened_ms = system_clock()
     producer = open_producer(options, names.task(task))
     try:
-        if run(clients(options).has_ended(names, place.run)):
+        if run(clients(options).has_ended(names, place.call or place.run)):
             raise SinkError(
                 "this run was aborted while the task was on its way", "Nothing was written; start it again."
             )

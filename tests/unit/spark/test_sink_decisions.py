@@ -18,9 +18,11 @@ from ottla.spark.decisions import (
     SinkState,
     Skip,
     Write,
+    check_repeat,
     decide_commit,
     decide_write,
     is_decided,
+    is_repeat,
     moment,
     unfinished,
 )
@@ -54,7 +56,9 @@ def test_names_say_whose_they_are() -> None:
 def test_a_task_looks_at_ledger_and_decision() -> None:
     state = SinkState(DECISION)
     assert decide_write(SinkState(), {}, "q", 0, 0) == Write()
-    assert decide_write(state, {}, "q", 8, 0) == Write()
+    assert decide_write(state, {0: Entry(8, "q")}, "q", 8, 0) == Write()
+    assert decide_write(SinkState(DECISION, Done("q", 7)), {}, "q", 8, 0) == Write()
+    assert decide_write(state, {}, "q", 8, 0) == FinishFormer(PARTS[0]), "taking the id over would drop it"
     assert decide_write(state, {}, "q", 7, 0) == RollForward(PARTS[0])
     assert decide_write(state, {0: Entry(8, "q")}, "q", 7, 0) == Skip()
     assert decide_write(state, {}, "q", 7, 2) == Skip(), "the batch was decided without this task"
@@ -83,6 +87,19 @@ def test_the_driver_takes_copies_for_what_is_missing_only() -> None:
     assert plan.commit == (copies[1],) and plan.abort == (copies[0],)
     assert plan.is_new and plan.takes_over and [run.run for run in plan.decision.runs] == ["r1", "r2"]
     assert plan.decision.parts == {0: PARTS[0], 1: copies[1]}
+
+
+def test_a_batch_that_a_run_writes_twice_must_be_the_same() -> None:
+    """Inside foreachBatch: two frames under one name would lose the second one."""
+    state = SinkState(DECISION, Done("q", 7))
+    assert is_repeat(state, "q", 7, "r1")
+    for query, batch, run in (("other", 7, "r1"), ("q", 8, "r1"), ("q", 7, "r2")):
+        assert not is_repeat(state, query, batch, run)
+    assert not is_repeat(SinkState(), "q", 7, "r1")
+    check_repeat(DECISION, Digest(4, 20, 1000))  # whichever task has which of its rows
+    with pytest.raises(SinkError, match=r"4 rows of 20 bytes .* then, 3 rows .* give each a sinkName of its own"):
+        check_repeat(DECISION, Digest(3, 20, 1000))
+    assert Digest(1, 2, (1 << 63) - 1) + Digest(3, 4, 5) == Digest(4, 6, 4)
 
 
 def test_an_owner_that_was_displaced_knows_it() -> None:

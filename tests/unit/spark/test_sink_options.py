@@ -52,6 +52,7 @@ def test_settings_of_the_producer_are_passed_on() -> None:
         ({"topic": " "}, "Option topic is empty."),
         ({"sinkName": "a b"}, "Option sinkName is 'a b'. Use up to 200 letters"),
         ({"jobId": "1"}, "Option jobId names one batch write among those of a sink. A stream has batch ids of its own"),
+        ({"batchId": "1", "sinkName": "s"}, "Options batchId and queryId are for writes inside foreachBatch. A stream"),
         ({"kafka.transactional.id": "x"}, "Option kafka.transactional.id cannot be set. The sink names"),
         ({"kafka.enable.idempotence": "false"}, "Option kafka.enable.idempotence cannot be set. It is always on."),
         ({"kafka.key.serializer": "x"}, "Option kafka.key.serializer cannot be set. Keys are bytes or text"),
@@ -80,3 +81,34 @@ def test_at_most_once_is_for_streams_and_a_job_for_batches() -> None:
     with pytest.raises(SinkError, match="Set sinkName too"):
         parse(False, jobId="2026-11-15")
     assert parse(False, jobId="2026-11-15", sinkName="daily").job_id == "2026-11-15"
+
+
+NAMED = {"sinkName": "sums", "batchId": "7"}
+
+
+def test_a_write_inside_foreach_batch_says_which_batch_it_is() -> None:
+    options = parse(False, **NAMED)
+    assert (options.batch_id, options.query_id, options.sink_name) == (7, None, "sums")
+    assert parse(False, **NAMED, queryId="q").query_id == "q"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batchId": "7"}, "there is no sinkName. Set sinkName too: each write inside foreachBatch has one"),
+        ({**NAMED, "batchId": "seven"}, "Option batchId is 'seven'. Give it the number that foreachBatch hands"),
+        ({**NAMED, "batchId": "-1"}, "Option batchId is '-1'. Give it the number"),
+        ({**NAMED, "batchId": ""}, "Option batchId is ''. Give it the number"),
+        ({**NAMED, "batchId": "9" * 19}, "Give it the number"),
+        ({**NAMED, "jobId": "today"}, "jobId of one that stands by itself. Leave one of them out."),
+        ({**NAMED, "delivery": "at-least-once"}, "no meaning with delivery=at-least-once, which does not remember"),
+        ({**NAMED, "delivery": "at-most-once"}, "no meaning with delivery=at-most-once"),
+        ({"sinkName": "sums", "queryId": "q"}, "Option queryId says whose batch it is, and there is no batchId"),
+        ({**NAMED, "queryId": ""}, "Option queryId has 0 characters. Give it 1 to 200"),
+        ({**NAMED, "queryId": "q" * 201}, "Option queryId has 201 characters"),
+    ],
+)
+def test_a_batch_id_in_the_wrong_company_is_refused(options: dict[str, str], words: str) -> None:
+    with pytest.raises(SinkError) as refused:
+        parse(False, **options)
+    assert words in str(refused.value)
