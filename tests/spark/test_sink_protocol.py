@@ -282,6 +282,91 @@ def test_more_tasks_than_one_group_of_the_ledger_holds(stage: SinkStage) -> None
     assert stage.read() == ["00", "15", "16", "33"]
 
 
+# --- inside foreachBatch: each write has an id of its own -----------------------------------------------------
+
+
+def test_writes_inside_foreach_batch_are_the_batches_of_a_stream(stage: SinkStage) -> None:
+    run = stage.start()
+    for batch in range(3):
+        call = run.for_each_batch()
+        call.commit(batch, *three_parts(call, batch))
+    replayed = stage.start().for_each_batch()
+    parts = three_parts(replayed, 2)
+    assert all(part.part is None and part.is_settled and part.repeated is None for part in parts)
+    replayed.commit(2, *parts)
+    assert stage.read() == rows(0, 1, 2)
+    with pytest.raises(NotOwner, match="the checkpoint is older than the sink: this is batch 1"):
+        replayed.write(1, 0, ["would be lost"])
+    stream = stage.start()  # the query goes on without foreachBatch
+    stream.commit(3, *three_parts(stream, 3))
+    assert stage.read() == rows(0, 1, 2, 3)
+
+
+def test_a_write_that_failed_may_be_tried_again_in_the_same_run(stage: SinkStage) -> None:
+    """The function inside foreachBatch catches the error and calls the write once more."""
+    run = stage.start()
+    first = run.for_each_batch()
+    first.abort(0, first.write(0, 0, ["dropped"]))
+    with pytest.raises(SinkError, match="aborted while the task was on its way"):
+        first.write(0, 1, ["late"])
+    second = run.for_each_batch()
+    second.decide(0, *three_parts(second, 0))
+    third = run.for_each_batch()  # what was decided is committed, as it was
+    third.commit(0, *three_parts(third, 0))
+    assert stage.read() == rows(0)
+    assert not stage.is_held_back()
+
+
+def test_a_function_that_goes_on_after_a_failure_loses_nothing_that_was_decided(stage: SinkStage) -> None:
+    run = stage.start()
+    first = run.for_each_batch()
+    first.decide(0, *three_parts(first, 0))
+    failed = run.for_each_batch()
+    failed.abort(1, failed.write(1, 0, ["dropped"]))
+    second = run.for_each_batch()
+    second.commit(1, second.write(1, 0, ["next"]), second.write(1, 1, []))
+    assert stage.read() == sorted([*rows(0), "next"])
+    assert not stage.is_held_back()
+
+
+def test_two_frames_under_one_name_are_told_from_one_that_is_written_again(stage: SinkStage) -> None:
+    run = stage.start()
+    first = run.for_each_batch()
+    first.commit(0, first.write(0, 0, ["a", "b"]), first.write(0, 1, ["c"]))
+    again = run.for_each_batch()
+    again.commit(0, again.write(0, 0, ["a"]), again.write(0, 1, []), again.write(0, 2, ["c", "b"]))
+    other = run.for_each_batch()
+    with pytest.raises(SinkError, match=r"batch 0 of this sink was written before .* give each a sinkName of its own"):
+        other.commit(0, other.write(0, 0, ["of", "another", "frame"]))
+    assert stage.read() == ["a", "b", "c"]
+
+
+def test_a_second_driver_on_the_same_checkpoint_is_fenced_inside_foreach_batch_too(stage: SinkStage) -> None:
+    first, second = stage.start(), stage.start()
+    call = first.for_each_batch()
+    call.commit(0, *three_parts(call, 0))
+    displaced = first.for_each_batch()
+    parts = three_parts(displaced, 1)
+    call = second.for_each_batch()
+    call.commit(1, *three_parts(call, 1))
+    with pytest.raises(NotOwner, match=rf"another driver owns this sink: run {second.name}"):
+        displaced.commit(1, *parts)
+    assert stage.read() == rows(0, 1)
+
+
+def test_drivers_without_a_run_of_their_own_write_each_batch_once(stage: SinkStage) -> None:
+    """Where Spark does not tell the run each write is a run by itself, and takes over from the one before it."""
+    first, second = stage.start(), stage.start()
+    parts = three_parts(first, 0)
+    second.commit(0, *three_parts(second, 0))
+    first.commit(0, *parts)
+    third, fourth = stage.start(), stage.start()
+    third.decide(1, *three_parts(third, 1))
+    fourth.commit(1, *three_parts(fourth, 1))
+    assert stage.read() == rows(0, 1)
+    assert not stage.is_held_back()
+
+
 def test_at_most_once_never_writes_a_batch_twice(stage: SinkStage) -> None:
     """D1: the note is made first. A crash after it loses the rows; a replay writes nothing."""
     run = stage.start()

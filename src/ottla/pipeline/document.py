@@ -248,24 +248,18 @@ def _output(
     guarantee = reader.text(keys.get("guarantee"), (*path, "guarantee"), among=model.GUARANTEES)
     mode = reader.text(keys.get("output_mode"), (*path, "output_mode"), among=model.OUTPUT_MODES) or "append"
     sink = _sink(reader, keys.get("sink"), (*path, "sink"))
-    if mode != "append" and isinstance(sink, TopicSink):
-        reader.problem(
-            (*path, "output_mode"),
-            f"a topic cannot take output mode {mode}",
-            "Use append with a watermark and windows, or write to a database.",
-        )
     if mode == "update" and isinstance(sink, DatabaseSink) and not sink.upsert_keys:
         reader.problem(
             (*path, "output_mode"), "update needs to know which rows to replace", "Add upsert_keys to the sink."
         )
-    if mode == "complete" and guarantee not in (None, model.EXACTLY_ONCE):
+    if mode == "complete" and isinstance(sink, DatabaseSink) and guarantee not in (None, model.EXACTLY_ONCE):
         reader.problem(
             (*path, "output_mode"),
             "complete replaces the table in one transaction",
             "Use guarantee: exactly-once.",
         )
-    if mode == "update" and guarantee == model.AT_MOST_ONCE:
-        reader.problem((*path, "output_mode"), "update is not for at-most-once", "Use another guarantee.")
+    elif mode != "append" and guarantee == model.AT_MOST_ONCE:
+        reader.problem((*path, "output_mode"), f"{mode} is not for at-most-once", "Use another guarantee.")
     return Output(
         name=name,
         sink=sink,

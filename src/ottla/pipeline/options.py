@@ -6,10 +6,10 @@ from typing import Any
 from ottla.client.settings import ConsumerConfig, ProducerConfig
 from ottla.config import settings_of, unknown_setting
 from ottla.errors import OttlaError
-from ottla.pipeline.model import DatabaseSink, Output, Pipeline, Source, TopicSink
+from ottla.pipeline.model import EXACTLY_ONCE, DatabaseSink, Output, Pipeline, Source, TopicSink
 from ottla.pipeline.problems import Reader
 from ottla.spark.database_options import DatabaseOptions
-from ottla.spark.sink_options import SinkOptions
+from ottla.spark.sink_options import SinkOptions, default_sink_name
 from ottla.spark.source_options import SourceOptions
 
 BROKERS = "127.0.0.1:9092"
@@ -80,6 +80,22 @@ def sink_options(made: Pipeline, output: Output, bootstrap: str) -> dict[str, st
     if sink.upsert_keys:
         options["upsertKeys"] = ",".join(sink.upsert_keys)
     return options | dict(sink.options)
+
+
+def sink_format(output: Output) -> str:
+    """Its name in Spark."""
+    return "ottla" if isinstance(output.sink, TopicSink) else "ottla-database"
+
+
+def batch_options(output: Output, options: Mapping[str, str], query: str, batch: int) -> dict[str, str]:
+    """The options for the sink's format inside foreachBatch: also which batch it is, where the sink remembers it."""
+    if not isinstance(output.sink, TopicSink):
+        return {**options, "sinkId": query, "batchId": str(batch)}
+    parsed = SinkOptions.parse(options, streaming=True)
+    if parsed.delivery != EXACTLY_ONCE:
+        return dict(options)
+    name = parsed.sink_name or default_sink_name(query)
+    return {**options, "sinkName": name, "queryId": query, "batchId": str(batch)}
 
 
 def _client_options(kafka: Mapping[str, str], config_class: type[Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.pipeline import model
 from ottla.pipeline.frames import Frames, counted
 from ottla.pipeline.model import Output, Pipeline, Source, TopicSink
-from ottla.pipeline.options import sink_options
+from ottla.pipeline.options import batch_options, sink_format, sink_options
 from ottla.pipeline.progress import Batch, batch_of
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ class Queries:
         options = sink_options(self.pipeline, output, self.frames.bootstrap)
         if output.output_mode == "update":
             return self._start_updates(output, rows, options)
-        kind = "ottla" if isinstance(output.sink, TopicSink) else "ottla-database"
-        writer = rows.writeStream.format(kind).outputMode(output.output_mode).options(**options)
+        writer = rows.writeStream.format(sink_format(output)).outputMode(output.output_mode).options(**options)
         return self._begin(writer, output.name, output.trigger)
 
     def _start_updates(self, output: Output, rows: "DataFrame", options: Mapping[str, str]) -> "StreamingQuery":
@@ -83,9 +82,9 @@ class Queries:
         def write(frame: "DataFrame", batch_id: int) -> None:
             # The id is the checkpoint's: a new checkpoint counts its batches from 0 and must not meet the old ledger.
             assert started.wait(QUERY_ID_TIMEOUT_S), "the query did not start"
-            chosen = {**options, "sinkId": ids[0], "batchId": str(batch_id)}
+            chosen = batch_options(output, options, ids[0], batch_id)
             chosen["checkpointLocation"] = self._checkpoint(output.name)
-            frame.write.format("ottla-database").mode("append").options(**chosen).save()
+            frame.write.format(sink_format(output)).mode("append").options(**chosen).save()
 
         query = self._begin(rows.writeStream.foreachBatch(write).outputMode("update"), output.name, output.trigger)
         ids.append(str(query.id))

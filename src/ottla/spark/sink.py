@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from ottla.spark.decisions import Digest
 from ottla.spark.sink_driver import Batch, driver
 from ottla.spark.sink_errors import SinkError
 from ottla.spark.sink_options import SinkOptions, default_sink_name
@@ -19,6 +18,7 @@ from ottla.spark.sink_tasks import (
     Place,
     Rows,
     Written,
+    all_repeated,
     write_at_least_once,
     write_at_most_once,
     write_exactly_once,
@@ -121,15 +121,5 @@ def batch_of(told: Sequence[SinkMessage], batch: int) -> Batch:
         min((each.prepared_ms for each in written if each.prepared_ms), default=0),
         place.is_job,
         place.call,
-        _repeated(written),
+        all_repeated(written),
     )
-
-
-def _repeated(written: Sequence[Written]) -> Digest | None:
-    """All that a batch which this run wrote before would be made of now; None where it did not."""
-    if not any(each.repeated is not None for each in written):
-        return None
-    found = Digest()
-    for each in written:
-        found += each.repeated or (each.part.digest if each.part is not None else Digest())
-    return found

@@ -88,6 +88,14 @@ class Written:
     """Of a batch that this run itself has settled: what there was to write now."""
 
 
+def all_repeated(written: Iterable[Written]) -> Digest | None:
+    """All that a batch which this run settled before would be made of now; None where it did not."""
+    told = list(written)
+    if all(each.repeated is None for each in told):
+        return None
+    return sum((each.repeated or (each.part.digest if each.part else Digest()) for each in told), Digest())
+
+
 class Rows:
     """The rows of a task as records, counted as they go by."""
 

@@ -21,7 +21,7 @@ from ottla.spark.ledger import Ledger, Names
 from ottla.spark.sink_clients import clients, run
 from ottla.spark.sink_driver import Batch
 from ottla.spark.sink_options import SinkOptions
-from ottla.spark.sink_tasks import Place, Rows, Written, write_at_most_once, write_exactly_once
+from ottla.spark.sink_tasks import Place, Rows, Written, all_repeated, write_at_most_once, write_exactly_once
 from ottla.types import TopicPartition
 
 _numbers = itertools.count(1)
@@ -85,8 +85,13 @@ class SinkStage:
 class SinkRun:
     """One run of the query: its tasks and its driver."""
 
-    def __init__(self, stage: SinkStage, query: str, name: str) -> None:
-        self.stage, self.query, self.name = stage, query, name
+    def __init__(self, stage: SinkStage, query: str, name: str, call: str = "") -> None:
+        self.stage, self.query, self.name, self.call = stage, query, name, call
+
+    def for_each_batch(self) -> "SinkRun":
+        """One write of this run inside foreachBatch. The driver may find itself in another process each time."""
+        sink_driver._drivers.clear()
+        return SinkRun(self.stage, self.query, self.name, f"call-{next(_numbers)}")
 
     def write(self, batch: int, task: int, values: Sequence[str]) -> Written:
         """A task writes its rows of a batch."""
@@ -110,7 +115,7 @@ class SinkRun:
         return plan
 
     def place(self, batch: int, task: int) -> Place:
-        return Place(self.stage.sink, self.query, self.name, batch, task)
+        return Place(self.stage.sink, self.query, self.name, batch, task, call=self.call)
 
     def _rows(self, values: Sequence[str]) -> Rows:
         import pyarrow as pa
@@ -121,4 +126,13 @@ class SinkRun:
     def _batch(self, batch: int, written: Iterable[Written]) -> Batch:
         told = list(written)
         parts = tuple(each.part for each in told if each.part is not None)
-        return Batch(self.query, self.name, batch, parts, told[0].opened_ms, told[0].prepared_ms)
+        return Batch(
+            self.query,
+            self.name,
+            batch,
+            parts,
+            told[0].opened_ms,
+            told[0].prepared_ms,
+            call=self.call,
+            repeated=all_repeated(told),
+        )

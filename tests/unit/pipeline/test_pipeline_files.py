@@ -9,6 +9,7 @@ import pytest
 from ottla.errors import OttlaError
 from ottla.pipeline.loading import load
 from ottla.pipeline.model import DatabaseSink, Pipeline, TopicSink
+from ottla.pipeline.options import batch_options, sink_options
 from ottla.pipeline.problems import PipelineError
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "pipelines"
@@ -115,7 +116,13 @@ def test_every_mistake_has_its_line_and_its_cure(tmp_path: Path) -> None:
         ("source: orders\nsql: select 1\n", "sink: there is no sink (Name a topic or a table"),
         ("source: or ders\nsql: select 1\nsink: t\n", "'or ders' cannot be a topic's name"),
         ("source: orders\nsources: {a: b}\nsql: select 1\nsink: t\n", "source and sources exclude each other"),
-        (GOOD + "    output_mode: update\n", "a topic cannot take output mode update (Use append"),
+        (
+            GOOD + "    output_mode: update\n    guarantee: at-most-once\n",
+            "update is not for at-most-once (Use another",
+        ),
+        (GOOD + "    output_mode: complete\n    guarantee: at-most-once\n", "complete is not for at-most-once"),
+        (GOOD + "    output_mode: changes\n", "output_mode: is changes (Use append, complete or update"),
+        (GOOD.replace("results", "{topic: t, options: {batchId: 1}}"), "for writes inside foreachBatch (A stream has"),
         (GOOD.replace("sink: results", "sink: {url: 'sqlite:///a.db'}"), "sink: has no table"),
         (GOOD.replace("sink: results", "sink: {url: 'sqlte:///a.db', table: t}"), "Did you mean sqlite?"),
         (
@@ -144,6 +151,30 @@ def test_every_mistake_has_its_line_and_its_cure(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_told_with_its_cure(tmp_path: Path, text: str, told: str) -> None:
     assert any(told in problem for problem in problems(tmp_path, text)), problems(tmp_path, text)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_a_topic_takes_every_output_mode(tmp_path: Path, mode: str, guarantee: str) -> None:
+    made = read(tmp_path, GOOD + f"    output_mode: {mode}\n    guarantee: {guarantee}\n")
+    assert made.outputs["shop"].output_mode == mode
+
+
+def test_a_batch_that_is_written_by_itself_says_which_it_is(tmp_path: Path) -> None:
+    made = read(tmp_path, GOOD + "    output_mode: update\n")
+    output = made.outputs["shop"]
+    chosen = batch_options(output, sink_options(made, output, "a:1"), "id", 7)
+    assert (chosen["sinkName"], chosen["queryId"], chosen["batchId"]) == ("ottla-sink-id", "id", "7")
+    named = read(tmp_path, GOOD.replace("results", "{topic: t, options: {sinkname: mine}}"))
+    chosen = batch_options(named.outputs["shop"], sink_options(named, named.outputs["shop"], "a:1"), "id", 7)
+    assert chosen["sinkName"] == "mine"
+    plain = read(tmp_path, GOOD + "    guarantee: at-least-once\n")
+    assert "batchId" not in batch_options(
+        plain.outputs["shop"], sink_options(plain, plain.outputs["shop"], "a:1"), "id", 7
+    )
+    table = read(tmp_path, GOOD.replace("results", "{url: 'sqlite:///a.db', table: t}"))
+    chosen = batch_options(table.outputs["shop"], sink_options(table, table.outputs["shop"], "a:1"), "id", 7)
+    assert (chosen["sinkId"], chosen["batchId"]) == ("id", "7")
 
 
 def test_values_can_be_changed_from_outside(tmp_path: Path) -> None:
