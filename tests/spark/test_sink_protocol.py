@@ -5,6 +5,7 @@ Each story runs on Ottla with two-phase commit, on Ottla without it, and on a re
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -327,6 +328,22 @@ def test_a_function_that_goes_on_after_a_failure_loses_nothing_that_was_decided(
     second.commit(1, second.write(1, 0, ["next"]), second.write(1, 1, []))
     assert stage.read() == sorted([*rows(0), "next"])
     assert not stage.is_held_back()
+
+
+def test_what_a_function_went_past_and_the_broker_dropped_is_told(two_phase: Target, topic: str) -> None:
+    stage = SinkStage(two_phase.bootstrap, topic)
+    run = stage.start()
+    first = run.for_each_batch()
+    plan = first.decide(0, *three_parts(first, 0))
+    with Admin(bootstrap_servers=stage.bootstrap) as admin:
+        admin.abort_prepared(plan.commit[1].prepared(stage.names))
+    second = run.for_each_batch()
+    with pytest.raises(LostPart, match=r"has gone on to batch 1, .* part of task 1 .* set lostParts=replace"):
+        second.commit(1, second.write(1, 0, ["next"]))
+    stage.options = replace(stage.options, lost_parts="replace")
+    third = run.for_each_batch()
+    third.commit(1, third.write(1, 0, ["next"]))
+    assert stage.read() == sorted([*(row for row in rows(0) if not row.startswith("0-1")), "next"])
 
 
 def test_two_frames_under_one_name_are_told_from_one_that_is_written_again(stage: SinkStage) -> None:

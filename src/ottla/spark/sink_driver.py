@@ -186,10 +186,15 @@ class Driver:
             try:
                 await self._commit_part(former, part)
             except LostPart as lost:
-                if not former.is_job:
-                    raise
-                # Whoever ran that job has heard of its failure; this one has rows of its own.
-                log.error("sink %s: an earlier batch write is incomplete: %s", self._names.sink, lost)
+                if not former.is_job and self._options.lost_parts == "fail":
+                    raise LostPart(
+                        f"batch {former.batch} was decided and did not come to its end, the query has gone on to batch "
+                        f"{batch.batch}, and the broker does not have the part of task {part.task} any more",
+                        "Let errors end the function inside foreachBatch, so that Spark repeats the batch. To go on "
+                        "without those rows, set lostParts=replace.",
+                    ) from lost
+                # Whoever wrote that has heard of its failure; this one has rows of its own.
+                log.error("sink %s: an earlier write is incomplete: %s", self._names.sink, lost)
         self._state = replace(self._state, done=Done(former.query, former.batch))
 
     async def _record(self, decision: Decision) -> None:

@@ -4,13 +4,14 @@ The rules are the sink's own (`ottla.spark.decisions`, `ottla.spark.ledger`); he
 `yield` is a place where somebody else may move, crash, or time out.
 """
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ottla.spark import decisions
-from ottla.spark.decisions import Digest, Done, Part, RollForward, Run, SinkState, Skip
-from ottla.spark.ledger import Entry
+from ottla.spark.decisions import Digest, Done, FinishFormer, Part, RollForward, Run, SinkState, Skip
+from ottla.spark.ledger import Entry, Ledger
 from ottla.spark.sink_errors import LostPart, NotOwner
 
 Row = tuple[int, int, int]
@@ -128,14 +129,19 @@ class World:
         is_deterministic: bool = True,
         times_out: bool = True,
         has_zombies: bool = True,
+        goes_on: bool = False,
         rules: Rules | None = None,
     ) -> None:
-        """Without zombies there is no second driver either, and a task that Spark gives up is really gone."""
+        """Without zombies there is no second driver either, and a task that Spark gives up is really gone.
+
+        `goes_on`: the batches are written inside foreachBatch, by a function that takes no notice of some failures.
+        """
         self.random = random.Random(seed)
         self.rules = rules or Rules()
         self.is_deterministic = is_deterministic
         self.times_out = times_out
         self.has_zombies = has_zombies
+        self.goes_on = goes_on
         self.decided: dict[int, set[Digest]] = {}
         """What each batch was made of when it was first decided."""
         self.broker = Broker()
@@ -164,10 +170,18 @@ class World:
             if self.random.random() < 0.1:
                 yield from self.abort(run, batch, parts)
                 return
-            yield from self.commit(run, batch, parts)
+            if self.goes_on and batch < self.BATCHES - 1 and self.random.random() < 0.3:
+                yield from self.half(self.commit(run, batch, parts))
+            else:
+                yield from self.commit(run, batch, parts)
             if self.random.random() < 0.1:
                 yield from self.commit(run, batch, parts)  # Spark may call it twice
             self.checkpoint.commit(batch)
+            yield
+
+    def half(self, steps: Steps) -> Steps:
+        """Something fails on the way, and whoever called takes no notice."""
+        for _, _ in zip(range(self.random.randrange(8)), steps, strict=False):
             yield
 
     def task(self, run: str, first: int, batch: int, task: int, parts: list[Part]) -> Steps:
@@ -193,7 +207,7 @@ class World:
         broker, expected = self.broker, None
         row: Row = (batch, task, attempt)
         digest = digest_of(row)
-        if self.rules.may_be_decided(first, batch):
+        if self.goes_on or self.rules.may_be_decided(first, batch):
             state = broker.state
             yield
             ledger = dict(broker.ledger)
@@ -202,6 +216,9 @@ class World:
             if isinstance(verdict, Skip):
                 returned.append(None)
                 return
+            if isinstance(verdict, FinishFormer):
+                with contextlib.suppress(Fenced):
+                    broker.end(task, verdict.part.producer_epoch, True)
             if isinstance(verdict, RollForward):
                 try:
                     broker.end(task, verdict.part.producer_epoch, True)
@@ -237,6 +254,7 @@ class World:
             state = broker.state
             ledger = dict(broker.ledger)
             yield
+            yield from self.finish_former(state, ledger, batch)
             plan = self.rules.decide_commit(state, ledger, QUERY, batch, Run(run, 0, "host"), parts, 0)
             if plan.takes_over:
                 keep = {part.task for part in (*plan.commit, *plan.abort)}
@@ -254,17 +272,26 @@ class World:
             return
         raise Fenced
 
+    def finish_former(self, state: SinkState, ledger: Ledger, batch: int) -> Steps:
+        if state.decision is None or state.decision.batch >= batch:
+            return
+        for part in decisions.unfinished(state, ledger):
+            yield from self.commit_part(part, state.decision.batch)
+
+    def commit_part(self, part: Part, batch: int) -> Steps:
+        try:
+            self.broker.end(part.task, part.producer_epoch, True)
+        except Fenced:
+            yield
+            entry = self.broker.ledger.get(part.task)
+            if entry is None or not entry.has(QUERY, batch):
+                raise LostPart(f"{part}") from None
+        yield
+
     def finish(self, plan: decisions.Plan, batch: int) -> Steps:
         broker = self.broker
         for part in self.random.sample(plan.commit, len(plan.commit)):
-            try:
-                broker.end(part.task, part.producer_epoch, True)
-            except Fenced:
-                yield
-                entry = broker.ledger.get(part.task)
-                if entry is None or not entry.has(QUERY, batch):
-                    raise LostPart(f"{part}") from None
-            yield
+            yield from self.commit_part(part, batch)
         for part in plan.abort:
             try:
                 broker.end(part.task, part.producer_epoch, False)

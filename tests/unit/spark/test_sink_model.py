@@ -1,5 +1,6 @@
 """The exactly-once protocol over thousands of histories, with the sink's own rules; and rules switched off (R7, R9)."""
 
+import contextlib
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -80,6 +81,23 @@ def test_with_timeouts_such_a_query_stops_rather_than_write_a_mixture() -> None:
     assert stopped
 
 
+def wrong_inside_foreach_batch(rules: Rules) -> list[int]:
+    """The seeds after which a batch that was decided is not there as it was, or one that was not is there."""
+    wrong = []
+    for seed in range(1000):
+        world = World(seed, goes_on=True, times_out=False, has_zombies=False, rules=rules)
+        with contextlib.suppress(AssertionError):  # a query that cannot go on has lost something
+            world.play()
+        expected = Counter((batch, task) for batch in world.decided for task in range(World.TASKS))
+        if world.lost or written(world) != expected:
+            wrong.append(seed)
+    return wrong
+
+
+def test_inside_foreach_batch_a_function_that_goes_on_loses_nothing_that_was_decided() -> None:
+    assert not wrong_inside_foreach_batch(Rules())
+
+
 # --- rules switched off: the model must notice ----------------------------------------------------------------
 
 
@@ -113,6 +131,16 @@ def test_a_task_that_does_not_look_first_breaks_what_was_decided() -> None:
         world.play()
         wrong += bool(world.lost) or not as_decided(world)
     assert wrong
+
+
+def test_a_task_that_forgets_the_batch_before_its_own_drops_what_was_decided() -> None:
+    """R7."""
+
+    def forgetful(*arguments: Any, **more: Any) -> Any:
+        verdict = decisions.decide_write(*arguments, **more)
+        return decisions.Write() if isinstance(verdict, decisions.FinishFormer) else verdict
+
+    assert wrong_inside_foreach_batch(Rules(decide_write=forgetful))
 
 
 def test_without_a_decision_on_record_a_displaced_driver_is_not_noticed() -> None:
