@@ -14,6 +14,7 @@ import fcntl
 import logging
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -137,8 +138,7 @@ class SqliteStore(MetadataStore):
         writer = self._writer
         # A session need not outlive a power failure, its process does not either: no sync for it alone.
         writer.execute("PRAGMA synchronous = NORMAL")
-        if writer.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            writer.execute("PRAGMA journal_mode = WAL")
+        self._use_wal(writer)
         writer.execute("BEGIN IMMEDIATE")
         try:
             found = writer.execute("PRAGMA user_version").fetchone()[0]
@@ -166,6 +166,19 @@ class SqliteStore(MetadataStore):
             raise
         writer.execute("PRAGMA synchronous = FULL")
         return handle, session_id
+
+    def _use_wal(self, writer: sqlite3.Connection) -> None:
+        """SQLite does not wait for others here, as it does elsewhere: one that makes the same file refuses us."""
+        deadline = self._monotonic() + LOCK_WAIT_SECONDS
+        while True:
+            try:
+                if writer.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                    writer.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or self._monotonic() > deadline:
+                    raise
+                threading.Event().wait(0.01)
 
     def _close_session(self, session_id: int) -> None:
         writer = self._writer

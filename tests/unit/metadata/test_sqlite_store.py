@@ -1,6 +1,7 @@
 """What only the SQLite store has to prove: processes that die or hang, durability, idleness, damaged files."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sqlite3
@@ -326,3 +327,19 @@ def test_two_that_start_at_once_on_a_new_file_both_get_a_session(path: str) -> N
             await store.close()
 
     run(story)
+
+
+def test_one_that_starts_while_another_makes_the_file_waits_for_it(path: str) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        async def story() -> None:
+            store = SqliteStore(path)
+            starting = asyncio.create_task(store.start())
+            await asyncio.wait([starting], timeout=0.2)
+            assert not starting.done()
+            other.execute("COMMIT")
+            await starting
+            await store.close()
+
+        run(story)
