@@ -3,6 +3,8 @@
 import contextlib
 import json
 import threading
+from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from ottla.pipeline.progress import Batch
 from ottla.pipeline.queries import Queries
 from ottla.spark.database_connections import connect
 from ottla.spark.database_options import DatabaseOptions
+from ottla.testing.postgres import NoPostgres, postgres_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -173,6 +176,80 @@ def test_streams_are_joined_and_a_table_follows_their_sums(spark: "SparkSession"
         ledger = database.query("select target, positions from ottla_ledger order by target")
     assert [target for target, _ in ledger] == ["pairs", "sums"]
     assert all(shop.topic("paid") in positions for _, positions in ledger), "how far it is, in the same transaction"
+
+
+def test_a_topic_follows_sums_in_every_output_mode(spark: "SparkSession", shop: Shop) -> None:
+    """F4: a batch that Spark repeats adds nothing."""
+    shop.create("orders", "changes", "whole")
+    shop.send("orders", [{"item": "fig"}, {"item": "fig"}, {"item": "pear"}])
+    made = shop.pipeline(
+        """
+        source: {topic: PREFIX.orders, name: orders, schema: item string}
+        outputs:
+          changes:
+            sql: select item, count(*) as n from orders group by item
+            sink: {topic: PREFIX.changes, key: item}
+            output_mode: update
+          whole:
+            sql: select item, count(*) as n from orders group by item
+            sink: {topic: PREFIX.whole, key: item}
+            output_mode: complete
+        """
+    )
+    assert check(spark, made, shop.bootstrap) == []
+    batches = run(spark, made, shop.bootstrap)
+    assert sorted((batch.query, batch.rows_out) for batch in batches) == [("changes", 2), ("whole", 2)]
+    for name in made.outputs:
+        forget_commit(Path(made.checkpoint) / name, 0)
+    shop.send("orders", [{"item": "fig"}])
+    run(spark, made, shop.bootstrap)
+
+    def counts(name: str) -> list[tuple[bytes, int]]:
+        return sorted((record.key, json.loads(record.value)["n"]) for record in shop.read(name))
+
+    assert counts("changes") == [(b"fig", 2), (b"fig", 3), (b"pear", 1)]
+    assert counts("whole") == [(b"fig", 2), (b"fig", 3), (b"pear", 1), (b"pear", 1)]
+
+
+def forget_commit(checkpoint: Path, batch: int) -> None:
+    """As if the driver had died when the sink had the batch and Spark had not noted it."""
+    for name in (f"{batch}", f".{batch}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Path]:
+    try:
+        with postgres_server() as socket:
+            yield socket
+    except NoPostgres as error:
+        pytest.skip(str(error))
+
+
+def test_a_pipeline_keeps_a_table_of_postgresql_up_to_date(spark: "SparkSession", shop: Shop, postgres: Path) -> None:
+    """F4: sums of what is in a topic, right though Spark repeats a batch."""
+    shop.create("orders")
+    shop.send("orders", [{"id": n, "item": "fig" if n % 2 else "pear", "price": n / 4} for n in range(10)])
+    url = f"postgresql://ottla@/postgres?host={postgres}"
+    made = shop.pipeline(
+        f"""
+        source: {{topic: PREFIX.orders, name: orders, schema: "id bigint, item string, price decimal(10, 2)"}}
+        sql: select item, count(*) as n, sum(price) as total from orders group by item
+        sink: {{url: '{url}', table: sums, upsert_keys: item}}
+        output_mode: update
+        """
+    )
+    assert check(spark, made, shop.bootstrap) == []
+    run(spark, made, shop.bootstrap)
+    forget_commit(Path(made.checkpoint) / "shop", 0)
+    shop.send("orders", [{"id": 10, "item": "fig", "price": 100}])
+    run(spark, made, shop.bootstrap)
+    with contextlib.closing(connect(DatabaseOptions.parse({"url": url, "table": "sums"}))) as database:
+        assert database.query("select item, n, total from sums order by item") == [
+            ("fig", 6, Decimal("106.25")),
+            ("pear", 5, Decimal("5.00")),
+        ]
+        assert database.query("select target, batch_id from ottla_ledger") == [("sums", 1)]
 
 
 def test_the_windows_of_the_example_count_once_through_a_restart(spark: "SparkSession", shop: Shop) -> None:
