@@ -18,7 +18,7 @@ else:
                 depends=["src/ottla/protocol/_cursor.pxd"],
                 **OPTIONS,
             )
-            for name in ("_kernels", "_arrow_decode", "_arrow_encode", "_client_kernels")
+            for name in ("_kernels", "_arrow_decode", "_arrow_encode")
         ],
         language_level=3,
     )

@@ -4,7 +4,8 @@ import abc
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.client.admin import AsyncAdmin
@@ -308,6 +309,16 @@ class Consumer(GroupConsumer, _Blocking):
             self._owner = None
             self._one_at_a_time.release()
 
+    def _take(self, take: Callable[[], T | None]) -> T | None:
+        """What waits to be taken, without a detour over the loop; None where there is more to it."""
+        if self._process is not _io.process or not self._one_at_a_time.acquire(blocking=False):
+            return None
+        try:
+            time.sleep(0)  # the loop's thread may wait for the interpreter to go on receiving: now it gets in
+            return self._async._take_here(take)
+        finally:
+            self._one_at_a_time.release()
+
     def __exit__(self, *failure: object) -> None:
         return self._call(self._async.__aexit__(*failure))
 
@@ -357,7 +368,8 @@ class Consumer(GroupConsumer, _Blocking):
         return self._call(self._async.offsets_for_times(times))
 
     def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> Records:
-        return self._call(self._async.poll(timeout_ms, max_records=max_records))
+        taken = self._take(lambda: self._async._take_records(max_records))
+        return taken or self._call(self._async.poll(timeout_ms, max_records=max_records))
 
     def poll_arrow(
         self,
@@ -367,7 +379,8 @@ class Consumer(GroupConsumer, _Blocking):
         timestamp_unit: str = "ms",
         columns: Sequence[str] | None = None,
     ) -> "pa.RecordBatch":
-        return self._call(
+        taken = self._take(self._async._arrow_taker(max_records, timestamp_unit, columns))
+        return taken or self._call(
             self._async.poll_arrow(timeout_ms, max_records=max_records, timestamp_unit=timestamp_unit, columns=columns)
         )
 

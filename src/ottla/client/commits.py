@@ -112,6 +112,10 @@ class Commits:
     def is_idle(self) -> bool:
         return not self._queue
 
+    def is_auto_near(self, now: int) -> bool:
+        """Whether `is_auto_due` has something to do."""
+        return self._config.enable_auto_commit and (self._auto_at is None or now >= self._auto_at)
+
     def is_auto_due(self, now: int) -> bool:
         """Whether auto.commit.interval.ms has passed; if so, the next interval begins."""
         if not self._config.enable_auto_commit:

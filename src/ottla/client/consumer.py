@@ -20,7 +20,6 @@ from ottla.client.settings import ConsumerConfig, build
 from ottla.client.subscription import Kind, Subscription
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.protocol.record_batch import Record
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -230,9 +229,11 @@ class AsyncConsumer(AsyncGroupConsumer):
 
         Rebalances of the group happen in here, and so do the calls of the listener.
         """
-        limit = self.config.max_poll_records if max_records is None else max_records
-        taken = await self._poll(timeout_ms, self._take_backlog, lambda: self._fetcher.take(limit))
-        return Records(taken or {})
+        taken = await self._poll(timeout_ms, self._take_backlog, lambda: self._take_records(max_records))
+        return taken or Records({})
+
+    def _take_records(self, max_records: int | None) -> Records:
+        return Records(self._fetcher.take(self.config.max_poll_records if max_records is None else max_records))
 
     async def poll_arrow(
         self,
@@ -247,14 +248,18 @@ class AsyncConsumer(AsyncGroupConsumer):
         As poll() in everything else, but it gives all that has been fetched unless `max_records` says otherwise:
         `max.poll.records` is for records as objects. No rows when nothing came. `columns` names those to make.
         """
-        arrow = arrow_module("arrow_batches")
-        chosen = arrow.schema(timestamp_unit, columns)
-
-        def take() -> "pa.RecordBatch | None":
-            return take_arrow(self._fetcher, max_records, timestamp_unit=timestamp_unit, columns=columns)
-
+        take = self._arrow_taker(max_records, timestamp_unit, columns)
         taken = await self._poll(timeout_ms, self._rewind_backlog, take)
-        return arrow.empty(chosen) if taken is None else taken
+        if taken is not None:
+            return taken
+        arrow = arrow_module("arrow_batches")
+        return arrow.empty(arrow.schema(timestamp_unit, columns))
+
+    def _arrow_taker(
+        self, max_records: int | None, timestamp_unit: str, columns: Sequence[str] | None
+    ) -> "Callable[[], pa.RecordBatch | None]":
+        arrow_module("arrow_batches").schema(timestamp_unit, columns)  # refuses what there is not, before anything else
+        return lambda: take_arrow(self._fetcher, max_records, timestamp_unit=timestamp_unit, columns=columns)
 
     async def iter_arrow(
         self,
@@ -294,6 +299,34 @@ class AsyncConsumer(AsyncGroupConsumer):
             if self._group is not None:
                 self._group.membership.leave_poll(self._network.now())
 
+    def _take_here(self, take: Callable[[], T | None]) -> T | None:
+        """What poll() would give at once, for the thread of a blocking caller: nothing goes to the loop and back.
+
+        None where there is anything else to do than to take what has come. Then it is poll() who does it.
+        """
+        network, group, fetcher = self._network, self._group, self._fetcher
+        with network.lock:
+            if not network.is_in_use or self._is_polling or self._woken or self._backlog:
+                return None
+            if self._positions.errors or self._positions.without_position():
+                return None
+            if group is not None:
+                now = network.now_elsewhere()
+                if group.needs_user or group.commits.is_auto_near(now):
+                    return None
+                group.membership.leave_poll(now)
+            waiting = fetcher.begin_to_take()
+            try:
+                taken = take()
+            except (KafkaError, OttlaError):
+                raise
+            except BaseException:  # Ctrl-C: nothing was given out
+                fetcher.take_back()
+                raise
+            if fetcher.waiting != waiting and fetcher.is_due:
+                network.wake()  # fetches the next while the user works on these
+            return taken
+
     async def _wait_for(
         self, timeout_ms: int, take_backlog: Callable[[], T | None], take: Callable[[], T | None]
     ) -> T | None:
@@ -332,13 +365,13 @@ class AsyncConsumer(AsyncGroupConsumer):
         if not self._backlog:
             self._backlog.extend(await AsyncConsumer.poll(self, 60_000))  # a subclass may give out something else
 
-    def _take_backlog(self) -> dict[TopicPartition, list[Record]]:
+    def _take_backlog(self) -> Records:
         """What an iteration that was broken off has left."""
-        taken: dict[TopicPartition, list[Record]] = {}
+        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         for record in self._backlog:
-            taken.setdefault(TopicPartition(*record[:2]), []).append(Record(*record[2:]))
+            taken.setdefault(TopicPartition(*record[:2]), []).append(record)
         self._backlog.clear()
-        return taken
+        return Records(taken)
 
     def _rewind_backlog(self) -> None:
         """Goes back to what an iteration that was broken off has left, to have it as columns."""

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ottla.client.model import ConsumerRecord
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.record_batch import (
     BatchHeader,
     ControlType,
-    Record,
     Section,
     check_crc,
     control_type,
@@ -71,7 +71,7 @@ class FetchedPartition:
         self._aborted_producers: set[int] = set()
         self._opened: deque[_Opened] = deque()
         """Batches that are shown, in order; the first may have been read in part."""
-        self._records: list[Record] = []
+        self._records: list[ConsumerRecord] = []
         """The first opened batch as objects, and how many of them were taken."""
         self._taken = 0
 
@@ -84,12 +84,12 @@ class FetchedPartition:
         """Whether there are batches behind those that `sections` gave."""
         return bool(self._batches)
 
-    def take(self, max_records: int) -> list[Record]:
+    def take(self, max_records: int) -> list[ConsumerRecord]:
         """The next records, at most so many; fewer (or none) when there are no more.
 
         A corrupt batch raises once everything before it has been taken.
         """
-        taken: list[Record] = []
+        taken: list[ConsumerRecord] = []
         while len(taken) < max_records:
             if self._taken == len(self._records):
                 try:
@@ -147,9 +147,9 @@ class FetchedPartition:
         self.next_offset = max(self.next_offset, self._opened.popleft().end_offset)
         self._records, self._taken = [], 0
 
-    def _read(self, section: Section) -> list[Record]:
+    def _read(self, section: Section) -> list[ConsumerRecord]:
         try:
-            records = section_records(section)
+            records = section_records(section, ConsumerRecord, tuple(self.partition))
         except KafkaError as error:
             raise self._named(error, section.header) from None
         if records and records[0].offset < self.next_offset:

@@ -7,7 +7,7 @@ from typing import Any
 from ottla.client.cluster_view import REFRESHING, ClusterView
 from ottla.client.fetch_session import FetchFrom, FetchSession, SessionRequest
 from ottla.client.fetched import FetchedPartition
-from ottla.client.model import EARLIEST, Node, error_of
+from ottla.client.model import EARLIEST, ConsumerRecord, Node, error_of
 from ottla.client.offsets import ISOLATION_CODES
 from ottla.client.polling import Poll, Request
 from ottla.client.positions import PartitionState, Positions
@@ -16,7 +16,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.fetch import FetchRequest
-from ottla.protocol.record_batch import Record, Section
+from ottla.protocol.record_batch import Section
 from ottla.types import INT64_MAX, ZERO_UUID, TopicPartition
 
 FETCH_LANE = "fetch"
@@ -60,6 +60,8 @@ class Fetcher:
         self._is_committed_only = config.isolation_level == "read_committed"
         self._buffer: deque[tuple[int, FetchedPartition]] = deque()  # (turn of the partition, what came)
         self._buffered: dict[TopicPartition, int] = defaultdict(int)
+        self._came_from: dict[TopicPartition, int] = {}
+        """The positions before the last takings, of those partitions that were moved by them."""
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: set[int] = set()
         self._rotation = 0
@@ -71,9 +73,38 @@ class Fetcher:
         """Whether something waits that may be taken. Paused partitions keep theirs."""
         return any(self._is_takable(turn, fetched) for turn, fetched in self._buffer)
 
-    def take(self, max_records: int) -> dict[TopicPartition, list[Record]]:
+    @property
+    def is_due(self) -> bool:
+        """Whether a leader could be asked for more now."""
+        idle: set[int] = set()
+        full: set[int] = set()
+        for partition in self._positions.states:
+            leader = self._view.find_leader(partition)
+            if leader is not None:
+                (full if self._buffered[partition] >= READ_AHEAD else idle).add(leader.node_id)
+        return not idle <= full | self._in_flight
+
+    @property
+    def waiting(self) -> int:
+        """How many fetches wait to be taken, those of all partitions together."""
+        return len(self._buffer)
+
+    def begin_to_take(self) -> int:
+        """For a taker who may be broken off at any line: `take_back` then undoes what it did since. Gives `waiting`."""
+        self._came_from.clear()
+        return len(self._buffer)
+
+    def take_back(self) -> None:
+        """Goes back to where the taking began. What has come is fetched again: some of it may be in nobody's hands."""
+        self._buffer.clear()
+        self._buffered.clear()
+        for partition, state in self._positions.states.items():
+            if state.position is not None:
+                state.move_to(self._came_from.get(partition, state.position))
+
+    def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Up to so many records, in the order of each partition, and moves the positions past them."""
-        taken: dict[TopicPartition, list[Record]] = {}
+        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         kept: deque[tuple[int, FetchedPartition]] = deque()
         room = max_records
         while self._buffer and room:
@@ -94,7 +125,7 @@ class Fetcher:
                     break  # what was read before it comes first
                 self._buffer.extendleft(reversed(kept))
                 raise
-            state.position = fetched.next_offset
+            self._move(state, fetched)
             room -= len(records)
             if records:
                 taken.setdefault(fetched.partition, []).extend(records)
@@ -149,10 +180,15 @@ class Fetcher:
     def took(self, fetched: FetchedPartition) -> None:
         """Moves the position to where the reading of `fetched` has come."""
         state = self._positions.states[fetched.partition]
-        state.position = fetched.next_offset
+        self._move(state, fetched)
         if fetched.is_exhausted:
             self._buffer.remove((state.turn, fetched))
             self._buffered[fetched.partition] -= 1
+
+    def _move(self, state: PartitionState, fetched: FetchedPartition) -> None:
+        if state.position is not None:
+            self._came_from.setdefault(fetched.partition, state.position)
+        state.position = fetched.next_offset
 
     def refuse(self, fetched: FetchedPartition) -> None:
         """Lets go of a fetch that cannot be read. It is fetched, and perhaps fails, once more."""

@@ -1,13 +1,11 @@
 """What the clients hand out: nodes, topics, configs, offsets, records. Plain values. Pure."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ottla.errors import ErrorCode
-from ottla.protocol._speedups import find_compiled
-from ottla.protocol.record_batch import Record
 from ottla.types import Endpoint, TopicPartition, uuid_to_text
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -209,25 +207,16 @@ class ConsumerRecord(NamedTuple):
     headers: Headers
 
 
-def _placed(record_type: type, topic: str, partition: int, records: list[Record]) -> list[ConsumerRecord]:
-    """Each of the records with the place it came from. `protocol/_client_kernels.py` is the compiled twin."""
-    return [tuple.__new__(record_type, (topic, partition, *record)) for record in records]
-
-
-_kernels = find_compiled("ottla.protocol._client_kernels", 1)
-placed: Callable[[type, str, int, list[Record]], list[ConsumerRecord]] = _kernels.placed if _kernels else _placed
-
-
 class Records:
-    """What one poll() brought: iterate for ConsumerRecords, or take each partition's list as it is.
+    """What one poll() brought: iterate over all of it, or take each partition's list.
 
     >>> for record in records:                    # record.topic, record.offset, record.value …
-    >>> for partition, batch in records.by_partition.items():     # faster: no object per record is made
+    >>> for partition, batch in records.by_partition.items():
     """
 
     __slots__ = ("by_partition",)
 
-    def __init__(self, by_partition: dict[TopicPartition, list[Record]]) -> None:
+    def __init__(self, by_partition: dict[TopicPartition, list[ConsumerRecord]]) -> None:
         self.by_partition = by_partition
 
     def __len__(self) -> int:
@@ -237,10 +226,7 @@ class Records:
         return bool(self.by_partition)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        return itertools.chain.from_iterable(
-            placed(ConsumerRecord, topic, partition, records)
-            for (topic, partition), records in self.by_partition.items()
-        )
+        return itertools.chain.from_iterable(self.by_partition.values())
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{partition}: {len(records)}" for partition, records in self.by_partition.items())

@@ -2,13 +2,14 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from ottla.client.cluster_view import REFRESHING, ClusterView
 from ottla.client.polling import ANY_NODE, CONTROLLER, Decider, Request
 from ottla.client.settings import ClientConfig
-from ottla.clock import Clock, system_clock
+from ottla.clock import Clock, monotonic, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.net.connection import Answer
@@ -53,10 +54,14 @@ class Network:
             rng=self.random,
         )
         self._peers.set_nodes(self._bootstrap)
+        self.lock = threading.Lock()
+        """Held while deciders decide or hear answers: who holds it may look at them from another thread."""
         self._deciders: list[Decider] = []
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.Handle | None = None
+        self._lead_s = 0.0
+        """How far the loop's time is ahead of the clock that other threads read."""
         self._is_called = False
         """Another thread has asked for the loop's attention and not got it yet."""
         self._timer: asyncio.TimerHandle | None = None
@@ -70,6 +75,7 @@ class Network:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
+            self._lead_s = loop.time() - monotonic()
             self.wake()
         elif self._loop is not loop:
             raise OttlaError("this client belongs to another event loop", "Make one client for each event loop.")
@@ -105,10 +111,19 @@ class Network:
     def is_closed(self) -> bool:
         return self._closed
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it has been started and not been closed."""
+        return self._loop is not None and not self._closed
+
     def now(self) -> int:
         """Milliseconds that never jump, as the deciders count them."""
         loop = self._loop if self._loop is not None else asyncio.get_running_loop()
         return int(loop.time() * 1000)
+
+    def now_elsewhere(self) -> int:
+        """The same for a thread that is not the loop's."""
+        return int((monotonic() + self._lead_s) * 1000)
 
     def jitter(self) -> float:
         return self.random.uniform(-1, 1)
@@ -131,13 +146,16 @@ class Network:
         self.wake()
 
     def _run(self) -> None:
-        assert self._loop is not None
         self._handle = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._closed:
-            return
+        if not self._closed:
+            with self.lock:
+                self._poll_deciders()
+
+    def _poll_deciders(self) -> None:
+        assert self._loop is not None
         if self.view.version != self._seen_version:
             self._seen_version = self.view.version
             known = {node_id: node.endpoint for node_id, node in self.view.brokers.items()}
@@ -173,6 +191,11 @@ class Network:
     def _answered(self, request: Request, done: "asyncio.Future[Answer]") -> None:
         if done.cancelled():
             return
+        with self.lock:
+            self._tell(request, done)
+        self.wake()
+
+    def _tell(self, request: Request, done: "asyncio.Future[Answer]") -> None:
         error = done.exception()
         if error is None:
             answer = done.result()
@@ -183,7 +206,6 @@ class Network:
             request.on_failure(error, self.now())
         else:  # a message that could not be encoded: our mistake, but nobody may wait for ever because of it
             request.on_failure(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)), self.now())
-        self.wake()
 
     def _resolve(self, destination: int) -> int:
         if destination == CONTROLLER:

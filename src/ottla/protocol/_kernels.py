@@ -43,7 +43,7 @@ from cython.cimports.ottla.protocol._cursor import (
     record_stop,
 )
 
-INTERFACE = 2
+INTERFACE = 3
 
 _HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
 _RECORD_SIZE_MIN = cython.declare(cython.Py_ssize_t, 7)
@@ -453,19 +453,26 @@ def decode_records(
     last_offset_delta: cython.longlong,
     base_timestamp: cython.longlong,
     append_time: object,
+    lead: tuple = (),
 ) -> list:
     section: _View = _section(buffer, start, end, count)
     data: cython.p_uchar = section.data
     position: cython.Py_ssize_t = start
     stop: cython.Py_ssize_t
     index: cython.Py_ssize_t
+    field: cython.Py_ssize_t
+    first: cython.Py_ssize_t
     timestamp: cython.longlong
     place: cython.longlong
     previous: cython.longlong = -1
     records: list
     stamp: object = append_time
     if not issubclass(record_type, tuple):
-        raise TypeError("a record is a named tuple of five fields")
+        raise TypeError("a record is a named tuple")
+    for part in lead:  # records are hidden from the garbage collector
+        if type(part) is not str and type(part) is not int:
+            raise TypeError(f"a record's place is text and numbers, not {type(part).__name__}")
+    first = len(lead)
     if last_offset_delta < 0 or base_offset > _INT64_MAX - last_offset_delta:
         raise ValueError(f"offset {base_offset} + {last_offset_delta} does not fit in 64 bits")
     records = PyList_New(count)
@@ -487,12 +494,14 @@ def decode_records(
             raise ValueError("a record's length does not match its content")
         if append_time is None:
             stamp = timestamp
-        record = new_tuple(record_type, 5)
-        fill(record, 0, base_offset + place)
-        fill(record, 1, stamp)
-        fill(record, 2, key)
-        fill(record, 3, value)
-        fill(record, 4, headers)
+        record = new_tuple(record_type, first + 5)
+        for field in range(first):
+            fill(record, field, lead[field])
+        fill(record, first, base_offset + place)
+        fill(record, first + 1, stamp)
+        fill(record, first + 2, key)
+        fill(record, first + 3, value)
+        fill(record, first + 4, headers)
         Py_INCREF(record)
         PyList_SET_ITEM(records, index, record)
     if position != end:

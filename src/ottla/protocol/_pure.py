@@ -14,7 +14,7 @@ Headers = Iterable[tuple[str, BytesLike | None]]
 Row = tuple[int, BytesLike | None, BytesLike | None, Headers | None]
 T = TypeVar("T")
 
-INTERFACE = 2
+INTERFACE = 3
 """Moves with every change of a kernel's signature or meaning, so that a stale build is noticed."""
 
 HEADER_SIZE = 61
@@ -257,10 +257,12 @@ def decode_records(
     last_offset_delta: int,
     base_timestamp: int,
     append_time: int | None,
+    lead: tuple[str | int, ...] = (),
 ) -> list[T]:
     """The records of a section as `record_type` (offset, timestamp, key, value, headers), in order.
 
-    `append_time`, where given, is every record's timestamp (LogAppendTime).
+    `append_time`, where given, is every record's timestamp (LogAppendTime). The fields of `lead` come before each
+    record's own.
     """
     data = _section(buffer, start, end, count)
     if last_offset_delta < 0 or base_offset > _INT64_MAX - last_offset_delta:
@@ -357,7 +359,7 @@ def decode_records(
                 raise ValueError("a record's length does not match its content")
             if append_time is not None:
                 timestamp = append_time
-            append(new(record_type, (base_offset + offset_delta, timestamp, key, value, headers)))  # type: ignore
+            append(new(record_type, (*lead, base_offset + offset_delta, timestamp, key, value, headers)))  # type: ignore
     except IndexError:
         raise ValueError("the records end early") from None
     if position != size:

@@ -7,7 +7,7 @@ epoch (which lie before the checksummed part) and writes. Only compaction, recom
 import enum
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol import _speedups
@@ -45,6 +45,8 @@ __all__ = [
     "stamp",
     "stamped_prefix",
 ]
+
+T = TypeVar("T")
 
 NO_TIMESTAMP = -1
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
@@ -339,7 +341,7 @@ def read_records(
     """The batch's records with absolute offsets and timestamps. The checksum is not looked at: see `check_crc`."""
     if header is None:
         header = read_header(buffer, position)
-    return section_records(open_section(buffer, position, header, max_bytes=max_bytes))
+    return section_records(open_section(buffer, position, header, max_bytes=max_bytes), Record)
 
 
 def open_section(
@@ -349,12 +351,12 @@ def open_section(
     return Section(header, *_records_of(buffer, position, header, max_bytes))
 
 
-def section_records(section: Section) -> list[Record]:
-    """The records with absolute offsets and timestamps."""
+def section_records(section: Section, record_type: type[T], lead: tuple[str | int, ...] = ()) -> list[T]:
+    """The records with absolute offsets and timestamps, as `Record` or a longer named tuple that begins with `lead`."""
     header = section.header
     try:
         return _speedups.decode_records(
-            Record,
+            record_type,
             section.buffer,
             section.start,
             section.end,
@@ -363,6 +365,7 @@ def section_records(section: Section) -> list[Record]:
             header.last_offset_delta,
             header.base_timestamp,
             header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None,
+            lead,
         )
     except ValueError as error:
         raise CorruptBatch(str(error)) from None

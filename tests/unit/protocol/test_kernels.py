@@ -9,14 +9,14 @@ from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.protocol import _pure, _speedups
-from ottla.protocol.record_batch import BatchHeader, Record, build_batch
+from ottla.protocol.record_batch import BatchHeader, Headers, Record, build_batch
 
 INT32_MAX, INT64_MAX, INT64_MIN = 2**31 - 1, 2**63 - 1, -(2**63)
 
@@ -108,6 +108,36 @@ def test_records_come_back_as_they_went(kernels: ModuleType, rows: list[Any]) ->
         for index, (timestamp, key, value, headers) in enumerate(rows)
     ]
     assert all(type(item) is Record for item in found)
+
+
+class PlacedRecord(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+@both
+@given(rows=st.lists(rows_of, min_size=1, max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_records_may_begin_with_the_place_they_came_from(kernels: ModuleType, rows: list[Any]) -> None:
+    section, count, base, _ = kernels.encode_records(rows)
+    place = (section, 0, len(section), count, 1000, count - 1, base, None)
+    found = kernels.decode_records(PlacedRecord, *place, ("orders", 3))
+    assert found == [PlacedRecord("orders", 3, *record) for record in kernels.decode_records(Record, *place)]
+    assert all(type(item) is PlacedRecord for item in found)
+
+
+@needs_both
+def test_nothing_that_may_be_part_of_a_cycle_stands_before_a_record() -> None:
+    """The compiled way hides records from the garbage collector."""
+    assert NATIVE is not None
+    section, count, base, _ = NATIVE.encode_records([(0, None, b"v", ())])
+    with pytest.raises(TypeError, match="not list"):
+        NATIVE.decode_records(PlacedRecord, section, 0, len(section), count, 0, 0, base, None, ([], 3))
 
 
 @needs_both

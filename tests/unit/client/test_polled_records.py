@@ -1,0 +1,46 @@
+"""What a poll gives, and how far its reader is."""
+
+import sys
+import threading
+
+from ottla.client.consumer import AsyncConsumer
+from ottla.client.model import ConsumerRecord, Records
+from ottla.types import TopicPartition
+
+
+def test_a_poll_gives_its_partitions_one_after_the_other_as_often_as_it_is_asked() -> None:
+    records = Records(
+        {
+            TopicPartition("a", 1): [ConsumerRecord("a", 1, 1, 0, None, b"x", ())],
+            TopicPartition("b", 0): [ConsumerRecord("b", 0, 7, 0, None, b"y", ())],
+        }
+    )
+    for _ in range(2):
+        assert [(r.topic, r.partition, r.offset, r.value) for r in records] == [("a", 1, 1, b"x"), ("b", 0, 7, b"y")]
+    assert len(records) == 2 and records
+
+
+def test_how_far_the_user_is_can_be_told_while_another_thread_iterates() -> None:
+    """A commit runs on the loop's thread, the iteration in the user's."""
+    consumer = AsyncConsumer(bootstrap_servers="127.0.0.1:9")
+    consumer._backlog.extend(ConsumerRecord("t", 0, i, 0, None, b"v", ()) for i in range(20_000))
+    failures: list[BaseException] = []
+
+    def tell() -> None:
+        try:
+            while consumer._backlog:
+                consumer._consumed()
+        except RuntimeError as error:
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        telling = threading.Thread(target=tell)
+        telling.start()
+        while consumer._backlog:
+            consumer._backlog.popleft()
+        telling.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures

@@ -1,0 +1,122 @@
+"""A blocking poll() takes what waits in its own thread: the loop is asked only where there is more to do."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ottla import Consumer, Producer
+from ottla.client.blocking import _io
+from ottla.client.consumer import WakeupError
+from ottla.client.fetched import FetchedPartition
+from ottla.testing.consumer_world import ConsumerWorld
+from ottla.types import TopicPartition
+
+COUNT = 50
+
+
+@pytest.fixture
+def filled(ottla: Any, topic: str) -> str:
+    """A topic with so many records in one batch."""
+    with Producer(bootstrap_servers=ottla.bootstrap, linger_ms=1000) as producer:
+        for i in range(COUNT):
+            producer.send(topic, str(i), partition=0)
+    return topic
+
+
+@pytest.fixture
+def consumer(ottla: Any, filled: str) -> Iterator[Consumer]:
+    """One that has given out the first record; the others wait."""
+    with Consumer(bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", fetch_min_bytes=COUNT) as consumer:
+        consumer.assign([(filled, 0)])
+        assert values(consumer.poll(10_000, max_records=1)) == [0]
+        yield consumer
+
+
+def values(records: Any) -> list[int]:
+    return [int(record.value) for record in records]
+
+
+@pytest.fixture
+def loop_held() -> Iterator[None]:
+    """The loop's thread does nothing until the test is over."""
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        over.wait(60)
+
+    _io._running_loop().call_soon_threadsafe(hold)
+    assert held.wait(60)
+    yield
+    over.set()
+
+
+def test_what_waits_is_given_out_without_the_loop(consumer: Consumer, loop_held: None) -> None:
+    assert values(consumer.poll(max_records=2)) == [1, 2]
+    assert [int(value.as_py()) for value in consumer.poll_arrow(max_records=3)["value"]] == [3, 4, 5]
+    assert values(consumer.poll()) == list(range(6, COUNT))
+
+
+def test_a_wakeup_comes_before_what_waits(consumer: Consumer) -> None:
+    consumer.wakeup()
+    with pytest.raises(WakeupError):
+        consumer.poll()
+    assert values(consumer.poll(max_records=1)) == [1]
+
+
+def test_paused_partitions_keep_what_waits(consumer: Consumer, filled: str) -> None:
+    consumer.pause([(filled, 0)])
+    assert not consumer.poll()
+    consumer.resume([(filled, 0)])
+    assert values(consumer.poll(max_records=1)) == [1]
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["objects", "columns"])
+def test_a_poll_that_is_broken_off_has_given_out_nothing(
+    consumer: Consumer, filled: str, columns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C reaches the thread of the user, who may go on: every record comes, and none twice."""
+    name = "sections" if columns else "take"
+    whole = getattr(FetchedPartition, name)
+
+    def broken_off(*args: Any) -> Any:
+        monkeypatch.setattr(FetchedPartition, name, whole)
+        whole(*args)
+        raise KeyboardInterrupt
+
+    assert values(consumer.poll(max_records=4)) == [1, 2, 3, 4]
+    monkeypatch.setattr(FetchedPartition, name, broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll_arrow() if columns else consumer.poll()
+    assert consumer.position((filled, 0)) == 5
+    assert values(consumer.poll(10_000)) == list(range(5, COUNT))
+
+
+def test_a_member_that_takes_what_waits_counts_as_polling(ottla: Any, filled: str) -> None:
+    settings = {"bootstrap_servers": ottla.bootstrap, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    with Consumer(group_id=f"{filled}-group", **settings) as consumer:
+        consumer.subscribe([filled])
+        while not consumer.poll(1_000, max_records=1):
+            pass
+        group = consumer._async._group
+        assert group is not None
+        group.membership._polled_at = -1
+        assert values(consumer.poll(max_records=1)) == [1]
+        assert abs(group.membership._polled_at - consumer._async._network.now_elsewhere()) < 10_000
+
+
+def test_when_more_can_be_asked_for() -> None:
+    world = ConsumerWorld(max_partition_fetch_bytes=1)
+    for value in "abcdef":
+        world.logs[TopicPartition("t", 0)].append(value)
+    world.exchange(10)
+    assert world.fetcher.waiting == 2 and not world.fetcher.is_due
+    world.fetcher.begin_to_take()
+    assert world.take(1) == ["a"] and world.fetcher.is_due
+    world.exchange(10)
+    world.fetcher.take_back()
+    assert world.position() == 0 and world.fetcher.waiting == 0 and world.fetcher.is_due
+    world.exchange(10)
+    assert world.take() == ["a", "b"]
