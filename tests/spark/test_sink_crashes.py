@@ -5,7 +5,9 @@ Spark is what costs here: drivers are killed in one chain, and in the others the
 Spark starts again by itself.
 """
 
+import contextlib
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,13 +68,18 @@ class Story:
                 producer.send(self.input, value, partition=number % PARTITIONS)
             producer.flush()
 
-    def start(self, failpoint: str = "") -> Driver:
-        return start(self.task, failpoint)
+    @property
+    def database(self) -> Path:
+        return self.directory / "copied.db"
+
+    def start(self, failpoint: str = "", *, database: bool = False) -> Driver:
+        task = {**self.task, "database": str(self.database)} if database else self.task
+        return start(task, failpoint)
 
     def kill_at(self, place: str) -> None:
-        """Starts the driver and kills it when it has come to this place."""
+        """Starts the driver with both queries and kills it when the topic's has come to this place."""
         reached = self.directory / place
-        driver = self.start(f"{place}:stop:{reached}")
+        driver = self.start(f"{place}:stop:{reached}", database=True)
         try:
             driver.wait_for(reached)
         finally:
@@ -100,6 +107,11 @@ class Story:
                 found += [(record.value or b"").decode() for record in consumer.poll(1000)]
         return sorted(found)
 
+    def stored(self) -> list[str]:
+        """The rows in the database, sorted."""
+        with contextlib.closing(sqlite3.connect(self.database)) as database:
+            return sorted(value for (value,) in database.execute("select value from copied"))
+
 
 NUMBERS = [f"{number:03}" for number in range(200)]
 
@@ -124,7 +136,7 @@ def orders() -> tuple[list[str], list[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_copy_through_four_killed_drivers_is_exact(two_phase: Target, topic: str, tmp_path: Path) -> None:
-    """And at the end two drivers on one checkpoint: the slow one wakes up when the other has done its work."""
+    """The topic and, beside it, a table (E10). At the end two drivers on one checkpoint: one wakes up too late."""
     story = Story(two_phase.bootstrap, topic, tmp_path)
     story.produce(NUMBERS)
     for place in PLACES:
@@ -133,13 +145,14 @@ def test_a_copy_through_four_killed_drivers_is_exact(two_phase: Target, topic: s
     slow = story.start(f"before-decision:stop:{reached}")
     try:
         slow.wait_for(reached)
-        story.start().wait()
+        story.start(database=True).wait()
         Path(f"{reached}.go").touch()
         with pytest.raises(RuntimeError, match=r"the checkpoint is older than the sink|another driver owns this sink"):
             slow.wait()
     finally:
         slow.kill()
     assert story.written() == NUMBERS
+    assert story.stored() == NUMBERS
 
 
 @pytest.mark.slow
@@ -180,4 +193,16 @@ def test_tasks_that_fail_and_workers_that_die_after_they_prepared_are_run_again(
     failed, killed = tmp_path / "failed", tmp_path / "killed"
     story.start(f"after-prepare:fail:{failed},after-prepare:kill:{killed}").wait()
     assert failed.exists() and killed.exists()
+    assert story.written() == NUMBERS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_executor_that_dies_with_prepared_parts_is_replaced(two_phase: Target, topic: str, tmp_path: Path) -> None:
+    """Two executors, each a Java of its own; Spark starts another one and runs the lost tasks there."""
+    story = Story(two_phase.bootstrap, topic, tmp_path, master="local-cluster[2,1,512]")
+    story.produce(NUMBERS)
+    killed = tmp_path / "killed"
+    printed = story.start(f"after-prepare:kill-executor:{killed}").wait()
+    assert killed.exists() and "Lost executor" in printed
     assert story.written() == NUMBERS

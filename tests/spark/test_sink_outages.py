@@ -3,15 +3,20 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from ottla import Broker
+from ottla import Admin, Broker, Producer
+from ottla.clock import monotonic
 from ottla.spark.sink_errors import SinkError
 from ottla.spark.sink_tasks import Place, Rows, write_at_least_once, write_exactly_once
 from ottla.testing.oracle import RealKafka, oracle_available
 from ottla.testing.sink_stage import SinkRun, SinkStage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pa = pytest.importorskip("pyarrow")
 
@@ -120,6 +125,53 @@ def test_at_least_once_goes_on_when_the_broker_is_back(stage: SinkStage, away: A
     """The producer is idempotent: nothing is doubled by its own retries."""
     write_at_least_once(stage.options, rows_of(stage, 1000, away.go))
     assert stage.read() == expected(1000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_query_outlives_a_broker_that_is_away_for_a_minute(
+    spark: "SparkSession", topic: str, tmp_path: Path, keeper: ThreadPoolExecutor
+) -> None:
+    """F2: it goes away while a task of the second batch has half of its rows out; nothing is restarted."""
+    middle, gone = tmp_path / "middle", tmp_path / "gone"
+
+    def wait_in_the_middle(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for row in range(len(batch)):
+                if batch.column(0)[row].as_py() == b"000150" and not middle.exists():
+                    middle.touch()
+                    for _ in range(600):
+                        if gone.exists():
+                            break
+                        threading.Event().wait(0.1)
+                yield batch.slice(row, 1)
+
+    with Broker.embedded(settings={"transaction.two.phase.commit.enable": True}) as broker:
+        out = SinkStage(broker.bootstrap, f"{topic}-out")
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topic(topic, partitions=1)
+        with Producer(bootstrap_servers=broker.bootstrap) as producer:
+            for number in range(300):
+                producer.send(topic, f"{number:06}")
+        reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap)
+        rows = reader.options(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="100").load()
+        slow = rows.selectExpr("value").mapInArrow(wait_in_the_middle, "value binary")
+        writer = slow.writeStream.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap)
+        query = (
+            writer.options(topic=out.topic, sinkName=out.sink, checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        deadline = monotonic() + 120
+        while not middle.exists():
+            assert query.isActive and monotonic() < deadline, query.exception()
+            threading.Event().wait(0.05)
+        away = Away(broker, keeper)
+        away.go(for_s=60)
+        gone.touch()
+        away.join()
+        assert query.awaitTermination(120)
+        assert out.read() == expected(300)
 
 
 def test_brokers_that_are_not_there_are_named(topic: str) -> None:

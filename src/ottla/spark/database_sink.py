@@ -28,6 +28,7 @@ from ottla.spark import database_ledger as ledger
 from ottla.spark.database_connections import Database, connect
 from ottla.spark.database_options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, DatabaseOptions
 from ottla.spark.database_rows import rows_of
+from ottla.spark.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow
@@ -88,6 +89,7 @@ class StreamDatabaseWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> WriterCommitMessage:
         """On a task: puts its rows where they wait for the driver's decision."""
+        settle()
         context = TaskContext.get()
         assert context is not None
         sink, batch_id = context.getLocalProperty(QUERY_ID), int(context.getLocalProperty(BATCH_ID) or 0)
@@ -109,6 +111,7 @@ class StreamDatabaseWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
         """On the driver: makes the batch visible. Spark may ask twice."""
+        settle()
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
             return

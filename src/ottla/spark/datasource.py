@@ -57,5 +57,7 @@ class OttlaDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from ottla.spark.sink import StreamSink
         from ottla.spark.sink_options import SinkOptions
+        from ottla.spark.workers import settle
 
+        settle()
         return StreamSink(SinkOptions.parse(self.options, streaming=True), schema)

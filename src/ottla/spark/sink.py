@@ -23,6 +23,7 @@ from ottla.spark.sink_tasks import (
     write_at_most_once,
     write_exactly_once,
 )
+from ottla.spark.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +52,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     # --- in a task ----------------------------------------------------------------------------------------
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> SinkMessage:
+        settle()
         place = self._place()
         rows = Rows(iterator, self._used, self._options)
         if self._options.delivery == "at-least-once":
@@ -78,6 +80,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         from ottla.spark.sink_clients import run
 
+        settle()
         told = [message for message in messages if isinstance(message, SinkMessage)]
         if self._options.delivery != "exactly-once" or not told:
             return

@@ -1,8 +1,8 @@
 """Places where a test may stop, fail or kill the sink. Inert unless OTTLA_FAILPOINT is set.
 
 `OTTLA_FAILPOINT=after-decision:stop:/tmp/reached` makes whoever gets to that place first create the file and wait
-there, to be killed or until there is a file `/tmp/reached.go`. `fail` makes it raise instead, and `kill` ends its
-process. Several are separated by commas; each happens once.
+there, to be killed or until there is a file `/tmp/reached.go`. `fail` makes it raise instead, `kill` ends its process,
+and `kill-executor` the Java that the process works for. Several are separated by commas; each happens once.
 """
 
 import os
@@ -31,8 +31,16 @@ def reach(place: str) -> None:
             raise RuntimeError(f"a test asked for a failure at {place}")
         if action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if action == "kill-executor":
+            os.kill(_parent(os.getppid()), signal.SIGKILL)
         waiting = threading.Event()
         for _ in range(LONGEST_STOP_S * 20):
             if os.path.exists(f"{path}.go"):
                 break
             waiting.wait(0.05)
+
+
+def _parent(pid: int) -> int:
+    """Java starts a daemon, and the daemon starts the workers."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        return int(stat.read().rpartition(b")")[2].split()[1])

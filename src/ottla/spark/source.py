@@ -47,6 +47,7 @@ from ottla.spark.offsets import (
 from ottla.spark.reading import lost, read_range
 from ottla.spark.source_lookup import Lookup
 from ottla.spark.source_options import Bound, SourceOptions
+from ottla.spark.workers import settle
 from ottla.types import TopicPartition
 
 T = TypeVar("T")
@@ -90,6 +91,7 @@ def check_schema(options: SourceOptions, schema: StructType | None) -> None:
 
 def read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
     """What one task gives Spark: Arrow batches of its ranges. Runs in a worker process."""
+    settle()
     schema = to_arrow_schema(spark_schema(options), timezone="UTC")
     with explained(options.bootstrap):
         for piece in partition.value or ():  # None is Spark's stand-in where there is nothing to read

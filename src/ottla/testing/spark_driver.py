@@ -13,7 +13,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
 
 START_TIMEOUT_S = 240.0
 
@@ -83,7 +87,8 @@ def start(task: Mapping[str, Any], failpoint: str = "") -> Driver:
 def run_query(task: Mapping[str, Any]) -> None:
     """Reads topic `input`, transforms it (`query`: copy or windows), writes topic `output`, until all is written.
 
-    A query that fails is started again, up to `restarts` times.
+    A query that fails is started again, up to `restarts` times. With `database`, an SQLite file, a second query writes
+    the values of `input` into its table `copied` at the same time.
     """
     from pyspark.sql import functions as F
 
@@ -99,6 +104,7 @@ def run_query(task: Mapping[str, Any]) -> None:
         .option("maxOffsetsPerTrigger", str(task["rows_per_batch"]))
         .load()
     )
+    beside = start_database_query(task, rows) if "database" in task else None
     if task["query"] == "windows":
         orders = rows.select(F.from_json(F.col("value").cast("string"), "at timestamp, amount long").alias("order"))
         totals = (
@@ -129,8 +135,21 @@ def run_query(task: Mapping[str, Any]) -> None:
             print("failed:", str(error)[:300])
             if not restarts_left:
                 raise
+    if beside is not None:
+        beside.awaitTermination()
     for progress in started.recentProgress:
         print("batch", progress["batchId"], progress["numInputRows"], "rows", progress["durationMs"])
+
+
+def start_database_query(task: Mapping[str, Any], rows: "DataFrame") -> "StreamingQuery":
+    """Copies values into the table `copied`, on a checkpoint of its own."""
+    writer = rows.selectExpr("CAST(value AS STRING) AS value").writeStream.format("ottla-database")
+    return (
+        writer.options(url=f"sqlite:///{task['database']}", table="copied")
+        .option("checkpointLocation", f"{task['checkpoint']}-database")
+        .trigger(availableNow=True)
+        .start()
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The source through Spark Connect: a client that has no Spark of its own, and a server that does the work (F1)."""
+"""Source and sink through Spark Connect: the client has no Spark of its own, a server does the work (F1)."""
 
 import json
 import subprocess
@@ -11,10 +11,11 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("grpc")
 
-from ottla import Admin, Producer
+from ottla import Admin, Consumer, Producer
 from ottla.errors import OttlaError
 from ottla.spark.java import java_home
 from ottla.testing.oracle import Target, free_port
+from ottla.types import TopicPartition
 
 SERVER = """
 import sys
@@ -48,6 +49,18 @@ query = (
 query.awaitTermination(90)
 rows = spark.read.parquet(directory + "/out").selectExpr("cast(value as string) as value").collect()
 found["stream"] = sorted(int(row.value) for row in rows)
+to = {"kafka.bootstrap.servers": bootstrap, "topic": topic + "-out"}
+for _ in range(2):  # the second run finds the checkpoint and nothing to do
+    again = (
+        spark.readStream.format("ottla").options(**options).load().selectExpr("key", "value")
+        .writeStream.format("ottla").options(**to).option("checkpointLocation", directory + "/cp-out")
+        .trigger(availableNow=True).start()
+    )
+    again.awaitTermination(90)
+row = spark.sql("SELECT 'one' AS key, 'written as a batch' AS value")
+row.write.format("ottla").options(**to).mode("append").save()
+copied = spark.read.format("ottla").options(**{**options, "subscribe": topic + "-out"}).load()
+found["sink"] = sorted(row.value for row in copied.selectExpr("cast(value as string) as value").collect())
 try:
     spark.read.format("ottla").options(**{**options, "subscribe": topic + "x"}).load().count()
 except Exception as error:
@@ -56,7 +69,16 @@ print(json.dumps(found))
 """
 
 
-@pytest.fixture
+PIPELINE = """
+name: connected
+source: {topic: TOPIC, name: numbers, schema: n int}
+sql: select n + 1000 as n from numbers where n >= 40
+sink: {topic: TOPIC-sums, key: n}
+checkpoint: DIRECTORY/pipeline
+"""
+
+
+@pytest.fixture(scope="module")
 def remote() -> Iterator[str]:
     """The address of a Connect server of our own."""
     try:
@@ -90,6 +112,7 @@ def test_batch_stream_and_errors_are_the_same_through_connect(
 ) -> None:
     with Admin(bootstrap_servers=ottla.bootstrap) as admin:
         admin.create_topic(topic, partitions=2)
+        admin.create_topic(f"{topic}-out", partitions=2)
     with Producer(bootstrap_servers=ottla.bootstrap) as producer:
         for number in range(50):
             producer.send(topic, str(number).encode(), partition=number % 2)
@@ -105,4 +128,35 @@ def test_batch_stream_and_errors_are_the_same_through_connect(
     assert found["session"].startswith("pyspark.sql.connect"), "it went through Connect"
     assert found["batch"] == 50
     assert found["stream"] == list(range(50))
+    assert found["sink"] == sorted([*map(str, range(50)), "written as a batch"])
     assert f"there is no topic {topic}x at {ottla.bootstrap}. Did you mean {topic}" in found["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_pipeline_runs_on_a_connect_server(
+    remote: str, ottla: Target, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F3."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    file = tmp_path / "connected.yaml"
+    file.write_text(PIPELINE.replace("TOPIC", topic).replace("DIRECTORY", str(tmp_path)))
+    with Admin(bootstrap_servers=ottla.bootstrap) as admin:
+        admin.create_topic(topic, partitions=2)
+        admin.create_topic(f"{topic}-sums", partitions=1)
+    with Producer(bootstrap_servers=ottla.bootstrap) as producer:
+        for number in range(50):
+            producer.send(topic, json.dumps({"n": number}).encode(), partition=number % 2)
+    command = [sys.executable, "-m", "ottla", "pipeline", "run", str(file), "-b", ottla.bootstrap, "--json"]
+    done = subprocess.run(
+        [*command, "--once", "--master", remote], capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    partition = TopicPartition(f"{topic}-sums", 0)
+    with Consumer(bootstrap_servers=ottla.bootstrap, isolation_level="read_committed") as consumer:
+        consumer.assign([partition])
+        consumer.seek_to_beginning()
+        values = []
+        while consumer.position(partition) < consumer.end_offsets([partition])[partition]:
+            values += [json.loads(record.value or b"")["n"] for record in consumer.poll(1000)]
+    assert sorted(values) == list(range(1040, 1050))

@@ -1,0 +1,26 @@
+"""What Spark's workers are told, and that nobody else is."""
+
+import subprocess
+import sys
+
+ASK = """
+import gc, sys, types
+if sys.argv[1] == "worker":
+    sys.modules["__main__"] = types.SimpleNamespace(__spec__=types.SimpleNamespace(name="pyspark.daemon"))
+from ottla.spark.workers import settle
+settle()
+print(gc.get_freeze_count())
+"""
+
+
+def frozen(who: str) -> int:
+    asked = subprocess.run([sys.executable, "-c", ASK, who], capture_output=True, text=True, check=True)
+    return int(asked.stdout)
+
+
+def test_a_worker_does_not_look_through_what_it_has_loaded_after_every_batch() -> None:
+    assert frozen("worker") > 1000
+
+
+def test_a_process_of_the_users_keeps_its_garbage_collector_as_it_is() -> None:
+    assert frozen("user") == 0
