@@ -1,8 +1,9 @@
 """Rows per second into a topic from Spark, and the time of a small micro-batch: Ottla's sink beside Spark's own.
 
 All write to one Ottla broker from one session, taking turns. `ottla` is exactly-once; `ottla at-least-once` and `spark`
-(Spark's Kafka connector, where `./run setup-extras` has fetched it) give what Spark's own sink gives. `CPU` is Spark's
-whole tree, the JVM and its Python workers.
+(Spark's Kafka connector, where `./run setup-extras` has fetched it) give what Spark's own sink gives. `nothing, in
+Python` is a sink that throws its rows away: what Spark itself takes for a micro-batch with any sink in Python. `CPU` is
+Spark's whole tree, the JVM and its Python workers.
 `python -m bench.spark_sink` shows this part alone.
 """
 
@@ -19,6 +20,7 @@ from ottla.testing.oracle import extras_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 SUITE = "spark sink"
 PARTITIONS = 4
@@ -30,6 +32,7 @@ WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "spark": ("kafka", {}),
 }
 """Contender -> format and options."""
+NOTHING = "nothing, in Python"
 
 
 def connector_jars() -> list[Path]:
@@ -57,7 +60,8 @@ def sink_rows(spark: "SparkSession", broker: Contender, results: Results, rounds
     """Every round takes each contender through each case; a first round warms up and is not counted."""
     sizes = (100, 1000)
     names = contenders()
-    step(total=(rounds + 1) * len(names) * (len(sizes) + 1))
+    step(total=(rounds + 1) * (len(names) * (len(sizes) + 1) + 1))
+    spark.dataSource.register(nothing_source())
     for round_number in range(rounds + 1):
         kept = results if round_number else None
         turn = round_number % len(names)
@@ -66,8 +70,9 @@ def sink_rows(spark: "SparkSession", broker: Contender, results: Results, rounds
                 step(f"{name}: {size} B")
                 count = {100: 2_000_000, 1000: 400_000}[size] // (10 if quick else 1)
                 write_batch(spark, broker, name, count, size, kept)
+        for name in (*names[turn:], *names[:turn], NOTHING):
             step(f"{name}: small batches")
-            small_batches(spark, broker, name, 5 if quick else 15, kept)
+            small_batches(spark, broker, name, 10 if quick else 30, kept)
 
 
 def write_batch(
@@ -109,9 +114,8 @@ def small_batches(spark: "SparkSession", broker: Contender, name: str, batches: 
         .load()
         .selectExpr("CAST(value AS STRING) AS value")
     )
-    writer = rows.writeStream.format(WAYS[name][0]).option("kafka.bootstrap.servers", broker.bootstrap)
-    for option, value in WAYS[name][1].items():
-        writer = writer.option(option, value)
+    kind, options = WAYS.get(name, (NOTHING, {}))
+    writer = rows.writeStream.format(kind).option("kafka.bootstrap.servers", broker.bootstrap).options(**options)
     with tempfile.TemporaryDirectory() as checkpoint:
         query = writer.option("topic", topic).option("checkpointLocation", checkpoint).start()
         deadline = time.monotonic() + 120
@@ -126,6 +130,27 @@ def small_batches(spark: "SparkSession", broker: Contender, name: str, batches: 
         )
         results.add(SUITE, "small micro-batch, addBatch", "ms", name, statistics.median(t["addBatch"] for t in told))
     broker.delete_topic(topic)
+
+
+def nothing_source() -> "type[DataSource]":
+    """A format whose sink does nothing. Made here, so that Spark carries it to its workers as it is."""
+    from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+
+    class Nothing(DataSourceStreamArrowWriter):
+        def write(self, iterator: Any) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    class NothingSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return NOTHING
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
+            return Nothing()
+
+    return NothingSource
 
 
 def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
