@@ -4,7 +4,6 @@ import abc
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -314,7 +313,6 @@ class Consumer(GroupConsumer, _Blocking):
         if self._process is not _io.process or not self._one_at_a_time.acquire(blocking=False):
             return None
         try:
-            time.sleep(0)  # the loop's thread may wait for the interpreter to go on receiving: now it gets in
             return self._async._take_here(take)
         finally:
             self._one_at_a_time.release()

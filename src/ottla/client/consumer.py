@@ -306,7 +306,7 @@ class AsyncConsumer(AsyncGroupConsumer):
         """
         network, group, fetcher = self._network, self._group, self._fetcher
         with network.lock:
-            if not network.is_in_use or self._is_polling or self._woken or self._backlog:
+            if not network.is_at_rest or self._is_polling or self._woken or self._backlog:
                 return None
             if self._positions.errors or self._positions.without_position():
                 return None

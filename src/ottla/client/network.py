@@ -112,9 +112,9 @@ class Network:
         return self._closed
 
     @property
-    def is_in_use(self) -> bool:
-        """Whether it has been started and not been closed."""
-        return self._loop is not None and not self._closed
+    def is_at_rest(self) -> bool:
+        """Whether the client is in use, and the loop has come to all that other threads asked of it."""
+        return self._loop is not None and not self._closed and not self._is_called
 
     def now(self) -> int:
         """Milliseconds that never jump, as the deciders count them."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self, cast
@@ -17,6 +18,7 @@ from ottla.protocol.primitives import ProtocolError
 from ottla.types import Endpoint
 
 RECEIVE_BUFFER_BYTES = 64 * 1024
+RECEIVE_AT_ONCE_BYTES = 2 * 1024 * 1024
 RESPONSE_BYTES_MAX = 1 << 30
 SPARE_FRAMES = 4
 """One being received, two whose records wait to be read, one being read."""
@@ -24,6 +26,7 @@ SPARE_FRAME_BYTES = 16 * 1024 * 1024
 GREETING_BYTES_MAX = 1 << 20
 """An ApiVersions answer is a few hundred bytes; something far larger means the peer speaks another protocol."""
 
+IS_LINUX = sys.platform == "linux"
 SOFTWARE_NAME = "ottla"
 _UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
@@ -83,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._spares = SpareBuffers(SPARE_FRAMES, SPARE_FRAME_BYTES)
         self._frame: memoryview | None = None  # a frame larger than what has arrived is received in place
         self._frame_filled = 0
+        self._receive_least = 1
 
     @classmethod
     async def open(
@@ -234,6 +238,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         if self._frame is not None:
             self._frame_filled += size
+            self._wait_for(len(self._frame) - self._frame_filled)
             if self._frame_filled == len(self._frame):
                 frame, self._frame = self._frame, None
                 self._on_frame(frame)
@@ -251,6 +256,7 @@ class Connection(asyncio.BufferedProtocol):
             if end - start < length:
                 self._frame, self._frame_filled = self._spares.view(length), end - start
                 self._frame[: end - start] = self._buffer[start:end]
+                self._wait_for(length - (end - start))
                 start = end
                 break
             # Copied out, because records are read from the frame long after this buffer is filled again.
@@ -260,6 +266,20 @@ class Connection(asyncio.BufferedProtocol):
         if start and rest:
             self._buffer[:rest] = bytes(self._buffer[start:end])
         self._buffered = rest
+
+    def _wait_for(self, size: int) -> None:
+        """Has the kernel wake us when so many bytes have come, where that is many: each time costs the loop a turn.
+
+        And the turn may have to be waited for: another thread, busy with the last records, has the interpreter.
+        """
+        least = min(size, RECEIVE_AT_ONCE_BYTES) if size >= RECEIVE_BUFFER_BYTES else 1
+        if least == self._receive_least or not IS_LINUX:
+            return
+        assert self._transport is not None
+        self._receive_least = least
+        ours: socket.socket | None = self._transport.get_extra_info("socket")
+        if ours is not None:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     def _on_frame(self, frame: memoryview) -> None:
         if self.closed_by is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
@@ -199,6 +200,41 @@ def test_answers_larger_than_the_buffer_arrive_whole() -> None:
 
     for seed in range(5):
         simulate(story, verbose, seed)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("piece", [100_000, 1 << 20, 3 << 20])
+def test_large_answers_arrive_in_pieces_of_any_size_and_small_ones_behind_them(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], piece: int
+) -> None:
+    """On real sockets: the kernel is told to wait for much of a large answer, and for no more than there will be."""
+    counts = [170, 0, 3, 140, 1]
+
+    def on_request(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
+        if api_key == ApiKey.API_VERSIONS:
+            broker.answer_versions(version, correlation_id)
+            return
+        topic = MetadataResponse.MetadataResponseTopic(name="x" * 30_000)
+        answer = MetadataResponse(topics=[topic] * counts[correlation_id - 1])
+        send_pieces(broker, encode_response(api_key, version, correlation_id, answer))
+
+    def send_pieces(broker: Broker, data: bytes) -> None:
+        broker.transport.write(data[:piece])
+        if len(data) > piece:
+            asyncio.get_running_loop().call_later(0.001, send_pieces, broker, data[piece:])
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Broker(on_request), "127.0.0.1", 0)
+        connection = await Connection.open(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1]))
+        for count in counts:
+            answer = await connection.send(ApiKey.METADATA, metadata, timeout_ms=20_000)
+            assert [topic.name for topic in answer.message.topics] == ["x" * 30_000] * count
+        connection.close()
+        server.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(story())
 
 
 def test_nobody_there_is_told_with_address_and_reason() -> None:
