@@ -1,6 +1,8 @@
 # The C types of intake.py, for its build as _intake. Names here are those of the source; nothing else is said.
 cimport cython
 
+from ottla.protocol._cursor cimport PyObject_GC_UnTrack
+
 cdef bint IS_COMPILED
 cdef Py_ssize_t RECORD_OVERHEAD_BYTES
 cdef object _process
@@ -16,7 +18,7 @@ cdef class BatchOutcome:
     cdef object _parts
     cdef object _callbacks
 
-    cdef _add_callback(self, callback, tuple arguments)
+    cdef _add_callback(self, callback, arguments)
     cdef _error_of(self, Py_ssize_t index)
     cdef _call_back(self)
 
@@ -70,6 +72,8 @@ cdef class Intake:
     cdef readonly object clock
     cdef readonly object clock_ns
     cdef readonly object refusal
+    cdef object stamp
+    cdef long long stamp_ms
     cdef public dict known_partitions
     cdef readonly dict topics
     cdef object guard
@@ -80,15 +84,9 @@ cdef class Intake:
     )
     cdef Delivery _take_in(self, object topic, object value, object key, object partition)
 
-    cdef Delivery _put(self, OpenBatch batch, tuple row, Delivery delivery, Py_ssize_t size_bytes)
-
     cdef Delivery _add(
         self, OpenBatch batch, tuple row, Delivery delivery, long long timestamp, Py_ssize_t size_bytes
     )
-
-    cdef _close_batch(self, Lane lane, OpenBatch batch)
-
-    cdef bint _reserve(self, Py_ssize_t size_bytes)
 
 
 cdef class Sending:

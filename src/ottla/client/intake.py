@@ -7,6 +7,7 @@ INTERFACE goes up when names or meanings change: an older build is then passed o
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -58,7 +59,8 @@ class BatchOutcome:
         self.log_append_time_ms = -1
         self._record_errors: dict[int, KafkaError] | None = None
         self._parts: tuple[int, BatchOutcome, BatchOutcome] | None = None
-        self._callbacks: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._callbacks: deque[tuple[Callable[..., Any], Any]] = deque()
+        """Each with its arguments, or with the one Delivery that it is called with."""
 
     def succeed(self, base_offset: int, log_append_time_ms: int = -1) -> None:
         self.base_offset = base_offset
@@ -108,7 +110,7 @@ class BatchOutcome:
         """Calls back once when the batch is done, at once if it is."""
         self._add_callback(callback, arguments)
 
-    def _add_callback(self, callback: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    def _add_callback(self, callback: Callable[..., Any], arguments: Any) -> None:
         self._callbacks.append((callback, arguments))
         # The other thread may have completed between our look and our append: then whoever takes the
         # callback off the list calls it, and nobody else does.
@@ -128,7 +130,10 @@ class BatchOutcome:
             except IndexError:  # the other thread took it
                 return
             try:
-                callback(*arguments)
+                if type(arguments) is tuple:
+                    callback(*arguments)
+                else:
+                    callback(arguments)
             except Exception:
                 # A user's mistake must neither reach the network nor keep the callbacks behind it from being called.
                 log.exception("a callback for a record to %s raised", self.partition)
@@ -167,7 +172,7 @@ class Delivery:
 
     def add_done_callback(self, callback: Callable[["Delivery"], Any]) -> None:
         """Calls `callback(delivery)` when the record is stored or failed, on the client's own thread."""
-        self._outcome._add_callback(callback, (self,))
+        self._outcome._add_callback(callback, self)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if not self._outcome.is_done:
@@ -326,6 +331,8 @@ class Intake:
         "guard",
         "known_partitions",
         "refusal",
+        "stamp",
+        "stamp_ms",
         "topics",
     )
 
@@ -336,12 +343,14 @@ class Intake:
         self.buffered_bytes = 0
         self.clock = clock
         self.clock_ns = clock_ns
+        self.stamp: Any = -1
+        self.stamp_ms = -1
         self.refusal: Exception | None = None
         """While set, every record is refused with it."""
         self.known_partitions: dict[str, tuple[TopicPartition, ...]] = {}
         """The cluster view's own: a topic's tuple is another one as soon as the topic is seen anew."""
         self.topics: dict[str, TopicLanes] = {}
-        self.guard: threading.Lock | None = None if IS_COMPILED else threading.Lock()
+        self.guard: Any = contextlib.nullcontext() if IS_COMPILED else threading.Lock()
         """Held for each step, where steps are many instructions of the interpreter."""
 
     def take_in(self, topic: str, value: Any, key: Any, partition: Any) -> Delivery | None:
@@ -349,7 +358,7 @@ class Intake:
 
         A usual record is bytes for a known topic, without headers and with the time of now. Any thread.
         """
-        if self.guard is None:
+        if IS_COMPILED:
             return self._take_in(topic, value, key, partition)
         with self.guard:
             return self._take_in(topic, value, key, partition)
@@ -362,8 +371,12 @@ class Intake:
             timestamp //= 1_000_000
         else:
             timestamp = self.clock()
+        stamp = self.stamp
+        if timestamp != self.stamp_ms:  # many records share a millisecond, and then the number's object
+            stamp = timestamp
+            self.stamp, self.stamp_ms = stamp, timestamp
         delivery = Delivery.__new__(Delivery)
-        row = (timestamp, key, value, ())
+        row = (stamp, key, value, ())
         found = self.topics.get(topic)
         if found is None or self.refusal is not None or type(value) is not bytes:
             return None
@@ -395,6 +408,8 @@ class Intake:
             return None
         if self.buffered_bytes + size_bytes > self.buffer_memory:
             return None
+        if IS_COMPILED:  # bytes and a number: the garbage collector has nothing to find in them
+            PyObject_GC_UnTrack(row)  # type: ignore[name-defined]  # noqa: F821
         self.buffered_bytes += size_bytes
         if sticky is not None:
             sticky.bytes_left -= size_bytes
@@ -403,15 +418,10 @@ class Intake:
     def put(self, batch: OpenBatch, row: Row, size_bytes: int) -> Delivery | None:
         """Adds a record for which room was reserved; None when the batch is full. An empty batch takes any record."""
         delivery = Delivery.__new__(Delivery)
-        if self.guard is None:
-            return self._put(batch, row, delivery, size_bytes)
         with self.guard:
-            return self._put(batch, row, delivery, size_bytes)
-
-    def _put(self, batch: OpenBatch, row: Row, delivery: Delivery, size_bytes: int) -> Delivery | None:
-        if batch.is_full or (batch.records and batch.size_bytes + size_bytes > self.batch_size):
-            return None
-        return self._add(batch, row, delivery, row[0], size_bytes)
+            if batch.is_full or (batch.records and batch.size_bytes + size_bytes > self.batch_size):
+                return None
+            return self._add(batch, row, delivery, row[0], size_bytes)
 
     def _add(self, batch: OpenBatch, row: Row, delivery: Delivery, timestamp: int, size_bytes: int) -> Delivery:
         delivery._outcome = batch.outcome
@@ -423,43 +433,26 @@ class Intake:
 
     def close_batch(self, lane: Lane, batch: OpenBatch) -> None:
         """No record joins the batch any more, and nothing of it is held here."""
-        if self.guard is None:
-            self._close_batch(lane, batch)
-            return
         with self.guard:
-            self._close_batch(lane, batch)
-
-    def _close_batch(self, lane: Lane, batch: OpenBatch) -> None:
-        batch.is_full = True
-        if lane.open_batch is batch:
-            lane.open_batch = None
+            batch.is_full = True
+            if lane.open_batch is batch:
+                lane.open_batch = None
 
     def reserve(self, size_bytes: int) -> bool:
         """Takes room from the buffer. A record that alone exceeds it has room once the buffer is empty."""
-        if self.guard is None:
-            return self._reserve(size_bytes)
         with self.guard:
-            return self._reserve(size_bytes)
-
-    def _reserve(self, size_bytes: int) -> bool:
-        if self.buffered_bytes + size_bytes > self.buffer_memory and self.buffered_bytes:
-            return False
-        self.buffered_bytes += size_bytes
-        return True
+            if self.buffered_bytes + size_bytes > self.buffer_memory and self.buffered_bytes:
+                return False
+            self.buffered_bytes += size_bytes
+            return True
 
     def give_back(self, size_bytes: int) -> None:
         """Room for others: a batch is stored or has failed."""
-        if self.guard is None:
-            self.buffered_bytes -= size_bytes
-            return
         with self.guard:
             self.buffered_bytes -= size_bytes
 
     def refuse(self, refusal: Exception | None) -> None:
         """Takes no more records from now on; None takes them again."""
-        if self.guard is None:
-            self.refusal = refusal
-            return
         with self.guard:
             self.refusal = refusal
 
@@ -490,7 +483,7 @@ class Sending:
         """
         if timestamp is None and headers is None and self._made_in is _process:
             intake = self._intake
-            if intake.guard is None:
+            if IS_COMPILED:
                 delivery = intake._take_in(topic, value, key, partition)
             else:
                 delivery = intake.take_in(topic, value, key, partition)
