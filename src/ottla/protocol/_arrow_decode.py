@@ -351,24 +351,38 @@ class RecordColumns:
         keys: _View = _open_for(key_data, PyBUF_WRITABLE, self.key_bytes)
         values: _View = _open_for(value_data, PyBUF_WRITABLE, self.value_bytes)
         source: cython.p_uchar
-        row: cython.Py_ssize_t
         first: cython.Py_ssize_t
         last: cython.Py_ssize_t
-        has_keys: cython.bint = self.key_bytes > 0
         for section, first, last in self.sections:
             source = cython.cast(_View, section).data
-            for row in range(first, last):
-                if has_keys:
-                    memcpy(
-                        keys.data + self.key_offsets[row],
-                        source + self.positions[2 * row],
-                        self.key_offsets[row + 1] - self.key_offsets[row],
-                    )
+            with cython.nogil:  # whoever receives the next fetch goes on meanwhile
+                self.copy(source, first, last, keys.data, values.data)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def copy(
+        self,
+        source: cython.p_uchar,
+        first: cython.Py_ssize_t,
+        last: cython.Py_ssize_t,
+        keys: cython.p_uchar,
+        values: cython.p_uchar,
+    ) -> cython.void:
+        row: cython.Py_ssize_t
+        has_keys: cython.bint = self.key_bytes > 0
+        for row in range(first, last):
+            if has_keys:
                 memcpy(
-                    values.data + self.value_offsets[row],
-                    source + self.positions[2 * row + 1],
-                    self.value_offsets[row + 1] - self.value_offsets[row],
+                    keys + self.key_offsets[row],
+                    source + self.positions[2 * row],
+                    self.key_offsets[row + 1] - self.key_offsets[row],
                 )
+            memcpy(
+                values + self.value_offsets[row],
+                source + self.positions[2 * row + 1],
+                self.value_offsets[row + 1] - self.value_offsets[row],
+            )
 
     def fill_headers(
         self, key_offsets: object, key_data: object, value_offsets: object, value_bits: object, value_data: object
