@@ -3,10 +3,12 @@
 Each contender does what its users would: Ottla polls and sends columns; confluent-kafka consumes lists of messages
 and makes arrays of them, and produces a table's rows one by one (`produce`) or as a list (`produce_batch`). Both have
 the same `batch.size`, `linger.ms` and acks=all; everything else is as each comes. `client CPU` is what the measuring
-process spent, all its threads together. `python -m bench.arrow` shows the suite alone.
+process spent, all its threads together. `plain sockets` moves the same bytes and makes nothing of them (`sockets.py`):
+no client can be much faster, whatever it does. `python -m bench.arrow` shows the suite alone.
 """
 
 import argparse
+import functools
 import random
 import time
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from bench import sockets
 from bench.brokers import Contender, ottla
 from bench.results import Results
 
@@ -21,7 +24,7 @@ SUITE = "arrow"
 PARTITIONS = 4
 BATCH_SIZE = 1_000_000
 TIMEOUT_S = 120
-CONTENDERS = ("ottla", "confluent", "confluent batch")
+CONTENDERS = ("ottla", "confluent", "confluent batch", "plain sockets")
 
 
 def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
@@ -59,7 +62,10 @@ def measure(broker: Contender, name: str, table: pa.Table, size: int, results: R
     topic = f"arrow-{size}-{time.monotonic_ns()}"
     broker.create_topic(topic, PARTITIONS)
     produce, consume = WAYS[name]
-    cases: list[tuple[str, Callable[[], None]]] = [("from a table", lambda: produce(broker.bootstrap, topic, table))]
+    rows: Any = table
+    if name == "plain sockets":
+        rows = sockets.produce_frames(topic, table, PARTITIONS, BATCH_SIZE)
+    cases: list[tuple[str, Callable[[], None]]] = [("from a table", lambda: produce(broker.bootstrap, topic, rows))]
     if consume is not None:
         cases.append(("into a table", lambda: consume(broker.bootstrap, topic, table.num_rows)))
     for work, function in cases:
@@ -179,6 +185,7 @@ WAYS: dict[str, Any] = {
     "ottla": (ottla_produce, ottla_consume),
     "confluent": (confluent_produce, confluent_consume),
     "confluent batch": (confluent_produce_batch, None),
+    "plain sockets": (sockets.produce, functools.partial(sockets.consume, partitions=PARTITIONS)),
 }
 
 
