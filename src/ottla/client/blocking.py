@@ -406,7 +406,8 @@ class Consumer(GroupConsumer, _Blocking):
     def __iter__(self) -> Iterator[ConsumerRecord]:
         backlog = self._async._backlog
         while True:
-            self._call(self._async._fill_backlog())
+            if not self._take(self._async._take_into_backlog):
+                self._call(self._async._fill_backlog())
             while backlog:
                 yield backlog.popleft()
 

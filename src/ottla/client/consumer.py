@@ -322,6 +322,7 @@ class AsyncConsumer(AsyncGroupConsumer):
                 raise
             except BaseException:  # Ctrl-C: nothing was given out
                 fetcher.take_back()
+                self._backlog.clear()
                 raise
             if fetcher.waiting != waiting and fetcher.is_due:
                 network.wake()  # fetches the next while the user works on these
@@ -364,6 +365,11 @@ class AsyncConsumer(AsyncGroupConsumer):
         """Waits for records to iterate over. A commit meanwhile counts only those that were given out."""
         if not self._backlog:
             self._backlog.extend(await AsyncConsumer.poll(self, 60_000))  # a subclass may give out something else
+
+    def _take_into_backlog(self) -> bool:
+        """For `_take_here`: what there is to iterate over."""
+        self._backlog.extend(self._take_records(None))
+        return bool(self._backlog)
 
     def _take_backlog(self) -> Records:
         """What an iteration that was broken off has left."""

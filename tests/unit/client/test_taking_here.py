@@ -8,7 +8,7 @@ import pytest
 
 from ottla import Consumer, Producer
 from ottla.client.blocking import _io
-from ottla.client.consumer import WakeupError
+from ottla.client.consumer import AsyncConsumer, WakeupError
 from ottla.client.fetched import FetchedPartition
 from ottla.testing.consumer_world import ConsumerWorld
 from ottla.types import TopicPartition
@@ -57,6 +57,38 @@ def test_what_waits_is_given_out_without_the_loop(consumer: Consumer, loop_held:
     assert values(consumer.poll(max_records=2)) == [1, 2]
     assert [int(value.as_py()) for value in consumer.poll_arrow(max_records=3)["value"]] == [3, 4, 5]
     assert values(consumer.poll()) == list(range(6, COUNT))
+
+
+def test_iterating_takes_what_waits_too(consumer: Consumer, filled: str, loop_held: None) -> None:
+    found = []
+    for record in consumer:
+        found.append(record)
+        if len(found) == 3:
+            break
+    assert values(found) == [1, 2, 3]
+
+
+def test_after_iterating_a_poll_goes_on_where_it_was_left(consumer: Consumer, filled: str) -> None:
+    assert values([next(iter(consumer))]) == [1]
+    assert consumer.position((filled, 0)) == 2
+    assert values(consumer.poll()) == list(range(2, COUNT))
+
+
+def test_an_iteration_that_is_broken_off_while_it_takes_has_given_out_nothing(
+    consumer: Consumer, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = AsyncConsumer._take_into_backlog
+
+    def broken_off(inner: AsyncConsumer) -> bool:
+        monkeypatch.setattr(AsyncConsumer, "_take_into_backlog", taken)
+        taken(inner)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AsyncConsumer, "_take_into_backlog", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(consumer))
+    assert consumer.position((filled, 0)) == 1
+    assert values(consumer.poll(10_000)) == list(range(1, COUNT))
 
 
 def test_a_wakeup_comes_before_what_waits(consumer: Consumer) -> None:
