@@ -20,8 +20,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(300))
 
 
+@pytest.fixture
+def spark(spark_of_the_worker: "SparkSession") -> "SparkSession":
+    """The worker's session. Nobody knows what the tests before did to this thread's."""
+    from ottla.spark.spark_session import make_active
+
+    make_active(spark_of_the_worker)
+    return spark_of_the_worker
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+def spark_of_the_worker(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """A session on this machine with two cores; the format is registered."""
     from ottla.errors import OttlaError
     from ottla.spark import session

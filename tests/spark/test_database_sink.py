@@ -83,10 +83,10 @@ def postgres() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def failing_format(spark: "SparkSession") -> str:
+def failing_format(spark_of_the_worker: "SparkSession") -> str:
     # The workers cannot import this file: its classes travel as they are.
     cloudpickle.register_pickle_by_value(sys.modules[FailingSource.__module__])
-    spark.dataSource.register(FailingSource)
+    spark_of_the_worker.dataSource.register(FailingSource)
     return FailingSource.name()
 
 

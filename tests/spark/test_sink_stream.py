@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 from ottla import Broker
 from ottla.client.blocking import Admin, Consumer
 from ottla.client.model import ConsumerRecord
+from ottla.spark import session
 from ottla.testing.oracle import Target
 from ottla.types import TopicPartition
 
@@ -113,6 +115,20 @@ def test_a_stream_is_written_and_goes_on_where_it_was(lines: Lines, two_phase: "
     lines.add("more", ["more"])
     lines.write(two_phase.bootstrap, out)
     assert values(two_phase.bootstrap, out) == sorted([*NUMBERS, "more"])
+
+
+def test_a_thread_of_the_users_own_asks_for_the_session_and_writes(
+    lines: Lines, two_phase: "EmbeddedBroker", out: str
+) -> None:
+    """Spark looks for formats in Python in the thread's own session only, and a new thread has none."""
+
+    def write() -> None:
+        session()
+        lines.write(two_phase.bootstrap, out)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(write).result()
+    assert values(two_phase.bootstrap, out) == NUMBERS
 
 
 @pytest.mark.oracle

@@ -11,6 +11,7 @@ from ottla.pipeline.frames import Frames, counted
 from ottla.pipeline.model import Output, Pipeline, Source, TopicSink
 from ottla.pipeline.options import batch_options, sink_format, sink_options
 from ottla.pipeline.progress import Batch, batch_of
+from ottla.spark.spark_session import make_active
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,6 +61,7 @@ class Queries:
         self.running: list[Running] = []
 
     def start(self) -> None:
+        make_active(self.frames.spark)
         for output in self.pipeline.outputs.values():
             self.running.append(Running(output.name, self._start_output(output)))
         for source in self.pipeline.dead_letter_sources:

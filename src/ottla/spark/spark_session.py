@@ -25,7 +25,7 @@ LOCAL_CONF = {
 def session(
     app_name: str = "ottla", *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """Starts a session, or gives the one that runs. `format("ottla")` is known in it.
+    """Starts a session, or gives the one that runs. `format("ottla")` is known in it, in the thread that calls.
 
     Without `master` Spark decides: spark-submit's answer, SPARK_REMOTE, else this machine with all its cores.
 
@@ -53,7 +53,22 @@ def session(
                 builder = builder.config(name, value)
     for name, value in (conf or {}).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    make_active(spark)
+    return spark
+
+
+def make_active(spark: "SparkSession") -> None:
+    """Makes this the session of the thread that calls.
+
+    Spark looks up where to write in the calling thread's own session, and finds formats in Python in no other. A thread
+    of the user's own has none; and Python's main thread may lose it, when its connection to Java is made anew. With
+    Spark Connect the server sees to it.
+    """
+    from pyspark.sql import SparkSession
+
+    if isinstance(spark, SparkSession):
+        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def register(spark: "SparkSession") -> None:
