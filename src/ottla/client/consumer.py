@@ -1,5 +1,6 @@
 """AsyncConsumer: reads topics together with a group, or partitions of one's own choice, from any place in them."""
 
+import asyncio
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -338,6 +339,9 @@ class AsyncConsumer(AsyncGroupConsumer):
         self._raise_if_lost()
         if self._backlog and (left := take_backlog()):
             return left
+        if self._network.is_about_to_run:
+            # Whoever polls and works without ever waiting would keep the next fetch from being sent.
+            await asyncio.sleep(0)
         deadline = self._network.now() + timeout_ms
         if self._group is not None:
             self._group.auto_commit_if_due(self._network.now())
@@ -346,9 +350,11 @@ class AsyncConsumer(AsyncGroupConsumer):
             if self._group is not None:
                 await self._group.take_part()
                 self._raise_errors()
+            waiting = self._fetcher.waiting
             taken = take()
             if taken:
-                self._network.wake()  # fetches the next while the user works on these
+                if self._fetcher.waiting != waiting and self._fetcher.is_due:
+                    self._network.wake()  # fetches the next while the user works on these
                 return taken
             remaining_ms = deadline - self._network.now()
             await self._network.until(self._is_worth_a_look, max(0, remaining_ms))

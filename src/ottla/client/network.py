@@ -116,6 +116,11 @@ class Network:
         """Whether the client is in use, and the loop has come to all that other threads asked of it."""
         return self._loop is not None and not self._closed and not self._is_called
 
+    @property
+    def is_about_to_run(self) -> bool:
+        """Whether deciders have something to do as soon as the loop has a turn."""
+        return self._handle is not None
+
     def now(self) -> int:
         """Milliseconds that never jump, as the deciders count them."""
         loop = self._loop if self._loop is not None else asyncio.get_running_loop()
