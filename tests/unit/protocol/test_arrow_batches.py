@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from ottla.client.arrow import SCHEMA, read_partition
 from ottla.client.fetched import FetchedPartition
+from ottla.client.model import ConsumerRecord
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol import _arrow_pure, arrow_batches, arrow_rows
-from ottla.protocol.record_batch import HEADER_SIZE, Codec, Record, build_batch, control_batch, open_batch, read_records
+from ottla.protocol.record_batch import HEADER_SIZE, Codec, build_batch, control_batch, open_batch, read_records
 from ottla.types import TopicPartition
 
 T0 = TopicPartition("orders", 3)
@@ -35,19 +36,25 @@ def twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     yield
 
 
-def as_records(batch: pa.RecordBatch) -> list[Record]:
+def as_records(batch: pa.RecordBatch) -> list[ConsumerRecord]:
     """The rows as the objects that poll() would have given."""
     batch.validate(full=True)
     milliseconds = batch.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
     return [
-        Record(
-            row["offset"], at, row["key"], row["value"], tuple((pair["key"], pair["value"]) for pair in row["headers"])
+        ConsumerRecord(
+            row["topic"],
+            row["partition"],
+            row["offset"],
+            at,
+            row["key"],
+            row["value"],
+            tuple((pair["key"], pair["value"]) for pair in row["headers"]),
         )
         for row, at in zip(batch.drop_columns(["timestamp"]).to_pylist(), milliseconds, strict=True)
     ]
 
 
-def as_objects(data: bytes, offset: int = 0, **options: Any) -> list[Record]:
+def as_objects(data: bytes, offset: int = 0, **options: Any) -> list[ConsumerRecord]:
     return FetchedPartition(T0, memoryview(data), offset, **options).take(1_000_000)
 
 
