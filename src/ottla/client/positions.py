@@ -1,5 +1,6 @@
 """The partitions a consumer reads, how far it is in each, and finding a place to begin. Pure."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,6 +18,9 @@ from ottla.types import ZERO_UUID, TopicPartition
 RESET_TO = {"earliest": EARLIEST, "latest": LATEST}
 EPOCHS_KEPT = 8
 """Between what is fetched and what is committed there are hardly ever two."""
+_turns = itertools.count(1)
+"""No two turns are alike, of whatever state: a partition that goes and comes back has a new state, and what was fetched
+for the old one may still come. Taken for the new one's, it would move the position past records nobody has seen."""
 
 
 class PartitionState:
@@ -59,8 +63,8 @@ class PartitionState:
         self.reset_to: int | None = None
         """EARLIEST or LATEST while a place to begin is wanted."""
         self.is_resetting = False
-        self.turn = 0
-        """Counts the seeks; an answer that belongs to an earlier turn is of no use."""
+        self.turn = next(_turns)
+        """Changes with every seek; an answer that belongs to an earlier turn is of no use."""
         self.retry_at = 0
         self.failures = 0
         self.high_watermark = -1
@@ -72,7 +76,7 @@ class PartitionState:
 
     def move_to(self, offset: int | None, reset_to: int | None = None, epoch: int = -1) -> None:
         """Goes on at `offset`; `epoch` is the leader epoch of the record before it, where that is known."""
-        self.turn += 1
+        self.turn = next(_turns)
         self.position = offset
         self.fetch_offset = -1 if offset is None else offset
         self.last_epoch = epoch
@@ -127,7 +131,7 @@ class Positions:
             states[partition] = state
         for partition, state in self.states.items():
             if partition not in states:
-                state.turn += 1
+                state.turn = next(_turns)
         self.states = states
         self.keep_topics(now)
 

@@ -175,6 +175,43 @@ def test_an_answer_to_a_fetch_from_before_a_seek_is_ignored() -> None:
     assert world.take() == ["c"]
 
 
+def rebalance(world: ConsumerWorld) -> None:
+    """The partition goes and comes back; the topic stays subscribed to."""
+    world.positions.pinned_topics = frozenset({"t"})
+    world.positions.assign([], world.now)
+    world.positions.assign([T0], world.now)
+
+
+def test_an_answer_from_before_a_partition_went_and_came_back_is_ignored() -> None:
+    """A rebalance takes it away and gives it back, at the last commit: what was read ahead of that must come again."""
+    world = ConsumerWorld(max_partition_fetch_bytes=1)
+    for value in "abcd":
+        world.logs[T0].append(value)
+    world.exchange(2)
+    assert world.take(1) == ["a"], "of which nothing is committed"
+    world.poll()
+    (behind,) = world.on_the_wire
+    world.on_the_wire.clear()
+    rebalance(world)
+    world.exchange()
+    assert world.position() == 0
+    world.on_the_wire.append(behind)
+    world.answer_next()
+    world.exchange(10)
+    assert world.take(1) == ["a"]
+
+
+def test_a_fetch_from_before_a_partition_went_and_came_back_is_forgotten() -> None:
+    world = ConsumerWorld(max_partition_fetch_bytes=1)
+    for value in "abcd":
+        world.logs[T0].append(value)
+    world.exchange(3)
+    assert world.take(1) == ["a"] and world.fetcher.has_records
+    rebalance(world)
+    world.exchange(10)
+    assert world.take(1) == ["a"]
+
+
 def test_a_seek_while_a_place_to_begin_is_looked_up_wins() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a", "b", "c")

@@ -74,6 +74,18 @@ def test_random_bytes_are_a_message_or_refused(cls: type[Message]) -> None:
         try_to_decode(cls, chance.randbytes(chance.randrange(200)), chance.choice(cls.versions))
 
 
+def takes_at_most(limit_bytes: int, cls: type[Message], data: bytes, version: int) -> bool:
+    """Whether decoding stays below. Threads that earlier tests left behind are counted too, so it has a few tries."""
+    for _ in range(20):
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        try_to_decode(cls, data, version)
+        _, peak = tracemalloc.get_traced_memory()
+        if peak - before < limit_bytes:
+            return True
+    return False
+
+
 @each_message
 def test_a_giant_count_or_length_anywhere_allocates_nothing(cls: type[Message]) -> None:
     chance = random.Random(cls.__name__)
@@ -86,12 +98,8 @@ def test_a_giant_count_or_length_anywhere_allocates_nothing(cls: type[Message]) 
             at = chance.randrange(len(encoded) + 1)
             giant = chance.choice(GIANTS)
             hostile = encoded[:at] + giant + encoded[at + chance.choice([0, 1, len(giant)]) :] + bytes(200)
-            tracemalloc.reset_peak()
-            before, _ = tracemalloc.get_traced_memory()
-            try_to_decode(cls, hostile, version)
-            _, peak = tracemalloc.get_traced_memory()
             # A few hundred bytes cannot become more than a few hundred small objects.
-            assert peak - before < 500 * len(hostile), f"v{version} {giant.hex()} at {at}"
+            assert takes_at_most(500 * len(hostile), cls, hostile, version), f"v{version} {giant.hex()} at {at}"
     finally:
         tracemalloc.stop()
 
