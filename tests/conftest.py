@@ -16,6 +16,34 @@ if TYPE_CHECKING:
     from ottla.testing.oracle import Target
 
 _numbers = itertools.count(1)
+SPARK = Path(__file__).parent / "spark"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait for something most of the time."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests first, so that nobody waits for the last of them at the end.
+
+    Workers begin with a share each, in the order of the list, and later take from the ends of each other's shares. So
+    those that start Spark in processes of their own open the first share, and those that share a session the second:
+    one worker then has that session, and the others need not start one.
+    """
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers < 2:
+        return
+    own, shared, rest = [], [], []
+    for item in items:
+        if not item.path.is_relative_to(SPARK):
+            rest.append(item)
+        else:
+            (shared if "spark" in getattr(item, "fixturenames", ()) else own).append(item)
+    own.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    begin = max(0, len(items) // workers - len(own))
+    items[:] = [*own, *rest[:begin], *shared, *rest[begin:]]
 
 
 @pytest.fixture(scope="session")
