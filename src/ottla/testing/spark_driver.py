@@ -13,11 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+from typing import IO, Any
 
 START_TIMEOUT_S = 240.0
 
@@ -87,8 +83,8 @@ def start(task: Mapping[str, Any], failpoint: str = "") -> Driver:
 def run_query(task: Mapping[str, Any]) -> None:
     """Reads topic `input`, transforms it (`query`: copy or windows), writes topic `output`, until all is written.
 
-    A query that fails is started again, up to `restarts` times. With `database`, an SQLite file, a second query writes
-    the values of `input` into its table `copied` at the same time.
+    A query that fails is started again, up to `restarts` times. With `database`, an SQLite file, the values go into its
+    table `copied` instead of a topic.
     """
     from pyspark.sql import functions as F
 
@@ -104,7 +100,6 @@ def run_query(task: Mapping[str, Any]) -> None:
         .option("maxOffsetsPerTrigger", str(task["rows_per_batch"]))
         .load()
     )
-    beside = start_database_query(task, rows) if "database" in task else None
     if task["query"] == "windows":
         orders = rows.select(F.from_json(F.col("value").cast("string"), "at timestamp, amount long").alias("order"))
         totals = (
@@ -118,13 +113,12 @@ def run_query(task: Mapping[str, Any]) -> None:
         )
     else:
         rows = rows.selectExpr("key", "value")
-    writer = rows.writeStream.format("ottla").outputMode("append").trigger(availableNow=True)
-    for name, value in {
-        "kafka.bootstrap.servers": task["bootstrap"],
-        "topic": task["output"],
-        "checkpointLocation": task["checkpoint"],
-        **task.get("options", {}),
-    }.items():
+    sink, options = "ottla", {"kafka.bootstrap.servers": task["bootstrap"], "topic": task["output"]}
+    if "database" in task:
+        rows = rows.selectExpr("CAST(value AS STRING) AS value")
+        sink, options = "ottla-database", {"url": f"sqlite:///{task['database']}", "table": "copied"}
+    writer = rows.writeStream.format(sink).outputMode("append").trigger(availableNow=True)
+    for name, value in {**options, "checkpointLocation": task["checkpoint"], **task.get("options", {})}.items():
         writer = writer.option(name, value)
     for restarts_left in range(task.get("restarts", 0), -1, -1):
         started = writer.start()
@@ -135,21 +129,8 @@ def run_query(task: Mapping[str, Any]) -> None:
             print("failed:", str(error)[:300])
             if not restarts_left:
                 raise
-    if beside is not None:
-        beside.awaitTermination()
     for progress in started.recentProgress:
         print("batch", progress["batchId"], progress["numInputRows"], "rows", progress["durationMs"])
-
-
-def start_database_query(task: Mapping[str, Any], rows: "DataFrame") -> "StreamingQuery":
-    """Copies values into the table `copied`, on a checkpoint of its own."""
-    writer = rows.selectExpr("CAST(value AS STRING) AS value").writeStream.format("ottla-database")
-    return (
-        writer.options(url=f"sqlite:///{task['database']}", table="copied")
-        .option("checkpointLocation", f"{task['checkpoint']}-database")
-        .trigger(availableNow=True)
-        .start()
-    )
 
 
 if __name__ == "__main__":
