@@ -25,8 +25,8 @@ def sums_of(batch: pa.RecordBatch) -> pa.Table:
     return pa.table({"key": sums["customer"], "value": sums["cents_sum"].cast(pa.string())})
 
 
-def run(bootstrap: str, source: str, target: str, group: str, *, until_idle_ms: int = 0) -> int:
-    """Goes on for ever, or until nothing has come for `until_idle_ms`; says how many records it has read."""
+def run(bootstrap: str, source: str, target: str, group: str, *, until_end: bool = False) -> int:
+    """Goes on for ever, or up to the end of the topic; says how many records it has read."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
     read = 0
     with (
@@ -34,14 +34,13 @@ def run(bootstrap: str, source: str, target: str, group: str, *, until_idle_ms: 
         Producer(bootstrap_servers=bootstrap) as producer,
     ):
         consumer.subscribe([source])
-        while True:
-            batch = consumer.poll_arrow(until_idle_ms or 60_000)
+        while not (until_end and consumer.is_at_end()):
+            batch = consumer.poll_arrow(1_000)
             if batch.num_rows:
                 producer.send_arrow(sums_of(batch), target).result()
                 consumer.commit()
                 read += batch.num_rows
-            elif until_idle_ms and consumer.assignment():
-                return read
+    return read
 
 
 if __name__ == "__main__":

@@ -10,16 +10,14 @@ from ottla import Consumer, ConsumerRecord
 
 
 def run(
-    bootstrap: str, topic: str, group: str, process: Callable[[ConsumerRecord], None], *, until_idle_ms: int = 0
+    bootstrap: str, topic: str, group: str, process: Callable[[ConsumerRecord], None], *, until_end: bool = False
 ) -> None:
-    """Processes records for ever, or until none has come for `until_idle_ms`."""
+    """Processes records for ever, or up to the end of the topic."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
     with Consumer(settings, bootstrap_servers=bootstrap, group_id=group) as consumer:
         consumer.subscribe([topic])
-        while True:
-            records = consumer.poll(until_idle_ms or 60_000)
-            if not records and until_idle_ms and consumer.assignment():
-                return
+        while not (until_end and consumer.is_at_end()):
+            records = consumer.poll(1_000)
             for record in records:
                 process(record)
             consumer.commit()

@@ -35,11 +35,11 @@ def run(
     member: str,
     path: str,
     *,
-    until_idle_ms: int = 0,
+    until_end: bool = False,
     until_records: int = 0,
     max_poll_records: int = 500,
 ) -> None:
-    """Stores records for ever, until none has come for `until_idle_ms`, or until there are so many."""
+    """Stores records for ever, up to the end of the topic, or until there are so many."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest", "max.poll.records": max_poll_records}
     settings["heartbeat.interval.ms"] = 500  # members that come and go are noticed soon
     with (
@@ -57,10 +57,8 @@ def run(
         store.mirror = GroupMirror(consumer, f"{group}.{member}")
         consumer.subscribe([topic], listener=FromDatabase(consumer, store))
         stored = 0
-        while True:
-            records = list(consumer.poll(until_idle_ms or 1_000))
-            if not records and until_idle_ms and consumer.assignment():
-                return
+        while not (until_end and consumer.is_at_end()):
+            records = list(consumer.poll(1_000))
             if records:
                 with store.transaction() as cursor:
                     for record in records:

@@ -23,28 +23,25 @@ def subscribed(bootstrap: str, topic: str, group: str, *, auto_commit: bool) -> 
         yield consumer
 
 
-def polls(consumer: Consumer, until_idle_ms: int) -> Iterator[Records]:
-    """What poll() gives, for ever, or until nothing has come for `until_idle_ms`."""
-    while True:
-        records = consumer.poll(until_idle_ms or 60_000)
-        if not records and until_idle_ms and consumer.assignment():
-            return
-        yield records
+def polls(consumer: Consumer, until_end: bool) -> Iterator[Records]:
+    """What poll() gives, for ever, or up to the end of the topic."""
+    while not (until_end and consumer.is_at_end()):
+        yield consumer.poll(1_000)
 
 
-def automatic(bootstrap: str, topic: str, group: str, process: Process, *, until_idle_ms: int = 0) -> None:
+def automatic(bootstrap: str, topic: str, group: str, process: Process, *, until_end: bool = False) -> None:
     """Every second in poll(), and in close(): whatever the poll() before gave out counts as processed."""
     with subscribed(bootstrap, topic, group, auto_commit=True) as consumer:
-        for records in polls(consumer, until_idle_ms):
+        for records in polls(consumer, until_end):
             for record in records:
                 process(record)
 
 
-def after_a_batch(bootstrap: str, topic: str, group: str, process: Process, *, until_idle_ms: int = 0) -> None:
+def after_a_batch(bootstrap: str, topic: str, group: str, process: Process, *, until_end: bool = False) -> None:
     """Collects records, and commits when enough of them are processed. A crash repeats at most what was collected."""
     with subscribed(bootstrap, topic, group, auto_commit=False) as consumer:
         waiting: list[ConsumerRecord] = []
-        for records in polls(consumer, until_idle_ms):
+        for records in polls(consumer, until_end):
             waiting += records
             if len(waiting) >= BATCH:
                 for record in waiting:
@@ -56,7 +53,7 @@ def after_a_batch(bootstrap: str, topic: str, group: str, process: Process, *, u
         consumer.commit()
 
 
-def without_waiting(bootstrap: str, topic: str, group: str, process: Process, *, until_idle_ms: int = 0) -> list[str]:
+def without_waiting(bootstrap: str, topic: str, group: str, process: Process, *, until_end: bool = False) -> list[str]:
     """Goes on while a commit is on its way. A failure is told later and made good by the next; the last one waits."""
     failures: list[str] = []
 
@@ -65,7 +62,7 @@ def without_waiting(bootstrap: str, topic: str, group: str, process: Process, *,
             failures.append(f"{len(offsets)} partitions: {error}")
 
     with subscribed(bootstrap, topic, group, auto_commit=False) as consumer:
-        for records in polls(consumer, until_idle_ms):
+        for records in polls(consumer, until_end):
             for record in records:
                 process(record)
             consumer.commit_async(callback=note)
@@ -73,10 +70,10 @@ def without_waiting(bootstrap: str, topic: str, group: str, process: Process, *,
     return failures
 
 
-def by_partition(bootstrap: str, topic: str, group: str, process: Process, *, until_idle_ms: int = 0) -> None:
+def by_partition(bootstrap: str, topic: str, group: str, process: Process, *, until_end: bool = False) -> None:
     """Commits each partition as soon as its part is processed, so that a crash repeats the records of one only."""
     with subscribed(bootstrap, topic, group, auto_commit=False) as consumer:
-        for records in polls(consumer, until_idle_ms):
+        for records in polls(consumer, until_end):
             for (name, partition), part in groupby(records, key=lambda record: (record.topic, record.partition)):
                 last = -1
                 for record in part:

@@ -19,10 +19,10 @@ def run(
     instance: str,
     transform: Callable[[ConsumerRecord], bytes] = lambda record: record.value or b"",
     *,
-    until_idle_ms: int = 0,
+    until_end: bool = False,
     max_poll_records: int = 500,
 ) -> None:
-    """Copies for ever, or until nothing has come for `until_idle_ms`. TransactionFatal: another has taken over."""
+    """Copies for ever, or up to the end of the topic. TransactionFatal: another has taken over."""
     reading = {"isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
     reading["max.poll.records"] = max_poll_records  # of one transaction
     with (
@@ -31,10 +31,10 @@ def run(
     ):
         producer.init_transactions()  # fences whoever had this name before, and ends what it left open
         consumer.subscribe([source])
-        while True:
-            records = list(consumer.poll(until_idle_ms or 60_000))
-            if not records and until_idle_ms and consumer.assignment():
-                return
+        while not (until_end and consumer.is_at_end()):
+            records = list(consumer.poll(1_000))
+            if not records:
+                continue
             try:
                 with producer.transaction():
                     for record in records:

@@ -16,10 +16,10 @@ def run(
     path: str,
     *,
     group: str = "biller",
-    until_idle_ms: int = 0,
+    until_end: bool = False,
     max_poll_records: int = 500,
 ) -> None:
-    """Stores records for ever, or until nothing has come for `until_idle_ms`."""
+    """Stores records for ever, or up to the end of the topic."""
     place = TopicPartition(topic, 0)
     settings = {"auto.offset.reset": "earliest", "max.poll.records": max_poll_records}
     with (
@@ -32,10 +32,8 @@ def run(
         consumer.assign([place])
         for partition, offset in store.load([place]).items():
             consumer.seek(partition, offset)
-        while True:
-            records = list(consumer.poll(until_idle_ms or 60_000))
-            if not records and until_idle_ms:
-                return
+        while not (until_end and consumer.is_at_end()):
+            records = list(consumer.poll(1_000))
             with store.transaction() as cursor:
                 for record in records:
                     text = (record.value or b"").decode()

@@ -16,20 +16,18 @@ def run(
     path: str,
     process: Callable[[ConsumerRecord], None],
     *,
-    until_idle_ms: int = 0,
+    until_end: bool = False,
 ) -> None:
-    """Processes records for ever, or until none has come for `until_idle_ms`. A crash repeats what was not noted."""
+    """Processes records for ever, or up to the end of the topic. A crash repeats what was not noted."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
     with Consumer(settings, bootstrap_servers=bootstrap, group_id=group) as consumer:
         offsets = StoredOffsets(consumer, FileOffsetStore(path))
         consumer.subscribe([topic], listener=offsets)
-        while True:
-            records = consumer.poll(until_idle_ms or 60_000)
+        while not (until_end and consumer.is_at_end()):
+            records = consumer.poll(1_000)
             for record in records:
                 process(record)
             offsets.save()  # written and synced; then committed to the group, where nobody reads it back
-            if not records and until_idle_ms and consumer.assignment():
-                return
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class Totals(RebalanceListener):
         )
 
 
-def run(bootstrap: str, topic: str, group: str, *, until_idle_ms: int = 0) -> dict[TopicPartition, int]:
+def run(bootstrap: str, topic: str, group: str, *, until_end: bool = False) -> dict[TopicPartition, int]:
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
     strategy = "cooperative-sticky"
     with Consumer(
@@ -43,14 +43,13 @@ def run(bootstrap: str, topic: str, group: str, *, until_idle_ms: int = 0) -> di
     ) as consumer:
         totals = Totals(consumer)
         consumer.subscribe([topic], listener=totals)
-        while True:
-            records = consumer.poll(until_idle_ms or 60_000)
+        while not (until_end and consumer.is_at_end()):
+            records = consumer.poll(1_000)
             for record in records:
                 totals.totals[TopicPartition(record.topic, record.partition)] += int(record.value or b"0")
             if records:
                 totals.commit(list(totals.totals))
-            elif until_idle_ms and consumer.assignment():
-                return dict(totals.totals)
+        return dict(totals.totals)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from ottla import DeserializingConsumer, Producer, RecordDeserializationError
 
 
 def run(
-    bootstrap: str, topic: str, group: str, aside: str, process: Callable[[Any], None], *, until_idle_ms: int = 0
+    bootstrap: str, topic: str, group: str, aside: str, process: Callable[[Any], None], *, until_end: bool = False
 ) -> None:
-    """Processes values for ever, or until none has come for `until_idle_ms`."""
+    """Processes values for ever, or up to the end of the topic."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
     with (
         Producer(bootstrap_servers=bootstrap) as producer,
@@ -23,9 +23,9 @@ def run(
         ) as consumer,
     ):
         consumer.subscribe([topic])
-        while True:
+        while not (until_end and consumer.is_at_end()):
             try:
-                records = consumer.poll(until_idle_ms or 60_000)
+                records = consumer.poll(1_000)
             except RecordDeserializationError as error:
                 place = {"from": f"{error.topic_partition}", "offset": f"{error.offset}", "why": f"{error.__cause__}"}
                 producer.send_and_wait(aside, error.record.value, key=error.record.key, headers=place)
@@ -35,8 +35,6 @@ def run(
                 process(record.value)
             if records:
                 consumer.commit()
-            elif until_idle_ms and consumer.assignment():
-                return
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def run(
     to: str,
     *,
     full_snapshot_every: int = 100,
-    until_idle_ms: int = 0,
+    until_end: bool = False,
     max_poll_records: int = 500,
 ) -> int:
     """Adds up the numbers in `source` and writes each sum to `to`; gives the last one."""
@@ -38,10 +38,8 @@ def run(
         consumer.seek(place, store.restored.state_offsets.get(place, 0))
         written = store.offsets.get(place, 0)
         since_full = 0
-        while True:
-            records = list(consumer.poll(until_idle_ms or 60_000))
-            if not records and until_idle_ms:
-                return total
+        while not (until_end and consumer.is_at_end()):
+            records = list(consumer.poll(1_000))
             sums = []
             for record in records:
                 total += int(record.value or b"0")
@@ -56,6 +54,7 @@ def run(
             if since_full >= full_snapshot_every:
                 store.save_full(b"%d" % total)
                 since_full = 0
+        return total
 
 
 if __name__ == "__main__":

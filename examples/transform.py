@@ -16,16 +16,16 @@ def bill(record: ConsumerRecord) -> bytes | None:
 
 
 def run(
-    bootstrap: str, source: str, to: str, group: str, guarantee: str, *, until_idle_ms: int = 0, batch: int = 500
+    bootstrap: str, source: str, to: str, group: str, guarantee: str, *, until_end: bool = False, batch: int = 500
 ) -> Transformed:
-    """Transforms for ever, or until nothing has come for `until_idle_ms`."""
+    """Transforms for ever, or up to the end of the topic."""
     return ottla.transform(
         bill,
         source,
         to,
         group_id=group,
         guarantee=guarantee,
-        until_idle_ms=until_idle_ms or None,
+        until_end=until_end,
         settings={"bootstrap.servers": bootstrap, "max.poll.records": batch},
     )
 

@@ -322,7 +322,7 @@ def test_a_group_transforms_one_topic_into_another(broker: Any, admin: Admin, to
             producer.send(f"{topic}-in", f"{number}")
     options = {"group_id": topic, "guarantee": guarantee, "bootstrap_servers": broker.bootstrap, "max_poll_records": 30}
     for _ in range(2):  # the second finds everything done
-        transform(lambda record: record.value, f"{topic}-in", f"{topic}-out", until_idle_ms=1_000, **options)
+        transform(lambda record: record.value, f"{topic}-in", f"{topic}-out", until_end=True, **options)
     eventually(lambda: committed(broker.bootstrap, f"{topic}-out") == [f"{number}" for number in range(100)])
 
 

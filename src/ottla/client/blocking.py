@@ -356,6 +356,9 @@ class Consumer(GroupConsumer, _Blocking):
     def lag(self, partition: PartitionLike) -> int | None:
         return self._call(self._async.lag(partition))
 
+    def is_at_end(self) -> bool:
+        return self._call(self._async.is_at_end())
+
     def beginning_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
         return self._call(self._async.beginning_offsets(partitions))
 

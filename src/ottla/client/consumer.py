@@ -198,10 +198,24 @@ class AsyncConsumer(AsyncGroupConsumer):
 
     async def lag(self, partition: PartitionLike) -> int | None:
         """How many offsets lie between the position and the end, as of the last fetch; None before the first."""
-        state = self._state(partition)
-        committed_only = self.config.isolation_level == "read_committed"
-        end = state.last_stable_offset if committed_only else state.high_watermark
-        return None if end < 0 or state.position is None else max(0, end - state.position)
+        self._state(partition)
+        return self._lags().get(as_partition(partition))
+
+    async def is_at_end(self) -> bool:
+        """Whether all that is assigned has been read to its end, as of the last fetch; False while nothing is.
+
+        >>> while not await consumer.is_at_end():
+        ...     for record in await consumer.poll(1_000):
+        ...         process(record)
+        """
+        lags = self._lags()
+        return bool(lags) and not any(lags.get(partition) != 0 for partition in self._positions.states)
+
+    def _lags(self) -> dict[TopicPartition, int]:
+        """Of those partitions whose position and end are known."""
+        states, committed_only = self._positions.states, self.config.isolation_level == "read_committed"
+        ends = {p: s.last_stable_offset if committed_only else s.high_watermark for p, s in states.items()}
+        return {p: max(0, ends[p] - at) for p, at in self._consumed().items() if ends[p] >= 0}
 
     async def beginning_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
         """The first offset still there, of each partition."""

@@ -29,6 +29,9 @@ RECORD_BYTES_EXPECTED = 1024
 RANGE_BYTES_MIN = 65_536
 """What is asked for where only a range of offsets is wanted: so much for each, and so much in any case."""
 
+HASTE_MS = 20
+"""How long a fetch may wait while other partitions are about to be asked for."""
+
 MAX_VERSION_WITHOUT_TOPIC_ID = 12
 
 _SESSION_ERRORS = frozenset(
@@ -241,6 +244,15 @@ class Fetcher:
                 poll.requests.append(self._request(node_id, wanted))
         return poll
 
+    def _max_wait_ms(self) -> int:
+        """How long a leader may wait for records. Short while a partition still looks for its place to begin.
+
+        There is one fetch at a time to a leader: who gets its place meanwhile has to wait until it is answered.
+        """
+        most = self._config.fetch_max_wait_ms
+        states = self._positions.states.values()
+        return min(most, HASTE_MS) if any(s.reset_to is not None and not s.is_paused for s in states) else most
+
     def _max_bytes(self, state: PartitionState) -> int:
         """How much to ask for. The last records of a range need not bring megabytes of others with them."""
         most = self._config.max_partition_fetch_bytes
@@ -324,7 +336,7 @@ class Fetcher:
             )
             entry.partitions.append(partition.partition)
         return FetchRequest(
-            max_wait_ms=self._config.fetch_max_wait_ms,
+            max_wait_ms=self._max_wait_ms(),
             min_bytes=self._config.fetch_min_bytes,
             max_bytes=self._config.fetch_max_bytes,
             isolation_level=ISOLATION_CODES[self._config.isolation_level],

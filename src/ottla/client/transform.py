@@ -1,6 +1,5 @@
 """Consume, transform, produce in one call, at most once, at least once or exactly once."""
 
-import asyncio
 import inspect
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -79,15 +78,15 @@ def transform(
     settings: Mapping[str, Any] | None = None,
     transactional_id: str | None = None,
     stop: Any = None,
-    until_idle_ms: int | None = None,
+    until_end: bool = False,
     **keywords: Any,
 ) -> Transformed:
     """Reads `source`, calls `function` with every record, writes what it gives to `to`.
 
     `function` gives a value, an Output, several of them, or None for nothing. `source` is a topic or several, shared
-    with the group; or partitions, as in [("orders", 0)]. Runs until `stop.is_set()` (a threading.Event) or until
-    nothing came for `until_idle_ms`; for ever without either. `settings` and keywords go to the producer, the
-    consumer, or both, by their names.
+    with the group; or partitions, as in [("orders", 0)]. Runs until `stop.is_set()` (a threading.Event) or, with
+    `until_end`, when all of its share has been read to the end; for ever without either. `settings` and keywords go
+    to the producer, the consumer, or both, by their names.
 
     exactly-once: every input record's output is committed with its offset, in one transaction a poll. If `function`
     raises, the transaction is aborted and the error raised. Across restarts give the same `transactional_id` to the
@@ -108,7 +107,7 @@ def transform(
         return batch
 
     work = _Work(source, to, group_id, guarantee, settings, keywords, transactional_id)
-    coroutine = work.run(apply_there, stop, until_idle_ms)
+    coroutine = work.run(apply_there, stop, until_end)
     return _io.call(coroutine, callers)
 
 
@@ -122,7 +121,7 @@ async def async_transform(
     settings: Mapping[str, Any] | None = None,
     transactional_id: str | None = None,
     stop: Any = None,
-    until_idle_ms: int | None = None,
+    until_end: bool = False,
     **keywords: Any,
 ) -> Transformed:
     """As transform(); `function` may be a coroutine function, and `stop` an asyncio.Event."""
@@ -141,7 +140,7 @@ async def async_transform(
         return batch
 
     work = _Work(source, to, group_id, guarantee, settings, keywords, transactional_id)
-    return await work.run(apply, stop, until_idle_ms)
+    return await work.run(apply, stop, until_end)
 
 
 class _Work:
@@ -191,7 +190,7 @@ class _Work:
         self.producer = AsyncProducer(producer)
 
     async def run(
-        self, apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]], stop: Any, until_idle_ms: int | None
+        self, apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]], stop: Any, until_end: bool
     ) -> Transformed:
         steps = {
             AT_MOST_ONCE: self._at_most_once,
@@ -207,26 +206,16 @@ class _Work:
                 await self.consumer.subscribe(self.topics)
             else:
                 await self.consumer.assign(self.partitions)
-            loop = asyncio.get_running_loop()
-            idle_since = loop.time()
             while stop is None or not stop.is_set():
                 records = list(await self.consumer.poll(POLL_MS))
                 if records:
                     await step(records, apply)
-                    idle_since = loop.time()
-                elif until_idle_ms is None or not self._has_joined():
-                    idle_since = loop.time()
-                elif (loop.time() - idle_since) * 1000 >= until_idle_ms:
+                if until_end and await self.consumer.is_at_end():
                     break
         finally:
             await self.producer.close()
             await self.consumer.close()
         return self.done
-
-    def _has_joined(self) -> bool:
-        """Who has not got its partitions yet is not idle."""
-        group = self.consumer._group
-        return bool(self.partitions) or (group is not None and group.membership.has_generation)
 
     async def _at_most_once(
         self, records: list[ConsumerRecord], apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]]

@@ -12,7 +12,6 @@ from ottla import Admin, Broker, Consumer, Producer
 from ottla.testing.crashing import load_example
 
 ROOT = Path(__file__).parents[3]
-IDLE_MS = 700
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +62,8 @@ def test_the_example_sums_what_each_customer_ordered(broker: Any, topic: str) ->
         producer.send_arrow(orders, source).result(30)
     run = load_example(ROOT / "examples" / "arrow.py").run
     arguments = (broker.bootstrap, source, target, f"{topic}-group")
-    assert run(*arguments, until_idle_ms=IDLE_MS) == 300
-    assert run(*arguments, until_idle_ms=IDLE_MS) == 0, "what was committed does not come again"
+    assert run(*arguments, until_end=True) == 300
+    assert run(*arguments, until_end=True) == 0, "what was committed does not come again"
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         rows = admin.count_records([target])[target]
     sums = {key: sum(map(int, values)) for key, values in read(broker.bootstrap, target, rows).items()}

@@ -46,11 +46,11 @@ def eventually(holds: Callable[[], bool], patience_s: float = 10) -> None:
 def test_a_topic_is_made_described_grown_and_deleted(admin: Admin, topic: str) -> None:
     made = admin.create_topic(topic, partitions=2, configs={"retention.ms": "60000"})
     assert (made.partitions, made.replication_factor, len(made.topic_id)) == (2, 1, 16)
+    eventually(lambda: topic in [known.name for known in admin.list_topics()])  # the controller of Kafka knows it first
     (described,) = admin.describe_topics([topic])
     assert described.topic_id == made.topic_id
     assert [p.partition for p in described.partitions] == [0, 1]
     assert all(p.leader >= 0 and p.leader in p.in_sync_replicas for p in described.partitions)
-    assert topic in [known.name for known in admin.list_topics()]
     admin.create_partitions({topic: 5})
     eventually(lambda: len(admin.describe_topics([topic])[0].partitions) == 5)
     admin.delete_topics([topic])
@@ -243,6 +243,9 @@ def test_positions_are_found_moved_and_told(admin: Admin, broker: Any, topic: st
         consumer.seek(first, 8)
         assert [record.value for record in consumer.poll(5_000)] == [b"8", b"9"]
         assert consumer.position(first) == 10 and consumer.lag(first) == 0
+        assert consumer.is_at_end()
+        consumer.seek(first, 7)
+        assert not consumer.is_at_end() and consumer.lag(first) == 3
         assert consumer.beginning_offsets([first, second]) == {first: 0, second: 0}
         assert consumer.end_offsets([first, second]) == {first: 10, second: 0}
         found = consumer.offsets_for_times({first: 1_005, second: 0})

@@ -16,7 +16,6 @@ from ottla.clock import monotonic
 from ottla.testing.crashing import PROCESS, Step, crash_example, load_example
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-IDLE_MS = 500
 COUNT = 100
 
 
@@ -92,7 +91,7 @@ def test_at_least_once_repeats_after_a_crash_and_misses_nothing(
     before = counted(marks)
     assert before and max(before.values()) == 1
     admin.remove_members(filled)  # whoever was killed would be waited for until its session is over
-    example("at_least_once").run(broker.bootstrap, filled, filled, Marking(marks), until_idle_ms=IDLE_MS)
+    example("at_least_once").run(broker.bootstrap, filled, filled, Marking(marks), until_end=True)
     after = counted(marks)
     assert set(after) == set(range(COUNT))
     assert sum(after.values()) - COUNT == (len(before) if repeats else 0)
@@ -114,7 +113,7 @@ def test_at_most_once_misses_after_a_crash_and_repeats_nothing(
     processed = sum(counted(marks).values())
     assert (committed == 0) is (step.when == "before" and step.call == COMMIT)
     admin.remove_members(filled)
-    example("at_most_once").run(broker.bootstrap, filled, filled, Marking(marks), until_idle_ms=IDLE_MS)
+    example("at_most_once").run(broker.bootstrap, filled, filled, Marking(marks), until_end=True)
     after = counted(marks)
     assert set(after.values()) <= {1}
     assert len(after) == COUNT - (committed - processed)
@@ -135,12 +134,12 @@ def test_every_way_to_commit_loses_nothing_when_it_is_killed(
         filled,
         function=way,
         marks=marks,
-        **({"until_idle_ms": IDLE_MS} if way == "after_a_batch" else {}),
+        **({"until_end": True} if way == "after_a_batch" else {}),
     )
     assert sum(counted(marks).values()) == 50
     admin.remove_members(filled)
     run = getattr(example("commits"), way)
-    assert not run(broker.bootstrap, filled, filled, Marking(marks), until_idle_ms=IDLE_MS)
+    assert not run(broker.bootstrap, filled, filled, Marking(marks), until_end=True)
     assert set(counted(marks)) == set(range(COUNT))
     assert {p.partition: c.offset for p, c in admin.list_group_offsets(filled).items()} == {0: 50, 1: 50}
 
@@ -151,9 +150,9 @@ def test_every_way_to_commit_loses_nothing_when_it_is_killed(
 def test_a_total_follows_its_partition(broker: Any, filled: str) -> None:
     """MISSION A9: state that belongs to a partition is handed on by the listener."""
     module, group = example("rebalance_listener"), f"g-{filled}"
-    first = module.run(broker.bootstrap, filled, group, until_idle_ms=IDLE_MS)
+    first = module.run(broker.bootstrap, filled, group, until_end=True)
     write(broker, filled, range(COUNT, COUNT + 10))
-    second = module.run(broker.bootstrap, filled, group, until_idle_ms=IDLE_MS)
+    second = module.run(broker.bootstrap, filled, group, until_end=True)
     assert sum(first.values()) == sum(range(COUNT)) and sum(second.values()) == sum(range(COUNT + 10))
 
 
@@ -276,7 +275,7 @@ def test_offsets_in_a_file_miss_nothing_when_killed(
     crash_example(EXAMPLES / "offsets_in_file.py", step, *arguments, marks=marks)
     before = counted(marks)
     admin.remove_members(filled)
-    example("offsets_in_file").run(*arguments, Marking(marks), until_idle_ms=IDLE_MS)
+    example("offsets_in_file").run(*arguments, Marking(marks), until_end=True)
     after = counted(marks)
     assert set(after) == set(range(COUNT)) and sum(after.values()) - COUNT == (len(before) if repeats else 0)
     assert {p.partition: c.offset for p, c in admin.list_group_offsets(filled).items()} == {0: 50, 1: 50}, "lag shows"
@@ -326,7 +325,7 @@ def test_a_broadcast_member_is_killed_and_neither_loses_nor_repeats(
         if number == 2:
             write(broker, filled, range(COUNT, total))  # while it is away
     assert 0 < len(cached(databases["victim"])) < total
-    module.run(*arguments, until_idle_ms=IDLE_MS)
+    module.run(*arguments, until_end=True)
     ahead.join(30)
     assert not ahead.is_alive()
     assert cached(databases["victim"]) == cached(databases["ahead"]) == list(range(total)), "each once"
@@ -336,7 +335,7 @@ def test_a_broadcast_member_is_killed_and_neither_loses_nor_repeats(
         for name in databases
     }
     assert lags == {"ahead": 0, "victim": 0, "behind": total - 10}, "each member's progress is seen on its own"
-    module.run(*behind, until_idle_ms=IDLE_MS)
+    module.run(*behind, until_end=True)
     assert cached(databases["behind"]) == list(range(total))
 
 
@@ -348,7 +347,7 @@ def test_what_cannot_be_read_is_put_aside(broker: Any, admin: Admin, topic: str)
             producer.send(topic, "?" if number in (0, 4, 5) else json.dumps(number), key=f"{number}")
     seen: list[int] = []
     run = example("skip_bad_records").run
-    run(broker.bootstrap, topic, topic, f"{topic}-aside", seen.append, until_idle_ms=3 * IDLE_MS)
+    run(broker.bootstrap, topic, topic, f"{topic}-aside", seen.append, until_end=True)
     assert seen == [1, 2, 3, 6, 7, 8]
     with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(f"{topic}-aside", 0)])

@@ -118,6 +118,18 @@ def test_a_fetch_waits_for_a_partition_that_is_well_stocked() -> None:
     assert sorted(p.partition for p in world.asked[-1].topics[0].partitions) == [0, 1]
 
 
+def test_a_fetch_does_not_wait_long_while_a_partition_looks_for_its_place() -> None:
+    """There is one fetch at a time to a leader: whoever is not in it waits as long as it does."""
+    world = ConsumerWorld(partitions=2, fetch_max_wait_ms=500)
+    world.positions.states[T0].move_to(0)
+    world.exchange(1)
+    (ahead,) = world.asked
+    assert [p.partition for p in ahead.topics[0].partitions] == [0] and ahead.max_wait_ms == 20
+    world.exchange(2)
+    both = world.asked[-1]
+    assert sorted(p.partition for p in both.topics[0].partitions) == [0, 1] and both.max_wait_ms == 500
+
+
 def test_partitions_take_turns_at_the_head_of_the_request() -> None:
     world = ConsumerWorld(partitions=3)
     world.exchange(7)

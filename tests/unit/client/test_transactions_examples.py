@@ -15,7 +15,6 @@ from ottla.types import TopicPartition
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 COUNT = 250
-IDLE_MS = 600
 
 
 def example(name: str) -> Any:
@@ -87,7 +86,7 @@ def test_exactly_once(broker: Any, source: str, admin: Admin) -> None:
         crash_example(path, step, *arguments, max_poll_records=20)
         if f"{source}-group" in [group.group_id for group in admin.list_groups()]:
             admin.remove_members(f"{source}-group")
-    module.run(*arguments, until_idle_ms=IDLE_MS)
+    module.run(*arguments, until_end=True)
     assert committed(broker.bootstrap, f"{source}-out") == [f"{number}" for number in range(COUNT)]
 
 
@@ -109,7 +108,7 @@ def test_transform(broker: Any, source: str, admin: Admin, guarantee: str, when:
     crash_example(EXAMPLES / "transform.py", step, *arguments, batch=20)
     admin.remove_members(f"{source}-group")
     fence(admin, f"{source}-group")
-    example("transform").run(*arguments, until_idle_ms=IDLE_MS)
+    example("transform").run(*arguments, until_end=True)
     found = [int(value) for value in committed(broker.bootstrap, f"{source}-out")]
     missing, repeated = set(range(COUNT)) - set(found), len(found) - len(set(found))
     if guarantee == "exactly-once":
@@ -140,7 +139,7 @@ def test_offsets_in_database(broker: Any, source: str, admin: Admin, tmp_path: P
     arguments = (broker.bootstrap, f"{source}-in", str(tmp_path / "bills.db"))
     for step in steps_for(broker, DATABASE, slice(2, 4)):
         crash_example(EXAMPLES / "offsets_in_database.py", step, *arguments, group=source, max_poll_records=20)
-    example("offsets_in_database").run(*arguments, group=source, until_idle_ms=IDLE_MS)
+    example("offsets_in_database").run(*arguments, group=source, until_end=True)
     with sqlite3.connect(tmp_path / "bills.db") as connection:
         found = connection.execute("select text from bills order by id").fetchall()
     assert [int(text) for (text,) in found] == list(range(COUNT))
@@ -167,10 +166,10 @@ def test_snapshots(broker: Any, source: str, admin: Admin) -> None:
     arguments = (broker.bootstrap, f"{source}-in", f"{source}-out")
     for step in steps_for(broker, RESTORE, slice(4, 8, 2)):
         crash_example(path, step, *arguments, full_snapshot_every=20, max_poll_records=20)
-    assert module.run(*arguments, until_idle_ms=IDLE_MS) == sum(range(COUNT))
+    assert module.run(*arguments, until_end=True) == sum(range(COUNT))
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send(f"{source}-in", "1000")
-    assert module.run(*arguments, until_idle_ms=IDLE_MS) == sum(range(COUNT)) + 1000
+    assert module.run(*arguments, until_end=True) == sum(range(COUNT)) + 1000
     sums = [sum(range(number + 1)) for number in range(COUNT)]
     assert [int(value) for value in committed(broker.bootstrap, f"{source}-out")] == [*sums, sums[-1] + 1000]
     (lag,) = admin.list_group_offsets(f"{source}-out").values()

@@ -34,7 +34,7 @@ class Topics:
                 producer.send(self.source, f"{number}", key=f"{number}", partition=number % PARTITIONS)
 
     def run(self, function: Callable[[ConsumerRecord], Any], guarantee: str, **options: Any) -> Any:
-        options.setdefault("until_idle_ms", 600)
+        options.setdefault("until_end", True)
         options.setdefault("max_poll_records", 7)
         settings = {"bootstrap.servers": self.bootstrap}
         return transform(
@@ -122,14 +122,14 @@ def test_members_share_the_work_and_write_everything_once(topics: Topics) -> Non
             second.start()
         return record.value
 
-    topics.run(function, "exactly-once", max_poll_records=2, until_idle_ms=3_000)
+    topics.run(function, "exactly-once", max_poll_records=2)
     second.join(60)
     assert topics.output() == list(range(COUNT))
 
 
 def test_assigned_partitions_need_a_transactional_id_and_then_work(topics: Topics) -> None:
     places = [TopicPartition(topics.source, index) for index in range(PARTITIONS)]
-    options = {"group_id": topics.group, "settings": {"bootstrap.servers": topics.bootstrap}, "until_idle_ms": 500}
+    options = {"group_id": topics.group, "settings": {"bootstrap.servers": topics.bootstrap}, "until_end": True}
     with pytest.raises(OttlaError, match="transactional id"):
         transform(lambda record: record.value, places, topics.to, **options)
     for _ in range(2):
@@ -195,7 +195,7 @@ def test_it_stops_when_told(topics: Topics) -> None:
         stop.set()
         return record.value
 
-    done = topics.run(function, "exactly-once", stop=stop, until_idle_ms=None)
+    done = topics.run(function, "exactly-once", stop=stop, until_end=False)
     assert 0 < done.consumed <= 7
 
 
@@ -204,7 +204,7 @@ def test_the_async_face_awaits_the_function(topics: Topics) -> None:
         await asyncio.sleep(0)
         return record.value
 
-    options = {"group_id": topics.group, "bootstrap_servers": topics.bootstrap, "until_idle_ms": 600}
+    options = {"group_id": topics.group, "bootstrap_servers": topics.bootstrap, "until_end": True}
     done = asyncio.run(async_transform(function, topics.source, topics.to, **options))
     assert done.consumed == COUNT
     assert topics.output() == list(range(COUNT))
