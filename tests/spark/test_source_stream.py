@@ -106,6 +106,26 @@ def lag_of(bootstrap: str, group: str) -> dict[TopicPartition, int]:
     return {partition: ends[partition].offset - at.offset for partition, at in committed.items()}  # type: ignore[union-attr]
 
 
+def test_streams_that_begin_add_nothing_to_the_environment_that_they_share(
+    spark: "SparkSession", ottla: Target, tmp_path: Path
+) -> None:
+    """Two that added a name at the same moment would break the map, and with it every task of the format."""
+    from ottla.spark.spark_session import WORKER_ENVIRONMENT, name_environment
+
+    source = spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource("ottla")
+    variables = source.dataSourceCls().envVars()
+    for name in WORKER_ENVIRONMENT:
+        variables.remove(name)
+    before = set(variables.keySet())
+    name_environment(spark)
+    topic = make_topic(ottla.bootstrap)
+    produce(ottla.bootstrap, topic, range(3))
+    pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=topic)
+    pipeline.run()
+    assert pipeline.values == [0, 1, 2]
+    assert set(variables.keySet()) == before | set(WORKER_ENVIRONMENT), "what Spark adds is what we had named"
+
+
 def test_what_is_available_now_comes_in_batches_of_the_limit_and_shows_as_a_group(
     spark: "SparkSession", target: Target, tmp_path: Path
 ) -> None:

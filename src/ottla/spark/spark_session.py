@@ -21,6 +21,9 @@ LOCAL_CONF = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+# What Spark adds to the environment of a format when a stream of it begins.
+WORKER_ENVIRONMENT = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
+
 
 def session(
     app_name: str = "ottla", *, master: str | None = None, conf: Mapping[str, str] | None = None
@@ -55,6 +58,7 @@ def session(
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     make_active(spark)
+    name_environment(spark)
     return spark
 
 
@@ -71,6 +75,28 @@ def make_active(spark: "SparkSession") -> None:
         SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
+def name_environment(spark: "SparkSession") -> None:
+    """Gives our formats the variables that a stream would add, so that it only has to overwrite them.
+
+    The map belongs to all streams of a format, and Spark does not guard it: two streams that begin at the same moment
+    may both add a name, which leaves the map with a wrong size, and no task with it can be serialized ever after. With
+    Spark Connect the map is the server's, and out of reach.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.sql import SparkSession
+
+    if not isinstance(spark, SparkSession):
+        return
+    for name in ("ottla", "ottla-database"):
+        try:
+            source = spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(name)
+            variables = source.dataSourceCls().envVars()
+        except Py4JError:  # not on the path of the workers: register() will do, or the first use says what is wrong
+            continue
+        for variable in WORKER_ENVIRONMENT:
+            variables.putIfAbsent(variable, "")
+
+
 def register(spark: "SparkSession") -> None:
     """Makes the formats known where Spark does not find them by itself.
 
@@ -82,6 +108,7 @@ def register(spark: "SparkSession") -> None:
 
     spark.dataSource.register(OttlaDataSource)
     spark.dataSource.register(DatabaseDataSource)
+    name_environment(spark)
 
 
 def prepare_environment() -> None:
