@@ -55,6 +55,28 @@ def broker() -> "Iterator[EmbeddedBroker]":
         yield running
 
 
+@pytest.fixture(scope="session")
+def postgres_of_the_worker() -> "Iterator[Path]":
+    from ottla.testing.postgres import NoPostgres, postgres_server
+
+    try:
+        with postgres_server() as socket:
+            yield socket
+    except NoPostgres as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def postgres(postgres_of_the_worker: Path) -> Path:
+    """The socket of a PostgreSQL with nothing in it."""
+    import psycopg
+
+    with psycopg.connect(f"host={postgres_of_the_worker} user=ottla dbname=postgres") as connection:
+        connection.execute("drop schema public cascade")
+        connection.execute("create schema public")
+    return postgres_of_the_worker
+
+
 @pytest.fixture
 def topic() -> str:
     """A topic name nobody else uses."""

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from pyspark.sql.types import StructType
 from ottla.spark.database_connections import connect
 from ottla.spark.database_options import DatabaseOptions
 from ottla.spark.database_sink import DatabaseDataSource, StreamDatabaseWriter
-from ottla.testing.postgres import NoPostgres, postgres_server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,15 +69,6 @@ class FailingWriter(StreamDatabaseWriter):
         super().commit(messages, batchId)
         if batchId == 1:
             self.fails.at("after the commit")
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Path]:
-    try:
-        with postgres_server() as socket:
-            yield socket
-    except NoPostgres as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

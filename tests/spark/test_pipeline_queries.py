@@ -3,7 +3,6 @@
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from textwrap import dedent
@@ -23,7 +22,6 @@ from ottla.pipeline.progress import Batch
 from ottla.pipeline.queries import Queries
 from ottla.spark.database_connections import connect
 from ottla.spark.database_options import DatabaseOptions
-from ottla.testing.postgres import NoPostgres, postgres_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -215,15 +213,6 @@ def forget_commit(checkpoint: Path, batch: int) -> None:
     """As if the driver had died when the sink had the batch and Spark had not noted it."""
     for name in (f"{batch}", f".{batch}.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Path]:
-    try:
-        with postgres_server() as socket:
-            yield socket
-    except NoPostgres as error:
-        pytest.skip(str(error))
 
 
 def test_a_pipeline_keeps_a_table_of_postgresql_up_to_date(spark: "SparkSession", shop: Shop, postgres: Path) -> None:

@@ -23,6 +23,7 @@ from ottla.spark.sink_errors import LostPart, SinkError
 from ottla.spark.sink_options import SinkOptions
 from ottla.spark.sink_rows import used_columns
 from ottla.spark.sink_tasks import Place, Rows, write_at_least_once, write_exactly_once, write_part
+from ottla.spark.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +36,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: "StructType", overwrite: bool) -> None:
         if overwrite:
             raise SinkError("a topic cannot be overwritten", "Write with mode('append').")
+        settle()
         self._run = uuid.uuid4().hex
         self._is_named = options.sink_name is not None
         self._sink = options.sink_name or f"ottla-batch-{self._run}"
@@ -46,6 +48,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> SinkMessage:
         from pyspark import TaskContext
 
+        settle()
         context = TaskContext.get()
         if context is None:
             raise SinkError("write() was called outside a Spark task")
@@ -62,6 +65,7 @@ class BatchWriter(DataSourceArrowWriter):
         return SinkMessage(place, write_part(self._options, place, rows, None))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        settle()
         told = self._told(messages)
         if not any(message.written.part or message.written.is_settled for message in told):
             return

@@ -11,20 +11,9 @@ import pytest
 from ottla import Admin, Consumer, Producer
 from ottla.client.database_store import DatabaseOffsetStore, OffsetsMovedError
 from ottla.errors import OttlaError
-from ottla.testing.postgres import NoPostgres, postgres_server
 from ottla.types import TopicPartition
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """A PostgreSQL of our own on a Unix socket; gives the connection string."""
-    try:
-        with postgres_server() as socket:
-            yield f"host={socket} user=ottla dbname=postgres"
-    except NoPostgres as error:
-        pytest.skip(str(error))
 
 
 class Database:
@@ -45,13 +34,11 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     if request.param == "sqlite":
         made = Database(lambda: sqlite3.connect(tmp_path / "results.db", timeout=0.2), "?")
     else:
-        import_address = request.getfixturevalue("postgres")
+        socket = request.getfixturevalue("postgres")
         import psycopg
 
-        made = Database(lambda: psycopg.connect(import_address), "%s")
+        made = Database(lambda: psycopg.connect(f"host={socket} user=ottla dbname=postgres"), "%s")
     with contextlib.closing(made.connect()) as connection, contextlib.closing(connection.cursor()) as cursor:
-        cursor.execute("drop table if exists results")
-        cursor.execute("drop table if exists ottla_offsets")
         cursor.execute("create table results (value integer)")
         connection.commit()
     return made

@@ -1,7 +1,6 @@
 """The database sink without Spark: staging, the one transaction, and everything that may come twice."""
 
 import contextlib
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -34,19 +33,9 @@ from ottla.spark import database_ledger as ledger
 from ottla.spark.database_connections import Database, connect, quoted
 from ottla.spark.database_options import DatabaseOptions
 from ottla.spark.database_rows import rows_of
-from ottla.testing.postgres import NoPostgres, postgres_server
 
 ORDERS = StructType([StructField("id", LongType()), StructField("item", StringType())])
 SINK = "3f5a"
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Path]:
-    try:
-        with postgres_server() as socket:
-            yield socket
-    except NoPostgres as error:
-        pytest.skip(str(error))
 
 
 class Shop:
@@ -88,9 +77,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
     if request.param == "sqlite":
         return Shop(f"sqlite:///{tmp_path}/shop.db")
     socket = request.getfixturevalue("postgres")
-    made = Shop(f"postgresql://ottla@/postgres?host={socket}")
-    made.execute("drop schema public cascade", "create schema public")
-    return made
+    return Shop(f"postgresql://ottla@/postgres?host={socket}")
 
 
 def test_a_batch_comes_into_the_table_whole_and_leaves_nothing_behind(shop: Shop) -> None:
