@@ -5,6 +5,7 @@ One Apache Kafka (`kafka`) serves the whole test run, however many workers it ha
 
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count(1)
 SPARK = Path(__file__).parent / "spark"
+
+
+def pytest_configure() -> None:
+    """Ctrl-C is tested on child processes. What a shell starts in the background ignores it, and so would they."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers() -> int:

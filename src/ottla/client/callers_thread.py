@@ -10,6 +10,9 @@ from ottla.errors import OttlaError
 
 T = TypeVar("T")
 
+SIGNAL_CHECK_S = 0.5
+"""A signal that comes just before a thread begins to wait is not seen until it wakes: so it wakes now and then."""
+
 
 class Call(Generic[T]):
     """A coroutine that runs on a loop for a thread that waits for it.
@@ -35,7 +38,7 @@ class Call(Generic[T]):
         """Runs the coroutine: its result or exception. Ctrl-C, or a job that raises, breaks it off."""
         self._loop.call_soon_threadsafe(self._start)
         try:
-            while (job := self._work.get()) is not None:
+            while (job := self._next_job()) is not None:
                 job()
         except BaseException:
             self._is_broken_off = True
@@ -50,6 +53,13 @@ class Call(Generic[T]):
             raise CancelledError from None  # it was not this thread that was cancelled
         finally:
             del task
+
+    def _next_job(self) -> Callable[[], None] | None:
+        while True:
+            try:
+                return self._work.get(timeout=SIGNAL_CHECK_S)
+            except queue.Empty:
+                pass
 
     def _start(self) -> None:
         if self._is_broken_off:

@@ -37,6 +37,10 @@ class FetchSession:
         self._epoch = FULL_EPOCH
         self._known: dict[TopicPartition, FetchFrom] = {}
 
+    def knows(self, partition: TopicPartition) -> bool:
+        """Whether the broker has this partition in the session, and so tells only what is new of it."""
+        return partition in self._known
+
     def request(self, wanted: Mapping[TopicPartition, FetchFrom]) -> SessionRequest:
         """The next request, given everything that should be fetched now."""
         if self._epoch == FULL_EPOCH:

@@ -292,6 +292,11 @@ class Fetcher:
     def _request(self, node_id: int, wanted: dict[TopicPartition, FetchFrom]) -> Request:
         self._in_flight.add(node_id)
         session = self._sessions.setdefault(node_id, FetchSession())
+        if any(
+            session.knows(partition) and self._positions.states[partition].high_watermark < 0 for partition in wanted
+        ):
+            # The answer that told where it ends was not for us any more; in a session it is not told again.
+            session.reset()
         turns = {partition: self._positions.states[partition].turn for partition in wanted}
         has_ids = all(source.topic_id != ZERO_UUID for source in wanted.values())
         # The first partitions of a request are served first, so everyone gets to be first in turn.

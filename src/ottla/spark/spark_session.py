@@ -82,7 +82,7 @@ def name_environment(spark: "SparkSession") -> None:
     may both add a name, which leaves the map with a wrong size, and no task with it can be serialized ever after. With
     Spark Connect the map is the server's, and out of reach.
     """
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
     if not isinstance(spark, SparkSession):

@@ -162,6 +162,22 @@ def test_a_lost_session_starts_again_in_full_at_once() -> None:
     assert len(message.topics[0].partitions) == 2
 
 
+def test_where_a_partition_ends_is_asked_for_until_it_is_known() -> None:
+    """In a session a broker tells it once; that answer may come for a position that the user has left meanwhile."""
+    world = ConsumerWorld()
+    world.session_id = 7
+    world.exchange()
+    world.poll()
+    world.positions.state(T0).move_to(0)  # a listener seeks while the first fetch is on its way
+    world.answer_next()
+    assert world.positions.state(T0).high_watermark == -1
+    world.exchange()
+    assert (world.asked[-1].session_epoch, len(world.asked[-1].topics)) == (0, 1)
+    assert world.positions.state(T0).high_watermark == 0
+    world.exchange()
+    assert (world.asked[-1].session_epoch, len(world.asked[-1].topics)) == (1, 0)
+
+
 # The user moves
 
 
