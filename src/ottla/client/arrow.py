@@ -3,7 +3,7 @@
 With a consumer:
 
     batch = consumer.poll_arrow(1000)                   # pyarrow.RecordBatch of SCHEMA; no rows when nothing came
-    for batch in consumer.iter_arrow(timeout_ms=5000):  # until nothing comes for five seconds; None: for ever
+    for batch in consumer.iter_arrow(until_end=True):   # until all of it has been read; without: for ever
         ...
 
 Without one, over the bytes that a fetch brought of one partition:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 BYTES_AT_ONCE = 64 * 1024 * 1024
 """A RecordBatch is not made longer once it holds so many bytes of uncompressed records."""
 
+END_CHECK_MS = 200
+
 
 def arrow_module(name: str) -> Any:
     """A module of `ottla.protocol` that works with pyarrow; OttlaError where that is not installed."""
@@ -45,6 +47,15 @@ def __getattr__(name: str) -> Any:
     if name == "SCHEMA":
         return arrow_module("arrow_batches").SCHEMA
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def iteration_wait_ms(timeout_ms: int | None, until_end: bool) -> int:
+    """How long `iter_arrow` waits in one poll: who looks for the end has to look now and then."""
+    if until_end and timeout_ms is not None:
+        raise OttlaError("until_end and timeout_ms are two ways to end", "Give one of them.")
+    if until_end:
+        return END_CHECK_MS
+    return 60_000 if timeout_ms is None else timeout_ms
 
 
 def take_arrow(

@@ -12,6 +12,7 @@ from ottla.client.admin_features import FeatureAdmin
 from ottla.client.admin_groups import GroupAdmin
 from ottla.client.admin_prepared import PreparedAdmin
 from ottla.client.admin_transactions import TransactionAdmin
+from ottla.client.arrow import iteration_wait_ms
 from ottla.client.arrow_send import ArrowDelivery
 from ottla.client.callers_thread import Call, CallersThread
 from ottla.client.consumer import AsyncConsumer, PartitionLike
@@ -389,14 +390,18 @@ class Consumer(GroupConsumer, _Blocking):
         self,
         *,
         timeout_ms: int | None = None,
+        until_end: bool = False,
         max_records: int | None = None,
         timestamp_unit: str = "ms",
         columns: Sequence[str] | None = None,
     ) -> "Iterator[pa.RecordBatch]":
-        """poll_arrow() again and again: for ever, or until nothing came for `timeout_ms`."""
-        while True:
+        """poll_arrow() again and again: for ever; or `until_end`, until all that is assigned has been read to its end;
+        or until nothing came for `timeout_ms`, which may also mean that the broker was slow.
+        """
+        wait_ms = iteration_wait_ms(timeout_ms, until_end)
+        while not (until_end and self.is_at_end()):
             batch = self.poll_arrow(
-                60_000 if timeout_ms is None else timeout_ms,
+                wait_ms,
                 max_records=max_records,
                 timestamp_unit=timestamp_unit,
                 columns=columns,

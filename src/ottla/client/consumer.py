@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.assignors import Assignor
 from ottla.assignors.choosing import SETTING, choose_assignors
-from ottla.client.arrow import arrow_module, take_arrow
+from ottla.client.arrow import arrow_module, iteration_wait_ms, take_arrow
 from ottla.client.fetcher import Fetcher
 from ottla.client.group_consumer import AsyncGroupConsumer, OffsetLike, PartitionLike, as_partition
 from ottla.client.group_model import CommittedOffset
@@ -280,14 +280,18 @@ class AsyncConsumer(AsyncGroupConsumer):
         self,
         *,
         timeout_ms: int | None = None,
+        until_end: bool = False,
         max_records: int | None = None,
         timestamp_unit: str = "ms",
         columns: Sequence[str] | None = None,
     ) -> "AsyncIterator[pa.RecordBatch]":
-        """poll_arrow() again and again: for ever, or until nothing came for `timeout_ms`."""
-        while True:
+        """poll_arrow() again and again: for ever; or `until_end`, until all that is assigned has been read to its end;
+        or until nothing came for `timeout_ms`, which may also mean that the broker was slow.
+        """
+        wait_ms = iteration_wait_ms(timeout_ms, until_end)
+        while not (until_end and await self.is_at_end()):
             batch = await self.poll_arrow(
-                60_000 if timeout_ms is None else timeout_ms,
+                wait_ms,
                 max_records=max_records,
                 timestamp_unit=timestamp_unit,
                 columns=columns,

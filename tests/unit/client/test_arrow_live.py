@@ -327,14 +327,44 @@ def test_the_async_face_is_the_same(broker: Any, admin: Admin, topic: str) -> No
     assert sorted(asyncio.run(asyncio.wait_for(story(), PATIENCE_S))) == [b"%05d" % i for i in range(5_000)]
 
 
-def test_an_iteration_ends_when_nothing_comes(broker: Any, admin: Admin, topic: str) -> None:
-    admin.create_topic(topic)
+def test_an_iteration_ends_at_the_end_however_slow_the_broker_is(
+    broker: Any, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silence is not the end: polls that bring nothing at first do not end it."""
+    admin.create_topic(topic, partitions=2)
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send_arrow(pa.table({"value": ["a", "b"]}), topic).result(PATIENCE_S)
+    poll_arrow, silent = Consumer.poll_arrow, 3
+
+    def slow(self: Consumer, *arguments: Any, **options: Any) -> pa.RecordBatch:
+        nonlocal silent
+        if silent:
+            silent -= 1
+            return pa.RecordBatch.from_pylist([], SCHEMA)
+        return poll_arrow(self, *arguments, **options)
+
+    monkeypatch.setattr(Consumer, "poll_arrow", slow)
+    with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        batches = list(consumer.iter_arrow(until_end=True))
+    assert sorted(value for batch in batches for value in values(batch)) == [b"a", b"b"]
+
+
+def test_a_topic_without_records_ends_at_once_and_makes_an_empty_table(broker: Any, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+
+    async def story() -> list[pa.RecordBatch]:
+        async with AsyncConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+            await consumer.assign([(topic, 0)])
+            return [batch async for batch in consumer.iter_arrow(until_end=True)]
+
+    assert pa.Table.from_batches(asyncio.run(asyncio.wait_for(story(), PATIENCE_S)), schema=SCHEMA).num_rows == 0
     with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
-        batches = list(consumer.iter_arrow(timeout_ms=1_500))
-    assert [value for batch in batches for value in values(batch)] == [b"a", b"b"]
+        assert pa.Table.from_batches(consumer.iter_arrow(until_end=True), schema=SCHEMA).num_rows == 0
+        assert list(consumer.iter_arrow(timeout_ms=50)) == []
+        with pytest.raises(OttlaError, match="two ways to end"):
+            next(consumer.iter_arrow(timeout_ms=50, until_end=True))
 
 
 def test_the_client_works_without_pyarrow_until_columns_are_wanted() -> None:
