@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ottla import Broker
-from ottla.testing.clients import ClientError, ForeignClient, Found, Message, until
+from ottla.testing.clients import ClientError, ForeignClient, Found, Message
+from ottla.testing.waiting import until
 
 
 def test_a_topic_is_created_seen_and_deleted(broker: Any, client: ForeignClient, topic: str) -> None:

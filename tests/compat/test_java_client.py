@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from ottla.testing.clients import ClientError, Message, until
+from ottla.testing.clients import ClientError, Message
 from ottla.testing.clients.java import JavaClient
+from ottla.testing.waiting import until
 
 pytestmark = pytest.mark.java
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from ottla import Broker
-from ottla.testing.clients import Message, until
+from ottla.testing.clients import Message
 from ottla.testing.clients.java import JavaClient
+from ottla.testing.waiting import until
 
 pytestmark = pytest.mark.java
 

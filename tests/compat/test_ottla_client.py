@@ -1,13 +1,12 @@
 """Ottla's own client against Ottla and against Apache Kafka: the same calls, the same outcomes."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ottla import Admin, Consumer, ErrorCode, KafkaError, Producer
 from ottla.client.model import EARLIEST, LATEST, MAX_TIMESTAMP
-from ottla.clock import monotonic
+from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 
@@ -28,13 +27,6 @@ def read_all(bootstrap: str, topic: str, **settings: Any) -> list[Any]:
                 return records
             records.extend(consumer.poll(1_000))
         raise AssertionError(f"stuck at {consumer.position(partition)} of {end}")
-
-
-def eventually(holds: Callable[[], bool], patience_s: float = 10) -> None:
-    """Kafka's brokers hear of a change a moment after the controller has answered."""
-    deadline = monotonic() + patience_s
-    while not holds():
-        assert monotonic() < deadline, "it never came to hold"
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -1,6 +1,6 @@
 """Ottla's own transactional producer against Ottla and against Apache Kafka: the same calls, the same outcomes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from ottla import Admin, Consumer, ErrorCode, KafkaError, Producer, SnapshotStore, transform
 from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal
 from ottla.client.transaction_requests import GroupMetadata
-from ottla.clock import monotonic
+from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 
@@ -51,13 +51,6 @@ def committed(bootstrap: str, topic: str, partition: int = 0, isolation: str = "
                 return values
             values += [record.value.decode() for record in consumer.poll(500)]
     raise AssertionError(f"stuck before {end}")
-
-
-def eventually(holds: Callable[[], bool], patience_s: float = 20) -> None:
-    """A commit is answered before its markers are everywhere."""
-    deadline = monotonic() + patience_s
-    while not holds():
-        assert monotonic() < deadline, "it never came to hold"
 
 
 def test_commits_show_and_aborts_do_not(broker: Any, both_ways: Producer, topic: str) -> None:

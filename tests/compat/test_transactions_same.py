@@ -269,7 +269,7 @@ def test_a_transaction_that_takes_too_long(told: Any) -> None:
     """E3: aborted by the coordinator, its producer fenced."""
 
     def story(t: RawTransactions, topic: str) -> Any:
-        outcome = [t.start(timeout_ms=200), t.add({topic: [0]}), t.produce(topic)]
+        outcome = [t.start(timeout_ms=3_000), t.add({topic: [0]}), t.produce(topic)]
         outcome += [t.until(lambda: t.describe()[0], "CompleteAbort"), t.describe()]
         outcome += [t.produce(topic, sequence=1), t.produce(topic, sequence=1, version=12)]
         outcome += [t.add({topic: [0]}), t.add({topic: [0]}, 1)]

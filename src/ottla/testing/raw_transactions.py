@@ -23,7 +23,7 @@ from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from ottla.testing.raw import RawConnection, batch
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 RETRIED = ("CONCURRENT_TRANSACTIONS", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE")
 
 

@@ -1,13 +1,13 @@
 """What an administrator asks beside topics and groups: features, settings at large, directories, producers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from ottla import Admin, ErrorCode, KafkaError, OttlaError, Producer, TopicPartition, TransactionFatal
 from ottla.client.model import ConfigResource
-from ottla.clock import monotonic
+from ottla.testing.waiting import eventually
 
 
 @pytest.fixture
@@ -20,12 +20,6 @@ def admin(broker: Any) -> Iterator[Admin]:
 def place(admin: Admin, topic: str) -> TopicPartition:
     admin.create_topic(topic, partitions=1)
     return TopicPartition(topic, 0)
-
-
-def eventually(holds: Callable[[], bool], patience_s: float = 10) -> None:
-    deadline = monotonic() + patience_s
-    while not holds():
-        assert monotonic() < deadline, "it never came to hold"
 
 
 def test_features_are_told_with_the_level_in_use(admin: Admin) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from ottla import Admin, AsyncConsumer, AsyncProducer, Broker, Consumer, ErrorCo
 from ottla.client.model import EARLIEST, LATEST, MAX_TIMESTAMP, ConfigEntry, NewTopic
 from ottla.clock import monotonic
 from ottla.protocol.record_batch import Codec
+from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 
@@ -31,13 +31,6 @@ def read_all(bootstrap: str, topic: str, partitions: int = 1, **settings: Any) -
         while any(consumer.position(partition) < end for partition, end in ends.items()):
             records.extend(consumer.poll(5_000))
         return records
-
-
-def eventually(holds: Callable[[], bool], patience_s: float = 10) -> None:
-    """Kafka's brokers hear of a change a moment after the controller has answered."""
-    deadline = monotonic() + patience_s
-    while not holds():
-        assert monotonic() < deadline, "it never came to hold"
 
 
 # Admin
@@ -220,7 +213,7 @@ def test_a_small_buffer_holds_send_back_but_loses_nothing(admin: Admin, broker: 
 def test_a_missing_topic_is_reported_after_max_block_ms(topic: str) -> None:
     with (
         Broker.embedded(settings={"auto.create.topics.enable": "false"}) as quiet,
-        Producer(bootstrap_servers=quiet.bootstrap, max_block_ms=300) as producer,
+        Producer(bootstrap_servers=quiet.bootstrap, max_block_ms=5_000) as producer,
         pytest.raises(KafkaError) as caught,
     ):
         producer.send(topic, "v")
@@ -390,12 +383,12 @@ def test_a_consumer_goes_on_after_a_restart_where_it_was(topic: str) -> None:
 def test_nobody_there_is_told_with_the_address() -> None:
     refused = r"cannot connect to 127\.0\.0\.1:1: connection refused"
     with (
-        Admin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=300) as admin,
+        Admin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=3_000) as admin,
         pytest.raises(KafkaError, match=refused),
     ):
         admin.list_topics()
     with (
-        Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300) as producer,
+        Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=3_000) as producer,
         pytest.raises(KafkaError, match=refused),
     ):
         producer.send("t", "v")

@@ -12,8 +12,8 @@ import pytest
 
 from ottla import Admin, Broker, Consumer, ConsumerRecord, FileOffsetStore, OttlaError, Producer, TopicPartition
 from ottla.assignors.rack_by_user_data import RackByUserDataAssignor
-from ottla.clock import monotonic
 from ottla.testing.crashing import PROCESS, Step, crash_example, load_example
+from ottla.testing.waiting import eventually
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 COUNT = 100
@@ -41,12 +41,6 @@ def write(broker: Any, topic: str, numbers: range, partitions: int = 2) -> None:
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         for number in numbers:
             producer.send(topic, f"{number}", partition=number % partitions)
-
-
-def eventually(holds: Callable[[], bool], patience_s: float = 30) -> None:
-    deadline = monotonic() + patience_s
-    while not holds():
-        assert monotonic() < deadline, "it never came to hold"
 
 
 def counted(marks: Path) -> Counter[int]:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ottla.client.offset_store import FileOffsetStore
 from ottla.client.stored_offsets import AsyncStoredOffsets, StoredOffsets
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
+from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 SETTINGS = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
@@ -43,12 +44,6 @@ def filled(admin: Admin, broker: Any, topic: str) -> str:
 
 def offsets_of(admin: Admin, group: str) -> dict[int, int]:
     return {p.partition: c.offset for p, c in admin.list_group_offsets(group).items()}
-
-
-def eventually(holds: Callable[[], bool], patience_s: float = 10) -> None:
-    deadline = monotonic() + patience_s
-    while not holds():
-        assert monotonic() < deadline, "it never came to hold"
 
 
 def read(reader: Consumer, count: int) -> None:

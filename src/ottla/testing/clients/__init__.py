@@ -4,8 +4,7 @@ A script says what to do in these words; a client does it its own way, with its 
 Outcomes are plain values and Kafka's published error names, so that clients and brokers can be compared.
 """
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.errors import ErrorCode
@@ -57,16 +56,6 @@ def error_name(code: int, fallback: str) -> str:
         return ErrorCode(code).name if code != -1 else fallback
     except ValueError:
         return fallback
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> bool:
-    """Whether it comes true in time. Apache Kafka answers before every part of it has heard the news."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 class ForeignClient:
