@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,10 +93,14 @@ def orders(spark: "SparkSession", tmp_path: Path) -> "DataFrame":
     source = tmp_path / "in"
     source.mkdir()
     for number in range(FILES):
-        rows = [{"id": number * ROWS + row, "amount": row} for row in range(ROWS)]
-        (source / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
+        add_file(tmp_path, number)
     stream = spark.readStream.schema("id bigint, amount bigint").option("maxFilesPerTrigger", 1)
     return stream.json(str(source)).repartition(2)
+
+
+def add_file(tmp_path: Path, number: int) -> None:
+    rows = [{"id": number * ROWS + row, "amount": row} for row in range(ROWS)]
+    (tmp_path / "in" / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
 
 
 def write(orders: "DataFrame", tmp_path: Path, sink: str, mode: str = "append", **options: str) -> None:
@@ -154,6 +159,31 @@ def test_the_weaker_guarantees_are_what_they_say(
         assert rows == distinct and (rows == expected or expected is None)
     else:
         assert rows == expected and distinct == FILES * ROWS
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once"])
+def test_a_checkpoint_from_a_backup_is_refused_and_loses_nothing(
+    orders: "DataFrame", tmp_path: Path, delivery: str
+) -> None:
+    """It gives numbers that are taken to rows that are new."""
+    options = {"url": f"sqlite:///{tmp_path}/shop.db", "table": "t", "delivery": delivery}
+    checkpoint = tmp_path / "checkpoint"
+    write(orders, tmp_path, "ottla-database", **options)
+    shutil.copytree(checkpoint, tmp_path / "backup")
+    for number in (FILES, FILES + 1):
+        add_file(tmp_path, number)
+    write(orders, tmp_path, "ottla-database", **options)
+    checkpoint.rename(tmp_path / "newest")
+    (tmp_path / "backup").rename(checkpoint)
+    add_file(tmp_path, FILES + 2)
+    with pytest.raises(PySparkException, match=r"(?s)checkpoint is older than the table: this is batch 3 .* newest"):
+        write(orders, tmp_path, "ottla-database", **options)
+    assert read(options["url"], "select count(*) from t") == [((FILES + 2) * ROWS,)]
+    shutil.rmtree(checkpoint)
+    (tmp_path / "newest").rename(checkpoint)
+    write(orders, tmp_path, "ottla-database", **options)
+    assert read(options["url"], "select count(*), count(distinct id) from t") == [((FILES + 3) * ROWS,) * 2]
+    assert read(options["url"], "select count(*) from ottla_staging_t") == [(0,)]
 
 
 def test_an_aggregate_replaces_the_table_as_a_whole(orders: "DataFrame", tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ class Database(Protocol):
     def insert_with(self, statement: str, rows: Rows) -> None: ...
     def find_table(self, table: str) -> str | None: ...
     def columns(self, table: str) -> list[Column]: ...
+    def unique_keys(self, table: str) -> list[set[str]]: ...
     def any_of(self, column: str) -> str: ...
     def values_of(self, values: Sequence[str]) -> Any: ...
     def lock(self, name: str) -> None: ...
@@ -114,6 +115,18 @@ class SqliteDatabase:
             for _, name, kind, required, default, key in rows
         ]
 
+    def unique_keys(self, table: str) -> list[set[str]]:
+        """The sets of columns that name a row: `on conflict` takes one of these and nothing else."""
+        schema, dot, name = table.rpartition(".")
+        place = f"{quoted(schema)}." if dot else ""
+        primary = {row[1] for row in self.query(f"pragma {place}table_info({quoted_column(name)})") if row[5]}
+        found = [primary] if primary else []
+        for _, index, is_unique, _, is_partial in self.query(f"pragma {place}index_list({quoted_column(name)})"):
+            if is_unique and not is_partial:
+                # An expression has no name, and is no column.
+                found.append({row[2] or "" for row in self.query(f"pragma {place}index_info({quoted_column(index)})")})
+        return found
+
     def any_of(self, column: str) -> str:
         return f"{column} in (select value from json_each(?))"
 
@@ -194,6 +207,16 @@ class PostgresDatabase:
             Column(name, "USER-DEFINED" if kind == "e" else type_name, nullable, default)
             for name, type_name, nullable, default, kind in rows
         ]
+
+    def unique_keys(self, table: str) -> list[set[str]]:
+        """The sets of columns that name a row: `on conflict` takes one of these and nothing else."""
+        rows = self.query(
+            "select array_agg(attname::text) from pg_index join pg_attribute on attrelid = indrelid "
+            "and attnum = any((indkey::int2[])[0:indnkeyatts - 1]) where indrelid = to_regclass(?) and indisunique "
+            "and indisvalid and indimmediate and indpred is null and indexprs is null group by indexrelid",
+            quoted(table),
+        )
+        return [set(names) for (names,) in rows]
 
     def any_of(self, column: str) -> str:
         return f"{column} = any(?)"

@@ -2,7 +2,8 @@
 
 Tasks put their rows into a staging table, each attempt under a token of its own. The driver's `move` is one database
 transaction: the rows of exactly the attempts that Spark counts go to the target, the ledger says which batch that
-was, the staging rows go away. A batch that the ledger knows is not moved again, however often Spark asks.
+was, the staging rows go away. The newest batch of the ledger is not moved again, however often Spark asks; an older
+one is refused, because Spark repeats only the newest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -94,6 +95,7 @@ def _target(database: Database, options: DatabaseOptions, schema: StructType) ->
     there = database.columns(found)
     taken = check_columns(schema, options.table, there, database.dialect)
     keys = tuple(_key_column(key, taken, options) for key in options.upsert_keys)
+    check_keys(database, found, keys)
     return Target(found, tuple(taken[field.name] for field in schema.fields), keys)
 
 
@@ -104,6 +106,21 @@ def _key_column(key: str, taken: dict[str, str], options: DatabaseOptions) -> st
     raise OttlaError(
         f"upsertKeys names {key}, which the query does not have; it has {', '.join(taken)}",
         f"Select {key} in the query, or name other columns.",
+    )
+
+
+def check_keys(database: Database, table: str, keys: Sequence[str]) -> None:
+    """Refuses keys that no index of the table holds apart: a database replaces rows by nothing else."""
+    if not keys or set(keys) in database.unique_keys(table):
+        return
+    name = table.rpartition(".")[2]
+    columns = ", ".join(quoted_column(key) for key in keys)
+    index = quoted_column("_".join((name, *keys, "key")))
+    raise OttlaError(
+        f"upsertKeys is {', '.join(keys)}, and table {table} has no primary key or unique index of exactly "
+        f"{'this column' if len(keys) == 1 else 'these columns'}",
+        f"Make one: create unique index {index} on {quoted(table if database.dialect == POSTGRES else name)} "
+        f"({columns}). Or name the columns of one that is there.",
     )
 
 
@@ -210,13 +227,48 @@ def claim(database: Database, target: Target, sink: str, batch_id: int, task: in
 # --- after the rows ------------------------------------------------------------------------------------------
 
 
-def last_batch(database: Database, target: Target, sink: str, *, locked: bool = False) -> int:
+def last_batch(database: Database, target: Target, sink: str) -> int:
     """The last batch of a sink that is in the target; -1 before the first."""
+    return _last(database, target, sink)[0]
+
+
+def _last(database: Database, target: Target, sink: str, *, locked: bool = False) -> tuple[int, str | None]:
+    """The last batch of a sink, and where its sources ended."""
     lock = " for update" if locked and database.dialect == POSTGRES else ""
     found = database.query(
-        f"select batch_id from {quoted(target.ledger)} where sink = ? and target = ?{lock}", sink, target.table
+        f"select batch_id, positions from {quoted(target.ledger)} where sink = ? and target = ?{lock}",
+        sink,
+        target.table,
     )
-    return int(found[0][0]) if found else -1
+    return (int(found[0][0]), found[0][1]) if found else (-1, None)
+
+
+def check_batch(database: Database, target: Target, sink: str, batch_id: int, positions: str | None) -> None:
+    """Refuses a batch whose number is taken by other rows.
+
+    Spark repeats only the newest batch it planned, and as it planned it. Anything else under a number that the ledger
+    has passed comes from a checkpoint that knows less than the ledger: to skip it would lose its rows.
+    """
+    refused = _refusal(_last(database, target, sink), target, sink, batch_id, positions)
+    if refused is not None:
+        raise refused
+
+
+def _refusal(
+    last: tuple[int, str | None], target: Target, sink: str, batch_id: int, positions: str | None
+) -> OttlaError | None:
+    last_id, ended = last
+    is_another = last_id == batch_id and None not in (positions, ended) and positions != ended
+    if last_id <= batch_id and not is_another:
+        return None
+    has = f"batch {last_id}" if last_id > batch_id else f"a batch {batch_id} that ended elsewhere"
+    return OttlaError(
+        f"the checkpoint is older than the table: this is batch {batch_id} of {sink}, and {target.table} already has "
+        f"{has}",
+        "Nothing was written. Was the checkpoint restored from a backup, or is another driver running on a copy of "
+        "it? Go on with the newest checkpoint. Without one, begin a new one (inside foreachBatch with another sinkId) "
+        f"at the positions that {target.ledger} has for this sink.",
+    )
 
 
 def move(
@@ -232,11 +284,13 @@ def move(
 ) -> bool:
     """Moves a batch into the target and notes it, in one transaction. False where it was there already.
 
-    `attempts` maps the tokens that count to how many rows each staged.
+    `attempts` maps the tokens that count to how many rows each staged. Raises OttlaError where a newer batch is there.
     """
     with database.transaction():
         _open_entry(database, target, sink, now_ms)
-        fresh = last_batch(database, target, sink, locked=True) < batch_id
+        last = _last(database, target, sink, locked=True)
+        refused = _refusal(last, target, sink, batch_id, positions)
+        fresh = last[0] < batch_id
         if fresh:
             if replace:
                 database.execute(f"delete from {quoted(target.table)}")
@@ -244,6 +298,8 @@ def move(
             note(database, target, sink, batch_id, rows, positions, now_ms)
         # Also what failed attempts and earlier batches left.
         database.execute(f"delete from {quoted(target.staging)} where {SINK} = ? and {BATCH} <= ?", sink, batch_id)
+    if refused is not None:
+        raise refused
     return fresh
 
 

@@ -104,7 +104,8 @@ class StreamDatabaseWriter(DataSourceStreamArrowWriter):
     def _may_write(self, database: Database, sink: str, batch_id: int, task: int) -> bool:
         if self.options.delivery == AT_LEAST_ONCE:
             return True
-        # A batch that is run again and is in the target already needs no second copy, not even in staging.
+        # A batch that is run again and is in the target already needs no second copy, not even in staging. Whether it
+        # is that batch, and not another of an old checkpoint, the driver sees to: it knows where it ends.
         if ledger.last_batch(database, self.target, sink) >= batch_id:
             return False
         return self.options.delivery == EXACTLY_ONCE or ledger.claim(database, self.target, sink, batch_id, task)
@@ -132,6 +133,8 @@ class StreamDatabaseWriter(DataSourceStreamArrowWriter):
                 return
             rows = sum(message.rows for message in staged)
             with database.transaction():
+                if self.options.delivery == AT_MOST_ONCE:
+                    ledger.check_batch(database, self.target, sink, batchId, positions)
                 ledger.note(database, self.target, sink, batchId, rows, positions, system_clock())
 
     def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:

@@ -104,6 +104,36 @@ def test_a_commit_that_comes_twice_counts_once(shop: Shop) -> None:
     assert shop.rows("ottla_staging_orders") == []
 
 
+def test_a_batch_that_is_older_than_the_table_is_refused_and_not_taken_for_one_that_is_there(shop: Shop) -> None:
+    """A checkpoint restored from a backup plans old numbers anew, with other rows: to skip them would lose them."""
+    target = shop.prepare()
+    for batch_id in (4, 5):
+        attempts = {f"a{batch_id}": shop.stage(target, batch_id, f"a{batch_id}", [(batch_id, "pear")])}
+        assert shop.move(target, batch_id, attempts, positions=f'{{"orders":{{"0":{batch_id}}}}}')
+    shop.stage(target, 3, "failed", [(1000, "fig")])
+    attempts = {"a3": shop.stage(target, 3, "a3", [(1000, "fig"), (1001, "fig")])}
+    with pytest.raises(OttlaError, match=r"checkpoint is older than the table: this is batch 3 .* batch 5") as refused:
+        shop.move(target, 3, attempts, positions='{"orders":{"0":99}}')
+    assert "newest checkpoint" in refused.value.hint and "ottla_ledger" in refused.value.hint
+    assert shop.rows() == [(4, "pear"), (5, "pear")]
+    assert shop.rows("ottla_staging_orders") == [], "nor does anything stay staged"
+    assert [row[2] for row in shop.rows("ottla_ledger")] == [5]
+
+
+def test_the_newest_batch_may_come_again_but_not_with_another_end(shop: Shop) -> None:
+    target = shop.prepare()
+    there, elsewhere = '{"orders":{"0":5}}', '{"orders":{"0":99}}'
+    assert shop.move(target, 5, {"a": shop.stage(target, 5, "a", [(5, "pear")])}, positions=there)
+    assert not shop.move(target, 5, {"b": shop.stage(target, 5, "b", [(5, "pear")])}, positions=there)
+    assert not shop.move(target, 5, {"c": shop.stage(target, 5, "c", [(5, "pear")])}, positions=None), "not known"
+    with pytest.raises(OttlaError, match=r"this is batch 5 .* already has a batch 5 that ended elsewhere"):
+        shop.move(target, 5, {"d": shop.stage(target, 5, "d", [(99, "fig")])}, positions=elsewhere)
+    assert shop.rows() == [(5, "pear")]
+    assert shop.rows("ottla_staging_orders") == []
+    assert shop.move(target, 6, {"e": shop.stage(target, 6, "e", [(6, "fig")])}, positions=None)
+    assert not shop.move(target, 6, {"f": shop.stage(target, 6, "f", [(6, "fig")])}, positions=there), "not known"
+
+
 def test_rows_of_failed_attempts_and_of_speculative_twins_do_not_count(shop: Shop) -> None:
     target = shop.prepare()
     shop.stage(target, 0, "failed", [(1, "pear")])
@@ -164,6 +194,56 @@ def test_upsert_replaces_rows_by_key_and_the_last_of_a_batch_wins(shop: Shop) ->
     with shop.connect() as database:
         ledger.write_directly(database, target, [(2, "kiwi"), (3, "nut")])
     assert shop.rows() == [(1, "fig"), (2, "kiwi"), (3, "nut")]
+
+
+def test_keys_that_no_index_holds_apart_are_refused_with_the_statement_that_makes_one(shop: Shop) -> None:
+    shop.execute(
+        'create table orders ("id" bigint, "item" text, "day" bigint)',
+        'create unique index "wider" on orders ("id", "day")',
+        'create unique index "part" on orders ("id") where "id" > 10',
+        'create unique index "lowered" on orders (lower("item"))',
+        'create index "plain" on orders ("id")',
+    )
+    with pytest.raises(OttlaError, match="upsertKeys is id, and table orders has no primary key or unique") as refused:
+        shop.prepare(upsertKeys="id")
+    with pytest.raises(OttlaError, match=r"upsertKeys is id, item, and .* exactly these columns"):
+        shop.prepare(upsertKeys="id,item")
+    with pytest.raises(OttlaError, match="upsertKeys is item, and"):
+        shop.prepare(upsertKeys="item")
+    shop.execute(refused.value.hint.removeprefix("Make one: ").partition(". ")[0])
+    target = shop.prepare(upsertKeys="ID")
+    assert shop.move(target, 0, {"a": shop.stage(target, 0, "a", [(1, "pear"), (1, "fig")])})
+    assert shop.rows(columns='"id", "item"') == [(1, "fig")]
+
+
+@pytest.mark.parametrize(
+    ("table", "keys"),
+    [
+        ('("id" integer primary key, "item" text)', "id"),
+        ('("id" bigint, "item" varchar(20), primary key ("item", "id"))', "id,item"),
+        ('("id" bigint unique, "item" text)', "id"),
+    ],
+)
+def test_a_primary_key_or_a_unique_column_will_do_in_any_order(shop: Shop, table: str, keys: str) -> None:
+    shop.execute(f"create table orders {table}")
+    schema = StructType([StructField("id", IntegerType()), StructField("item", StringType())])
+    target = shop.prepare(schema, upsertKeys=keys)
+    for batch_id in range(2):
+        attempt = f"a{batch_id}"
+        assert shop.move(target, batch_id, {attempt: shop.stage(target, batch_id, attempt, [(1, "pear")])})
+    assert shop.rows() == [(1, "pear")]
+
+
+def test_an_index_that_postgres_does_not_take_for_upserts_is_not_taken(postgres: Path) -> None:
+    """A constraint that is checked late cannot say which row to replace."""
+    shop = Shop(f"postgresql://ottla@/postgres?host={postgres}")
+    shop.execute(
+        "create table orders (id bigint unique deferrable, item text)",
+        "create unique index carries on orders (item) include (id)",
+    )
+    with pytest.raises(OttlaError, match="upsertKeys is id, and table orders has no primary key"):
+        shop.prepare(upsertKeys="id")
+    assert shop.prepare(upsertKeys="item").keys == ("item",)
 
 
 def test_replacing_the_table_is_one_transaction_too(shop: Shop) -> None:
