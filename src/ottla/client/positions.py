@@ -16,6 +16,8 @@ from ottla.protocol.api import ApiKey
 from ottla.types import ZERO_UUID, TopicPartition
 
 RESET_TO = {"earliest": EARLIEST, "latest": LATEST}
+HELD = -101
+"""As `reset_to` of a partition: begin nowhere, until somebody says where."""
 EPOCHS_KEPT = 8
 """Between what is fetched and what is committed there are hardly ever two."""
 _turns = itertools.count(1)
@@ -148,6 +150,12 @@ class Positions:
     def reset(self, partition: TopicPartition, state: PartitionState) -> None:
         """Begins where `auto.offset.reset` says; with none the user has to be asked."""
         state.move_to(None, RESET_TO.get(self._config.auto_offset_reset))
+
+    def hold(self, partition: TopicPartition) -> None:
+        """Has a partition without a position, so neither read nor committed, until seek() or reset() gives it one."""
+        state = self.state(partition)
+        state.move_to(None, HELD)
+        state.is_resetting = True  # nobody shall look for a place to begin
 
     def without_position(self) -> list[TopicPartition]:
         """Partitions that nothing will ever give a position: `auto.offset.reset` is none."""

@@ -1,9 +1,10 @@
 """What a consumer calls when partitions come and go."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
 
@@ -30,13 +31,30 @@ class RebalanceListener:
         return self.on_partitions_revoked(partitions)
 
 
-async def tell(listener: Any, what: str, partitions: Iterable[TopicPartition]) -> None:
-    """Calls one method of a listener, if it has it, and waits for it if it is async."""
+def method_of(listener: Any, what: str) -> Callable[[list[TopicPartition]], Any] | None:
+    """One method of a listener, if it has it; who knows nothing of losing partitions hears that they are revoked."""
     method = getattr(listener, what, None)
     if method is None and what == "on_partitions_lost":
         method = getattr(listener, "on_partitions_revoked", None)
+    return method
+
+
+async def tell(listener: Any, what: str, partitions: Iterable[TopicPartition]) -> None:
+    """Calls one method of a listener, if it has it, and waits for it if it is async."""
+    method = method_of(listener, what)
     if method is None:
         return
     result = method(sorted(partitions))
     if inspect.isawaitable(result):
         await result
+
+
+def tell_here(listener: Any, what: str, partitions: Iterable[TopicPartition]) -> None:
+    """The same for a listener of plain methods, in the thread of a blocking caller."""
+    method = method_of(listener, what)
+    if method is None:
+        return
+    result = method(sorted(partitions))
+    if inspect.iscoroutine(result):
+        result.close()
+        raise OttlaError(f"{what} of the next listener is async", "Use AsyncConsumer and AsyncStoredOffsets.")

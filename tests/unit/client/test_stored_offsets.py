@@ -1,0 +1,236 @@
+"""A consumer whose positions live in a store: what it does when the store fails, and when partitions are lost."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from ottla import Admin, AsyncConsumer, Consumer, Producer, RebalanceListener
+from ottla.client.offset_store import OffsetStore
+from ottla.client.stored_offsets import AsyncStoredOffsets, StoredOffsets
+from ottla.clock import monotonic
+from ottla.errors import OttlaError
+from ottla.types import TopicPartition
+
+SETTINGS = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
+COUNT = 20
+PATIENCE_S = 60
+
+
+class MemoryStore(OffsetStore):
+    """Fails to load as often as it is told to."""
+
+    def __init__(self, offsets: Mapping[TopicPartition, int], failures: int = 0) -> None:
+        self.offsets = dict(offsets)
+        self.failures = failures
+
+    def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError("the disk is away")
+        return {partition: self.offsets[partition] for partition in partitions if partition in self.offsets}
+
+    def save(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.offsets.update(offsets)
+        self.stored(offsets)
+
+
+class Hearing(RebalanceListener):
+    """Notes what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, int]] = []
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.heard.append(("assigned", len(partitions)))
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self.heard.append(("revoked", len(partitions)))
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self.heard.append(("lost", len(partitions)))
+
+
+class Deaf:
+    """Has none of the methods."""
+
+
+@pytest.fixture
+def place(broker: Any, topic: str) -> TopicPartition:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic(topic, partitions=1)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for number in range(COUNT):
+            producer.send(topic, f"{number}", partition=0)
+    return TopicPartition(topic, 0)
+
+
+def reading(broker: Any, place: TopicPartition, reset: str = "earliest") -> Consumer:
+    settings = SETTINGS | {"auto.offset.reset": reset}
+    return Consumer(settings, bootstrap_servers=broker.bootstrap, group_id=place.topic)
+
+
+def read_to_end(reader: Consumer, errors: list[Exception] | None = None) -> list[int]:
+    """The offsets of what came; a store's failures on the way are noted."""
+    deadline, offsets = monotonic() + PATIENCE_S, []
+    while COUNT - 1 not in offsets:
+        assert monotonic() < deadline, f"only {offsets} came"
+        try:
+            offsets += [record.offset for record in reader.poll(500)]
+        except OSError as error:
+            if errors is None:
+                raise
+            errors.append(error)
+    return offsets
+
+
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+def test_a_store_that_fails_to_load_is_asked_again_before_anything_is_read(
+    broker: Any, place: TopicPartition, reset: str
+) -> None:
+    """Read from auto.offset.reset instead, the next save() would have put a lower offset over the stored one."""
+    store, following, errors = MemoryStore({place: 15}, failures=3), Hearing(), []
+    with reading(broker, place, reset) as reader:
+        offsets = StoredOffsets(reader, store, following)
+        reader.subscribe([place.topic], listener=offsets)
+        deadline = monotonic() + PATIENCE_S
+        while not errors:
+            assert monotonic() < deadline
+            with contextlib.suppress(OSError):
+                reader.poll(500)
+                continue
+            errors.append(OSError())
+            assert reader.assignment() == {place}
+        offsets.save()
+        reader.commit_async()
+        assert store.offsets == {place: 15} and reader.committed([place]) == {place: None}, (
+            "nothing known, nothing said"
+        )
+        assert following.heard == []
+        assert read_to_end(reader, errors) == list(range(15, COUNT))
+        assert len(errors) == 3 and store.failures == 0
+        offsets.save()
+        assert store.offsets == {place: COUNT}
+    assert following.heard == [("assigned", 1), ("revoked", 1)]
+
+
+def test_partitions_that_the_store_never_told_of_go_without_a_trace(broker: Any, place: TopicPartition) -> None:
+    store, following = MemoryStore({place: 15}, failures=10**6), Hearing()
+    with reading(broker, place) as reader:
+        reader.subscribe([place.topic], listener=StoredOffsets(reader, store, following))
+        with pytest.raises(OSError, match="the disk is away"):
+            read_to_end(reader)
+        with pytest.raises(OSError, match="the disk is away"):
+            reader.poll(0)
+    assert store.offsets == {place: 15} and following.heard == []
+    with reading(broker, place) as reader:
+        store.failures = 0
+        reader.subscribe([place.topic], listener=StoredOffsets(reader, store))
+        assert read_to_end(reader) == list(range(15, COUNT))
+
+
+def test_what_the_store_does_not_know_begins_where_the_group_would(broker: Any, place: TopicPartition) -> None:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.alter_group_offsets(place.topic, {place: 12})
+    store, errors = MemoryStore({}, failures=1), []
+    with reading(broker, place) as reader:
+        reader.subscribe([place.topic], listener=StoredOffsets(reader, store))
+        assert read_to_end(reader, errors) == list(range(12, COUNT)) and len(errors) == 1
+    assert store.offsets == {place: COUNT}
+
+
+def test_what_is_lost_is_not_stored(broker: Any, place: TopicPartition) -> None:
+    """Somebody else may have stored more by now; or what was given out was never processed."""
+    store, following = MemoryStore({place: 5}), Hearing()
+    with reading(broker, place) as reader:
+        offsets = StoredOffsets(reader, store, following)
+        reader.subscribe([place.topic], listener=offsets)
+        assert read_to_end(reader) == list(range(5, COUNT))
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.remove_members(place.topic)
+        store.offsets[place] = 17  # by whoever has it now
+        deadline = monotonic() + PATIENCE_S
+        while ("lost", 1) not in following.heard:
+            assert monotonic() < deadline
+            reader.poll(100, max_records=1)
+        assert store.offsets == {place: 17}
+        assert read_to_end(reader)[-1] == COUNT - 1, "it came back, and is read from where the store says"
+        offsets.save()
+        assert store.offsets == {place: COUNT}
+    assert following.heard == [("assigned", 1), ("lost", 1), ("assigned", 1), ("revoked", 1)]
+
+
+def test_a_listener_that_hears_of_a_loss_cannot_have_it_stored(broker: Any, place: TopicPartition) -> None:
+    store = MemoryStore({})
+
+    class Saving(RebalanceListener):
+        def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+            offsets.save()
+
+    with reading(broker, place) as reader:
+        offsets = StoredOffsets(reader, store, Saving())
+        reader.subscribe([place.topic], listener=offsets)
+        read_to_end(reader)
+        offsets.on_partitions_lost([place])
+        assert store.offsets == {}
+        offsets.on_partitions_assigned([place])
+        read_to_end(reader)
+        offsets.save()
+        assert store.offsets == {place: COUNT}
+
+
+class PlainOrAsync(Hearing):
+    """Hears of the end in an async method, of all else in plain ones."""
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        await asyncio.sleep(0)
+        self.heard.append(("revoked", len(partitions)))
+
+
+@pytest.mark.parametrize(
+    ("following", "heard"),
+    [
+        (Hearing(), [("assigned", 1), ("revoked", 1)]),
+        (PlainOrAsync(), [("assigned", 1), ("revoked", 1)]),
+        (Deaf(), None),
+        (None, None),
+    ],
+    ids=["plain", "async", "deaf", "none"],
+)
+def test_the_next_listener_of_an_async_consumer_may_be_of_any_kind(
+    broker: Any, place: TopicPartition, following: Any, heard: Any
+) -> None:
+    store = MemoryStore({place: 15}, failures=2)
+    if heard is not None:
+        following.heard.clear()
+
+    async def story() -> tuple[list[int], int]:
+        found, failures = [], 0
+        settings = {"bootstrap_servers": broker.bootstrap, "group_id": place.topic}
+        async with asyncio.timeout(PATIENCE_S), AsyncConsumer(SETTINGS, **settings) as reader:
+            offsets = AsyncStoredOffsets(reader, store, following)
+            await reader.subscribe([place.topic], listener=offsets)
+            while COUNT - 1 not in found:
+                try:
+                    found += [record.offset for record in await reader.poll(500)]
+                except OSError:
+                    failures += 1
+            await offsets.on_partitions_lost([])
+        return found, failures
+
+    assert asyncio.run(story()) == (list(range(15, COUNT)), 2)
+    assert store.offsets == {place: COUNT}
+    if heard is not None:
+        assert following.heard == heard
+
+
+def test_the_next_listener_of_a_blocking_consumer_is_a_plain_one(broker: Any, place: TopicPartition) -> None:
+    with reading(broker, place) as reader:
+        offsets = StoredOffsets(reader, MemoryStore({}), Deaf())
+        reader.subscribe([place.topic], listener=offsets)
+        read_to_end(reader)
+        offsets.on_partitions_lost([place])
+        with pytest.raises(OttlaError, match="on_partitions_revoked of the next listener is async"):
+            StoredOffsets(reader, MemoryStore({}), PlainOrAsync()).on_partitions_revoked([place])
