@@ -1,10 +1,10 @@
 """What went wrong in Spark, in a sentence, and whether trying again can help. Pure."""
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ottla.errors import ErrorCode
+from ottla.errors import ErrorCode, OttlaError
 
 OURS = re.compile(r"\b(ottla(?:\.\w+)+\.\w+): (.+?)(?=\n\S*\n|\nTraceback|\n\tat |\n *at |\n=== |\Z)", re.DOTALL)
 CODE = re.compile(r"^([A-Z][A-Z0-9_]+)\b")
@@ -12,7 +12,7 @@ CODE = re.compile(r"^([A-Z][A-Z0-9_]+)\b")
 SPARKS_OWN = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (?=(.+?)(?: SQLSTATE: \w+|\n|\Z))", re.DOTALL)
 # The line of a Python traceback that says what was raised: the first that is not indented.
 RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$", re.MULTILINE)
-TRY_AGAIN = {"DatabaseUnavailable", "TransactionAbortable", "LostPart"}
+TRY_AGAIN = {"BrokersAway", "DatabaseUnavailable", "TransactionAbortable", "LostPart"}
 """Errors of ours that another attempt may not meet again."""
 WRAPPERS = {"STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "PYTHON_DATA_SOURCE_ERROR"}
 QUERY_MISTAKES = {"AnalysisException", "ParseException", "IllegalArgumentException", "UnsupportedOperationException"}
@@ -26,16 +26,29 @@ class Failure:
     cure: str = ""
     curable: bool = True
     """Whether the same pipeline may succeed when it is started again."""
+    query: str = ""
+    """Whose it is, where that is known: a driver may also die as a whole."""
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def failure_of(error: BaseException) -> Failure:
+class QueryFailed(Exception):
+    """One of the queries ended with an error of Spark's."""
+
+    def __init__(self, query: str, error: Exception) -> None:
+        super().__init__(f"{query}: {error}")
+        self.query = query
+        self.error = error
+
+
+def failure_of(error: Exception) -> Failure:
     """What an exception in the driver means."""
+    if isinstance(error, QueryFailed):
+        return replace(failure_of(error.error), query=error.query)
     kind = type(error).__name__
-    if kind in ("PipelineError", "ConfigError", "OttlaError"):
-        return Failure(str(getattr(error, "message", error)), str(getattr(error, "hint", "")), curable=False)
+    if isinstance(error, OttlaError):
+        return Failure(error.message, error.hint, curable=kind in TRY_AGAIN)
     found = explain(str(error))
     if kind in QUERY_MISTAKES:
         return Failure(found.cause, found.cure, curable=False)
@@ -78,4 +91,5 @@ def _is_curable(kind: str, told: str) -> bool:
 
 
 def _one_line(text: str) -> str:
-    return re.sub(r" SQLSTATE: \w+$", "", " ".join(text.split()))
+    """Without the codes at its end, of which each error around it has added one."""
+    return re.sub(r"(?: SQLSTATE: \w+)+$", "", " ".join(text.split()))

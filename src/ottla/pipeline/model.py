@@ -127,9 +127,18 @@ class Pipeline:
         """The consumer group under which a query's progress is shown."""
         return self.name if len(self.outputs) == 1 and query in self.outputs else f"{self.name}.{query}"
 
-    def query_names(self) -> list[str]:
+    @property
+    def queries(self) -> dict[str, Output]:
         """Every query that runs: the outputs, and one for the bad records of each source that keeps them."""
-        return [*self.outputs, *(dead_letter_query(source) for source in self.dead_letter_sources)]
+        letters = [self.dead_letters(source) for source in self.dead_letter_sources]
+        return {**self.outputs, **{output.name: output for output in letters}}
+
+    def dead_letters(self, source: Source) -> Output:
+        """The query that keeps a source's bad records, with the guarantee of the outputs where they agree."""
+        assert source.dead_letter_topic is not None
+        guarantees = {output.guarantee for output in self.outputs.values()}
+        guarantee = guarantees.pop() if len(guarantees) == 1 else EXACTLY_ONCE
+        return Output(dead_letter_query(source), TopicSink(source.dead_letter_topic), guarantee=guarantee)
 
     def line_of(self, *path: str) -> int | None:
         """The line of a key, or of the nearest one around it."""

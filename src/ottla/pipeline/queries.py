@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ottla.pipeline import model
+from ottla.pipeline.failures import QueryFailed
 from ottla.pipeline.frames import Frames, counted
-from ottla.pipeline.model import Output, Pipeline, Source, TopicSink
+from ottla.pipeline.model import Output, Pipeline, Source
 from ottla.pipeline.options import batch_options, sink_format, sink_options
 from ottla.pipeline.progress import Batch, batch_of
 from ottla.spark.spark_session import make_active
@@ -65,12 +65,13 @@ class Queries:
         for output in self.pipeline.outputs.values():
             self.running.append(Running(output.name, self._start_output(output)))
         for source in self.pipeline.dead_letter_sources:
-            self.running.append(Running(model.dead_letter_query(source), self._start_dead_letters(source)))
+            letters = self.pipeline.dead_letters(source)
+            self.running.append(Running(letters.name, self._start_dead_letters(source, letters)))
 
     def _start_output(self, output: Output) -> "StreamingQuery":
         frame = self.frames.output(output)
         rows = counted(self.frames.for_sink(output, frame))
-        options = sink_options(self.pipeline, output, self.frames.bootstrap)
+        options = self.frames.sink_options(output, rows)
         if output.output_mode == "update":
             return self._start_updates(output, rows, options)
         writer = rows.writeStream.format(sink_format(output)).outputMode(output.output_mode).options(**options)
@@ -93,11 +94,7 @@ class Queries:
         started.set()
         return query
 
-    def _start_dead_letters(self, source: Source) -> "StreamingQuery":
-        assert source.dead_letter_topic is not None
-        guarantees = {output.guarantee for output in self.pipeline.outputs.values()}
-        guarantee = guarantees.pop() if len(guarantees) == 1 else model.EXACTLY_ONCE
-        letters = Output(model.dead_letter_query(source), TopicSink(source.dead_letter_topic), guarantee=guarantee)
+    def _start_dead_letters(self, source: Source, letters: Output) -> "StreamingQuery":
         options = sink_options(self.pipeline, letters, self.frames.bootstrap)
         rows = counted(self.frames.bad_records(source))
         return self._begin(rows.writeStream.format("ottla").options(**options), letters.name, None)
@@ -115,7 +112,7 @@ class Queries:
         return f"{self.pipeline.checkpoint.rstrip('/')}/{name}"
 
     def watch(self, on_batch: Callable[[Batch], None], stop: threading.Event) -> None:
-        """Reports batches until all queries have ended, or one failed, whose error is raised, or `stop` is set.
+        """Reports batches until all queries have ended, or one failed, or `stop` is set. Raises QueryFailed.
 
         With `stop` set, each query finishes the batch that it is in and ends.
         """
@@ -132,12 +129,13 @@ class Queries:
                     error = each.query.exception()
                     if error is not None:
                         self.stop()
-                        raise error
+                        raise QueryFailed(each.name, error)
                     self.running.remove(each)
             stop.wait(LOOK_EVERY_S)
 
     def _finish(self, on_batch: Callable[[Batch], None]) -> None:
         waiting = list(self.running)
+        failed: QueryFailed | None = None
         for each in waiting:
             each.stop_after = each.last_batch_id + 1
         while waiting:
@@ -145,13 +143,21 @@ class Queries:
                 for batch in each.new_batches():
                     on_batch(batch)
                 assert each.stop_after is not None
-                is_done = each.last_batch_id >= each.stop_after or not each.query.isActive
-                if is_done or each.is_between_batches:
-                    each.query.stop()
-                    for batch in each.new_batches():
-                        on_batch(batch)
-                    waiting.remove(each)
+                # In this order: a query that failed is not active any more when it looks as if it were between two.
+                is_done = each.last_batch_id >= each.stop_after or each.is_between_batches
+                if not each.query.isActive:
+                    error = each.query.exception()
+                    failed = failed or (QueryFailed(each.name, error) if error is not None else None)
+                elif is_done:
+                    each.query.stop()  # what this breaks off counts for nothing, so neither does its error
+                else:
+                    continue
+                for batch in each.new_batches():
+                    on_batch(batch)
+                waiting.remove(each)
             threading.Event().wait(LOOK_EVERY_S / 5)
+        if failed is not None:
+            raise failed
 
     def stop(self) -> None:
         """Ends all at once, in the middle of their batches."""

@@ -1,6 +1,6 @@
 """Whether and when a driver that ended is started again. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ottla.pipeline.failures import Failure
 
@@ -10,7 +10,9 @@ LONGEST_DELAY_S = 60.0
 
 @dataclass
 class Restarts:
-    """Counts failures. Each one in a row doubles the wait; a batch that succeeds makes it short again.
+    """Counts failures. Each one in a row doubles the wait; batches of the queries that failed make it short again.
+
+    A batch of another query proves nothing: one sink may be gone while the other takes all it is given.
 
     >>> restarts = Restarts(max_in_a_row=3)
     >>> [restarts.delay_after(Failure("gone")) for _ in range(4)]
@@ -20,6 +22,8 @@ class Restarts:
     max_in_a_row: int
     total: int = 0
     in_a_row: int = 0
+    unproven: set[str] = field(default_factory=set)
+    """The queries that failed and have made no batch since; "" for a driver that died as a whole."""
 
     def delay_after(self, failure: Failure) -> float | None:
         """How long to wait before the next start; None: do not start again."""
@@ -28,7 +32,10 @@ class Restarts:
         delay = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2**self.in_a_row)
         self.in_a_row += 1
         self.total += 1
+        self.unproven.add(failure.query)
         return delay
 
-    def on_batch(self) -> None:
-        self.in_a_row = 0
+    def on_batch(self, query: str) -> None:
+        self.unproven -= {query, ""}
+        if not self.unproven:
+            self.in_a_row = 0

@@ -2,19 +2,21 @@
 
 import contextlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.errors import KafkaError, OttlaError
 from ottla.pipeline.lag import admin_settings, end_offsets, lag_between
-from ottla.pipeline.model import DatabaseSink, Pipeline, TopicSink
+from ottla.pipeline.model import DatabaseSink, Output, Pipeline, TopicSink, dead_letter_query
 from ottla.pipeline.options import sink_options
 from ottla.pipeline.progress import positions_in
 from ottla.pipeline.state import RunState, StateDirectory, local_path
 
 if TYPE_CHECKING:
+    from ottla.client.blocking import Admin
     from ottla.spark.ledger import Names
 
 
@@ -83,7 +85,7 @@ def status_of(made: Pipeline, bootstrap: str | None) -> Status:
         status.host, status.since_ms = run.host, run.started_ms
         if is_running:
             status.pid, status.driver_pid = run.pid, run.driver_pid
-    status.queries = [_query(made, name) for name in made.query_names()]
+    status.queries = [_query(made, output) for output in made.queries.values()]
     brokers_are_gone = run is not None and run.embedded_broker and not is_running and bootstrap is None
     if brokers_are_gone or status.bootstrap is None:
         status.notes.append("no lag: the embedded broker runs with the pipeline")
@@ -101,17 +103,12 @@ def _phase(run: RunState | None, is_running: bool) -> str:
     return "died"  # its last word was not that it would end
 
 
-def _query(made: Pipeline, name: str) -> QueryStatus:
-    output = made.outputs.get(name)
-    if output is None:
-        source = next(source for source in made.dead_letter_sources if name.endswith(f".{source.name}"))
-        status = QueryStatus(name, f"topic {source.dead_letter_topic}", "exactly-once", made.group_of(name))
-    else:
-        status = QueryStatus(name, output.sink.shown, output.guarantee, made.group_of(name))
+def _query(made: Pipeline, output: Output) -> QueryStatus:
+    status = QueryStatus(output.name, output.sink.shown, output.guarantee, made.group_of(output.name))
     directory = local_path(made.checkpoint)
     if directory is not None:
-        _add_checkpoint(status, directory / name)
-    if output is not None and isinstance(output.sink, DatabaseSink):
+        _add_checkpoint(status, directory / output.name)
+    if isinstance(output.sink, DatabaseSink):
         _add_ledger(made, status, output.sink)
     return status
 
@@ -151,10 +148,9 @@ def _add_decisions(made: Pipeline, status: Status) -> None:
 
     assert status.bootstrap is not None
     directory = local_path(made.checkpoint)
-    outputs = [made.outputs[query.name] for query in status.queries if query.name in made.outputs]
     wanted = {
         output.name: SinkOptions.parse(sink_options(made, output, status.bootstrap), streaming=True)
-        for output in outputs
+        for output in made.queries.values()
         if isinstance(output.sink, TopicSink) and output.guarantee == "exactly-once"
     }
     if directory is None or not wanted or any("no lag" in note for note in status.notes):
@@ -187,13 +183,34 @@ def _sink_names(sink_name: str | None, checkpoint: Path) -> "Names | None":
         return None
 
 
+def _topics_of(admin: "Admin", made: Pipeline) -> dict[str, list[str]]:
+    """The topics of each source; for a pattern those that match it now."""
+    patterns = any(source.pattern for source in made.sources.values())
+    there = [topic.name for topic in admin.list_topics()] if patterns else []
+    return {
+        name: [topic for topic in there if re.fullmatch(source.pattern, topic)]
+        if source.pattern
+        else list(source.topics)
+        for name, source in made.sources.items()
+    }
+
+
+def _read_by(made: Pipeline, query: str, positions: Collection[str], sources: Mapping[str, list[str]]) -> list[str]:
+    """The topics of the sources that a query has begun to read; before it has begun, of all that it may read."""
+    letters = {dead_letter_query(source): source.name for source in made.dead_letter_sources}
+    own = [sources[letters[query]]] if query in letters else list(sources.values())
+    begun = [topics for topics in own if not positions or not set(topics).isdisjoint(positions)]
+    return list(dict.fromkeys(topic for topics in begun for topic in topics))
+
+
 def _add_lag(made: Pipeline, status: Status) -> None:
     from ottla.client.blocking import Admin
 
     assert status.bootstrap is not None
     try:
         with Admin(admin_settings(status.bootstrap, made.kafka)) as admin:
-            ends = end_offsets(admin, made.topics_in)
+            sources = _topics_of(admin, made)
+            ends = end_offsets(admin, list(dict.fromkeys(topic for topics in sources.values() for topic in topics)))
             for query in status.queries:
                 shown = admin.list_group_offsets(query.group)
                 positions: dict[str, dict[str, int]] = {
@@ -201,8 +218,7 @@ def _add_lag(made: Pipeline, status: Status) -> None:
                 }
                 for partition, committed in shown.items():
                     positions.setdefault(partition.topic, {})[str(partition.partition)] = committed.offset
-                topics = made.topics_in if query.name in made.outputs else positions
-                for topic in topics:
+                for topic in _read_by(made, query.name, positions, sources):
                     query.lag[topic] = lag_between({topic: positions.get(topic, {})}, ends)
     except (KafkaError, OttlaError) as error:
         status.notes.append(f"no lag: the brokers at {status.bootstrap} do not answer ({error})")

@@ -158,15 +158,13 @@ class Supervisor:
     def _run(self, lock: int | None) -> Failure | None:
         while True:
             ended = self._run_driver(lock)
-            if self._stops:
-                self._enter("stopped")
-                return None
-            if ended:
-                self._enter("ended")
+            # Whoever stops twice wants no more of it. Whoever stops once must hear that the last batch was not done.
+            if ended or self._stops > 1:
+                self._enter("stopped" if self._stops else "ended")
                 return None
             failure = self._failure or Failure("the driver died without a word", "Its log may tell more.")
             self.run_state.last_failure = failure.cause
-            delay = self.restarts.delay_after(failure)
+            delay = None if self._stops else self.restarts.delay_after(failure)
             if delay is None:
                 self._enter("failed", cause=failure.cause)
                 return failure
@@ -230,11 +228,11 @@ class Supervisor:
         elif kind == "batch":
             self._take_batch(Batch.from_document(event["batch"]))
         elif kind == "failed":
-            self._failure = Failure(event["cause"], event["cure"], event["curable"])
+            self._failure = Failure(event["cause"], event["cure"], event["curable"], event["query"])
         self._on_event(event, self.run_state)
 
     def _take_batch(self, batch: Batch) -> None:
-        self.restarts.on_batch()
+        self.restarts.on_batch(batch.query)
         query = self.run_state.queries.setdefault(batch.query, QueryState())
         query.batch_id, query.duration_ms, query.ended_ms = batch.batch_id, batch.duration_ms, batch.ended_ms
         query.rows_in, query.rows_out, query.watermark = batch.rows_in, batch.rows_out, batch.watermark

@@ -23,20 +23,28 @@ def explained(bootstrap: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except ExplainedError:
-        raise
     except (OttlaError, KafkaError) as error:
         if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise ExplainedError(*in_words(error, bootstrap)) from None
+        if isinstance(error, ExplainedError):
+            raise
+        is_away = isinstance(error, KafkaError) and error.code in AWAY
+        raise (BrokersAway if is_away else ExplainedError)(*in_words(error, bootstrap)) from None
 
 
 class ExplainedError(OttlaError):
     """An error whose text has the hint in it: Spark shows the text and nothing else."""
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(f"{message}. {hint}" if hint else message)
-        self.hint = hint
+        super().__init__(message, hint)
+        self.args = (f"{message}. {hint}" if hint else message,)
+
+
+class BrokersAway(ExplainedError):
+    """Nobody answered as long as we were ready to wait. Who starts the query again later may succeed.
+
+    Its name travels with the text through Spark, and tells a pipeline's supervisor so.
+    """
 
 
 def in_words(error: OttlaError | KafkaError, bootstrap: str) -> tuple[str, str]:
@@ -45,5 +53,6 @@ def in_words(error: OttlaError | KafkaError, bootstrap: str) -> tuple[str, str]:
         return error.message, error.hint
     if error.code in AWAY:
         hint = f"Is a broker running at {bootstrap}, and can this machine reach it?"
-        return f"no broker answered: {error.detail or error.code.name}", hint
+        told = error.detail or error.code.name
+        return told if told.startswith("no broker answered") else f"no broker answered: {told}", hint
     return f"{error} (brokers: {bootstrap})", HINTS.get(error.code, "")

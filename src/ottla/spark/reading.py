@@ -10,6 +10,7 @@ from ottla.client.consumer import AsyncConsumer
 from ottla.client.fetched import FetchedPartition
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.spark.explaining import BrokersAway
 from ottla.spark.offsets import OffsetRange
 from ottla.types import TopicPartition
 
@@ -173,7 +174,7 @@ def _read(
             continue
         if fetched is None:
             if patience.is_over():
-                raise OttlaError(
+                raise BrokersAway(
                     f"nothing came of {partition} from offset {position} on for {poll_timeout_ms} ms, "
                     f"and the batch goes up to {end}",
                     "Are the brokers there? kafkaConsumer.pollTimeoutMs says how long to wait for them.",

@@ -17,6 +17,7 @@ from ottla.client.settings import AdminConfig, ConsumerConfig
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError
 from ottla.spark.decisions import Part, SinkState
+from ottla.spark.explaining import AWAY, BrokersAway
 from ottla.spark.ledger import LEDGER_PARTITIONS, Entry, Ledger, Names
 from ottla.spark.sink_errors import SinkError
 from ottla.spark.sink_options import SinkOptions
@@ -105,8 +106,11 @@ class Clients:
             await self.admin.create_topic(names.decisions, partitions=LEDGER_PARTITIONS, configs=COMPACTED)
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # another task was quicker
+                told = f"the topic {names.decisions}, where the sink keeps its decisions, cannot be made: {error}"
+                if error.retriable or error.code in AWAY:
+                    raise BrokersAway(told, f"Are the brokers at {self.options.bootstrap} there?") from None
                 raise SinkError(
-                    f"the topic {names.decisions}, where the sink keeps its decisions, cannot be made: {error}",
+                    told,
                     f"Allow it, or make it yourself: {LEDGER_PARTITIONS} partitions, cleanup.policy=compact.",
                 ) from None
 
@@ -206,7 +210,10 @@ class Clients:
                 if record.offset < end:
                     state = state.replay(record.key, record.value)
             if monotonic() > deadline:
-                raise SinkError(f"{partition} could not be read to its end within {PATIENCE_MS} ms")
+                raise BrokersAway(
+                    f"{partition} could not be read to its end within {PATIENCE_MS} ms",
+                    f"Are the brokers at {self.options.bootstrap} there?",
+                )
         return state
 
     async def _stable_end(self, names: Names, partition: TopicPartition) -> int:

@@ -157,18 +157,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- where to begin -----------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        options = self.options
-        with explained(options.bootstrap):
-            self._ask().partitions(must_exist=True)
-            found = self._target or self._ask().found(must_exist=True)
-            bound = options.starting or Bound("startingOffsets", LATEST)
-            offset = SourceOffset(
-                positions=self._ask().resolve(bound, found, is_start=True),
-                group=self._new_group(),
-                topic_ids=found.topic_ids,
-                is_initial=True,
-            )
-            return offset.to_dict()
+        with explained(self.options.bootstrap):
+            return self._patiently(self._beginning).to_dict()
+
+    def _beginning(self) -> SourceOffset:
+        self._ask().partitions(must_exist=True)
+        found = self._target or self._ask().found(must_exist=True)
+        bound = self.options.starting or Bound("startingOffsets", LATEST)
+        return SourceOffset(
+            positions=self._ask().resolve(bound, found, is_start=True),
+            group=self._new_group(),
+            topic_ids=found.topic_ids,
+            is_initial=True,
+        )
 
     def _new_group(self) -> str:
         """A group id of the query's own. It is made once and lives in the checkpoint with the offsets."""
@@ -187,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         with explained(self.options.bootstrap):
-            self._target = self._ask().found(must_exist=False)
+            self._target = self._patiently(lambda: self._ask().found(must_exist=False))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with explained(self.options.bootstrap):

@@ -135,7 +135,7 @@ def test_every_mistake_has_its_line_and_its_cure(tmp_path: Path) -> None:
         ),
         (
             GOOD.replace("id bigint}", "id bigint, options: {maxOffsetPerTrigger: 5}}"),
-            "Did you mean maxOffsetsPerTrigger?",
+            "unknown option maxoffsetpertrigger of the source ottla (Did you mean maxOffsetsPerTrigger?)",
         ),
         (
             GOOD + "    kafka: {linger.mss: 5}\n",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.failures import Failure, explain, failure_of
+from ottla.errors import OttlaError
+from ottla.pipeline.failures import Failure, QueryFailed, explain, failure_of
 from ottla.pipeline.lag import lag_between
 from ottla.pipeline.loading import load
 from ottla.pipeline.model import Pipeline
@@ -17,6 +18,8 @@ from ottla.pipeline.problems import PipelineError, Problem
 from ottla.pipeline.progress import batch_of, positions_in
 from ottla.pipeline.restarts import Restarts
 from ottla.pipeline.state import AlreadyRunning, QueryState, RunState, StateDirectory, local_path, recall, remember
+from ottla.spark.database_connections import DatabaseUnavailable
+from ottla.spark.explaining import BrokersAway
 from ottla.types import TopicPartition
 
 
@@ -33,9 +36,24 @@ def test_waits_double_and_a_batch_makes_them_short_again() -> None:
     gone = Failure("gone")
     assert [restarts.delay_after(gone) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert restarts.delay_after(gone) is None and restarts.total == 8
-    restarts.on_batch()
+    restarts.on_batch("shop")
     assert restarts.delay_after(gone) == 1
     assert restarts.delay_after(Failure("a mistake", curable=False)) is None
+
+
+def test_batches_of_another_query_do_not_make_waits_short_again() -> None:
+    restarts = Restarts(max_in_a_row=3)
+    gone, away = Failure("no such host", query="table"), Failure("no broker answered", query="topic")
+    assert restarts.delay_after(gone) == 1
+    restarts.on_batch("topic")
+    assert restarts.delay_after(gone) == 2
+    restarts.on_batch("topic")
+    assert restarts.delay_after(away) == 4, "whoever fails"
+    restarts.on_batch("table")
+    assert restarts.delay_after(gone) is None, "the other has yet to show that it works"
+    restarts.on_batch("topic")
+    restarts.on_batch("table")
+    assert restarts.delay_after(gone) == 1
 
 
 @pytest.mark.parametrize(
@@ -55,9 +73,10 @@ def test_waits_double_and_a_batch_makes_them_short_again() -> None:
         ),
         ("x ottla.spark.sink_errors.NotOwner: Another driver has it.", "Another driver has it.", False),
         (
-            "x ottla.spark.explaining.ExplainedError: REQUEST_TIMED_OUT: no answer (brokers: b). Is it on?\n\tat org",
-            "REQUEST_TIMED_OUT: no answer (brokers: b). Is it on?",
-            True,
+            "x pyspark.errors.PySparkTypeError: a ottla.errors.OttlaError: no such column. SQLSTATE: 38000\n"
+            " SQLSTATE: XXKST",
+            "no such column.",
+            False,
         ),
         ("x ottla.errors.KafkaError: TOPIC_AUTHORIZATION_FAILED: orders", "TOPIC_AUTHORIZATION_FAILED: orders", False),
         (
@@ -83,6 +102,12 @@ def test_waits_double_and_a_batch_makes_them_short_again() -> None:
 )
 def test_a_failure_is_told_in_a_line_and_known_to_be_curable_or_not(text: str, cause: str, curable: bool) -> None:
     assert explain(text) == Failure(cause, explain(text).cure, curable)
+
+
+@pytest.mark.parametrize("error", [DatabaseUnavailable("it is down", "Start it."), BrokersAway("no broker answered")])
+def test_what_is_away_is_tried_again_wherever_it_was_missed(error: OttlaError) -> None:
+    assert failure_of(error) == Failure(error.message, error.hint, curable=True)
+    assert failure_of(QueryFailed("shop", error)) == Failure(error.message, error.hint, query="shop")
 
 
 def test_mistakes_of_the_user_are_not_tried_again() -> None:

@@ -12,9 +12,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from ottla import Admin, Broker, Consumer, Producer
 from ottla.clock import monotonic
-from ottla.errors import OttlaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.spark import source
+from ottla.spark.explaining import BrokersAway
 from ottla.spark.offsets import OffsetRange
 from ottla.spark.source import StreamReader
+from ottla.spark.source_lookup import Lookup
 from ottla.spark.source_options import SourceOptions
 from ottla.types import TopicPartition
 
@@ -186,3 +189,34 @@ def test_a_checkpoint_of_something_else_is_refused(broker: Any, topic: str) -> N
     create(broker.bootstrap, topic)
     with Query(broker.bootstrap, subscribe=topic) as query, pytest.raises(OttlaError, match="none of this source"):
         query.latest({"logOffset": 7})
+
+
+def test_a_query_that_begins_waits_for_its_brokers_as_one_that_runs_does(
+    broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(broker.bootstrap, topic)
+    asked: list[str] = []
+
+    def late(lookup: Lookup, **how: bool) -> Any:
+        asked.append(lookup.options.subscription.label)
+        if len(asked) % 2:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        return there(lookup, **how)
+
+    there = Lookup.partitions
+    monkeypatch.setattr(Lookup, "partitions", late)
+    monkeypatch.setattr(source, "RETRY_S", 0.01)
+    with Query(broker.bootstrap, subscribe=topic) as query:
+        query.reader.prepareForTriggerAvailableNow()
+        assert asked == [topic] * 2
+        assert query.initial()[topic] == {"0": 0}
+        assert asked == [topic] * 4
+
+
+def test_brokers_that_stay_away_are_not_waited_for_for_ever() -> None:
+    brief = {"kafka.default.api.timeout.ms": "300", "kafkaConsumer.pollTimeoutMs": "300"}
+    with Query("127.0.0.1:1", subscribe="orders", **brief) as query:
+        with pytest.raises(BrokersAway, match="no broker answered: cannot connect"):
+            query.initial()
+        with pytest.raises(BrokersAway):
+            query.reader.prepareForTriggerAvailableNow()

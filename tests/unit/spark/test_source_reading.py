@@ -18,6 +18,7 @@ from ottla import Admin, Broker, Producer
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.spark import reading
+from ottla.spark.explaining import BrokersAway
 from ottla.spark.offsets import OffsetRange
 from ottla.spark.source import BatchReader, StreamReader, read, spark_schema
 from ottla.spark.source_options import SourceOptions
@@ -200,7 +201,7 @@ def test_a_topic_that_is_deleted_under_a_task_is_a_loss(
 def test_records_that_do_not_come_are_waited_for_so_long_and_not_longer(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(5))
     options = options_for(broker, topic, **{"kafkaConsumer.pollTimeoutMs": "300"})
-    with pytest.raises(OttlaError, match=f"nothing came of {topic}-0 from offset 5 on for 300 ms") as caught:
+    with pytest.raises(BrokersAway, match=f"nothing came of {topic}-0 from offset 5 on for 300 ms") as caught:
         read_all(options, partition, 0, 9)
     assert "kafkaConsumer.pollTimeoutMs" in str(caught.value)
 

@@ -1,0 +1,200 @@
+"""What a supervisor makes of what its drivers say: whom it starts again, after how long, and how a stop ends."""
+
+import queue
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.pipeline import supervisor as supervision
+from ottla.pipeline.failures import Failure, QueryFailed, failure_of
+from ottla.pipeline.loading import load
+from ottla.pipeline.progress import Batch
+from ottla.pipeline.queries import Queries, Running
+from ottla.pipeline.state import StateDirectory
+from ottla.pipeline.supervisor import Supervisor
+from ottla.spark.explaining import ExplainedError, explained
+
+FILE = """\
+source: orders
+outputs:
+  topic: {sql: select 1, sink: t}
+  table: {sql: select 1, sink: u}
+"""
+STARTED = {"event": "started", "queries": {}}
+ENDED = {"event": "ended"}
+
+
+class Scripted:
+    """A driver whose words are known beforehand."""
+
+    def __init__(self, *events: dict[str, Any]) -> None:
+        self.process = SimpleNamespace(pid=0)
+        self.events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.asked: list[str] = []
+        for event in (*events, None):
+            self.events.put(event)
+
+    def stop(self) -> None:
+        self.asked.append("stop")
+
+    def kill(self) -> None:
+        self.asked.append("kill")
+
+    def close(self) -> int:
+        return -9 if "kill" in self.asked else 3
+
+
+class Supervised(Supervisor):
+    """Its drivers are scripted, its waits take no time, and Ctrl-C comes with the events that are named."""
+
+    def __init__(self, place: Path, lives: list[Scripted], **more: Any) -> None:
+        file = place / "shop.yaml"
+        file.write_text(FILE)
+        made = load(file)
+        self.ctrl_c_at: list[str] = []
+        self.waits: list[float] = []
+        self.lives = iter(lives)
+        super().__init__(made, StateDirectory(made), bootstrap="127.0.0.1:1", job={}, on_event=self.hear, **more)
+
+    def hear(self, event: dict[str, Any], _: Any) -> None:
+        if event["event"] in self.ctrl_c_at:
+            self.request_stop()
+
+    def _pause(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return False
+
+
+Begin = Callable[..., Supervised]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
+    def begin(*lives: Scripted, **more: Any) -> Supervised:
+        made = Supervised(tmp_path, list(lives), **more)
+        monkeypatch.setattr(supervision, "Driver", lambda *_: next(made.lives))
+        return made
+
+    return begin
+
+
+def batch(query: str, number: int) -> dict[str, Any]:
+    return {"event": "batch", "batch": Batch(query, number, 1, 1, 10, 10).document()}
+
+
+def failed(query: str, error: Exception) -> dict[str, Any]:
+    return {"event": "failed", **failure_of(QueryFailed(query, error)).document()}
+
+
+def away() -> Exception:
+    """What Spark raises for a query whose brokers did not come back in time."""
+    with pytest.raises(ExplainedError) as caught, explained("b:1"):
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no broker answered at b:1 within 60000 ms")
+    name = f"{type(caught.value).__module__}.{type(caught.value).__name__}"
+    return RuntimeError(f"[STREAM_FAILED] latestOffset: {name}: {caught.value} SQLSTATE: 38000\n\tat org")
+
+
+def test_a_pipeline_outlives_an_outage_that_its_driver_does_not(begin: Begin) -> None:
+    outage = [Scripted(failed("topic", away())) for _ in range(4)]
+    run = begin(*outage, Scripted(batch("topic", 1), failed("topic", away())), Scripted(batch("topic", 2), ENDED))
+    assert run.run() is None
+    assert run.waits == [1, 2, 4, 8, 1], "and forgets the outage with the first batch after it"
+    assert (run.run_state.phase, run.run_state.restarts) == ("ended", 5)
+    assert (run.run_state.last_failure or "").startswith("no broker answered at b:1 within 60000 ms. Is a broker")
+
+
+def test_one_output_that_always_fails_is_given_up_though_the_other_works(begin: Begin) -> None:
+    gone = RuntimeError("x ottla.spark.database_connections.DatabaseUnavailable: cannot connect to x.")
+    run = begin(*(Scripted(batch("topic", n), failed("table", gone)) for n in range(9)), max_restarts=4)
+    assert run.run() == Failure("cannot connect to x.", query="table")
+    assert run.waits == [1, 2, 4, 8] and run.run_state.phase == "failed"
+
+
+def test_a_driver_that_dies_without_a_word_is_trusted_again_after_any_batch(begin: Begin) -> None:
+    run = begin(*(Scripted(batch("topic", n)) for n in range(5)), Scripted(ENDED), max_restarts=1)
+    assert run.run() is None and run.waits == [1] * 5
+
+
+def test_a_stop_that_ends_well_is_no_failure(begin: Begin) -> None:
+    driver = Scripted(STARTED, batch("topic", 1), ENDED)
+    run = begin(driver)
+    run.ctrl_c_at = ["started"]
+    assert run.run() is None
+    assert driver.asked == ["stop"] and run.run_state.phase == "stopped"
+
+
+@pytest.mark.parametrize("curable", [True, False])
+def test_a_stop_whose_last_batch_fails_says_so_and_starts_nothing(begin: Begin, curable: bool) -> None:
+    error = away() if curable else RuntimeError("[USER_RAISED_EXCEPTION] bad record in orders-0 at offset 5")
+    run = begin(Scripted(STARTED, failed("topic", error)))
+    run.ctrl_c_at = ["started"]
+    failure = run.run()
+    assert failure is not None and failure.curable is curable and failure.query == "topic"
+    assert (run.run_state.phase, run.run_state.last_failure, run.waits) == ("failed", failure.cause, [])
+
+
+def test_a_second_stop_ends_it_at_once_whatever_becomes_of_the_batch(begin: Begin) -> None:
+    driver = Scripted(STARTED, batch("topic", 1))
+    run = begin(driver)
+    run.ctrl_c_at = ["started", "batch"]
+    assert run.run() is None
+    assert driver.asked == ["stop", "kill"] and run.run_state.phase == "stopped"
+
+
+# --- the queries of a driver that is asked to stop ------------------------------------------------------------
+
+
+class InBatch:
+    """A query that is in the middle of a batch for a few looks at it; then the batch is done, or the query failed."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.looks = 3
+        self.is_stopped = False
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        if self.looks or self.error is not None:
+            return None
+        moment = "2026-11-15T12:00:00.500Z"
+        return {"batchId": 0, "timestamp": moment, "durationMs": {"addBatch": 1, "triggerExecution": 2}}
+
+    @property
+    def status(self) -> dict[str, bool]:
+        self.looks = max(0, self.looks - 1)
+        return {"isTriggerActive": bool(self.looks)}
+
+    @property
+    def isActive(self) -> bool:
+        return not self.is_stopped and (self.looks > 0 or self.error is None)
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def finish(**running: InBatch) -> list[Batch]:
+    queries = Queries(SimpleNamespace(pipeline=None), once=False)  # type: ignore[arg-type]
+    queries.running = [Running(name, query) for name, query in running.items()]  # type: ignore[arg-type]
+    batches: list[Batch] = []
+    queries._finish(batches.append)
+    return batches
+
+
+def test_queries_finish_the_batch_that_they_are_in() -> None:
+    topic, table = InBatch(), InBatch()
+    assert [(batch.query, batch.batch_id) for batch in finish(topic=topic, table=table)] == [("topic", 0), ("table", 0)]
+    assert topic.is_stopped and table.is_stopped
+
+
+def test_a_batch_that_fails_after_the_stop_is_told_once_the_others_are_done() -> None:
+    table = InBatch()
+    with pytest.raises(QueryFailed, match="topic: no room") as caught:
+        finish(topic=InBatch(RuntimeError("no room")), table=table)
+    assert failure_of(caught.value) == Failure("no room", query="topic") and table.is_stopped
