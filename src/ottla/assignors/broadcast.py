@@ -17,7 +17,7 @@ class BroadcastAssignor(PartitionAssignor):
     >>> consumer = Consumer(
     ...     group_id="caches", enable_auto_commit=False, partition_assignment_strategy=[BroadcastAssignor]
     ... )
-    >>> offsets = StoredOffsets(consumer, FileOffsetStore("positions.json"))
+    >>> offsets = StoredOffsets(consumer, FileOffsetStore("worker-1.json"), mirror="caches.worker-1")
     >>> consumer.subscribe(["prices"], listener=offsets)
     """
 

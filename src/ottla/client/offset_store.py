@@ -1,9 +1,11 @@
 """Where a consumer can keep its positions outside the group: the interface, and a store in a local file."""
 
+import fcntl
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from ottla.errors import OttlaError
@@ -41,6 +43,10 @@ class OffsetStore(ABC):
 class FileOffsetStore(OffsetStore):
     """Offsets in a small JSON file, replaced as a whole each time so that a crash leaves the old or the new.
 
+    The members of a group on one host may share the file: each puts only the partitions it saves over what is there
+    (under a lock on `positions.json.lock`, which a crash frees), and sees what the one before it has saved of those
+    that come to it. Where several members read the same partition, as in a broadcast, each needs a file of its own.
+
     >>> store = FileOffsetStore("positions.json")
     >>> store.save({TopicPartition("orders", 0): 42})
     >>> store.load([TopicPartition("orders", 0), TopicPartition("orders", 1)])
@@ -49,16 +55,26 @@ class FileOffsetStore(OffsetStore):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._offsets: dict[TopicPartition, int] | None = None
 
     def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        known = self._known()
+        known = self._read()
         return {partition: known[partition] for partition in partitions if partition in known}
 
     def save(self, offsets: Mapping[TopicPartition, int]) -> None:
-        changed = {**self._known(), **offsets}
+        with self._locked():
+            self._replace({**self._read(), **offsets})
+        self.stored(offsets)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone among all who save to this file. The lock's own file stays: the other one is replaced each time."""
+        with open(self.path.with_name(self.path.name + ".lock"), "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _replace(self, offsets: Mapping[TopicPartition, int]) -> None:
         topics: dict[str, dict[str, int]] = {}
-        for partition, offset in sorted(changed.items()):
+        for partition, offset in sorted(offsets.items()):
             topics.setdefault(partition.topic, {})[str(partition.partition)] = offset
         text = json.dumps({"format": FORMAT, "offsets": topics}, indent=1)
         temporary = self.path.with_name(self.path.name + ".tmp")
@@ -72,13 +88,6 @@ class FileOffsetStore(OffsetStore):
             os.fsync(directory)
         finally:
             os.close(directory)
-        self._offsets = changed
-        self.stored(offsets)
-
-    def _known(self) -> dict[TopicPartition, int]:
-        if self._offsets is None:
-            self._offsets = self._read()
-        return self._offsets
 
     def _read(self) -> dict[TopicPartition, int]:
         try:
