@@ -10,6 +10,7 @@ cdef object _process
 
 cdef class BatchOutcome:
     cdef readonly object partition
+    cdef public object loop
     cdef readonly bint is_done
     cdef readonly object error
     cdef readonly long long base_offset

@@ -11,6 +11,8 @@ from ottla.protocol.record_batch import HEADER_SIZE, Codec, build_batch
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ottla.client.intake import Row
 
 
@@ -104,6 +106,8 @@ class Accumulator(Intake):
         """While set, nothing lingers."""
         self.unfinished: set[ProducerBatch] = set()
         """Batches that are neither stored nor failed, whether they wait or are under way."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where batches are sent from, once that is known."""
         self._stopped_by: Exception | None = None
         self._lock = threading.Lock()
         self._lanes: dict[TopicPartition, Lane] = {}
@@ -129,18 +133,25 @@ class Accumulator(Intake):
                 return None
             lane = self._lane(partition)
             delivery = None
-            if lane.queue and not lane.queue[-1].is_full:
-                batch = lane.queue[-1]
-                delivery = self.put(batch, row, size_bytes)
-            if delivery is None:
-                if lane.queue:
-                    lane.queue[-1].is_full = True
-                batch = self._new_batch(lane)
-                delivery = self.put(batch, row, size_bytes)
-                assert delivery is not None, "an empty batch takes any record"
-                lane.queue.append(batch)
-                lane.open_batch = batch
-                wake = True
+            try:
+                if lane.queue and not lane.queue[-1].is_full:
+                    batch = lane.queue[-1]
+                    delivery = self.put(batch, row, size_bytes)
+                if delivery is None:
+                    if lane.queue:
+                        lane.queue[-1].is_full = True
+                    batch = self._new_batch(lane)
+                    delivery = self.put(batch, row, size_bytes)
+                    assert delivery is not None, "an empty batch takes any record"
+                    lane.queue.append(batch)
+                    self.unfinished.add(batch)
+                    lane.open_batch = batch
+                    wake = True
+            except BaseException:
+                # A record that is in no batch leaves nothing behind: nobody would ever finish it.
+                if delivery is None or batch not in lane.queue:
+                    self.give_back(size_bytes)
+                raise
             if batch.size_bytes >= self.batch_size:
                 batch.is_full = wake = True
         if wake:
@@ -158,6 +169,7 @@ class Accumulator(Intake):
             if lane.queue:
                 self.close_batch(lane, lane.queue[-1])
             batch.order = (lane.next_order,)
+            batch.outcome.loop = self.loop
             lane.next_order += 1
             self.unfinished.add(batch)
             lane.queue.append(batch)
@@ -189,8 +201,8 @@ class Accumulator(Intake):
 
     def _new_batch(self, lane: Lane) -> ProducerBatch:
         batch = ProducerBatch(lane.partition, (lane.next_order,))
+        batch.outcome.loop = self.loop
         lane.next_order += 1
-        self.unfinished.add(batch)
         return batch
 
     # --- the network's side -------------------------------------------------------------------------------

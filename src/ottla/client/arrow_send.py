@@ -18,9 +18,10 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.accumulator import ProducerBatch
+from ottla.client.arguments import check_topic
 from ottla.client.arrow import arrow_module
 from ottla.client.delivery import BatchOutcome
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.compression import Codec, compress
 from ottla.protocol.record_batch import HEADER_SIZE, read_records
 from ottla.types import TopicPartition
@@ -151,6 +152,8 @@ class ArrowDelivery:
         finished = threading.Event()
         waiting = [part.outcome for part in self._parts if not part.outcome.is_done]
         if waiting:
+            for outcome in waiting:
+                outcome.check_wait()
             left = _Countdown(len(waiting), finished.set)
             for outcome in waiting:
                 outcome.add_callback(left)
@@ -250,8 +253,8 @@ class TableSending:
 
     def __init__(self, producer: "AsyncProducer", source: Any, topic: str | None) -> None:
         self._arrow = arrow_module("arrow_rows")
-        if topic is not None and not isinstance(topic, str):
-            raise OttlaError(f"a topic is text, not {type(topic).__name__}")
+        if topic is not None:
+            check_topic(topic)
         table = self._arrow.as_table(source)
         self._arrow.check_schema(table.schema, needs_topic=topic is None)
         self._producer = producer

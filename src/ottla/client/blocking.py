@@ -12,6 +12,7 @@ from ottla.client.admin_features import FeatureAdmin
 from ottla.client.admin_groups import GroupAdmin
 from ottla.client.admin_prepared import PreparedAdmin
 from ottla.client.admin_transactions import TransactionAdmin
+from ottla.client.arguments import as_headers
 from ottla.client.arrow import iteration_wait_ms
 from ottla.client.arrow_send import ArrowDelivery
 from ottla.client.callers_thread import Call, CallersThread
@@ -211,6 +212,7 @@ class Producer(Transactional, Sending, _Blocking):
     ) -> Delivery:
         """What send() does with a record that needs something special. Crosses to the loop once a batch."""
         self._check_process()
+        headers = as_headers(headers)  # once: they may come from an iterator
         delivery = self._async._append(topic, value, key, partition, timestamp, headers)
         if delivery is not None:
             return delivery

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from ottla.client.arguments import check_topic
 from ottla.client.model import Node, PartitionDescription, TopicDescription, error_of
 from ottla.client.polling import ANY_NODE, Poll, Request
 from ottla.errors import ErrorCode, KafkaError
@@ -98,6 +99,7 @@ class ClusterView:
     def want(self, topic: str, now: int) -> None:
         """Keeps a topic in the picture from now on (or until it has been idle for `max_idle_ms`)."""
         if topic not in self._wanted:
+            check_topic(topic)  # one that cannot be asked for would keep all the others from being asked for
             self._update_wanted = True
             if not self._failures:
                 self._retry_at = now  # the back-off is for asking the same again
@@ -106,6 +108,8 @@ class ClusterView:
     def keep_only(self, topics: Iterable[str], now: int) -> None:
         """Keeps exactly these topics in the picture."""
         wanted = set(topics)
+        for topic in wanted - self._wanted.keys():
+            check_topic(topic)
         for topic in [known for known in self._wanted if known not in wanted]:
             self._drop(topic)
         for topic in wanted:
@@ -157,6 +161,9 @@ class ClusterView:
 
     def on_response(self, asked: list[str], response: Any, now: int) -> None:
         self._in_flight = False
+        if response.error_code:
+            self.on_failure(KafkaError(error_of(response.error_code), "asking for metadata"), now)
+            return
         if not response.brokers:
             # A broker that has just started may know nobody yet, not even itself.
             self.on_failure(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker knows no brokers yet"), now)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.protocol._speedups import find_compiled
 
-INTERFACE = 1
+INTERFACE = 2
 """What intake.py offers, as numbered there: a build of an older source is passed over."""
 
 if TYPE_CHECKING:

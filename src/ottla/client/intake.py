@@ -17,10 +17,10 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from ottla.client.model import Bytes, Headers, HeadersLike, RecordMetadata
-from ottla.errors import KafkaError
+from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
 
-INTERFACE = 1
+INTERFACE = 2
 IS_COMPILED = __name__.endswith("._intake")
 
 RECORD_OVERHEAD_BYTES = 21
@@ -41,18 +41,14 @@ class BatchOutcome:
     """What became of a batch; every Delivery of its records looks here. Completed once, on any thread."""
 
     __slots__ = (
-        "_callbacks",
-        "_parts",
-        "_record_errors",
-        "base_offset",
-        "error",
-        "is_done",
-        "log_append_time_ms",
+        "_callbacks", "_parts", "_record_errors", "base_offset", "error", "is_done", "log_append_time_ms", "loop",
         "partition",
-    )
+    )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where the batch is sent from: on that loop's thread nobody may wait for it."""
         self.is_done = False
         self.error: KafkaError | None = None
         self.base_offset = -1
@@ -78,6 +74,7 @@ class BatchOutcome:
         parts = BatchOutcome(self.partition), BatchOutcome(self.partition)
         self._parts = (middle, *parts)
         for part in parts:
+            part.loop = self.loop
             part.add_callback(self._check_parts)
         return parts
 
@@ -86,6 +83,12 @@ class BatchOutcome:
         _, first, second = self._parts
         if first.is_done and second.is_done and not self.is_done:
             self._complete()
+
+    def check_wait(self) -> None:
+        """Raises where who waits for the batch would keep it from being sent: a callback on the client's own thread."""
+        if not self.is_done and self.loop is not None and asyncio._get_running_loop() is self.loop:
+            hint = "Await the delivery there, or add a callback to it."
+            raise OttlaError("a blocking call inside a callback would wait for itself", hint)
 
     def find(self, index: int) -> "tuple[BatchOutcome, int]":
         """The outcome that speaks for a record, and the record's place in it."""
@@ -160,6 +163,7 @@ class Delivery:
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record is stored; waits up to `timeout` seconds (TimeoutError). Not for an event loop's thread."""
         if not self._outcome.is_done:
+            self._outcome.check_wait()
             finished = threading.Event()
             self._outcome.add_callback(finished.set)
             if not finished.wait(timeout):
@@ -323,18 +327,9 @@ class Intake:
     """Takes records in, within `buffer.memory`. The accumulator is built on it."""
 
     __slots__ = (
-        "batch_size",
-        "buffer_memory",
-        "buffered_bytes",
-        "clock",
-        "clock_ns",
-        "guard",
-        "known_partitions",
-        "refusal",
-        "stamp",
-        "stamp_ms",
-        "topics",
-    )
+        "batch_size", "buffer_memory", "buffered_bytes", "clock", "clock_ns", "guard", "known_partitions", "refusal",
+        "stamp", "stamp_ms", "topics",
+    )  # fmt: skip
 
     def __init__(self, batch_size: int, buffer_memory: int, clock: Any, clock_ns: Any) -> None:
         """`clock_ns`, where it is given, is read instead of `clock`: it is a function of the interpreter's own."""
@@ -377,7 +372,7 @@ class Intake:
             self.stamp, self.stamp_ms = stamp, timestamp
         delivery = Delivery.__new__(Delivery)
         row = (stamp, key, value, ())
-        found = self.topics.get(topic)
+        found = self.topics.get(topic) if isinstance(topic, str) else None
         if found is None or self.refusal is not None or type(value) is not bytes:
             return None
         lanes = found

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from ottla.client.accumulator import Accumulator
+from ottla.client.arguments import as_bytes, as_headers, as_number, as_timestamp, check_topic
 from ottla.client.arrow_send import ArrowDelivery, TableSending
 from ottla.client.delivery import Delivery, record_size
 from ottla.client.model import Bytes, Headers, HeadersLike, RecordMetadata, TopicDescription
@@ -114,14 +115,15 @@ class AsyncProducer(AsyncTransactional):
             delivery = self._accumulator.take_in(topic, value, key, partition)
             if delivery is not None:
                 return delivery
-        delivery = self._append(topic, value, key, partition, timestamp, headers)
+        made_headers = as_headers(headers)  # once: they may come from an iterator
+        delivery = self._append(topic, value, key, partition, timestamp, made_headers)
         if delivery is not None:
             return delivery
         self._network.start()
         deadline = self._network.now() + self.config.max_block_ms
         while True:
             await self._until_topic(topic, deadline)
-            delivery = self._append(topic, value, key, partition, timestamp, headers)
+            delivery = self._append(topic, value, key, partition, timestamp, made_headers)
             if delivery is not None:
                 return delivery
             if topic in self._network.view.topics:
@@ -153,7 +155,7 @@ class AsyncProducer(AsyncTransactional):
         headers: HeadersLike = None,
     ) -> Delivery | None:
         """As send(), but never waits: None when the topic is not known yet or the buffer is full. Any thread."""
-        return self._append(topic, value, key, partition, timestamp, headers)
+        return self._append(topic, value, key, partition, timestamp, as_headers(headers))
 
     async def send_arrow(self, table: Any, topic: str | None = None) -> ArrowDelivery:
         """Hands all rows of a pyarrow Table or RecordBatch over and returns the promise of them.
@@ -210,16 +212,21 @@ class AsyncProducer(AsyncTransactional):
         key: Bytes,
         partition: int | None,
         timestamp: int | None,
-        headers: HeadersLike,
+        headers: Headers,
     ) -> Delivery | None:
-        """The long way into a batch, for whatever `take_in` left."""
+        """The long way into a batch, for whatever `take_in` left. Nothing is kept of a record that is refused."""
         self._raise_if_over()
+        if type(topic) is not str or not topic:
+            check_topic(topic)
         if type(value) is not bytes:
             value = as_bytes(value, "value")
         if key is not None and type(key) is not bytes:
             key = as_bytes(key, "key")
-        record_headers = as_headers(headers) if headers else ()
-        size_bytes = record_size(key, value, record_headers)
+        if partition is not None and type(partition) is not int:
+            partition = as_number(partition, "a record's partition", "a whole number")
+        if timestamp is not None:
+            timestamp = as_timestamp(timestamp)
+        size_bytes = record_size(key, value, headers)
         if size_bytes > self._record_bytes_max:
             detail = f"a record of {size_bytes} bytes is larger than max.request.size ({self.config.max_request_size})"
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
@@ -245,9 +252,7 @@ class AsyncProducer(AsyncTransactional):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
         if timestamp is None:
             timestamp = self._clock()
-        elif timestamp < 0:
-            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"the timestamp {timestamp} is negative")
-        return self._accumulator.append(partitions[partition], timestamp, key, value, record_headers, size_bytes)
+        return self._accumulator.append(partitions[partition], timestamp, key, value, headers, size_bytes)
 
     def _writable(self, topic: str) -> Sequence[int]:
         view = self._network.view
@@ -257,6 +262,7 @@ class AsyncProducer(AsyncTransactional):
         view = self._network.view
         if topic in view.topics:
             return
+        self._accumulator.loop = asyncio.get_running_loop()  # no record comes before its topic is known
         view.want(topic, self._network.now())
         self._network.wake()
 
@@ -321,6 +327,7 @@ class AsyncProducer(AsyncTransactional):
 
     async def partitions_for(self, topic: str) -> TopicDescription:
         """What is known of a topic's partitions; waits up to `max.block.ms` for it."""
+        check_topic(topic)
         self._network.start()
         await self._until_topic(topic, self._network.now() + self.config.max_block_ms)
         return self._network.view.topics[topic]
@@ -345,21 +352,3 @@ class AsyncProducer(AsyncTransactional):
         error = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed before the record was stored")
         self._sender.abandon(error)
         await self._network.close()
-
-
-def as_bytes(value: Bytes, what: str) -> bytes | None:
-    """Bytes as they are, text as UTF-8, None as null."""
-    if value is None or type(value) is bytes:
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise TypeError(f"a record's {what} is bytes, text or None, not {type(value).__name__}")
-
-
-def as_headers(headers: HeadersLike) -> Headers:
-    if not headers:
-        return ()
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple((name, as_bytes(value, f"header {name!r}")) for name, value in pairs)
