@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ottla import Broker
 from ottla.client.blocking import Admin
+from ottla.clock import monotonic
 from ottla.errors import OttlaError
+from ottla.spark import sink_driver
 from ottla.spark.decisions import is_decided
 from ottla.spark.ledger import Entry
 from ottla.spark.sink_errors import LostPart, NotOwner, SinkError
@@ -37,7 +40,7 @@ def stage(target: Target, topic: str) -> SinkStage:
     return SinkStage(target.bootstrap, topic)
 
 
-def three_parts(run: SinkRun, batch: int) -> list[object]:
+def three_parts(run: SinkRun, batch: int) -> list[Any]:
     return [run.write(batch, task, [f"{batch}-{task}-{row}" for row in range(3)]) for task in range(3)]
 
 
@@ -193,17 +196,24 @@ def test_a_part_that_timed_out_after_the_decision_is_written_again(topic: str) -
     """Without two-phase commit a broker aborts what is open for too long, decided or not."""
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
     with Broker.embedded(settings=settings) as broker:
-        stage = SinkStage(broker.bootstrap, topic, **{"kafka.transaction.timeout.ms": "500"})
+        stage = SinkStage(broker.bootstrap, topic)
+        patient = stage.options
         first = stage.start()
-        parts = three_parts(first, 0)
+        parts = [first.write(0, task, [f"0-{task}-{row}" for row in range(3)]) for task in (0, 2)]
+        # Long enough for one task to write three rows on any machine, and no longer.
+        stage.options = replace(patient, kafka={**patient.kafka, "transaction.timeout.ms": "5000"})
+        parts.insert(1, first.write(0, 1, [f"0-1-{row}" for row in range(3)]))
+        stage.options = patient
         first.decide(0, *parts)
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
-            deadline = time.monotonic() + 30
-            while admin.list_transactions(states=["Ongoing"]):
-                assert time.monotonic() < deadline
+            deadline, name = monotonic() + 60, stage.names.task(1)
+            while name in [each.transactional_id for each in admin.list_transactions(states=["Ongoing"])]:
+                assert monotonic() < deadline
                 time.sleep(0.05)
         run = stage.start()
-        run.commit(0, *three_parts(run, 0))
+        again = three_parts(run, 0)
+        assert [part.part is not None for part in again] == [False, True, False]
+        run.commit(0, *again)
         assert stage.read() == rows(0)
 
 
@@ -344,6 +354,26 @@ def test_what_a_function_went_past_and_the_broker_dropped_is_told(two_phase: Tar
     third = run.for_each_batch()
     third.commit(1, third.write(1, 0, ["next"]))
     assert stage.read() == sorted([*(row for row in rows(0) if not row.startswith("0-1")), "next"])
+
+
+def test_a_driver_that_is_kept_does_what_the_latest_options_say(two_phase: Target, topic: str) -> None:
+    """Spark keeps the process: the cure that an error names must work without a new application."""
+    stage = SinkStage(two_phase.bootstrap, topic)
+    run = stage.start()
+    first, second, third, fourth = (run.for_each_batch() for _ in range(4))
+    parts = three_parts(first, 0)
+    with Admin(bootstrap_servers=stage.bootstrap) as admin:
+        admin.abort_prepared(parts[1].part.prepared(stage.names))
+    with pytest.raises(LostPart, match="does not have the part of task 1"):
+        first.commit(0, *parts)
+    with pytest.raises(LostPart, match="set lostParts=replace"):
+        second.commit(1, second.write(1, 0, ["next"]))
+    stage.options = replace(stage.options, lost_parts="replace")
+    third.commit(1, third.write(1, 0, ["next"]))
+    stage.options = replace(stage.options, kafka={**stage.options.kafka, "client.id": "another"})
+    fourth.commit(2, fourth.write(2, 0, ["last"]))
+    assert stage.read() == sorted([*(row for row in rows(0) if not row.startswith("0-1")), "last", "next"])
+    assert len(sink_driver._drivers) == 1, "and the one before is closed"
 
 
 def test_two_frames_under_one_name_are_told_from_one_that_is_written_again(stage: SinkStage) -> None:

@@ -32,7 +32,7 @@ from ottla.spark.decisions import (
     unfinished,
 )
 from ottla.spark.ledger import Ledger, Names, is_in
-from ottla.spark.sink_clients import PATIENCE_MS, Clients, clients, driver_producer
+from ottla.spark.sink_clients import PATIENCE_MS, Clients, clients, driver_producer, run
 from ottla.spark.sink_errors import LostPart
 from ottla.spark.sink_failpoints import is_set, reach
 from ottla.spark.sink_options import SinkOptions
@@ -66,19 +66,24 @@ class Batch:
 
 
 def driver(options: SinkOptions, sink: str) -> "Driver":
-    """The driver of this sink in this process."""
+    """The driver of this sink in this process, which outlives a query: it does what the latest options say."""
     key = (options.bootstrap, sink)
-    if key not in _drivers:
-        _drivers[key] = Driver(clients(options), options, Names(sink))
-    return _drivers[key]
+    found = _drivers.get(key)
+    if found is not None and found.options.kafka != options.kafka:
+        run(found.close())  # its connections were made in another way
+        found = None
+    if found is None:
+        found = _drivers[key] = Driver(clients(options), options, Names(sink))
+    found.options = options
+    return found
 
 
 class Driver:
     """Decides and commits the batches of one sink."""
 
     def __init__(self, owned: Clients, options: SinkOptions, names: Names) -> None:
+        self.options = options
         self._clients = owned
-        self._options = options
         self._names = names
         self._producer: AsyncProducer | None = None
         self._state = SinkState()
@@ -164,7 +169,7 @@ class Driver:
         """Fences every other driver first and reads second: what it reads cannot change behind its back."""
         names, owned = self._names, self._clients
         await owned.ensure_decisions(names)
-        producer = driver_producer(self._options, names)
+        producer = driver_producer(self.options, names)
         try:
             await producer.init_transactions(timeout_ms=PATIENCE_MS)
             self._state = await owned.read_state(names)
@@ -186,7 +191,7 @@ class Driver:
             try:
                 await self._commit_part(former, part)
             except LostPart as lost:
-                if not former.is_job and self._options.lost_parts == "fail":
+                if not former.is_job and self.options.lost_parts == "fail":
                     raise LostPart(
                         f"batch {former.batch} was decided and did not come to its end, the query has gone on to batch "
                         f"{batch.batch}, and the broker does not have the part of task {part.task} any more",

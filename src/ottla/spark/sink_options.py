@@ -65,6 +65,8 @@ REFUSED = {
     "interceptor.classes": "They are Java classes.",
 }
 
+IDEMPOTENT = "Leave it out: the sink's producer is always idempotent."
+
 
 @dataclass(frozen=True)
 class SinkOptions:
@@ -147,9 +149,16 @@ class SinkOptions:
                 f"Option kafka.transaction.timeout.ms has no meaning with delivery={self.delivery}", "Leave it out."
             )
         try:
-            build(ProducerConfig, self.kafka, {})
+            # As the tasks will make it: what turns idempotence off shall not come to light there.
+            build(ProducerConfig, {**self.kafka, "enable.idempotence": "true"}, {})
         except ConfigError as error:
-            raise SinkError(f"Option kafka.*: {error.message}", error.hint) from None
+            hint = IDEMPOTENT if "enable.idempotence" in error.hint else error.hint
+            raise SinkError(f"Option kafka.{self._named_in(error.message)}: {error.message}", hint) from None
+
+    def _named_in(self, message: str) -> str:
+        """The setting that a message speaks of, and speaks of first."""
+        named = [name for name in self.kafka if name in message]
+        return min(named, key=lambda name: (message.index(name), -len(name)), default="*")
 
     def _check_batch(self, streaming: bool) -> None:
         """What belongs together inside foreachBatch."""

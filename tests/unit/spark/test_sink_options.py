@@ -56,8 +56,9 @@ def test_settings_of_the_producer_are_passed_on() -> None:
         ({"kafka.transactional.id": "x"}, "Option kafka.transactional.id cannot be set. The sink names"),
         ({"kafka.enable.idempotence": "false"}, "Option kafka.enable.idempotence cannot be set. It is always on."),
         ({"kafka.key.serializer": "x"}, "Option kafka.key.serializer cannot be set. Keys are bytes or text"),
-        ({"kafka.linger": "1"}, "Unknown setting linger. Did you mean linger.ms?"),
-        ({"kafka.linger.ms": "soon"}, "Invalid value soon for configuration linger.ms"),
+        ({"kafka.linger": "1"}, "Option kafka.linger: Unknown setting linger. Did you mean linger.ms?"),
+        ({"kafka.linger.ms": "soon"}, "Option kafka.linger.ms: Invalid value soon for configuration linger.ms"),
+        ({"kafka.bootstrap.servers": "nowhere"}, "Option kafka.bootstrap.servers: "),
         (
             {"delivery": "at-least-once", "kafka.transaction.timeout.ms": "9"},
             "Option kafka.transaction.timeout.ms has no meaning with delivery=at-least-once",
@@ -68,6 +69,22 @@ def test_what_is_wrong_is_named_with_its_cure(options: dict[str, str], words: st
     with pytest.raises(SinkError) as refused:
         parse(**options)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once", "at-most-once"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("acks", "1"), ("acks", "0"), ("retries", "0"), ("max.in.flight.requests.per.connection", "9")],
+)
+def test_what_the_idempotent_producer_does_not_take_is_refused_before_a_task_makes_one(
+    name: str, value: str, delivery: str
+) -> None:
+    with pytest.raises(SinkError) as refused:
+        parse(delivery=delivery, **{f"kafka.{name}": value, "kafka.linger.ms": "1"})
+    told = str(refused.value)
+    assert told.startswith(f"Option kafka.{name}: Must set {name} to") and told.endswith(
+        "Leave it out: the sink's producer is always idempotent."
+    )
 
 
 def test_the_brokers_must_be_named() -> None:
