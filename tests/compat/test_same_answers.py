@@ -103,6 +103,20 @@ def test_metadata_by_unknown_id(same: Any) -> None:
     same(lambda side: side.ask(request, 12))
 
 
+@pytest.mark.parametrize("version", [10, 11, 12, 13])
+def test_metadata_of_neither_a_name_nor_an_id_fails_for_all_that_was_asked(same: Any, version: int) -> None:
+    def script(side: Side) -> Any:
+        names = [side.topic, None]
+        request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names])
+        answer = side.ask(request, version)
+        # From v12 on Kafka comes upon the missing name too late, and only says that something went wrong.
+        errors = {answer.pop("error_code"), *(topic.pop("error_code") for topic in answer["topics"])}
+        assert errors <= {ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_SERVER_ERROR}
+        return answer, len(errors)
+
+    same(script)
+
+
 def test_metadata_creates_a_topic_when_asked(same: Any) -> None:
     def script(side: Side) -> Any:
         name = side.topic + "-auto"

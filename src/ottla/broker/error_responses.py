@@ -26,6 +26,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
 
 
 _CODES = {"error_code", "partition_error_code"}
+_SAID_TWICE = {"MetadataResponse"}
+"""What has an error of its own, and one for each item as in its earlier versions: clients may look at either."""
 _NOTHING = {"protocol_name"}
 """What a failure has none of, and says so as soon as its version can (JoinGroup v7)."""
 
@@ -51,7 +53,13 @@ def _fill(answer: Any, asked: Any, version: int, code: ErrorCode, detail: str) -
                 setattr(answer, nothing, None)
         if "error_message" in fields:
             answer.error_message = detail or None
+        if type(answer).__name__ in _SAID_TWICE:
+            _fill_items(answer, asked, fields, version, code, detail)
         return True
+    return _fill_items(answer, asked, fields, version, code, detail)
+
+
+def _fill_items(answer: Any, asked: Any, fields: dict[str, Field], version: int, code: ErrorCode, detail: str) -> bool:
     lists = [f for f in fields.values() if f.is_array and f.struct is not None and _can_fail(f, version)]
     if not lists:
         return False

@@ -361,6 +361,16 @@ def test_every_api_can_say_that_all_of_it_failed(key: int) -> None:
         assert API[key].response.decode(response.encode(version), version) is not None
 
 
+def test_metadata_that_failed_says_so_for_the_whole_and_for_each_topic() -> None:
+    """Apache Kafka fills both: who looks at topics only must not take the failure for an empty cluster."""
+    request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in ("t", None)])
+    for version in (12, 13):
+        response = error_response(MetadataResponse, request, version, ErrorCode.INVALID_REQUEST, "")
+        response = MetadataResponse.decode(response.encode(version), version)
+        assert response.error_code == (ErrorCode.INVALID_REQUEST if version == 13 else ErrorCode.NONE)
+        assert [(topic.name, topic.error_code) for topic in response.topics] == [("t", 42), ("", 42)]
+
+
 def test_a_response_without_a_place_for_errors_is_none() -> None:
     class Silent(Message, versions=range(0, 1)):
         throttle_time_ms: int = field("int32")
