@@ -1,6 +1,8 @@
 """Consume, transform, produce in one call, at most once, at least once or exactly once."""
 
+import asyncio
 import inspect
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,27 +18,36 @@ from ottla.client.producer import AsyncProducer
 from ottla.client.settings import ClientConfig, ConsumerConfig, ProducerConfig
 from ottla.client.transaction_errors import TransactionAbortable
 from ottla.config import settings_of, unknown_setting
-from ottla.errors import ErrorCode, OttlaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
+
+log = logging.getLogger("ottla.client")
 
 AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE = "at-most-once", "at-least-once", "exactly-once"
 GUARANTEES = (AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)
 POLL_MS = 200
 TRANSACTION_TIMEOUT_MS = 10_000
 """Shorter than a producer's default: whoever takes a crashed instance's partitions over waits for this long."""
-DONE_AGAIN = frozenset(
+CLEAN_UP_S = 10
+"""After Ctrl-C: for aborting the transaction and leaving the group. Somebody waits for us at the keyboard."""
+HASTE_MS = 3_000
+"""Then neither of the two clients takes longer than this to close."""
+MOVED_ON = frozenset(
     {
-        ErrorCode.TRANSACTION_ABORTABLE,
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
     }
 )
-"""The group has moved on, the transaction timed out, numbers were lost: another try may well succeed."""
+"""The group has gone on without us: what was worked on comes again, to whoever has the partition now."""
+DONE_AGAIN = MOVED_ON | {
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+}
+"""Also when the transaction timed out or numbers were lost, another try may well succeed."""
 
 
 class Output(NamedTuple):
@@ -107,8 +118,12 @@ def transform(
         return batch
 
     work = _Work(source, to, group_id, guarantee, settings, keywords, transactional_id)
-    coroutine = work.run(apply_there, stop, until_end)
-    return _io.call(coroutine, callers)
+    try:
+        return _io.call(work.run(apply_there, stop, until_end), callers)
+    except BaseException:
+        if work.is_running:  # Ctrl-C has broken it off: it still aborts, and says goodbye to the group
+            _io.call(work.until_cleaned_up())
+        raise
 
 
 async def async_transform(
@@ -171,6 +186,8 @@ class _Work:
         self.group_id = group_id
         self.guarantee = guarantee
         self.done = Transformed()
+        self.is_running = False
+        self._cleaned_up = asyncio.Event()
         consumer, producer = _split(settings, keywords)
         consumer |= {"group.id": group_id, "enable.auto.commit": False}
         consumer.setdefault("auto.offset.reset", "earliest")
@@ -198,6 +215,8 @@ class _Work:
             EXACTLY_ONCE: self._exactly_once,
         }
         step = steps[self.guarantee]
+        patience_ms: int | None = None
+        self.is_running = True
         try:
             if self.guarantee == EXACTLY_ONCE:
                 # Before any position is read: what an earlier instance left under way is decided first.
@@ -212,15 +231,32 @@ class _Work:
                     await step(records, apply)
                 if until_end and await self.consumer.is_at_end():
                     break
+        except asyncio.CancelledError:
+            patience_ms = HASTE_MS
+            raise
         finally:
-            await self.producer.close()
-            await self.consumer.close()
+            try:
+                await self.producer.close(patience_ms)
+            finally:
+                try:
+                    await self.consumer.close(patience_ms)
+                finally:
+                    self.is_running = False
+                    self._cleaned_up.set()
         return self.done
+
+    async def until_cleaned_up(self) -> None:
+        """Waits for a run that was broken off, but not for ever."""
+        try:
+            await asyncio.wait_for(self._cleaned_up.wait(), CLEAN_UP_S)
+        except TimeoutError:
+            log.warning("group %s was not left in time: it waits for the session to end", self.group_id)
 
     async def _at_most_once(
         self, records: list[ConsumerRecord], apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]]
     ) -> None:
-        await self.consumer.commit(_following(records))
+        if not await self._commit(records):
+            return
         self.done.consumed += len(records)
         deliveries = await self._send(await apply(records))
         await self.producer.flush()
@@ -235,9 +271,9 @@ class _Work:
         await self.producer.flush()
         for delivery in deliveries:
             await delivery  # raises what went wrong, before anything is committed
-        await self.consumer.commit(_following(records))
-        self.done.consumed += len(records)
         self.done.produced += len(deliveries)
+        if await self._commit(records):
+            self.done.consumed += len(records)
 
     async def _exactly_once(
         self, records: list[ConsumerRecord], apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]]
@@ -276,6 +312,24 @@ class _Work:
                 deliveries.append(delivery)
         return deliveries
 
+    async def _commit(self, records: list[ConsumerRecord]) -> bool:
+        """Whether these are done now. If not, the group has moved on: what is still ours is read again."""
+        try:
+            await self.consumer.commit(_following(records))
+        except KafkaError as error:
+            if error.code not in MOVED_ON:
+                raise
+            log.warning(
+                "%d records come again, as group %s went on without this member (%s): if this happens often, raise "
+                "max.poll.interval.ms or lower max.poll.records",
+                len(records),
+                self.group_id,
+                error,
+            )
+            await self._rewind(records)
+            return False
+        return True
+
     async def _rewind(self, records: list[ConsumerRecord]) -> None:
         ours = await self.consumer.assignment()
         for partition, offset in _first(records).items():
@@ -302,15 +356,21 @@ def _place(record: ConsumerRecord) -> str:
 def _outputs(record: ConsumerRecord, result: Any) -> list[Output]:
     if result is None:
         return []
+    if isinstance(result, Iterable) and not isinstance(result, Output | str | bytes | bytearray | memoryview | Mapping):
+        return [_output(record, each) for each in result]
+    return [_output(record, result)]
+
+
+def _output(record: ConsumerRecord, result: Any) -> Output:
+    """One record to be written; None among several is a tombstone."""
     if isinstance(result, Output):
-        return [result]
-    if isinstance(result, bytes | bytearray | memoryview | str):
-        return [Output(result)]
-    if isinstance(result, Iterable):
-        return [each if isinstance(each, Output) else Output(each) for each in result]
-    raise OttlaError(
-        f"{_place(record)}: the function gave {type(result).__name__}", "Give bytes, text, an Output, a list, or None."
-    )
+        return result
+    if result is None or isinstance(result, str | bytes | bytearray | memoryview):
+        return Output(result)
+    given = f"{_place(record)}: the function gave {type(result).__name__}"
+    if isinstance(result, Mapping):
+        raise OttlaError(given, "Give json.dumps(…) of it, or an Output.")
+    raise OttlaError(given, "Give bytes, text, an Output, a list of them, or None.")
 
 
 def _following(records: list[ConsumerRecord]) -> dict[PartitionLike, OffsetLike]:

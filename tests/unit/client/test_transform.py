@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -9,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from ottla import Admin, AsyncProducer, Consumer, ErrorCode, Producer
+from ottla import Admin, AsyncConsumer, AsyncProducer, Consumer, ErrorCode, Producer
 from ottla.client.model import LATEST, ConsumerRecord
 from ottla.client.transaction_errors import TransactionAbortable
 from ottla.client.transform import GUARANTEES, Output, async_transform, transform
 from ottla.errors import KafkaError, OttlaError
+from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 COUNT = 60
@@ -127,6 +131,158 @@ def test_members_share_the_work_and_write_everything_once(topics: Topics) -> Non
     assert topics.output() == list(range(COUNT))
 
 
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_member_that_was_put_out_while_it_worked_goes_on(topics: Topics, guarantee: str) -> None:
+    """As after max.poll.interval.ms: its records come again, to whoever has them now."""
+    removed = False
+
+    def function(record: ConsumerRecord) -> bytes | None:
+        nonlocal removed
+        if number_of(record) == 20 and not removed:
+            removed = True
+            with Admin(bootstrap_servers=topics.bootstrap) as admin:
+                admin.remove_members(topics.group)
+        return record.value
+
+    done = topics.run(function, guarantee)
+    assert done.consumed == COUNT
+    counted = Counter(topics.output())
+    assert set(counted) == set(range(COUNT)), "none is missing, as nobody crashed"
+    if guarantee == "at-least-once":
+        assert 7 >= sum(counted.values()) - COUNT > 0, "what could not be committed was written again"
+    else:
+        assert sum(counted.values()) == COUNT
+    assert topics.run(lambda record: record.value, guarantee).consumed == 0
+
+
+@pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS])
+def test_at_most_once_works_on_nothing_whose_commit_was_refused(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    commit, calls, seen = AsyncConsumer.commit, 0, []
+
+    async def refuse_some(self: AsyncConsumer, *arguments: Any, **options: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 5):
+            raise KafkaError(code, "the group has moved on")
+        await commit(self, *arguments, **options)
+
+    def function(record: ConsumerRecord) -> bytes | None:
+        seen.append(number_of(record))
+        return record.value
+
+    monkeypatch.setattr(AsyncConsumer, "commit", refuse_some)
+    assert topics.run(function, "at-most-once").consumed == COUNT
+    assert sorted(seen) == list(range(COUNT)) == topics.output()
+
+
+def test_a_commit_that_fails_for_another_reason_is_an_error(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(self: AsyncConsumer, *arguments: Any, **options: Any) -> None:
+        raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "not yours")
+
+    monkeypatch.setattr(AsyncConsumer, "commit", refuse)
+    with pytest.raises(KafkaError, match="not yours"):
+        topics.run(lambda record: record.value, "at-least-once")
+
+
+# --- breaking off -----------------------------------------------------------------------------------------------
+
+
+def members(topics: Topics) -> int:
+    with Admin(bootstrap_servers=topics.bootstrap) as admin:
+        return len(admin.describe_groups([topics.group])[0].members)
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_ctrl_c_leaves_the_group_at_once(topics: Topics, guarantee: str) -> None:
+    """Not when the session ends: until then nobody would read its partitions."""
+
+    def function(record: ConsumerRecord) -> bytes | None:
+        if record.offset == 10:
+            assert members(topics) == 1
+            raise KeyboardInterrupt
+        return record.value
+
+    with pytest.raises(KeyboardInterrupt):
+        topics.run(function, guarantee)
+    assert members(topics) == 0
+
+
+CHILD = """
+import asyncio, sys
+import ottla
+from ottla import AsyncProducer
+
+bootstrap, source, to, group = sys.argv[1:]
+
+async def stay(self, *arguments, **options):
+    await self.flush()  # what was sent is in the log, the transaction open
+    print("open", flush=True)
+    await asyncio.sleep(600)
+
+AsyncProducer.send_offsets_to_transaction = stay
+ottla.transform(lambda record: record.value, source, to, group_id=group, bootstrap_servers=bootstrap,
+                transaction_timeout_ms=60_000)
+"""
+
+
+def test_ctrl_c_aborts_the_transaction_that_is_open(topics: Topics) -> None:
+    """Left open, it would hold up all who read committed records until it timed out."""
+    command = [sys.executable, "-c", CHILD, topics.bootstrap, topics.source, topics.to, topics.group]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        try:
+            assert child.stdout.readline() == "open\n"
+            child.send_signal(signal.SIGINT)
+            _, errors = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert errors.endswith("KeyboardInterrupt\n")
+    assert members(topics) == 0
+    with Admin(bootstrap_servers=topics.bootstrap) as admin:
+        states = {each.state for each in admin.list_transactions() if each.transactional_id.startswith(topics.group)}
+    assert states and "Ongoing" not in states
+    assert topics.run(lambda record: record.value, "exactly-once").consumed == COUNT
+    assert topics.output() == list(range(COUNT))
+
+
+def test_ctrl_c_does_not_wait_for_ever(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    close, may_close = AsyncProducer.close, threading.Event()
+
+    async def slow(self: AsyncProducer, timeout_ms: int | None = None) -> None:
+        await asyncio.to_thread(may_close.wait)
+        await close(self, timeout_ms)
+
+    def function(record: ConsumerRecord) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AsyncProducer, "close", slow)
+    monkeypatch.setattr("ottla.client.transform.CLEAN_UP_S", 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        topics.run(function, "at-least-once")
+    assert "was not left in time" in caplog.text
+    may_close.set()
+    eventually(lambda: members(topics) == 0)
+
+
+def test_the_group_is_left_even_if_the_producer_cannot_be_closed(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = AsyncProducer.close
+
+    async def fail(self: AsyncProducer, timeout_ms: int | None = None) -> None:
+        await close(self, timeout_ms)
+        raise Trouble
+
+    monkeypatch.setattr(AsyncProducer, "close", fail)
+    with pytest.raises(Trouble):
+        topics.run(lambda record: record.value, "at-least-once")
+    assert members(topics) == 0
+
+
 def test_assigned_partitions_need_a_transactional_id_and_then_work(topics: Topics) -> None:
     places = [TopicPartition(topics.source, index) for index in range(PARTITIONS)]
     options = {"group_id": topics.group, "settings": {"bootstrap.servers": topics.bootstrap}, "until_end": True}
@@ -160,6 +316,11 @@ def test_an_error_names_the_record(topics: Topics) -> None:
     assert any(f"{topics.source}-" in note and "at offset 0" in note for note in caught.value.__notes__)
     with pytest.raises(OttlaError, match="the function gave float"):
         topics.run(lambda record: 1.5, "exactly-once")
+    with pytest.raises(OttlaError, match="the function gave dict") as refused:
+        topics.run(lambda record: {"number": number_of(record)}, "exactly-once")
+    assert "json.dumps" in str(refused.value.hint)
+    with pytest.raises(OttlaError, match="the function gave dict"):
+        topics.run(lambda record: [{"number": number_of(record)}], "at-least-once")
     assert topics.output() == []
 
 
