@@ -59,7 +59,7 @@ def _fill(answer: Any, asked: Any, version: int, code: ErrorCode, detail: str) -
     return _fill_items(answer, asked, fields, version, code, detail)
 
 
-def _fill_items(answer: Any, asked: Any, fields: dict[str, Field], version: int, code: ErrorCode, detail: str) -> bool:
+def _fill_items(answer: Any, asked: Any, fields: dict[str, Any], version: int, code: ErrorCode, detail: str) -> bool:
     lists = [f for f in fields.values() if f.is_array and f.struct is not None and _can_fail(f, version)]
     if not lists:
         return False

@@ -66,7 +66,7 @@ class AsyncConsumer(AsyncGroupConsumer):
             self.config, allow_auto_topic_creation=self.config.allow_auto_create_topics, clock=clock, rng=rng
         )
         parts = {"backoff": self._network.backoff, "jitter": self._network.jitter}
-        self._positions = Positions(self.config, self._network.view, **parts)  # type: ignore[arg-type]
+        self._positions = Positions(self.config, self._network.view, clock=clock, **parts)  # type: ignore[arg-type]
         self._fetcher = Fetcher(self.config, self._positions, self._network.view, **parts)  # type: ignore[arg-type]
         self._network.add(self._positions)
         self._network.add(self._fetcher)

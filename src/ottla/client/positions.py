@@ -10,12 +10,15 @@ from ottla.client.model import EARLIEST, LATEST
 from ottla.client.offsets import build_list_offsets, read_list_offsets
 from ottla.client.polling import Poll, Request
 from ottla.client.settings import ConsumerConfig
+from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
 from ottla.types import ZERO_UUID, TopicPartition
 
-RESET_TO = {"earliest": EARLIEST, "latest": LATEST}
+BY_DURATION = -102
+"""As `reset_to` of a partition: begin with the first record that is no older than so long before now."""
+RESET_TO = {"earliest": EARLIEST, "latest": LATEST, "by_duration": BY_DURATION}
 HELD = -101
 """As `reset_to` of a partition: begin nowhere, until somebody says where."""
 EPOCHS_KEPT = 8
@@ -109,6 +112,7 @@ class Positions:
         *,
         backoff: Backoff,
         jitter: Callable[[], float] = lambda: 0.0,
+        clock: Clock = system_clock,
     ) -> None:
         self.states: dict[TopicPartition, PartitionState] = {}
         self.errors: list[Exception] = []
@@ -119,6 +123,7 @@ class Positions:
         self._view = view
         self._backoff = backoff
         self._jitter = jitter
+        self._clock = clock
 
     # --- what the user says -------------------------------------------------------------------------------
 
@@ -149,7 +154,7 @@ class Positions:
 
     def reset(self, partition: TopicPartition, state: PartitionState) -> None:
         """Begins where `auto.offset.reset` says; with none the user has to be asked."""
-        state.move_to(None, RESET_TO.get(self._config.auto_offset_reset))
+        state.move_to(None, RESET_TO.get(self._config.auto_offset_reset.partition(":")[0]))
 
     def hold(self, partition: TopicPartition) -> None:
         """Has a partition without a position, so neither read nor committed, until seek() or reset() gives it one."""
@@ -181,7 +186,7 @@ class Positions:
                 continue
             state.is_resetting = True
             leaders[partition] = leader
-            by_node[leader.node_id][partition] = state.reset_to
+            by_node[leader.node_id][partition] = self._time_of(state.reset_to)
         for node_id, wanted in by_node.items():
             poll.requests.append(self._request(node_id, wanted, leaders))
         return poll
@@ -191,6 +196,10 @@ class Positions:
         if error is not None and not error.retriable:
             state.reset_to = None
             self.errors.append(KafkaError(error, f"topic {partition.topic}"))
+
+    def _time_of(self, reset_to: int) -> int:
+        """What a broker is asked for: a time since 1970, or what stands for one."""
+        return max(0, self._clock() - self._config.reset_duration_ms) if reset_to == BY_DURATION else reset_to
 
     def _request(
         self, node_id: int, wanted: dict[TopicPartition, int], leaders: dict[TopicPartition, Leader]
@@ -208,6 +217,8 @@ class Positions:
                     continue
                 if error != ErrorCode.NONE:
                     self._failed(partition, state, KafkaError(error, f"looking up where to begin in {partition}"), now)
+                elif found is None and state.reset_to == BY_DURATION:
+                    state.move_to(None, LATEST)  # all there is came before
                 else:
                     state.move_to(found.offset if found is not None else 0)
 

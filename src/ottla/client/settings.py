@@ -1,5 +1,6 @@
 """The clients' settings under Kafka's dotted names, and how what the user wrote becomes a config. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -121,6 +122,10 @@ class ConsumerConfig(ClientConfig):
     """The settings of Consumer and AsyncConsumer."""
 
     group_id: str | None = setting("group.id", None, "The group to read with, and under which offsets are committed.")
+    group_protocol: str = setting(
+        "group.protocol", "classic", "Who assigns partitions: classic, a member of the group.",
+        check=lambda text: text.lower() in ("classic", "consumer"),
+    )  # fmt: skip
     group_instance_id: str | None = setting(
         "group.instance.id", None, "Makes a static member, which may restart without a rebalance."
     )
@@ -148,9 +153,10 @@ class ConsumerConfig(ClientConfig):
         "exclude.internal.topics", True, "Whether a pattern leaves out the brokers' own topics."
     )
     auto_offset_reset: str = setting(
-        "auto.offset.reset", "latest", "Where to begin without a valid position; none makes it an error.",
-        choices=("earliest", "latest", "none"),
-    )  # fmt: skip
+        "auto.offset.reset",
+        "latest",
+        "Where to begin without a valid position: earliest, latest, by_duration:PT1H (an hour ago), none (an error).",
+    )
     isolation_level: str = setting(
         "isolation.level", "read_uncommitted", "Whether records of open and aborted transactions are shown.",
         choices=("read_uncommitted", "read_committed"),
@@ -170,6 +176,11 @@ class ConsumerConfig(ClientConfig):
     allow_auto_create_topics: bool = setting(
         "allow.auto.create.topics", True, "Let the broker make a topic that is read before it exists."
     )
+
+    @property
+    def reset_duration_ms(self) -> int:
+        """How long before now to begin, where `auto.offset.reset` says by_duration."""
+        return parse_reset_duration(self.auto_offset_reset) or 0
 
 
 def build(config_class: type[C], settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> C:
@@ -252,6 +263,15 @@ def _check_transactional(config: ProducerConfig, clashes: list[tuple[str, str]],
 
 def _settle_consumer(config: ConsumerConfig, written: Any) -> ConsumerConfig:
     """As for the producer: refuses what contradicts itself, fills in what was left open."""
+    reset = config.auto_offset_reset
+    if reset not in ("earliest", "latest", "none") and parse_reset_duration(reset) is None:
+        raise ConfigError(
+            f"Invalid value {reset} for configuration auto.offset.reset: The value must be either 'earliest', "
+            "'latest', 'none' or of the format 'by_duration:<PnDTnHnMn.nS>'",
+            "An hour ago is by_duration:PT1H.",
+        )
+    if config.group_protocol.lower() == "consumer":
+        raise ConfigError("group.protocol=consumer is not supported", "Only classic is: set that, or leave it out.")
     if config.group_id is not None and not config.group_id.strip():
         raise ConfigError("group.id must not be blank", "Leave it out to read without a group.")
     if config.group_instance_id is not None:
@@ -272,6 +292,27 @@ def _settle_consumer(config: ConsumerConfig, written: Any) -> ConsumerConfig:
             )
         config = replace(config, heartbeat_interval_ms=allowed_ms)
     return config
+
+
+_DURATION = re.compile(
+    r"by_duration:\+?P(?:([+-]?\d{1,15})D)?"
+    r"(?:T(?=.)(?:([+-]?\d{1,15})H)?(?:([+-]?\d{1,15})M)?(?:([+-]?\d{1,15}(?:[.,]\d{0,9})?)S)?)?"
+)
+
+
+def parse_reset_duration(text: str) -> int | None:
+    """The milliseconds of by_duration:PnDTnHnMn.nS, which Java's clients take as well; None for anything else.
+
+    >>> [parse_reset_duration("by_duration:" + text) for text in ("PT1H", "P1DT0.5S", "PT", "-PT1H", "1h")]
+    [3600000, 86400500, None, None, None]
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        return None
+    days, hours, minutes = (int(part or 0) for part in match.groups()[:3])
+    seconds = float((match[4] or "0").replace(",", "."))
+    total_ms = ((days * 24 + hours) * 60 + minutes) * 60_000 + round(seconds * 1000)
+    return total_ms if total_ms >= 0 else None
 
 
 def parse_endpoint(server: str) -> Endpoint:

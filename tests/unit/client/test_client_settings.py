@@ -42,7 +42,7 @@ def test_a_value_that_is_no_value_is_refused() -> None:
         build(ProducerConfig, {"linger.ms": -1}, {})
     with pytest.raises(ConfigError, match="for configuration acks"):
         build(ProducerConfig, {"acks": object()}, {})
-    with pytest.raises(ConfigError, match=r"auto\.offset\.reset: String must be one of: earliest, latest, none"):
+    with pytest.raises(ConfigError, match=r"auto\.offset\.reset: The value must be either 'earliest', 'latest'"):
         build(ConsumerConfig, {"auto.offset.reset": "first"}, {})
 
 
@@ -105,3 +105,37 @@ def test_a_malformed_address_is_refused_when_the_client_is_made(server: str) -> 
 def test_an_address_may_be_a_name_or_a_number() -> None:
     assert parse_endpoint("kafka-1.example:9092") == Endpoint("kafka-1.example", 9092)
     assert parse_endpoint("[::1]:19092") == Endpoint("::1", 19092)
+
+
+@pytest.mark.parametrize(
+    ("written", "milliseconds"),
+    [
+        ("PT1H", 3_600_000),
+        ("P2DT3H4M5.678S", ((2 * 24 + 3) * 60 + 4) * 60_000 + 5_678),
+        ("PT0.001S", 1),
+        ("PT2H-30M", 5_400_000),
+        ("PT0S", 0),
+    ],
+)
+def test_a_consumer_may_begin_so_long_before_now(written: str, milliseconds: int) -> None:
+    config = build(ConsumerConfig, {"auto.offset.reset": f"by_duration:{written}"}, {})
+    assert config.reset_duration_ms == milliseconds
+
+
+@pytest.mark.parametrize(
+    "written", ["by_duration", "by_duration:", "by_duration:P", "by_duration:PT", "by_duration:1h", "by_duration:-PT1H",
+                "by_duration:PT-1H", "by_duration:P1Y", "by_duration:PT" + "9" * 400 + "H", "PT1H", "first"],
+)  # fmt: skip
+def test_a_place_to_begin_that_is_none_is_refused_with_those_there_are(written: str) -> None:
+    with pytest.raises(ConfigError, match=r"auto\.offset\.reset: .*'earliest', 'latest', 'none' or .* 'by_duration:<"):
+        build(ConsumerConfig, {"auto.offset.reset": written}, {})
+
+
+def test_of_the_group_protocols_only_classic_is_taken() -> None:
+    assert build(ConsumerConfig, {"group.protocol": "classic", "group.id": "g"}, {}).group_protocol == "classic"
+    build(ConsumerConfig, None, {"group_protocol": "CLASSIC"})
+    with pytest.raises(ConfigError, match=r"group\.protocol=consumer is not supported") as caught:
+        build(ConsumerConfig, {"group.protocol": "consumer", "group.id": "g"}, {})
+    assert "classic" in caught.value.hint
+    with pytest.raises(ConfigError, match=r"Invalid value share for configuration group\.protocol"):
+        build(ConsumerConfig, {"group.protocol": "share"}, {})
