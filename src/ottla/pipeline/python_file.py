@@ -7,15 +7,20 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from ottla.errors import OttlaError
+from ottla.errors import ConfigError, OttlaError
 from ottla.pipeline.document import read_pipeline
 from ottla.pipeline.model import Pipeline
 from ottla.pipeline.problems import PipelineError, Problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__ottla_pipeline__"
+MARKED = "__ottla_pipelines__"
+"""Where a file's module remembers all its pipelines, also those that a second `def` of one name has hidden."""
+MODULE = "ottla_pipeline_file_"
+BEFORE_SPARK = "Spark is not up yet when the file is read: make columns and UDFs inside the function"
+CALL_IT = "Write @pipeline(source=…, sink=…)."
 SHARED = ("checkpoint", "bootstrap", "kafka", "spark", "master", "tables")
 
 
@@ -27,7 +32,7 @@ class Declared:
     line: int
 
 
-def topic(name: str | Sequence[str], **keys: Any) -> dict[str, Any]:
+def topic(name: str | Sequence[str], /, **keys: Any) -> dict[str, Any]:
     """A topic to read or to write. As a source it takes schema, watermark, on_bad_record, …; as a sink it takes key.
 
     >>> topic("orders", schema="id bigint, at timestamp", watermark="at 10 minutes")
@@ -51,6 +56,8 @@ def table(path: str, **keys: Any) -> dict[str, Any]:
 
 
 def pipeline(
+    function: None = None,
+    /,
     *,
     source: Any = None,
     sources: Mapping[str, Any] | None = None,
@@ -69,6 +76,8 @@ def pipeline(
     """Makes a function a pipeline. With `source` it is called with one DataFrame; with `sources` and `tables` with one
     for each, by name. The function itself stays as it was, so that a test can call it with any DataFrame.
     """
+    if function is not None:
+        raise ConfigError("@pipeline says neither what to read nor where to write", CALL_IT)
     given = {
         "source": source,
         "sources": sources,
@@ -86,8 +95,11 @@ def pipeline(
     }
 
     def mark(function: F) -> F:
+        if not inspect.isfunction(function):
+            raise ConfigError(f"@pipeline is for functions, and {function!r} is none", "Put it above a `def`.")
         keys = {key: value for key, value in given.items() if value is not None}
         setattr(function, MARK, Declared(keys, function.__code__.co_firstlineno))
+        function.__globals__.setdefault(MARKED, []).append(function)
         return function
 
     return mark
@@ -124,7 +136,9 @@ def _several(path: Path, functions: Mapping[str, Callable[..., Any]], changes: M
         declared: Declared = getattr(function, MARK)
         keys = dict(declared.keys)
         called = str(keys.pop("name", name))
-        inputs = _named_sources(keys)
+        if called in document["outputs"]:
+            _refuse(path, declared, called, "another function of this file has this name", "Rename one of them.")
+        inputs = _named_sources(path, declared, keys)
         _merge(document["sources"], inputs, path, declared, "source")
         for key in SHARED:
             if key in keys:
@@ -149,19 +163,28 @@ def _several(path: Path, functions: Mapping[str, Callable[..., Any]], changes: M
     return made
 
 
-def _named_sources(keys: dict[str, Any]) -> dict[str, Any]:
+def _named_sources(path: Path, declared: Declared, keys: dict[str, Any]) -> dict[str, Any]:
     """The sources of one function by name; a single one is named after its topic."""
-    several = dict(keys.pop("sources", None) or {})
-    one = keys.pop("source", None)
+    several, one = keys.pop("sources", None), keys.pop("source", None)
+    if several is not None and one is not None:
+        _refuse(path, declared, "source", "source and sources exclude each other", "Put all of them under sources.")
+    if several is not None and not isinstance(several, Mapping):
+        _refuse(path, declared, "sources", f"is {several!r}, and must be sources by name", 'As {"orders": topic(…)}.')
     if one is None:
-        return several
-    first = one if isinstance(one, str) else one.get("topic") or (one.get("topics") or ["source"])[0]
-    given = {key: value for key, value in one.items() if key != "name"} if isinstance(one, dict) else one
-    name = one.get("name") if isinstance(one, dict) else None
-    return {**several, name or "".join(c if c.isalnum() else "_" for c in str(first)): given}
+        return dict(several or {})
+    if not isinstance(one, str | Mapping):
+        _refuse(path, declared, "source", f"is {one!r}, and must be a topic", 'Write topic("orders").')
+    if isinstance(one, str):
+        one = {"topic": one}
+    topics = one.get("topics")
+    first = one.get("topic") or (topics[0] if isinstance(topics, list | tuple) and topics else "source")
+    name = one.get("name") or "".join(c if c.isalnum() else "_" for c in str(first))
+    return {str(name): {key: value for key, value in one.items() if key != "name"}}
 
 
-def _merge(into: dict[str, Any], more: Mapping[str, Any], path: Path, declared: Declared, kind: str) -> None:
+def _merge(into: dict[str, Any], more: Any, path: Path, declared: Declared, kind: str) -> None:
+    if not isinstance(more, Mapping):
+        _refuse(path, declared, f"{kind}s", f"is {more!r}, and must be {kind}s by name", "Write {name: …}.")
     for name, value in more.items():
         if into.setdefault(name, value) != value:
             _refuse(
@@ -169,7 +192,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any], path: Path, declared: 
             )
 
 
-def _refuse(path: Path, declared: Declared, key: str, cause: str, cure: str) -> None:
+def _refuse(path: Path, declared: Declared, key: str, cause: str, cure: str) -> NoReturn:
     raise PipelineError([Problem(str(path), declared.line, key, cause, cure)])
 
 
@@ -200,7 +223,7 @@ def _changed(path: Path, changes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _functions(path: Path) -> dict[str, Callable[..., Any]]:
-    name = f"ottla_pipeline_file_{path.stem}"
+    name = MODULE + path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise OttlaError(f"{path} is not a Python file", "Its name must end in .py.")
@@ -210,19 +233,82 @@ def _functions(path: Path) -> dict[str, Callable[..., Any]]:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
+    except SystemExit as error:
+        cause = f"the file ends Python: sys.exit({error.code!r})"
+        cure = 'Keep what is to run by itself under if __name__ == "__main__".'
+        raise PipelineError([Problem(str(path), _line(path, error), "", cause, cure)]) from None
     except Exception as error:
         raise PipelineError([_where_it_failed(path, error)]) from None
     finally:
         sys.path.pop(0)
-    return {each: value for each, value in vars(module).items() if hasattr(value, MARK) and callable(value)}
+    _refuse_hidden(path, getattr(module, MARKED, []))
+    found: dict[str, Callable[..., Any]] = {}
+    for each, value in vars(module).items():
+        # A second name for the same function makes no second pipeline.
+        if hasattr(value, MARK) and callable(value) and not any(value is other for other in found.values()):
+            found[each] = value
+    return found
+
+
+def _refuse_hidden(path: Path, marked: Sequence[Callable[..., Any]]) -> None:
+    """A second `def` of one name takes the place of the first, and nobody would miss it."""
+    seen: set[str] = set()
+    for function in marked:
+        name = function.__qualname__
+        if name in seen and "<locals>" not in name:
+            declared: Declared = getattr(function, MARK)
+            _refuse(path, declared, name, "another function of this file has this name", "Rename one of them.")
+        seen.add(name)
+
+
+def carry_to_workers(path: Path) -> None:
+    """Lets Spark send the functions of a pipeline's file along with a UDF, and those of the modules beside it.
+
+    Else it would send their names only, and its workers, wherever they are, cannot import what is no installed module.
+    """
+    from pyspark import cloudpickle
+
+    directory = path.parent.resolve()
+    for name, module in list(sys.modules.items()):
+        if name == MODULE + path.stem or _lies_in(directory, name, module):
+            cloudpickle.register_pickle_by_value(module)
+
+
+def _lies_in(directory: Path, name: str, module: Any) -> bool:
+    """Whether a module, or the package that it is of, is a file of this directory: not of a .venv that is there too."""
+    top, file = name.partition(".")[0], getattr(module, "__file__", None)
+    if file is None or top in ("ottla", "__main__") or getattr(module, "__name__", None) != name:
+        return False
+    try:
+        within = Path(file).resolve().relative_to(directory)
+    except ValueError:
+        return False
+    return within.parts[0] in (top, f"{top}.py")
 
 
 def _where_it_failed(path: Path, error: Exception) -> Problem:
     if isinstance(error, SyntaxError):
         return Problem(str(path), error.lineno, "", f"this is not Python: {error.msg}", "Mend the line.")
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.absolute()]
-    frames = frames or [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    line = frames[-1].lineno if frames else None
-    return Problem(
-        str(path), line, "", f"{type(error).__name__}: {error}", "The file cannot be imported: mend the line."
-    )
+    line = _line(path, error)
+    if isinstance(error, ConfigError):
+        return Problem(str(path), line, "", error.message, error.hint)
+    if _needs_spark(error):
+        cure = 'Or give a UDF its type as an object: StringType() for "string".'
+        return Problem(str(path), line, "", BEFORE_SPARK, cure)
+    cause = f"{type(error).__name__}: {error}"
+    return Problem(str(path), line, "", cause, "The file cannot be imported: mend the line.")
+
+
+def _needs_spark(error: Exception) -> bool:
+    """Whether PySpark missed its session: it says so, or has no more than an assertion."""
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, AssertionError) and not str(error) and "pyspark" in Path(frames[-1].filename).parts
+
+
+def _line(path: Path, error: BaseException) -> int | None:
+    """The last line of the file itself that the error came through."""
+    names = (str(path), str(path.absolute()))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in names]
+    return frames[-1].lineno if frames else None

@@ -26,7 +26,7 @@ def parse(path: Path) -> tuple[Any, dict[Path_, int]]:
         import yaml
     except ImportError:
         raise OttlaError("reading YAML needs PyYAML", "pip install 'ottla[spark]'") from None
-    text = path.read_text(encoding="utf-8")
+    text = _text(path)
     lines: dict[Path_, int] = {}
     try:
         loader = yaml.SafeLoader(text)
@@ -51,6 +51,19 @@ def parse(path: Path) -> tuple[Any, dict[Path_, int]]:
     except yaml.YAMLError as error:
         raise PipelineError([Problem(str(path), None, "", f"this is not YAML: {error}")]) from None
     return document, lines
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise OttlaError(f"{path} cannot be read: {error.strerror}", "Name a .yaml or .py file.") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        cause = f"this is not UTF-8: byte 0x{data[error.start]:02x}"
+        raise PipelineError([Problem(str(path), line, "", cause, "Save the file as UTF-8.")]) from None
 
 
 def _value(loader: Any, node: Any, path: Path_, lines: dict[Path_, int], file: str) -> Any:
