@@ -279,7 +279,7 @@ def test_the_windows_of_the_example_count_once_through_a_restart(spark: "SparkSe
 
 
 def test_validate_finds_what_spark_would(spark: "SparkSession", shop: Shop) -> None:
-    shop.create("orders")
+    shop.create("orders", "results")
     url = f"sqlite:///{shop.directory}/shop.db"
     with contextlib.closing(connect(DatabaseOptions.parse({"url": url, "table": "t"}))) as database:
         database.execute("create table taken (id text)")
@@ -299,19 +299,19 @@ def test_validate_finds_what_spark_would(spark: "SparkSession", shop: Shop) -> N
               select id,
                      itm
               from orders
-            sink: PREFIX.orders
+            sink: PREFIX.results
           sums:
             sql: select item, count(*) as n from orders group by item
-            sink: {{topic: PREFIX.orders, key: item}}
+            sink: {{topic: PREFIX.results, key: item}}
           key:
             sql: select item from orders
-            sink: {{topic: PREFIX.orders, key: nope}}
+            sink: {{topic: PREFIX.results, key: nope}}
           table:
             sql: select id from orders
             sink: {{url: '{url}', table: taken}}
           good:
             sql: select window(at, '1 minute').start as m, count(*) as n from orders group by window(at, '1 minute')
-            sink: PREFIX.orders
+            sink: PREFIX.results
         """
     )
     without_words = Pipeline(**{**made.__dict__, "sources": {"orders": made.sources["orders"]}})

@@ -6,7 +6,14 @@ from typing import Any
 
 from ottla.pipeline import model
 from ottla.pipeline.model import DatabaseSink, Output, Pipeline, Source, Table, TopicSink
-from ottla.pipeline.options import check_options
+from ottla.pipeline.options import (
+    DATABASES_OWN,
+    SOURCES_OWN,
+    STARTING_TIMES,
+    TOPICS_OWN,
+    check_options,
+    refuse_own_options,
+)
 from ottla.pipeline.problems import PipelineError, Reader
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -81,8 +88,7 @@ def read_pipeline(
         if not VIEW.fullmatch(key):
             where = "tables" if key in tables else "sources"
             reader.problem((where, key), "cannot be a table's name in SQL", "Use letters, digits and _.")
-    for key in set(sources) & set(tables):
-        reader.problem(("tables", key), "is also a source's name", "Rename one of them.")
+    _refuse_twins(reader, sources, tables)
     outputs = _outputs(reader, top, name, functions or {}, (*sources, *tables))
     made = Pipeline(
         name=name,
@@ -97,6 +103,7 @@ def read_pipeline(
         master=reader.text(top.get("master"), ("master",)),
         lines=reader.lines,
     )
+    _refuse_loops(reader, made)
     if not reader.problems:
         check_options(reader, made)
     if reader.problems:
@@ -126,6 +133,49 @@ def _sources(reader: Reader, top: Mapping[str, Any]) -> dict[str, Source]:
         for key, value in reader.mapping(several, ("sources",)).items():
             found[key] = _source(reader, key, value, ("sources", key))
     return found
+
+
+def _refuse_twins(reader: Reader, sources: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
+    """SQL takes capital and small letters for the same, and of two tables of one name only the second would be seen."""
+    seen: dict[str, tuple[str, str]] = {}
+    for where, names in (("sources", sources), ("tables", tables)):
+        for name in names:
+            if name.lower() in seen:
+                kind, other = seen[name.lower()]
+                cause = f"is also a {kind[:-1]}'s name" if other == name else f"is the same name in SQL as {other}"
+                reader.problem((where, name), cause, "Rename one of them.")
+            seen.setdefault(name.lower(), (where, name))
+
+
+def _refuse_loops(reader: Reader, made: Pipeline) -> None:
+    """A query must not read what it writes, nor bad records come among good rows."""
+    for output in made.outputs.values():
+        if not isinstance(output.sink, TopicSink):
+            continue
+        path = ("outputs", output.name, "sink") if ("outputs",) in reader.lines else ("sink",)
+        for source in made.sources.values():
+            if output.sink.topic == source.dead_letter_topic:
+                cause = f"its topic {output.sink.topic} is also where bad records of {source.name} go"
+                reader.problem(path, cause, "Name another topic.")
+            if _reads(made, output, source) and _is_among(output.sink.topic, source):
+                cause = f"its topic {output.sink.topic} is one that is read: the pipeline would read what it writes"
+                reader.problem(path, cause, "Name another topic.")
+
+
+def _reads(made: Pipeline, output: Output, source: Source) -> bool:
+    """Whether an output is made from a source; for SQL, whether its name is there."""
+    if output.sql is None or len(made.sources) == 1:
+        return source.name in (output.sources or made.sources)
+    return re.search(rf"\b{re.escape(source.name)}\b", output.sql, re.IGNORECASE) is not None
+
+
+def _is_among(topic: str, source: Source) -> bool:
+    if not source.pattern or not topic:
+        return topic in source.topics
+    try:
+        return re.fullmatch(source.pattern, topic) is not None
+    except re.error:
+        return False  # said elsewhere
 
 
 def _source(reader: Reader, name: str | None, value: Any, path: tuple[str, ...]) -> Source:
@@ -159,6 +209,10 @@ def _source(reader: Reader, name: str | None, value: Any, path: tuple[str, ...])
         for key in ("on_bad_record", "dead_letter_topic", "metadata"):
             if keys.get(key):
                 reader.problem((*path, key), "has no meaning without schema", "Add schema, or leave it out.")
+    options = reader.settings(keys.get("options"), (*path, "options"))
+    refuse_own_options(reader, (*path, "options"), options, SOURCES_OWN)
+    if "starting_offsets" in keys:
+        refuse_own_options(reader, (*path, "options"), options, STARTING_TIMES)
     return Source(
         name=name,
         topics=topics,
@@ -169,7 +223,7 @@ def _source(reader: Reader, name: str | None, value: Any, path: tuple[str, ...])
         dead_letter_topic=dead,
         starting_offsets=reader.text(keys.get("starting_offsets"), (*path, "starting_offsets")) or "earliest",
         metadata=reader.flag(keys.get("metadata"), (*path, "metadata")),
-        options=reader.settings(keys.get("options"), (*path, "options")),
+        options=options,
     )
 
 
@@ -281,6 +335,7 @@ def _sink(reader: Reader, value: Any, path: tuple[str, ...]) -> TopicSink | Data
     is_database = isinstance(value, Mapping) and ("url" in value or "table" in value)
     keys = reader.mapping(value, path, DATABASE_SINK if is_database else TOPIC_SINK)
     options = reader.settings(keys.get("options"), (*path, "options"))
+    refuse_own_options(reader, (*path, "options"), options, DATABASES_OWN if is_database else TOPICS_OWN)
     if is_database:
         url, table = reader.text(keys.get("url"), (*path, "url")), reader.text(keys.get("table"), (*path, "table"))
         for key, given in (("url", url), ("table", table)):

@@ -1,13 +1,15 @@
 """The DataFrames of a pipeline: records parsed, watermarks set, SQL or functions applied, rows fit for their sink."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.errors import ConfigError
 from ottla.pipeline import model
 from ottla.pipeline.model import Output, Pipeline, Source, TopicSink
-from ottla.pipeline.options import source_options
+from ottla.pipeline.options import sink_options, source_options
 from ottla.pipeline.problems import PipelineError, Problem
+from ottla.pipeline.python_file import carry_to_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 CORRUPT = "_ottla_corrupt"
 PARSED = "_ottla_parsed"
+VALUE, END = "_ottla_value", "_ottla_end"
+"""Spark's parser stops where its object ends and drops the rest. So a value is parsed as one field of two: what comes
+after it is then seen, as a syntax error, or because the second field is not there."""
 ROWS_OUT, ROWS_BAD = "ottla_out", "ottla_bad_"
 """Names of the counts that Spark reports with each batch."""
 RECORD_COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
@@ -39,6 +44,7 @@ class Frames:
                 frame.createOrReplaceTempView(name)
             return self.spark.sql(output.sql)
         assert output.function is not None
+        carry_to_workers(Path(self.pipeline.file))
         wanted = {name: inputs[name] for name in output.sources}
         is_single = len(wanted) == 1 and not self.pipeline.tables
         found = output.function(*wanted.values()) if is_single else output.function(**wanted)
@@ -110,13 +116,14 @@ class Frames:
 
     def _parsed(self, source: Source, frame: "DataFrame") -> "DataFrame":
         from pyspark.sql import functions as f
-        from pyspark.sql.types import StringType, StructField, StructType
+        from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
         assert source.schema is not None
         schema = self._schema(source.schema, self._path(source, "schema"))
-        whole = StructType([*schema.fields, StructField(CORRUPT, StringType())])
+        fields = [StructField(VALUE, schema), StructField(END, BooleanType()), StructField(CORRUPT, StringType())]
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-        return frame.withColumn(PARSED, f.from_json(f.col("value").cast("string"), whole, options))
+        text = f.concat(f.lit(f'{{"{VALUE}":'), f.col("value").cast("string"), f.lit(f',"{END}":true}}'))
+        return frame.withColumn(PARSED, f.from_json(text, StructType(fields), options))
 
     def _good_records(self, source: Source, frame: "DataFrame") -> "DataFrame":
         from pyspark.sql import functions as f
@@ -130,7 +137,7 @@ class Frames:
             frame = frame.observe(ROWS_BAD + source.name, f.count(f.when(is_bad(), 1)).alias("rows"))
             frame = frame.filter(~is_bad())
         fields = self._schema(source.schema or "", ()).fieldNames()
-        columns = [f.col(PARSED).getField(name).alias(name) for name in fields]
+        columns = [f.col(PARSED).getField(VALUE).getField(name).alias(name) for name in fields]
         if source.metadata:
             columns.append(f.col("key").cast("string").alias("_key"))
             columns += [f.col(name).alias(f"_{name}") for name in ("topic", "partition", "offset", "timestamp")]
@@ -201,6 +208,14 @@ class Frames:
             key = f.to_json(f.struct(*[f.col(quote(name)) for name in sink.key]), {"ignoreNullFields": "false"})
         return frame.select(key.alias("key"), value.alias("value"))
 
+    def sink_options(self, output: Output, rows: "DataFrame") -> dict[str, str]:
+        """The options for the sink's format: rows in Kafka's columns keep their own timestamps if they have any."""
+        options = sink_options(self.pipeline, output, self.bootstrap)
+        is_said = any(name.lower() == "includetimestamp" for name in options)
+        if isinstance(output.sink, TopicSink) and "timestamp" in rows.columns and not is_said:
+            options["includeTimestamp"] = "true"
+        return options
+
 
 def counted(frame: "DataFrame") -> "DataFrame":
     """Counts the rows that go to the sink: Spark itself does not know how many a sink in Python got."""
@@ -213,7 +228,8 @@ def is_bad() -> "Column":
     from pyspark.sql import functions as f
 
     parsed = f.col(PARSED)
-    return f.col("value").isNull() | parsed.isNull() | parsed.getField(CORRUPT).isNotNull()
+    is_whole = parsed.getField(VALUE).isNotNull() & parsed.getField(END).isNotNull() & parsed.getField(CORRUPT).isNull()
+    return f.col("value").isNull() | ~is_whole
 
 
 def reason() -> "Column":
@@ -242,27 +258,35 @@ def quote(name: str) -> str:
 
 def check_sink(frames: Frames, output: Output, frame: "DataFrame") -> None:
     """Looks whether the sink can take these columns, and changes nothing in it."""
-    from ottla.pipeline.options import sink_options
+    if isinstance(output.sink, TopicSink):
+        from ottla.spark.sink_options import SinkOptions
+        from ottla.spark.sink_rows import used_columns
 
-    sink = output.sink
-    if isinstance(sink, TopicSink):
+        rows = frames.for_sink(output, frame)
+        used_columns(rows.schema, SinkOptions.parse(frames.sink_options(output, rows), streaming=True))
         return
     import contextlib
 
     from ottla.spark.database_connections import connect
     from ottla.spark.database_options import DatabaseOptions
-    from ottla.spark.database_types import check_columns, column_type
+    from ottla.spark.database_types import SQLITE, check_columns, column_type
 
-    options = DatabaseOptions.parse(sink_options(frames.pipeline, output, frames.bootstrap))
+    options = DatabaseOptions.parse(frames.sink_options(output, frame))
     names: Mapping[str, str] = {name.lower(): name for name in frame.columns}
     for key in options.upsert_keys:
         if key.lower() not in names:
             cause = f"upsert_keys names {key}, which the result does not have; it has {', '.join(frame.columns)}"
             raise ConfigError(cause, "Select it, or name another column.")
-    with contextlib.closing(connect(options)) as database:
-        found = database.find_table(options.table)
-        if found is not None:
-            check_columns(frame.schema, options.table, database.columns(found), database.dialect)
-            return
-        for field in frame.schema.fields:
-            column_type(field.dataType, database.dialect, field.name)
+    file = Path(options.url.removeprefix("sqlite:///")) if options.url.startswith("sqlite:") else None
+    dialect = SQLITE
+    if file is not None and not file.parent.is_dir():
+        raise ConfigError(f"there is no directory {file.parent} for {options.url}", "Make it.")
+    if file is None or file.exists():  # else to look would make it
+        with contextlib.closing(connect(options)) as database:
+            dialect = database.dialect
+            found = database.find_table(options.table)
+            if found is not None:
+                check_columns(frame.schema, options.table, database.columns(found), dialect)
+                return
+    for field in frame.schema.fields:
+        column_type(field.dataType, dialect, field.name)

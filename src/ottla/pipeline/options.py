@@ -6,7 +6,7 @@ from typing import Any
 from ottla.client.settings import ConsumerConfig, ProducerConfig
 from ottla.config import settings_of, unknown_setting
 from ottla.errors import OttlaError
-from ottla.pipeline.model import EXACTLY_ONCE, DatabaseSink, Output, Pipeline, Source, TopicSink
+from ottla.pipeline.model import AT_LEAST_ONCE, EXACTLY_ONCE, DatabaseSink, Output, Pipeline, Source, TopicSink
 from ottla.pipeline.problems import Reader
 from ottla.spark.database_options import DatabaseOptions
 from ottla.spark.sink_options import SinkOptions, default_sink_name
@@ -15,10 +15,52 @@ from ottla.spark.source_options import SourceOptions
 BROKERS = "127.0.0.1:9092"
 """Stands for the brokers where only names are looked at."""
 
+# Options that have a key of their own in a pipeline: given twice, what is shown would not be what is done.
+_QUERYS_OWN = {
+    "kafka.bootstrap.servers": "bootstrap",
+    "checkpointLocation": "checkpoint",
+    "queryName": "name",
+    "outputMode": "output_mode",
+}
+SOURCES_OWN = {
+    "kafka.bootstrap.servers": "bootstrap",
+    "kafka.group.id": "name",
+    "groupIdPrefix": "name",
+    "subscribe": "topic or topics",
+    "subscribePattern": "pattern",
+    "assign": "topic or topics",
+    "startingOffsets": "starting_offsets",
+}
+STARTING_TIMES = dict.fromkeys(("startingTimestamp", "startingOffsetsByTimestamp"), "starting_offsets")
+"""These go before offsets: with both, one would be taken no notice of."""
+TOPICS_OWN = {**_QUERYS_OWN, "topic": "topic", "delivery": "guarantee"}
+DATABASES_OWN = {
+    **_QUERYS_OWN,
+    "url": "url",
+    "table": "table",
+    "upsertKeys": "upsert_keys",
+    "delivery": "guarantee",
+    "sinkId": "name",
+    "batchId": "name",
+}
+CLIENTS_OWN = {"bootstrap.servers": "bootstrap", "group.id": "name"}
+
+
+def refuse_own_options(
+    reader: Reader, path: tuple[str, ...], options: Mapping[str, str], own: Mapping[str, str]
+) -> None:
+    """Refuses among the options those that a key of the pipeline's says. Spark does not tell capital letters."""
+    small = {option.lower(): key for option, key in own.items()}
+    for name in options:
+        key = small.get(name.lower())
+        if key is not None:
+            reader.problem((*path, name), f"the pipeline has a key for this: {key}", f"Use {key}, and leave it out.")
+
 
 def check_options(reader: Reader, made: Pipeline) -> None:
     """Lets the source and the sinks look at their options now, not when Spark is up."""
     known = {**settings_of(ConsumerConfig), **settings_of(ProducerConfig)}
+    refuse_own_options(reader, ("kafka",), made.kafka, CLIENTS_OWN)
     for name in made.kafka:
         if name not in known:
             reader.problem(("kafka", name), "no client has such a setting", unknown_setting(name, known).hint)
@@ -28,9 +70,22 @@ def check_options(reader: Reader, made: Pipeline) -> None:
     for output in made.outputs.values():
         where = ("sink",) if ("outputs",) not in reader.lines else ("outputs", output.name, "sink")
         _try(reader, where, _sink_check(made, output))
+    _check_speculation(reader, made)
     remote = made.master is not None and not made.master.startswith("local")
     if remote and any(is_sqlite(output) for output in made.outputs.values()):
         reader.problem(("master",), SQLITE_IS_LOCAL, "Use PostgreSQL, or master: local[*].")
+
+
+def _check_speculation(reader: Reader, made: Pipeline) -> None:
+    """As the tasks of topic sinks would, one batch later."""
+    if made.spark.get("spark.speculation", "").strip().lower() != "true":
+        return
+    for output in made.outputs.values():
+        writes_topic = isinstance(output.sink, TopicSink) or made.dead_letter_sources
+        if writes_topic and output.guarantee != AT_LEAST_ONCE:
+            cause = f"{output.guarantee} into a topic does not work with it: a task and its twin would fence each other"
+            reader.problem(("spark", "spark.speculation"), cause, "Leave it out, or use guarantee: at-least-once.")
+            return
 
 
 SQLITE_IS_LOCAL = "SQLite is a file of one machine, and the tasks run on others"
@@ -41,7 +96,7 @@ def is_sqlite(output: Output) -> bool:
 
 
 def _source_check(made: Pipeline, source: Source) -> Callable[[], Any]:
-    return lambda: SourceOptions.parse(source_options(made, source, BROKERS))
+    return lambda: SourceOptions.parse(source_options(made, source, BROKERS)).check_stream()
 
 
 def _sink_check(made: Pipeline, output: Output) -> Callable[[], Any]:

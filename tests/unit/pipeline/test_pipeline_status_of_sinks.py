@@ -27,6 +27,8 @@ checkpoint: {checkpoint}
 @pytest.fixture
 def stage(ottla: Target, topic: str) -> SinkStage:
     """A query's sink under the name that it has without a sinkName."""
+    with Admin(bootstrap_servers=ottla.bootstrap) as admin:
+        admin.create_topic(f"{topic}.in")
     return SinkStage(ottla.bootstrap, topic, sinkName=f"ottla-sink-{uuid.uuid4()}")
 
 
@@ -35,7 +37,7 @@ def look(stage: SinkStage, place: Path) -> QueryStatus:
     checkpoint.mkdir(parents=True, exist_ok=True)
     (checkpoint / "metadata").write_text(json.dumps({"id": stage.sink.removeprefix("ottla-sink-")}))
     file = place / "copy.yaml"
-    file.write_text(FILE.format(source=stage.topic, target=stage.topic, checkpoint=place / "checkpoint"))
+    file.write_text(FILE.format(source=f"{stage.topic}.in", target=stage.topic, checkpoint=place / "checkpoint"))
     status = status_of(load(file), stage.bootstrap)
     assert not status.notes
     (query,) = status.queries

@@ -1,0 +1,177 @@
+"""Pipelines on Spark: functions of their own file on the workers, timestamps of their own, and what validate finds."""
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from ottla import Admin, Consumer, Producer
+from ottla.pipeline.checking import check
+from ottla.pipeline.frames import Frames
+from ottla.pipeline.loading import load
+from ottla.pipeline.queries import Queries
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(autouse=True)
+def modules_as_before() -> Iterator[None]:
+    before = set(sys.modules)
+    yield
+    for name in [name for name in sys.modules if name.startswith(("ottla_pipeline_file_", "shop_words"))]:
+        if name not in before:
+            del sys.modules[name]
+
+
+class Shop:
+    """Two topics with one partition each, and a directory for the pipeline between them."""
+
+    def __init__(self, spark: "SparkSession", bootstrap: str, prefix: str, directory: Path) -> None:
+        self.spark = spark
+        self.bootstrap = bootstrap
+        self.orders, self.results = f"{prefix}.orders", f"{prefix}.results"
+        self.directory = directory
+        with Admin({"bootstrap.servers": bootstrap}) as admin:
+            admin.create_topic(self.orders, partitions=1)
+            admin.create_topic(self.results, partitions=1)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.directory / name
+        path.write_text(dedent(text).replace("ORDERS", self.orders).replace("RESULTS", self.results))
+        return path
+
+    def send(self, *values: bytes, timestamp: int | None = None) -> None:
+        with Producer({"bootstrap.servers": self.bootstrap}) as producer:
+            for value in values:
+                producer.send(self.orders, value, timestamp=timestamp)
+
+    def run(self, path: Path) -> list[Any]:
+        """Runs what is there now, and gives the records of the result."""
+        queries = Queries(Frames(self.spark, load(path), self.bootstrap), once=True)
+        queries.start()
+        queries.watch(lambda batch: None, threading.Event())
+        with Consumer({"bootstrap.servers": self.bootstrap, "isolation.level": "read_committed"}) as consumer:
+            consumer.assign([(self.results, 0)])
+            consumer.seek_to_beginning()
+            (end,) = consumer.end_offsets(consumer.assignment()).values()
+            found: list[Any] = []
+            for _ in range(100):
+                if consumer.position((self.results, 0)) >= end:
+                    return found
+                found += list(consumer.poll(200))
+            raise AssertionError("the end was not reached")
+
+    def problems(self, path: Path) -> dict[str, str]:
+        return {problem.key: f"{problem.cause} ({problem.cure})" for problem in check(self.spark, load(path), None)}
+
+
+@pytest.fixture
+def shop(spark: "SparkSession", broker: Any, topic: str, tmp_path: Path) -> Shop:
+    return Shop(spark, broker.bootstrap, topic, tmp_path)
+
+
+def test_functions_of_the_file_and_of_modules_beside_it_work_in_a_udf(shop: Shop) -> None:
+    """F4: a pipeline is one small Python file, or a few that lie together; the workers know of none of them."""
+    shop.write("shop_words.py", "MARK = '!'\n\ndef loud(text):\n    return text.upper() + MARK\n")
+    path = shop.write(
+        "shop.py",
+        """
+        import shop_words
+        from ottla.pipeline import pipeline, topic
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import StringType
+        from shop_words import loud
+
+        GREETING = "a"
+
+        def greeted(text):
+            return f"{GREETING} {loud(text)}{shop_words.MARK}"
+
+        @f.udf(StringType())
+        def at_the_top(text):
+            return greeted(text)
+
+        @pipeline(source=topic("ORDERS", name="orders", schema="item string"), sink=topic("RESULTS"))
+        def greetings(orders):
+            within = f.udf(greeted, "string")
+            return orders.select(at_the_top("item").alias("first"), within("item").alias("second"))
+        """,
+    )
+    shop.send(b'{"item": "fig"}')
+    (record,) = shop.run(path)
+    assert json.loads(record.value) == {"first": "a FIG!!", "second": "a FIG!!"}
+
+
+def test_a_result_in_kafkas_columns_keeps_its_timestamps(shop: Shop) -> None:
+    sql = "select value, timestamp - interval 1 second as timestamp from orders"
+    path = shop.write("shop.yaml", f"source: {{topic: ORDERS, name: orders}}\nsql: {sql}\nsink: {{topic: RESULTS}}\n")
+    shop.send(b"a", timestamp=1_767_225_600_000)
+    assert shop.problems(path) == {}
+    (record,) = shop.run(path)
+    assert (record.value, record.timestamp) == (b"a", 1_767_225_599_000)
+
+
+def test_what_comes_after_the_json_makes_a_record_bad(shop: Shop) -> None:
+    """Spark's parser reads one object and drops the rest, which would be lost without a word."""
+    path = shop.write(
+        "shop.yaml",
+        """
+        source: {topic: ORDERS, name: orders, schema: "id bigint, item string", on_bad_record: skip}
+        sql: select id, item from orders
+        sink: {topic: RESULTS}
+        """,
+    )
+    good = [b'{"id": 1}', b' {"id": 2, "item": "a]b,}"}\n', b'{"item": {"id": 1}, "id": 3, "more": [{}]}', b"{}"]
+    bad = [b'{"id": 4} {"id": 5}', b'{"id": 6} garbage', b'{"id": 7}, {"id": 8}', b'{"id": 9}}', b'{"id": 10}]', b'""']
+    shop.send(*good, *bad)
+    assert [json.loads(record.value) for record in shop.run(path)] == [
+        {"id": 1, "item": None},
+        {"id": 2, "item": "a]b,}"},
+        {"id": 3, "item": '{"id":1}'},
+        {"id": None, "item": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ("1 as key, item as value", "column key is of type int, and a record's key is string or binary (Cast it"),
+        ("'x' as partition, item as value", "column partition is of type string"),
+        ("'x' as headers, item as value", "column headers is of type string"),
+        ("'x' as timestamp, item as value", "column timestamp is of type string"),
+    ],
+)
+def test_validate_knows_the_types_of_a_topics_columns(shop: Shop, columns: str, told: str) -> None:
+    path = shop.write(
+        "shop.yaml",
+        f"""
+        source: {{topic: ORDERS, name: orders, schema: item string}}
+        sql: select {columns} from orders
+        sink: {{topic: RESULTS}}
+        """,
+    )
+    assert told in shop.problems(path)["sink"]
+
+
+def test_validate_makes_no_database(shop: Shop) -> None:
+    text = """
+        source: {topic: ORDERS, name: orders, schema: item string}
+        sql: select item from orders
+        sink: {url: 'sqlite:///shop.db', table: items}
+        """
+    path = shop.write("shop.yaml", text)
+    assert shop.problems(path) == {}
+    assert not (shop.directory / "shop.db").exists()
+    odd = shop.write("shop.yaml", text.replace("select item", "select interval 1 day as item"))
+    assert "item" in shop.problems(odd)["sink"]
+    lost = shop.write("shop.yaml", text.replace("///shop.db", "///nowhere/shop.db"))
+    assert "there is no directory" in shop.problems(lost)["sink"]
+    assert not (shop.directory / "nowhere").exists()

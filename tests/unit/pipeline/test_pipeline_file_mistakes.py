@@ -1,0 +1,213 @@
+"""What a pipeline's file must not say, because it would mean two things, or because one of them would be lost."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from ottla.errors import OttlaError
+from ottla.pipeline.loading import load
+from ottla.pipeline.problems import PipelineError
+
+GOOD = """
+source: {topic: orders, schema: id bigint}
+sql: select * from orders
+sink: {topic: results}
+"""
+TABLE = GOOD.replace("{topic: results}", "{url: 'sqlite:///a.db', table: t}")
+
+
+def problems(tmp_path: Path, text: str, name: str = "shop.yaml") -> list[str]:
+    path = tmp_path / name
+    path.write_text(dedent(text))
+    with pytest.raises(PipelineError) as refused:
+        load(path)
+    return [f"{str(p).removeprefix(str(tmp_path) + '/')} ({p.cure})" for p in refused.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        ("topic: elsewhere", "topic"),
+        ("Delivery: at-least-once", "guarantee"),
+        ("kafka.bootstrap.servers: 'b:1'", "bootstrap"),
+        ("checkpointLocation: cp", "checkpoint"),
+        ("outputMode: update", "output_mode"),
+    ],
+)
+def test_what_has_a_key_is_no_option_of_a_topic(tmp_path: Path, option: str, key: str) -> None:
+    """Else the pipeline would do one thing and show another."""
+    name = option.partition(":")[0]
+    found = problems(tmp_path, GOOD.replace("results}", f"results, options: {{{option}}}}}"))
+    told = f"sink.options.{name}: the pipeline has a key for this: {key} (Use {key}, and leave it out.)"
+    assert found == [f"shop.yaml:4: {told}"]
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        ("url: 'sqlite:///b.db'", "url"),
+        ("table: u", "table"),
+        ("upsertKeys: id", "upsert_keys"),
+        ("delivery: at-least-once", "guarantee"),
+    ],
+)
+def test_what_has_a_key_is_no_option_of_a_table(tmp_path: Path, option: str, key: str) -> None:
+    (found,) = problems(tmp_path, TABLE.replace("table: t}", f"table: t, options: {{{option}}}}}"))
+    assert f"the pipeline has a key for this: {key}" in found
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        ("subscribe: b", "topic or topics"),
+        ("subscribepattern: b.*", "pattern"),
+        ("assign: '{}'", "topic or topics"),
+        ("startingOffsets: latest", "starting_offsets"),
+        ("kafka.group.id: mine", "name"),
+        ("kafka.bootstrap.servers: 'b:1'", "bootstrap"),
+    ],
+)
+def test_what_has_a_key_is_no_option_of_a_source(tmp_path: Path, option: str, key: str) -> None:
+    (found,) = problems(tmp_path, GOOD.replace("id bigint}", f"id bigint, options: {{{option}}}}}"))
+    assert f"the pipeline has a key for this: {key}" in found
+
+
+def test_a_time_to_begin_at_is_an_option_unless_offsets_are_given(tmp_path: Path) -> None:
+    begin = GOOD.replace("id bigint}", "id bigint, options: {startingTimestamp: 5}}")
+    path = tmp_path / "shop.yaml"
+    path.write_text(begin)
+    assert load(path).sources["orders"].options == {"startingTimestamp": "5"}
+    (found,) = problems(tmp_path, begin.replace("options", "starting_offsets: latest, options"))
+    assert "starting_offsets" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (GOOD + "kafka: {group.id: mine}\n", "kafka.group.id: the pipeline has a key for this: name"),
+        (GOOD + "kafka: {bootstrap.servers: 'b:1'}\n", "kafka.bootstrap.servers: the pipeline has a key for this"),
+        (
+            GOOD.replace("id bigint}", "id bigint, options: {endingOffsets: latest}}"),
+            "endingOffsets is not for streaming queries",
+        ),
+        (
+            "sources: {a: x, A: y}\nsql: select * from a\nsink: t\n",
+            "shop.yaml:1: sources.A: is the same name in SQL as a (Rename one of them.)",
+        ),
+        (
+            "source: a\ntables: {A: a.csv}\nsql: select * from a\nsink: t\n",
+            "shop.yaml:2: tables.A: is the same name in SQL as a (Rename one of them.)",
+        ),
+        ("source: a\ntables: {a: a.csv}\nsql: select * from a\nsink: t\n", "tables.a: is also a source's name"),
+        (
+            "source: orders\nsql: select * from orders\nsink: orders\n",
+            "shop.yaml:3: sink: its topic orders is one that is read: the pipeline would read what it writes",
+        ),
+        ("source: {pattern: 'ord.*', name: o}\nsql: select * from o\nsink: orders\n", "is one that is read"),
+        (
+            "sources: {a: x, b: y}\noutputs:\n  one: {sql: select * from A, sink: x}\n",
+            "shop.yaml:3: outputs.one.sink: its topic x is one that is read",
+        ),
+        (
+            GOOD.replace("id bigint}", "id bigint, on_bad_record: dead-letter, dead_letter_topic: results}"),
+            "sink: its topic results is also where bad records of orders go (Name another topic.)",
+        ),
+        (
+            GOOD + "spark: {spark.speculation: true}\n",
+            "shop.yaml:5: spark.spark.speculation: exactly-once into a topic does not work with it",
+        ),
+    ],
+)
+def test_a_contradiction_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    found = problems(tmp_path, text)
+    assert any(told in problem for problem in found), found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD + "spark: {spark.speculation: true}\nguarantee: at-least-once\n",
+        TABLE + "spark: {spark.speculation: true}\n",
+        # One output may go on from what another has made.
+        "sources: {raw: raw, clean: clean}\noutputs:\n"
+        "  first: {sql: select * from raw, sink: clean}\n  second: {sql: select * from clean, sink: t}\n",
+    ],
+)
+def test_what_is_none_is_not(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(text)
+    load(path)
+
+
+def test_a_file_that_is_not_utf8_is_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_bytes(b"name: shop\ndescription: caf\xe9\n")
+    with pytest.raises(PipelineError, match=r"shop\.yaml:2: this is not UTF-8: byte 0xe9"):
+        load(path)
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
+    assert load(path).name == "shop", "editors put a mark before UTF-8"
+    (tmp_path / "a.yaml").mkdir()
+    with pytest.raises(OttlaError, match=r"a\.yaml cannot be read: Is a directory"):
+        load(tmp_path / "a.yaml")
+
+
+TWO = """\
+from ottla.pipeline import pipeline, topic
+
+@pipeline(source=topic("orders"), sink=topic("a"), name="one")
+def first(orders):
+    return orders
+
+@pipeline(source=topic("orders"), sink=topic("b"))
+def second(orders):
+    return orders
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("def second", "def one", "shop.py:7: one: another function of this file has this name (Rename one of them.)"),
+        ("def second", "def first", "shop.py:7: first: another function of this file has this name"),
+        ('source=topic("orders"), sink=topic("b")', 'source=5, sink=topic("b")', "shop.py:7: source: is 5, and must"),
+        ('source=topic("orders"), sink=topic("b")', 'sources=5, sink=topic("b")', "shop.py:7: sources: is 5, and must"),
+        ('sink=topic("b")', 'sink=topic("b"), tables=5', "shop.py:7: tables: is 5, and must be tables by name"),
+        ('sink=topic("b")', 'sink=topic("b"), sources={"a": "b"}', "source and sources exclude each other"),
+        (
+            '@pipeline(source=topic("orders"), sink=topic("b"))',
+            "@pipeline",
+            "shop.py:7: @pipeline says neither what to read nor where to write (Write @pipeline(source=",
+        ),
+        ("def second(orders):\n    return orders", "class Second:\n    pass", "shop.py:7: @pipeline is for functions"),
+        (
+            "from ottla",
+            "import sys\nsys.exit(3)\nfrom ottla",
+            "shop.py:2: the file ends Python: sys.exit(3) (Keep what is to run by itself under if __name__",
+        ),
+    ],
+)
+def test_a_mistake_in_python_is_told_with_its_line(tmp_path: Path, before: str, after: str, told: str) -> None:
+    assert before in TWO
+    found = problems(tmp_path, TWO.replace(before, after), name="shop.py")
+    assert any(told in problem for problem in found), found
+
+
+def test_a_second_name_makes_no_second_pipeline(tmp_path: Path) -> None:
+    path = tmp_path / "shop.py"
+    path.write_text(TWO + "\nmain = second\n")
+    assert list(load(path).outputs) == ["one", "second"]
+
+
+@pytest.mark.parametrize(
+    "line", ['f.udf("string")(len)', 'f.udf(len, returnType="int")', 'TOTAL = f.col("id") * 2', "ONE = f.lit(1)"]
+)
+def test_what_needs_spark_does_not_belong_at_the_top_of_a_file(tmp_path: Path, line: str) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        pytest.skip("a session of another test is up")
+    (found,) = problems(tmp_path, f"from pyspark.sql import functions as f\n{line}\n{TWO}", name="shop.py")
+    assert found.startswith("shop.py:2: Spark is not up yet when the file is read: make columns and UDFs inside the")
+    assert "StringType()" in found
