@@ -1,0 +1,103 @@
+"""What `ottla pipeline status` says of a pipeline's queries: what they promise, and how far behind they are."""
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from ottla import Admin, Producer
+from ottla.pipeline.loading import load
+from ottla.pipeline.status import QueryStatus, status_of
+from ottla.types import TopicPartition
+
+
+class Shop:
+    """Topics of this test's own, and a pipeline that somebody else runs: it shows in its groups alone."""
+
+    def __init__(self, bootstrap: str, prefix: str, directory: Path) -> None:
+        self.bootstrap = bootstrap
+        self.prefix = prefix
+        self.directory = directory
+
+    def fill(self, **counts: int) -> None:
+        with (
+            Admin(bootstrap_servers=self.bootstrap) as admin,
+            Producer(bootstrap_servers=self.bootstrap) as producer,
+        ):
+            for name, count in counts.items():
+                admin.create_topic(f"{self.prefix}.{name}", partitions=1)
+                for number in range(count):
+                    producer.send(f"{self.prefix}.{name}", str(number))
+
+    def commit(self, group: str, **offsets: int) -> None:
+        places = {TopicPartition(f"{self.prefix}.{name}", 0): offset for name, offset in offsets.items()}
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            admin.alter_group_offsets(group.replace("PREFIX", self.prefix), places)
+
+    def look(self, text: str) -> dict[str, QueryStatus]:
+        path = self.directory / "shop.yaml"
+        path.write_text(dedent(text).replace("PREFIX", self.prefix))
+        status = status_of(load(path), self.bootstrap)
+        assert not status.notes
+        return {query.name: query for query in status.queries}
+
+    def lag(self, query: QueryStatus) -> dict[str, int | None]:
+        return {topic.removeprefix(f"{self.prefix}."): lag for topic, lag in query.lag.items()}
+
+
+@pytest.fixture
+def shop(broker: Any, topic: str, tmp_path: Path) -> Shop:
+    return Shop(broker.bootstrap, topic, tmp_path)
+
+
+PATTERN = """
+    name: PREFIX-all
+    source: {pattern: 'PREFIX[.]in.*', name: orders}
+    sql: select * from orders
+    sink: PREFIX.out
+"""
+
+
+def test_topics_that_match_a_pattern_have_a_lag_too(shop: Shop) -> None:
+    shop.fill(in1=5, in2=3, other=9)
+    (query,) = shop.look(PATTERN).values()
+    assert shop.lag(query) == {"in1": 5, "in2": 3}, "before it has begun"
+    shop.commit("PREFIX-all", in1=4)
+    (query,) = shop.look(PATTERN).values()
+    assert shop.lag(query) == {"in1": 1, "in2": 3}, "of one that is new all is to be read"
+
+
+TWO = """
+    name: PREFIX-two
+    guarantee: at-least-once
+    sources:
+      orders: {topic: PREFIX.orders, schema: id bigint, on_bad_record: dead-letter, dead_letter_topic: PREFIX.bad}
+      paid: {topic: PREFIX.paid}
+    outputs:
+      first: {sql: select * from orders, sink: PREFIX.first}
+      second: {sql: select * from paid, sink: PREFIX.second}
+"""
+
+
+def test_a_query_is_behind_in_what_it_reads_and_in_nothing_else(shop: Shop) -> None:
+    shop.fill(orders=5, paid=3)
+    shop.commit("PREFIX-two.first", orders=1)
+    shop.commit("PREFIX-two.second", paid=1)
+    seen = shop.look(TWO)
+    assert {name: shop.lag(query) for name, query in seen.items()} == {
+        "first": {"orders": 4},
+        "second": {"paid": 2},
+        "dead-letter.orders": {"orders": 5},
+    }
+
+
+def test_the_query_of_bad_records_promises_what_the_outputs_do(shop: Shop) -> None:
+    shop.fill(orders=0, paid=0)
+    assert {query.guarantee for query in shop.look(TWO).values()} == {"at-least-once"}
+    mixed = shop.look(TWO.replace("sink: PREFIX.first", "sink: PREFIX.first, guarantee: exactly-once"))
+    assert {name: query.guarantee for name, query in mixed.items()} == {
+        "first": "exactly-once",
+        "second": "at-least-once",
+        "dead-letter.orders": "exactly-once",
+    }
