@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import sqlite3
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from ottla.pipeline.checking import check
+from ottla.pipeline.loading import load
 from ottla.spark.database_connections import connect
 from ottla.spark.database_options import DatabaseOptions
 from ottla.spark.database_sink import DatabaseDataSource, StreamDatabaseWriter
@@ -239,3 +242,20 @@ def test_a_mistake_reaches_the_user_with_its_cure(spark: "SparkSession", tmp_pat
     letters = spark.sql("select 'x' as id").write.format("ottla-database").mode("append")
     with pytest.raises(PySparkException, match=r"(?si)column id is string .* integer in table t.*Cast it in the query"):
         letters.options(url=url, table="t").save()
+
+
+def test_a_pipeline_whose_table_cannot_replace_rows_is_told_so_before_it_runs(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        database.execute("create table t (id integer, item text)")
+    file = tmp_path / "upserts.yaml"
+    file.write_text(
+        "source: {topic: orders, schema: 'id int, item string'}\n"
+        "sql: select id, item from orders\n"
+        f"sink: {{url: 'sqlite:///{tmp_path}/shop.db', table: t, upsert_keys: [ID]}}\n"
+    )
+    (problem,) = check(spark, load(file), None)
+    assert (problem.key, problem.line) == ("sink", 3)
+    assert problem.cause.startswith("upsertKeys is id, and table t has no primary key or unique index")
+    assert 'create unique index "t_id_key" on "t" ("id")' in problem.cure

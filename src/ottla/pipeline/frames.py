@@ -268,6 +268,7 @@ def check_sink(frames: Frames, output: Output, frame: "DataFrame") -> None:
     import contextlib
 
     from ottla.spark.database_connections import connect
+    from ottla.spark.database_ledger import check_keys
     from ottla.spark.database_options import DatabaseOptions
     from ottla.spark.database_types import SQLITE, check_columns, column_type
 
@@ -286,7 +287,8 @@ def check_sink(frames: Frames, output: Output, frame: "DataFrame") -> None:
             dialect = database.dialect
             found = database.find_table(options.table)
             if found is not None:
-                check_columns(frame.schema, options.table, database.columns(found), dialect)
+                taken = check_columns(frame.schema, options.table, database.columns(found), dialect)
+                check_keys(database, found, [taken[names[key.lower()]] for key in options.upsert_keys])
                 return
     for field in frame.schema.fields:
         column_type(field.dataType, dialect, field.name)
