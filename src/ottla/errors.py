@@ -178,6 +178,7 @@ class KafkaError(Exception):
 
     @property
     def retriable(self) -> bool:
+        """Whether the same again may succeed."""
         return self.code.retriable
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from ottla.client.arrow_send import ArrowDelivery
 from ottla.client.callers_thread import Call, CallersThread
 from ottla.client.consumer import AsyncConsumer, PartitionLike
 from ottla.client.delivery import Delivery, Sending
+from ottla.client.documented import documented_by
 from ottla.client.group_consumer import GroupConsumer, OffsetLike
 from ottla.client.model import (
     ApiVersionRange,
@@ -118,6 +119,7 @@ class _Blocking(abc.ABC):
         """Closes the connections."""
 
 
+@documented_by(AsyncAdmin)
 class Admin(GroupAdmin, TransactionAdmin, PreparedAdmin, FeatureAdmin, _Blocking):
     """Asks about the cluster and changes it. As AsyncAdmin, but each call waits.
 
@@ -193,6 +195,7 @@ class Admin(GroupAdmin, TransactionAdmin, PreparedAdmin, FeatureAdmin, _Blocking
         return self._call(self._async.describe_log_dirs(node_ids))
 
 
+@documented_by(AsyncProducer)
 class Producer(Transactional, Sending, _Blocking):
     """Sends records, in batches and with retries. As AsyncProducer, for any number of threads.
 
@@ -277,6 +280,7 @@ class Producer(Transactional, Sending, _Blocking):
         return self._call(self._async.close(timeout_ms))
 
 
+@documented_by(AsyncConsumer)
 class Consumer(GroupConsumer, _Blocking):
     """Reads records, with a group or alone. As AsyncConsumer, for one thread at a time.
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 from ottla.client.admin_groups import AsyncGroupAdmin
 from ottla.client.blocking import Producer, _io
 from ottla.client.consumer import AsyncConsumer, PartitionLike
+from ottla.client.documented import documented_by
 from ottla.client.group_model import CommittedOffset
 from ottla.client.mirroring import MARK
 from ottla.client.model import ConsumerRecord
@@ -146,6 +147,7 @@ class AsyncSnapshotStore:
         return str(self.producer.config.transactional_id).encode()
 
 
+@documented_by(AsyncSnapshotStore)
 class SnapshotStore:
     """As AsyncSnapshotStore, but each call waits; `producer` is a blocking Producer.
 
@@ -184,6 +186,7 @@ class SnapshotStore:
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
+        """The next input records to consume, as of the last commit."""
         return self._async.offsets
 
     def __enter__(self) -> Self:

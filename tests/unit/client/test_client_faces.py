@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import ottla
 from ottla import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from ottla.client.consumer import WakeupError
 from ottla.errors import OttlaError
@@ -42,6 +43,25 @@ def test_both_faces_take_the_same_arguments(asynchronous: type, blocking: type) 
 @pytest.mark.parametrize("face", [face for pair in PAIRS for face in pair])
 def test_every_client_shows_how_it_is_used(face: type) -> None:
     assert ">>>" in (face.__doc__ or "")
+
+
+@pytest.mark.parametrize("name", [name for name in ottla.__all__ if isinstance(getattr(ottla, name), type)])
+def test_help_has_a_word_on_every_method_of_every_public_class(name: str) -> None:
+    def says_nothing(member: Any) -> bool:
+        return (inspect.isroutine(member) or isinstance(member, property)) and not inspect.getdoc(member)
+
+    face = getattr(ottla, name)
+    members = {each: inspect.getattr_static(face, each) for each in dir(face) if not each.startswith("_")}
+    assert face.__doc__
+    assert [each for each, member in members.items() if says_nothing(getattr(member, "__func__", member))] == []
+
+
+def test_the_blocking_face_is_told_by_its_async_twin_without_await() -> None:
+    assert Consumer.assign.__doc__ is not None and AsyncConsumer.assign.__doc__ is not None
+    assert ">>> await consumer.assign(" in AsyncConsumer.assign.__doc__
+    assert ">>> consumer.assign(" in Consumer.assign.__doc__
+    for _, face in PAIRS:
+        assert all("await " not in (method.__doc__ or "") for method in methods(face).values())
 
 
 def test_a_consumer_refuses_two_threads_at_once(broker: Any, topic: str) -> None:
