@@ -1,5 +1,6 @@
 """The way of a record into its batch, as plain Python and compiled: both take the same, refuse the same."""
 
+import asyncio
 import itertools
 import random
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from ottla.client import delivery, intake
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol._speedups import find_compiled
 from ottla.types import TopicPartition
 
@@ -87,7 +88,8 @@ def test_what_is_unusual_goes_the_long_way_and_leaves_no_trace(
 ) -> None:
     taking = opened(build)
     assert taking.take_in("t", value, key, partition) is None
-    assert taking.take_in("unknown", b"v", None, None) is None
+    for topic in ("unknown", None, b"t", ["t"]):
+        assert taking.take_in(topic, b"v", None, None) is None
     assert taking.buffered_bytes == 0 and taking.topics["t"].sticky.bytes_left == 10_000
     assert [rows(taking, i) for i in range(3)] == [[], [], []]
 
@@ -115,6 +117,24 @@ def test_a_batch_and_the_buffer_take_no_more_than_they_hold(build: ModuleType) -
     taking.close_batch(taking.topics["t"].lanes[2], batch)
     taking.give_back(600)
     assert taking.take_in("t", b"", None, 2) is None and len(batch.records) == 1
+
+
+def test_nobody_waits_for_a_batch_on_the_loop_that_sends_it(build: ModuleType) -> None:
+    outcome = build.BatchOutcome(TOPIC[0])
+    delivery = build.Delivery(outcome, 1, 77)
+
+    async def wait() -> None:
+        with pytest.raises(TimeoutError):
+            delivery.result(0)  # sent from elsewhere: it may come meanwhile
+        outcome.loop = asyncio.get_running_loop()
+        for part in (delivery, build.Delivery(outcome.split(1)[1], 0, 77)):
+            with pytest.raises(OttlaError, match="would wait for itself"):
+                part.result(0)
+
+    asyncio.run(wait())
+    for part in (outcome.find(0)[0], outcome.find(1)[0]):
+        part.succeed(5)
+    assert delivery.result().offset == 5
 
 
 def test_a_callback_that_raises_does_not_keep_the_next_from_being_called(
