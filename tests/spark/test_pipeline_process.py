@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ottla import Admin, Broker, Producer
+from ottla import Admin, Broker, Consumer, Producer
 from ottla.clock import monotonic
 from ottla.pipeline.loading import load
 from ottla.pipeline.state import StateDirectory
@@ -80,10 +81,10 @@ def orders(first: int, last: int) -> list[bytes]:
     return [json.dumps(row).encode() for row in rows]
 
 
-def send(bootstrap: str, values: list[bytes]) -> None:
+def send(bootstrap: str, values: list[bytes], topic: str = "orders") -> None:
     with Producer({"bootstrap.servers": bootstrap}) as producer:
         for value in values:
-            producer.send("orders", value)
+            producer.send(topic, value)
 
 
 def big(last: int) -> list[int]:
@@ -125,6 +126,129 @@ def test_a_pipeline_runs_on_a_broker_of_its_own_until_it_is_told_to_stop(place: 
     told = ottla("status", "big_orders")
     assert told.returncode == 0 and "stopped" in told.stdout and "nobody" in told.stdout
     assert "exactly-once" in told.stdout and "the embedded broker runs with the pipeline" in told.stdout
+
+
+OUTAGE = """
+name: copy
+source:
+  topic: orders
+  schema: id bigint
+  options: {kafkaConsumer.pollTimeoutMs: 3000, kafka.default.api.timeout.ms: 4000}
+sql: select cast(id as string) as value from orders
+sink: {topic: copies}
+checkpoint: checkpoint
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_pipeline_is_there_again_when_its_brokers_are(tmp_path: Path, runs: list[Run]) -> None:
+    """F4: they stay away longer than the source waits; the driver ends, is started again, and nothing comes twice."""
+    file, data = tmp_path / "copy.yaml", tmp_path / "broker"
+    file.write_text(OUTAGE)
+    with Broker.embedded(data) as broker:
+        address = broker.bootstrap
+        with Admin({"bootstrap.servers": address}) as admin:
+            admin.create_topic("orders", partitions=1)
+            admin.create_topic("copies", partitions=1)
+        send(address, orders(0, 50))
+        run = Run(str(file), "--master", "local[2]", "-b", address)
+        runs.append(run)
+        run.wait_for(lambda event: event["event"] == "batch" and event["positions"] == {"orders": {"0": 50}})
+    restart = run.wait_for(lambda event: event["event"] == "restarting")
+    assert restart["cause"].startswith("no broker answered"), restart
+    with Broker.embedded(data, listen=address):
+        send(address, orders(50, 80))
+        run.wait_for(lambda event: event["event"] == "batch" and event["positions"] == {"orders": {"0": 80}})
+        run.process.send_signal(signal.SIGINT)
+        run.wait_for(lambda event: event["event"] == "stopped")
+        assert run.process.wait(60) == 0
+        with Consumer({"bootstrap.servers": address, "isolation.level": "read_committed"}) as consumer:
+            consumer.assign([("copies", 0)])
+            consumer.seek_to_beginning()
+            (end,) = consumer.end_offsets(consumer.assignment()).values()
+            copies: list[int] = []
+            deadline = monotonic() + PATIENCE_S
+            while consumer.position(("copies", 0)) < end:
+                copies += [int(record.value or b"") for record in consumer.poll(200)]
+                assert monotonic() < deadline, copies
+    assert copies == list(range(80))
+
+
+SLOW = """
+from pathlib import Path
+
+from ottla.pipeline import database, pipeline, topic
+
+HERE = Path(__file__).parent
+
+
+@pipeline(source=topic("TOPIC", name="orders", schema="id bigint"), sink=database("sqlite:///done.db", "done"),
+          checkpoint="checkpoint")
+def slow(orders):
+    from pyspark.sql import functions as f
+    here = str(HERE)
+
+    def take(id):
+        import time
+        from pathlib import Path
+
+        word = Path(here, "word")
+        Path(here, "began").touch()
+        for _ in range(6000):
+            if word.exists():
+                break
+            time.sleep(0.05)
+        if word.read_text() == "fail":
+            raise ValueError("no such order")
+        return id
+
+    return orders.select(f.udf(take, "bigint")("id").alias("id"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_stop_in_the_middle_of_a_batch_finishes_it_or_says_that_it_could_not(
+    tmp_path: Path, broker: Any, topic: str, runs: list[Run]
+) -> None:
+    file, began, word = tmp_path / "slow.py", tmp_path / "began", tmp_path / "word"
+    file.write_text(SLOW.replace("TOPIC", topic))
+    with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
+        admin.create_topic(topic, partitions=1)
+    send(broker.bootstrap, orders(0, 10), topic)
+
+    def stop_in_the_middle(then: str) -> Run:
+        began.unlink(missing_ok=True)
+        word.unlink(missing_ok=True)
+        run = Run(str(file), "--master", "local[1]", "-b", broker.bootstrap)
+        runs.append(run)
+        run.wait_for(lambda event: event["event"] == "started")
+        deadline = monotonic() + PATIENCE_S
+        while not began.exists():
+            assert run.process.poll() is None and monotonic() < deadline
+            time.sleep(0.05)
+        run.process.send_signal(signal.SIGINT)
+        run.wait_for(lambda event: event["event"] == "stopping")
+        draft = word.with_suffix(".draft")
+        draft.write_text(then)
+        draft.rename(word)
+        return run
+
+    failed = stop_in_the_middle("fail")
+    event = failed.wait_for(lambda event: event["event"] == "failed")
+    assert "no such order" in event["cause"]
+    _, told = failed.process.communicate(timeout=PATIENCE_S)
+    assert failed.process.returncode == 1 and b"no such order" in told and b"Traceback" not in told
+
+    done = stop_in_the_middle("go on")
+    batch = done.wait_for(lambda event: event["event"] == "batch")
+    assert (batch["batch_id"], batch["rows_in"], batch["rows_out"]) == (0, 10, 10)
+    done.wait_for(lambda event: event["event"] == "stopped")
+    assert done.process.wait(60) == 0
+    assert (tmp_path / "checkpoint" / "slow" / "commits" / "0").exists()
+    with sqlite3.connect(tmp_path / "done.db") as database:
+        assert [n for (n,) in database.execute("select id from done order by id")] == list(range(10))
 
 
 @pytest.mark.slow
