@@ -90,7 +90,7 @@ class Story:
         settings = {"bootstrap.servers": self.bootstrap, "isolation.level": "read_committed"}
         with Consumer(settings) as consumer, Admin(bootstrap_servers=self.bootstrap) as admin:
             # Others use the same brokers, so the question is whether anything is open in this output.
-            wanted, deadline = dict.fromkeys(partitions, LATEST), time.monotonic() + 30
+            wanted, deadline = dict.fromkeys(partitions, LATEST), time.monotonic() + 100
             while admin.list_offsets(wanted) != admin.list_offsets(wanted, isolation_level="read_committed"):
                 assert time.monotonic() < deadline, "nothing stays open"
                 time.sleep(0.1)

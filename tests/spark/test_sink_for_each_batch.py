@@ -157,7 +157,7 @@ class Sums:
 
     def await_markers(self) -> None:
         """A coordinator answers when it has decided; its markers reach the partitions a moment later."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             while left := [
                 listing.transactional_id

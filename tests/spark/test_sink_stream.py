@@ -41,7 +41,7 @@ def out(two_phase: "EmbeddedBroker", topic: str) -> str:
 
 def read(bootstrap: str, topic: str) -> list[ConsumerRecord]:
     # A coordinator answers when it has decided; its markers reach the partitions a moment later.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     with Admin(bootstrap_servers=bootstrap) as admin:
         while left := being_ended(admin, topic):
             assert time.monotonic() < deadline, left
@@ -255,7 +255,7 @@ def test_a_frame_is_written_whole_or_not_at_all(spark: "SparkSession", two_phase
 
 def until_nothing_is_open(bootstrap: str, topic: str) -> None:
     """A task that Spark kills may take a moment to go."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     with Admin(bootstrap_servers=bootstrap) as admin:
         while left := [
             listing.transactional_id

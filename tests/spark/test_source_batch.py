@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 
 from ottla import Admin, Broker, Producer
+from ottla.clock import monotonic
 from ottla.testing.oracle import Target
 from ottla.types import TopicPartition
 
@@ -280,7 +281,6 @@ def test_mistakes_in_options_are_shown_in_one_line(spark: "SparkSession", ottla:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(100):
-        if condition():
-            return
-    pytest.fail("it did not come to be")
+    deadline = monotonic() + 200
+    while not condition():
+        assert monotonic() < deadline, "it did not come to be"

@@ -20,7 +20,7 @@ JARS = sorted(str(jar) for jar in (extras_directory() / "spark-kafka").glob("*.j
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(not JARS, reason="Spark's Kafka connector is not there (./run setup-extras fetches it)"),
 ]
 
@@ -54,7 +54,7 @@ def take(frame, batch_id):
 def run(source, **more):
     frame = spark.readStream.format(source).options(**{**options, **more}).load()
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", directory)
-    writer.trigger(availableNow=True).start().awaitTermination(90)
+    assert writer.trigger(availableNow=True).start().awaitTermination(250), source
 run("kafka")
 print("half", flush=True)
 sys.stdin.readline()
@@ -75,7 +75,7 @@ def start(script: str, target: Target, topic: str, directory: Path) -> "subproce
 
 def finish(process: "subprocess.Popen[str]", told: str = "") -> dict[str, Any]:
     try:
-        output, errors = process.communicate(told, timeout=200)
+        output, errors = process.communicate(told, timeout=400)
     finally:
         process.kill()
     assert process.returncode == 0, errors[-3000:]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # A test that pytest breaks off leaves the session unusable for all that come after it.
 pytestmark = pytest.mark.timeout(300)
+LIMIT_S = 200
 
 _numbers = itertools.count(1)
 
@@ -66,7 +67,7 @@ class Pipeline:
     def run(self, **changes: str) -> "StreamingQuery":
         """Reads what is there and ends."""
         query = self.start(**changes)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(LIMIT_S)
         return query
 
     def take(self, frame: "DataFrame", batch_id: int) -> None:
@@ -84,7 +85,7 @@ class Pipeline:
         return json.loads((self.checkpoint / "offsets" / str(last)).read_text().splitlines()[-1])
 
 
-def wait_until(condition: Callable[[], bool], query: "StreamingQuery", timeout_s: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], query: "StreamingQuery", timeout_s: float = LIMIT_S) -> None:
     deadline = monotonic() + timeout_s
     while not condition():
         assert monotonic() < deadline, "it did not come to be"
@@ -267,19 +268,34 @@ def test_a_checkpoint_of_another_query_is_refused(spark: "SparkSession", ottla: 
 def test_a_query_waits_for_enough_records_but_not_for_ever(
     spark: "SparkSession", ottla: Target, tmp_path: Path
 ) -> None:
+    # Spark tells of every look at the source, not only of those that found enough.
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "10ms")
     topic = make_topic(ottla.bootstrap)
     produce(ottla.bootstrap, topic, range(3))
-    pipeline = Pipeline(
-        spark, ottla.bootstrap, tmp_path, subscribe=topic, minOffsetsPerTrigger="10", maxTriggerDelay="3s"
-    )
-    query = pipeline.start(available_now=False)
+    pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=topic, minOffsetsPerTrigger="10")
+    query = pipeline.start(available_now=False, maxTriggerDelay="1h")
+    spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+
+    def has_seen(end: int) -> bool:
+        told = [json.loads(progress.sources[0].latestOffset or "{}") for progress in query.recentProgress]
+        return {topic: {"0": end}} in told
+
     try:
         wait_until(lambda: pipeline.values == [0, 1, 2], query)  # the first batch waits for nobody
         produce(ottla.bootstrap, topic, range(3, 5))
+        wait_until(lambda: has_seen(5), query)
+        assert len(pipeline.batches) == 1, "it has seen the two, and waits for more"
         produce(ottla.bootstrap, topic, range(5, 15))
-        wait_until(lambda: pipeline.values == list(range(15)), query)
+        wait_until(lambda: len(pipeline.values) == 15, query)
+        assert min(len(batch) for _, batch in pipeline.batches[1:]) >= 10
+    finally:
+        query.stop()
+    query = pipeline.start(available_now=False, maxTriggerDelay="1s")
+    try:
         produce(ottla.bootstrap, topic, [15])
-        wait_until(lambda: pipeline.values == list(range(16)), query)  # the delay is over
+        wait_until(lambda: pipeline.values == list(range(16)), query)  # nor does the first batch of this start
+        produce(ottla.bootstrap, topic, [16])
+        wait_until(lambda: pipeline.values == list(range(17)), query)  # the delay is over
     finally:
         query.stop()
 

@@ -46,7 +46,7 @@ query = (
     .writeStream.format("parquet").option("path", directory + "/out").option("checkpointLocation", directory + "/cp")
     .trigger(availableNow=True).start()
 )
-query.awaitTermination(90)
+assert query.awaitTermination(180)
 rows = spark.read.parquet(directory + "/out").selectExpr("cast(value as string) as value").collect()
 found["stream"] = sorted(int(row.value) for row in rows)
 to = {"kafka.bootstrap.servers": bootstrap, "topic": topic + "-out"}
@@ -56,7 +56,7 @@ for _ in range(2):  # the second run finds the checkpoint and nothing to do
         .writeStream.format("ottla").options(**to).option("checkpointLocation", directory + "/cp-out")
         .trigger(availableNow=True).start()
     )
-    again.awaitTermination(90)
+    assert again.awaitTermination(180)
 row = spark.sql("SELECT 'one' AS key, 'written as a batch' AS value")
 row.write.format("ottla").options(**to).mode("append").save()
 copied = spark.read.format("ottla").options(**{**options, "subscribe": topic + "-out"}).load()
@@ -106,7 +106,7 @@ def remote() -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(700)
 def test_batch_stream_and_errors_are_the_same_through_connect(
     remote: str, ottla: Target, topic: str, tmp_path: Path
 ) -> None:
@@ -120,7 +120,7 @@ def test_batch_stream_and_errors_are_the_same_through_connect(
         [sys.executable, "-c", CLIENT, remote, ottla.bootstrap, topic, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -133,7 +133,7 @@ def test_batch_stream_and_errors_are_the_same_through_connect(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(700)
 def test_a_pipeline_runs_on_a_connect_server(
     remote: str, ottla: Target, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_pipeline_runs_on_a_connect_server(
             producer.send(topic, json.dumps({"n": number}).encode(), partition=number % 2)
     command = [sys.executable, "-m", "ottla", "pipeline", "run", str(file), "-b", ottla.bootstrap, "--json"]
     done = subprocess.run(
-        [*command, "--once", "--master", remote], capture_output=True, text=True, timeout=180, check=False
+        [*command, "--once", "--master", remote], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     partition = TopicPartition(f"{topic}-sums", 0)

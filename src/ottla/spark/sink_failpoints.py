@@ -9,7 +9,8 @@ import os
 import signal
 import threading
 
-LONGEST_STOP_S = 120
+LONGEST_STOP_S = 600
+"""Another driver may have to start and do all its work meanwhile."""
 
 
 def is_set() -> bool:

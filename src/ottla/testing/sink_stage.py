@@ -60,7 +60,7 @@ class SinkStage:
 
     def _await_markers(self) -> None:
         """A coordinator answers when it has decided; its markers reach the partitions a moment later."""
-        deadline = monotonic() + 30
+        deadline = monotonic() + 100
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             while ending := [
                 listing.transactional_id
