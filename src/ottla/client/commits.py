@@ -51,6 +51,8 @@ class Commit:
     retry_at: int = 0
     failures: int = 0
     is_sent: bool = False
+    refusal: KafkaError | None = None
+    """Why it had to be tried again, the last time."""
 
 
 class Commits:
@@ -145,6 +147,8 @@ class Commits:
             commit = self._queue[0]
             if now >= commit.deadline:
                 detail = f"offsets of group {self._config.group_id} were not committed in time"
+                if commit.refusal is not None:
+                    detail += f", the last try ended with {commit.refusal}"
                 self._finish(commit, KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail))
                 continue
             poll.wake_by(commit.deadline)
@@ -169,7 +173,7 @@ class Commits:
             self._in_flight = False
             if error.retriable:
                 self._coordinator.note(ErrorCode.NETWORK_EXCEPTION, node_id)
-                self._try_again(commit, now)
+                self._try_again(commit, error, now)
             else:
                 self._finish(commit, error)
 
@@ -192,7 +196,7 @@ class Commits:
         if failure is None or not commit.remaining:
             self._finish(commit, None)
         elif failure.retriable:
-            self._try_again(commit, now)
+            self._try_again(commit, failure, now)
         else:
             if failure.code in FENCING:
                 self._on_fenced(failure.code, commit.generation)
@@ -208,7 +212,8 @@ class Commits:
             )
         return f"committing offset {commit.offsets[partition].offset} of {partition}"
 
-    def _try_again(self, commit: Commit, now: int) -> None:
+    def _try_again(self, commit: Commit, refusal: KafkaError, now: int) -> None:
+        commit.refusal = refusal
         commit.failures += 1
         commit.retry_at = now + self._backoff.delay_ms(commit.failures, self._jitter())
 

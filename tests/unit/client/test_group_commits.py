@@ -145,6 +145,7 @@ def test_a_commit_gives_up_when_its_time_is_over() -> None:
         world.now += 100
     ((_, error),) = world.done
     assert error is not None and error.code == ErrorCode.REQUEST_TIMED_OUT
+    assert "the last try ended with COORDINATOR_LOAD_IN_PROGRESS" in str(error)
 
 
 @pytest.mark.parametrize(
