@@ -152,4 +152,5 @@ class _Listener:
         async def call(*args: Any) -> Any:
             return await self._thread.run(method, *args)
 
+        call.__wrapped__ = method  # type: ignore[attr-defined]
         return call

@@ -15,7 +15,7 @@ from ottla.client.membership import NO_GENERATION, Membership
 from ottla.client.membership_stage import Stage
 from ottla.client.network import Network
 from ottla.client.positions import Positions
-from ottla.client.rebalance_listener import tell
+from ottla.client.rebalance_listener import has_own_lost, tell
 from ottla.client.settings import ConsumerConfig
 from ottla.client.subscription import Subscription, TopicWatch
 from ottla.client.transaction_requests import GroupMetadata
@@ -66,6 +66,8 @@ class GroupSide:
         # The coordinator comes last: the others may have just found out that they need it.
         for decider in (self.membership, self.commits, self.lookup, self.watch, self.coordinator):
             network.add(decider)
+        self._told_version = -1
+        """Of the view: which picture of the cluster the user has been told the errors of."""
         self._finished: deque[tuple[CommitCallback, dict[TopicPartition, CommittedOffset], KafkaError | None]] = deque()
 
     # --- subscribing --------------------------------------------------------------------------------------
@@ -91,38 +93,64 @@ class GroupSide:
         self._positions.keep_topics(now)
 
     async def unsubscribe(self, timeout_ms: int, *, commits: bool = True) -> None:
-        """Commits, gives everything up and says goodbye."""
-        if self._subscription.is_automatic:
-            await self._leave(timeout_ms, commits=commits)
-        elif commits:
-            await self.auto_commit(self._positions.states, timeout_ms)
-        self.watch.watch(None)
-        self._subscription.clear()
-        self._positions.assign([], self._network.now())
+        """Commits, gives everything up and says goodbye. Without `commits` some of it is unprocessed, and stays so."""
+        try:
+            if self._subscription.is_automatic:
+                await self._leave(timeout_ms, commits=commits)
+            elif commits:
+                await self.auto_commit(self._positions.states, timeout_ms)
+        finally:
+            self.watch.watch(None)
+            self._subscription.clear()
+            self._positions.assign([], self._network.now())
 
     async def _leave(self, timeout_ms: int, *, commits: bool) -> None:
         membership = self.membership
         owned = list(self._positions.states)
+        patience_ms = min(timeout_ms, LEAVE_TIMEOUT_MS)
+        failure: Exception | None = None
         try:
-            if commits and membership.has_generation:
-                await self.auto_commit(owned, timeout_ms)
-            if owned:
-                what = "on_partitions_revoked" if membership.has_generation else "on_partitions_lost"
-                await tell(self.listener, what, owned)
-            # What the listener has committed without waiting counts only as long as we are a member.
-            await self._network.until(lambda: self.commits.is_idle, min(timeout_ms, LEAVE_TIMEOUT_MS))
+            if commits:
+                failure = await self._give_up(owned, timeout_ms)
+            # What was committed without waiting counts only as long as we are a member.
+            await self._network.until(lambda: self.commits.is_idle, patience_ms)
         finally:
             node_id = self.coordinator.find()
             goodbye = membership.depart()
             self._pin_topics(frozenset(), self._network.now())
+            if not commits and owned:
+                await self._tell_lost(owned)
             if goodbye is not None and node_id is not None:
-                patience_ms = min(timeout_ms, LEAVE_TIMEOUT_MS)
                 try:
                     await self._network.request(
                         ApiKey.LEAVE_GROUP, goodbye, destination=node_id, timeout_ms=patience_ms
                     )
                 except KafkaError as error:
                     log.info("group %s was not told that a member leaves: %s", self.config.group_id, error)
+        if failure is not None:
+            raise failure
+
+    async def _give_up(self, owned: list[TopicPartition], timeout_ms: int) -> Exception | None:
+        """Commits and tells the listener. What that one raises is for the user, once all is done."""
+        what = "on_partitions_revoked" if self.membership.has_generation else "on_partitions_lost"
+        if self.membership.has_generation:
+            await self.auto_commit(owned, timeout_ms)
+        try:
+            if owned:
+                await tell(self.listener, what, owned)
+        except Exception as error:
+            return error
+        return None
+
+    async def _tell_lost(self, owned: list[TopicPartition]) -> None:
+        """Somebody leaves because of an error. Not all that was given out is processed, so nobody may store positions:
+        we are no member any more, and a listener that only knows of being revoked hears nothing."""
+        if not has_own_lost(self.listener):
+            return
+        try:
+            await tell(self.listener, "on_partitions_lost", owned)
+        except Exception:
+            log.warning("on_partitions_lost failed while an error was on its way", exc_info=True)
 
     async def close(self, timeout_ms: int, *, commits: bool) -> None:
         """As unsubscribe, then waits for commits that are still on their way."""
@@ -136,14 +164,37 @@ class GroupSide:
 
     @property
     def needs_user(self) -> bool:
-        return self.membership.needs_user or bool(self._finished) or bool(self.coordinator.errors)
+        if self.membership.needs_user or self._finished or self.coordinator.errors:
+            return True
+        return self._refused_topic() is not None
 
     def raise_errors(self) -> None:
+        refused = self._refused_topic()
+        if refused is not None:
+            # Once for each answer of the cluster, so that the other topics are read all the same.
+            view = self._network.view
+            self._told_version = view.version
+            view.request_update()
+            self._network.wake()
+            raise KafkaError(view.topic_errors[refused], f"topic {refused}")
         for errors in (self.membership.errors, self.coordinator.errors):
             if errors:
                 raise errors.pop(0)
         if self.membership.stage is Stage.FENCED:
             raise self.membership.fenced_error()
+
+    def _refused_topic(self) -> str | None:
+        """A topic that is subscribed to and can never be read, such as one with a name that no topic may have."""
+        view = self._network.view
+        if not view.topic_errors or view.version == self._told_version:
+            return None
+        refused = (t for t in self._subscription.topics or () if t in view.topic_errors)
+        return next((t for t in refused if not view.topic_errors[t].retriable), None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the group has shared out what we want, as far as we know, and what is ours is ours for now."""
+        return self.membership.is_settled or not self._subscription.is_automatic
 
     async def take_part(self) -> None:
         """Revokes, assigns or loses partitions as the group wants it, and tells the listener."""

@@ -88,6 +88,8 @@ class Membership:
         self._heartbeat_at = 0
         self._polled_at = 0
         self._rejoin_wanted = False
+        self._rested_generation = NO_GENERATION
+        """In which a heartbeat was answered after we had taken our share."""
         self._joined_topics: tuple[str, ...] = ()
         self._subscriptions: dict[str, Subscription] = {}
         """As the leader: what every member wants."""
@@ -107,6 +109,20 @@ class Membership:
     def has_generation(self) -> bool:
         """Whether commits can count: we are, as far as we know, a member."""
         return self.generation != NO_GENERATION and self.stage not in (Stage.OUT, Stage.LOST, Stage.FENCED)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the group has shared out all that we want, and no other rebalance is known to follow.
+
+        A newcomer to a cooperative group gets nothing at first: the others have yet to give up what it will have, and
+        join again at once. So there an empty share counts only when a heartbeat has found the group at rest since.
+        """
+        if self.stage is not Stage.STABLE:
+            return False
+        if self.owned:
+            return True
+        is_at_rest = not self.is_cooperative or self._rested_generation == self.generation
+        return is_at_rest and bool(self.topics) and all(topic in self._view.topics for topic in self.topics)
 
     def want(self, topics: Iterable[str], now: int) -> None:
         """Wants these topics from now on; joins, or joins again if they differ from what the group knows."""
@@ -360,7 +376,7 @@ class Membership:
         if node_id is None:
             return
         self._heartbeat_in_flight = True
-        turn, generation = self._turn, self.generation
+        turn, generation, was = self._turn, self.generation, self.stage
         build = heartbeat_request(self._config, self.member_id, generation)
 
         def answered(response: Any, version: int, now: int) -> None:
@@ -369,7 +385,10 @@ class Membership:
                 self._heartbeat_at = now + self._config.heartbeat_interval_ms
                 # While we join, the group may be a generation ahead of what we know: the join will tell.
                 if generation == self.generation and self.stage not in (Stage.JOINING, Stage.SYNCING):
-                    self._on_heartbeat(error_of(response.error_code), node_id, now)
+                    error = error_of(response.error_code)
+                    if error == ErrorCode.NONE and was is Stage.STABLE:
+                        self._rested_generation = generation
+                    self._on_heartbeat(error, node_id, now)
 
         def failed(error: KafkaError, now: int) -> None:
             if turn == self._turn:
@@ -445,6 +464,7 @@ class Membership:
         self._turn += 1
         self._in_flight = self._heartbeat_in_flight = False
         self.generation = NO_GENERATION
+        self._rested_generation = NO_GENERATION
         self.is_leader = False
         self._subscriptions = {}
         self._counts = {}

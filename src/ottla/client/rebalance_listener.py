@@ -27,8 +27,19 @@ class RebalanceListener:
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> Any:
         """These went without warning and may be somebody else's by now: commits for them would fail. Unless
-        overridden, the same as being revoked."""
+        overridden, the same as being revoked.
+
+        A `with` block that ends in an exception ends in here too, as not all that was given out is processed: nothing
+        may be stored for it, and whoever does not override this hears nothing at all then.
+        """
         return self.on_partitions_revoked(partitions)
+
+
+def has_own_lost(listener: Any) -> bool:
+    """Whether a listener has something of its own to do where partitions are lost."""
+    method: Any = getattr(listener, "on_partitions_lost", None)
+    method = getattr(method, "__wrapped__", method)
+    return method is not None and getattr(method, "__func__", None) is not RebalanceListener.on_partitions_lost
 
 
 def method_of(listener: Any, what: str) -> Callable[[list[TopicPartition]], Any] | None:

@@ -412,6 +412,26 @@ def test_a_commit_that_was_fenced_ends_the_membership_of_that_generation_alone()
     assert world.member.stage is Stage.LOST
 
 
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_member_has_settled_once_it_has_its_share_or_nothing_more_is_to_come(strategy: str) -> None:
+    world = MemberWorld(strategy)
+    assert not world.member.is_settled
+    assert world.stable().member.is_settled
+    world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert not world.member.is_settled
+    world.member.prepared([], world.now)
+    assert world.poll() == [ApiKey.JOIN_GROUP]
+    world.answer_join(generation=2, leader="other")
+    assert world.poll() == [ApiKey.SYNC_GROUP]
+    world.answer_sync()
+    world.member.accept()
+    world.member.taken([], has_revoked=False, now=world.now)
+    # Cooperative members get nothing at first, until others have given something up.
+    assert world.member.is_settled == (strategy == "range")
+    world.heartbeat()
+    assert world.member.is_settled
+
+
 def test_the_table_of_stages_is_whole() -> None:
     assert ALLOWED.keys() == set(Stage)
     assert not ALLOWED[Stage.FENCED]
