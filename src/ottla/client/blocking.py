@@ -2,6 +2,7 @@
 
 import abc
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -324,6 +325,19 @@ class Consumer(GroupConsumer, _Blocking):
         finally:
             self._one_at_a_time.release()
 
+    def _hand_over(self, take: Callable[[], T | None], poll: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What waits to be taken, or else what `poll` brings. What Ctrl-C keeps from the caller comes again."""
+        try:
+            taken = self._take(take) or self._call(poll())
+            self._async._given_out()
+            return taken
+        except Exception:
+            raise
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._call(self._async._give_back())
+            raise
+
     def __exit__(self, *failure: object) -> None:
         return self._call(self._async.__aexit__(*failure))
 
@@ -376,8 +390,10 @@ class Consumer(GroupConsumer, _Blocking):
         return self._call(self._async.offsets_for_times(times))
 
     def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> Records:
-        taken = self._take(lambda: self._async._take_records(max_records))
-        return taken or self._call(self._async.poll(timeout_ms, max_records=max_records))
+        return self._hand_over(
+            lambda: self._async._take_records(max_records),
+            lambda: self._async.poll(timeout_ms, max_records=max_records),
+        )
 
     def poll_arrow(
         self,
@@ -387,9 +403,11 @@ class Consumer(GroupConsumer, _Blocking):
         timestamp_unit: str = "ms",
         columns: Sequence[str] | None = None,
     ) -> "pa.RecordBatch":
-        taken = self._take(self._async._arrow_taker(max_records, timestamp_unit, columns))
-        return taken or self._call(
-            self._async.poll_arrow(timeout_ms, max_records=max_records, timestamp_unit=timestamp_unit, columns=columns)
+        return self._hand_over(
+            self._async._arrow_taker(max_records, timestamp_unit, columns),
+            lambda: self._async.poll_arrow(
+                timeout_ms, max_records=max_records, timestamp_unit=timestamp_unit, columns=columns
+            ),
         )
 
     def iter_arrow(
@@ -418,9 +436,11 @@ class Consumer(GroupConsumer, _Blocking):
                 return
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        backlog = self._async._backlog
+        backlog = self._async._backlog.ready
         while True:
-            if not self._take(self._async._take_into_backlog):
+            if self._take(self._async._take_into_backlog):
+                self._async._given_out()
+            else:
                 self._call(self._async._fill_backlog())
             while backlog:
                 yield backlog.popleft()

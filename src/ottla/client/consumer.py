@@ -2,20 +2,28 @@
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ottla.assignors import Assignor
-from ottla.assignors.choosing import SETTING, choose_assignors
 from ottla.client.arrow import arrow_module, iteration_wait_ms, take_arrow
+from ottla.client.backlog import Backlog
+from ottla.client.consumer_arguments import (
+    OffsetLike,
+    PartitionLike,
+    as_offset,
+    as_partition,
+    as_times,
+    check_columns,
+    check_max_records,
+    check_timeout,
+    take_assignors,
+)
 from ottla.client.fetcher import Fetcher
-from ottla.client.group_consumer import AsyncGroupConsumer, OffsetLike, PartitionLike, as_partition
-from ottla.client.group_model import CommittedOffset
+from ottla.client.group_consumer import AsyncGroupConsumer
 from ottla.client.group_side import GroupSide
 from ottla.client.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndTimestamp, Records, TopicDescription
 from ottla.client.network import Network
-from ottla.client.offset_lookup import list_offsets
+from ottla.client.offset_lookup import list_offsets, why_missing
 from ottla.client.positions import PartitionState, Positions
 from ottla.client.settings import ConsumerConfig, build
 from ottla.client.subscription import Kind, Subscription
@@ -66,7 +74,14 @@ class AsyncConsumer(AsyncGroupConsumer):
             self.config, allow_auto_topic_creation=self.config.allow_auto_create_topics, clock=clock, rng=rng
         )
         parts = {"backoff": self._network.backoff, "jitter": self._network.jitter}
-        self._positions = Positions(self.config, self._network.view, clock=clock, **parts)  # type: ignore[arg-type]
+        self._backlog = Backlog()
+        self._positions = Positions(
+            self.config,
+            self._network.view,
+            on_left=self._backlog.drop,
+            clock=clock,
+            **parts,  # type: ignore[arg-type]
+        )
         self._fetcher = Fetcher(self.config, self._positions, self._network.view, **parts)  # type: ignore[arg-type]
         self._network.add(self._positions)
         self._network.add(self._fetcher)
@@ -78,8 +93,6 @@ class AsyncConsumer(AsyncGroupConsumer):
             )
         self._woken = False
         self._is_polling = False
-        self._backlog: deque[ConsumerRecord] = deque()
-        """Records of a poll() that the iterator has not given out yet."""
         self._unfinished: list[Callable[[], bool]] = []
         """Each tells whether something on our connections is done; close() waits for it."""
 
@@ -147,13 +160,17 @@ class AsyncConsumer(AsyncGroupConsumer):
 
     async def pause(self, partitions: Iterable[PartitionLike]) -> None:
         """Leaves these out until resume(); what was fetched of them already waits."""
-        for partition in partitions:
-            self._state(partition).is_paused = True
+        states = {as_partition(partition): self._state(partition) for partition in partitions}
+        for state in states.values():
+            state.is_paused = True
+        self._backlog.hold(states)
 
     async def resume(self, partitions: Iterable[PartitionLike]) -> None:
         """Reads paused partitions again."""
-        for partition in partitions:
-            self._state(partition).is_paused = False
+        states = {as_partition(partition): self._state(partition) for partition in partitions}
+        for state in states.values():
+            state.is_paused = False
+        self._backlog.release(states)
         self._network.wake()
 
     async def paused(self) -> set[TopicPartition]:
@@ -168,11 +185,11 @@ class AsyncConsumer(AsyncGroupConsumer):
         What committed() gave may be passed as it is: with its leader epoch it is noticed if the log has lost since what
         lay before.
         """
-        given = offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset)
+        given = as_offset(offset, partition)
         if given.offset < 0:
             raise OttlaError(f"seek offset must not be a negative number: {given.offset}", "Use seek_to_beginning().")
         self._state(partition).move_to(given.offset, epoch=given.leader_epoch)
-        self._drop_backlog({as_partition(partition)})
+        self._backlog.drop({as_partition(partition)})
         self._network.wake()
 
     async def seek_to_beginning(self, partitions: Iterable[PartitionLike] = ()) -> None:
@@ -187,13 +204,15 @@ class AsyncConsumer(AsyncGroupConsumer):
         """The offset of the next record that poll() will give; looks it up if need be."""
         timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         state = self._state(partition)
-        self._raise_if_lost()
+        self._positions.raise_if_lost()
         known = await self._network.until(
             lambda: state.position is not None or bool(self._positions.errors), timeout_ms
         )
         self._raise_errors()
         if not known or state.position is None:
-            raise self._network.out_of_time(timeout_ms, f"looking up the position of {as_partition(partition)}")
+            missing = why_missing(self._network.view, as_partition(partition))
+            doing = f"looking up the position of {as_partition(partition)}"
+            raise missing or self._network.out_of_time(timeout_ms, doing)
         return self._consumed().get(as_partition(partition), state.position)
 
     async def lag(self, partition: PartitionLike) -> int | None:
@@ -202,14 +221,19 @@ class AsyncConsumer(AsyncGroupConsumer):
         return self._lags().get(as_partition(partition))
 
     async def is_at_end(self) -> bool:
-        """Whether all that is assigned has been read to its end, as of the last fetch; False while nothing is.
+        """Whether all that is assigned has been read to its end, as of the last fetch.
+
+        False while the group shares partitions out. Once it has, a member that got none is at its end as well.
 
         >>> while not await consumer.is_at_end():
         ...     for record in await consumer.poll(1_000):
         ...         process(record)
         """
-        lags = self._lags()
-        return bool(lags) and not any(lags.get(partition) != 0 for partition in self._positions.states)
+        lags, states = self._lags(), self._positions.states
+        if self._group is not None and not self._group.is_settled:
+            return False
+        has_share = bool(states) or not self._subscription.is_automatic
+        return (bool(lags) or not has_share) and not any(lags.get(partition) != 0 for partition in states)
 
     def _lags(self) -> dict[TopicPartition, int]:
         """Of those partitions whose position and end are known."""
@@ -232,10 +256,7 @@ class AsyncConsumer(AsyncGroupConsumer):
 
         >>> await consumer.offsets_for_times({("orders", 0): 1_700_000_000_000})
         """
-        for partition, at in times.items():
-            if at < 0:
-                raise OttlaError(f"the time for {as_partition(partition)} is negative: {at}")
-        return await self._list_offsets({as_partition(partition): at for partition, at in times.items()})
+        return await self._list_offsets(as_times(times))
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -244,11 +265,17 @@ class AsyncConsumer(AsyncGroupConsumer):
 
         Rebalances of the group happen in here, and so do the calls of the listener.
         """
-        taken = await self._poll(timeout_ms, self._take_backlog, lambda: self._take_records(max_records))
+        most = self._most_records(max_records)
+        taken = await self._poll(
+            timeout_ms, lambda: Records(self._backlog.take(most)), lambda: Records(self._fetcher.take(most))
+        )
         return taken or Records({})
 
+    def _most_records(self, max_records: int | None) -> int:
+        return self.config.max_poll_records if max_records is None else check_max_records(max_records)
+
     def _take_records(self, max_records: int | None) -> Records:
-        return Records(self._fetcher.take(self.config.max_poll_records if max_records is None else max_records))
+        return Records(self._fetcher.take(self._most_records(max_records)))
 
     async def poll_arrow(
         self,
@@ -273,8 +300,10 @@ class AsyncConsumer(AsyncGroupConsumer):
     def _arrow_taker(
         self, max_records: int | None, timestamp_unit: str, columns: Sequence[str] | None
     ) -> "Callable[[], pa.RecordBatch | None]":
+        check_columns(columns)
         arrow_module("arrow_batches").schema(timestamp_unit, columns)  # refuses what there is not, before anything else
-        return lambda: take_arrow(self._fetcher, max_records, timestamp_unit=timestamp_unit, columns=columns)
+        most = None if max_records is None else check_max_records(max_records)
+        return lambda: take_arrow(self._fetcher, most, timestamp_unit=timestamp_unit, columns=columns)
 
     async def iter_arrow(
         self,
@@ -305,6 +334,7 @@ class AsyncConsumer(AsyncGroupConsumer):
         self, timeout_ms: int, take_backlog: Callable[[], T | None], take: Callable[[], T | None]
     ) -> T | None:
         """Whatever `take` finds, at once or as soon as something comes; None after `timeout_ms`."""
+        check_timeout(timeout_ms)
         self._network.start()
         if self._is_polling:
             raise OttlaError("poll() is already running", "Give each task its own consumer.")
@@ -341,7 +371,7 @@ class AsyncConsumer(AsyncGroupConsumer):
                 raise
             except BaseException:  # Ctrl-C: nothing was given out
                 fetcher.take_back()
-                self._backlog.clear()
+                self._backlog.ready.clear()
                 raise
             if fetcher.waiting != waiting and fetcher.is_due:
                 network.wake()  # fetches the next while the user works on these
@@ -354,54 +384,50 @@ class AsyncConsumer(AsyncGroupConsumer):
             raise OttlaError(
                 "Consumer is not subscribed to any topics or assigned any partitions", "Call subscribe() or assign()."
             )
-        self._raise_if_lost()
-        if self._backlog and (left := take_backlog()):
-            return left
+        self._positions.raise_if_lost()
         if self._network.is_about_to_run:
             # Whoever polls and works without ever waiting would keep the next fetch from being sent.
             await asyncio.sleep(0)
         deadline = self._network.now() + timeout_ms
         if self._group is not None:
             self._group.auto_commit_if_due(self._network.now())
+        is_late = False
         while True:
             self._raise_errors()
             if self._group is not None:
                 await self._group.take_part()
                 self._raise_errors()
-            waiting = self._fetcher.waiting
-            taken = take()
+            waiting = self._fetcher.begin_to_take()
+            taken = (take_backlog() if self._backlog else None) or take()
             if taken:
                 if self._fetcher.waiting != waiting and self._fetcher.is_due:
                     self._network.wake()  # fetches the next while the user works on these
                 return taken
             remaining_ms = deadline - self._network.now()
-            await self._network.until(self._is_worth_a_look, max(0, remaining_ms))
-            if remaining_ms <= 0 and not self._is_worth_a_look():
+            if self._is_worth_a_look():
+                await asyncio.sleep(0)  # whatever it is, nobody else on this loop waits for it
+            else:
+                await self._network.until(self._is_worth_a_look, max(0, remaining_ms))
+            if remaining_ms <= 0 and (is_late or not self._is_worth_a_look()):
                 return None
+            is_late = remaining_ms <= 0
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         while True:
             await self._fill_backlog()
             while self._backlog:
-                yield self._backlog.popleft()
+                yield self._backlog.ready.popleft()
 
     async def _fill_backlog(self) -> None:
         """Waits for records to iterate over. A commit meanwhile counts only those that were given out."""
         if not self._backlog:
             self._backlog.extend(await AsyncConsumer.poll(self, 60_000))  # a subclass may give out something else
+            self._given_out()
 
     def _take_into_backlog(self) -> bool:
         """For `_take_here`: what there is to iterate over."""
         self._backlog.extend(self._take_records(None))
         return bool(self._backlog)
-
-    def _take_backlog(self) -> Records:
-        """What an iteration that was broken off has left."""
-        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
-        for record in self._backlog:
-            taken.setdefault(TopicPartition(*record[:2]), []).append(record)
-        self._backlog.clear()
-        return Records(taken)
 
     def _rewind_backlog(self) -> None:
         """Goes back to what an iteration that was broken off has left, to have it as columns."""
@@ -411,17 +437,20 @@ class AsyncConsumer(AsyncGroupConsumer):
                 state.move_to(offset)
         self._backlog.clear()
 
-    def _drop_backlog(self, partitions: set[TopicPartition]) -> None:
-        if self._backlog:
-            kept = [record for record in self._backlog if record[:2] not in partitions]
-            self._backlog.clear()
-            self._backlog.extend(kept)
+    def _given_out(self) -> None:
+        """What was taken last has reached the user."""
+        self._fetcher.given_out()
+        self._backlog.given_out()
+
+    async def _give_back(self) -> None:
+        """What was taken last has not: the user's thread was broken off. It comes again."""
+        self._fetcher.take_back()
+        self._backlog.take_back()
 
     def _consumed(self) -> dict[TopicPartition, int]:
         """How far the user is: past everything that poll() or the iterator has given out."""
         states = self._positions.states
         consumed = {partition: state.position for partition, state in states.items() if state.position is not None}
-        # A copy: whoever iterates in another thread takes records off meanwhile.
         for topic, partition, offset, *_ in reversed(list(self._backlog)):
             if (topic, partition) in consumed:
                 consumed[TopicPartition(topic, partition)] = offset
@@ -448,15 +477,6 @@ class AsyncConsumer(AsyncGroupConsumer):
         if self._group is not None:
             self._group.raise_errors()
 
-    def _raise_if_lost(self) -> None:
-        lost = self._positions.without_position()
-        if lost and not self._positions.errors:
-            names = ", ".join(map(str, sorted(lost)))
-            raise OttlaError(
-                f"no position for {names}, and auto.offset.reset is none",
-                "Call seek(), or set auto.offset.reset to earliest or latest.",
-            )
-
     def _state(self, partition: PartitionLike) -> PartitionState:
         return self._positions.state(as_partition(partition))
 
@@ -464,7 +484,7 @@ class AsyncConsumer(AsyncGroupConsumer):
         chosen = [as_partition(partition) for partition in partitions] or list(self._positions.states)
         for partition in chosen:
             self._positions.state(partition).move_to(None, to)
-        self._drop_backlog(set(chosen))
+        self._backlog.drop(set(chosen))
         self._network.wake()
 
     async def _offsets(self, partitions: Iterable[PartitionLike], at: int) -> dict[TopicPartition, int]:
@@ -473,19 +493,3 @@ class AsyncConsumer(AsyncGroupConsumer):
 
     async def _list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
         return await list_offsets(self._network, wanted, isolation_level=self.config.isolation_level)
-
-
-def take_assignors(
-    settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], list[Assignor]]:
-    """The settings with assignors by name in them, where classes may have been, and the assignors themselves."""
-    settings, keywords = dict(settings or {}), dict(keywords)
-    chosen: Any = None
-    for where, name in ((settings, SETTING), (keywords, SETTING.replace(".", "_"))):
-        if where.get(name) is not None:
-            chosen = where[name]
-    assignors = choose_assignors(ConsumerConfig.partition_assignment_strategy if chosen is None else chosen)
-    for where, name in ((settings, SETTING), (keywords, SETTING.replace(".", "_"))):
-        if where.get(name) is not None:
-            where[name] = [assignor.name for assignor in assignors]
-    return settings, keywords, assignors

@@ -6,6 +6,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 from ottla.client.blocking import Consumer
 from ottla.client.consumer import AsyncConsumer
 from ottla.client.model import ConsumerRecord, Headers, Records
+from ottla.client.positions import PartitionState
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
@@ -58,9 +59,13 @@ class _Deserializers(Generic[K, V]):
         self._value = value
         self._failure: RecordDeserializationError | None = None
 
-    def raise_failure(self) -> None:
+    def raise_failure(self, states: Mapping[TopicPartition, PartitionState]) -> None:
+        """Raises it, if the consumer is still where it happened. Whoever was sent elsewhere has no use for it."""
         failure, self._failure = self._failure, None
-        if failure is not None:
+        if failure is None:
+            return
+        state = states.get(failure.topic_partition)
+        if state is not None and state.position == failure.offset and not state.is_paused:
             raise failure
 
     def one(self, record: ConsumerRecord) -> DeserializedRecord[K, V]:
@@ -147,12 +152,18 @@ class DeserializingConsumer(Consumer, Generic[K, V]):
         self, timeout_ms: int = 0, *, max_records: int | None = None
     ) -> list[DeserializedRecord[K, V]]:
         """As Consumer.poll(), in a list."""
-        self._deserializers.raise_failure()
-        read, back = self._deserializers.all(super().poll(timeout_ms, max_records=max_records))
+        self._deserializers.raise_failure(self._async._positions.states)
+        records = super().poll(timeout_ms, max_records=max_records)
+        try:
+            read, back = self._deserializers.all(records)
+        except BaseException:  # Ctrl-C: none of them has reached the caller
+            for partition, batch in records.by_partition.items():
+                self.seek(partition, batch[0].offset)
+            raise
         for partition, offset in back.items():
             self.seek(partition, offset)
         if not read:
-            self._deserializers.raise_failure()
+            self._deserializers.raise_failure(self._async._positions.states)
         return read
 
     def __iter__(self) -> Iterator[DeserializedRecord[K, V]]:  # type: ignore[override]
@@ -216,12 +227,12 @@ class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
         self, timeout_ms: int = 0, *, max_records: int | None = None
     ) -> list[DeserializedRecord[K, V]]:
         """As AsyncConsumer.poll(), in a list."""
-        self._deserializers.raise_failure()
+        self._deserializers.raise_failure(self._positions.states)
         read, back = self._deserializers.all(await super().poll(timeout_ms, max_records=max_records))
         for partition, offset in back.items():
             await self.seek(partition, offset)
         if not read:
-            self._deserializers.raise_failure()
+            self._deserializers.raise_failure(self._positions.states)
         return read
 
     async def __aiter__(self) -> AsyncIterator[DeserializedRecord[K, V]]:  # type: ignore[override]

@@ -105,6 +105,10 @@ class Fetcher:
             if state.position is not None:
                 state.move_to(self._came_from.get(partition, state.position))
 
+    def given_out(self) -> None:
+        """What was taken has reached the user: `take_back` leaves it alone."""
+        self._came_from.clear()
+
     def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Up to so many records, in the order of each partition, and moves the positions past them."""
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}

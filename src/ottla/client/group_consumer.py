@@ -6,6 +6,14 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from ottla.client.admin_groups import AsyncGroupAdmin
+from ottla.client.consumer_arguments import (
+    OffsetLike,
+    PartitionLike,
+    as_offset,
+    as_partition,
+    check_listener,
+    check_mapping,
+)
 from ottla.client.group_model import CommittedOffset
 from ottla.client.group_side import CommitCallback, GroupSide
 from ottla.client.network import Network
@@ -16,8 +24,7 @@ from ottla.client.transaction_requests import GroupMetadata
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
-PartitionLike = TopicPartition | tuple[str, int]
-OffsetLike = int | CommittedOffset
+__all__ = ["AsyncGroupConsumer", "GroupConsumer", "OffsetLike", "PartitionLike", "as_partition"]
 
 
 class AsyncGroupConsumer:
@@ -45,6 +52,7 @@ class AsyncGroupConsumer:
         """
         if pattern is not None and topics is not None:
             raise OttlaError("subscribe() takes topics or a pattern, not both")
+        check_listener(listener)
         if pattern is not None:
             checked = check_pattern(pattern)
             group = self._group_side()
@@ -142,12 +150,13 @@ class AsyncGroupConsumer:
         if offsets is None:
             return group.consumed()
         chosen = {}
-        for like, given in offsets.items():
+        for like, given in check_mapping(offsets, "offsets", '{("orders", 0): 42}').items():
             partition = as_partition(like)
-            committed = given if isinstance(given, CommittedOffset) else group.with_epoch(partition, given)
+            committed = as_offset(given, partition)
             if committed.offset < 0:
                 raise OttlaError(f"a negative offset for {partition}: {committed.offset}")
-            chosen[partition] = committed
+            is_bare = not isinstance(given, CommittedOffset)
+            chosen[partition] = group.with_epoch(partition, committed.offset) if is_bare else committed
         return chosen
 
 
@@ -166,6 +175,7 @@ class GroupConsumer:
         listener: Any = None,
     ) -> None:
         """As AsyncConsumer.subscribe; the listener is called in the thread that polls, and may use the consumer."""
+        check_listener(listener)
         here = None if listener is None else self._here(listener)
         return self._call(self._async.subscribe(topics, pattern=pattern, listener=here))
 
@@ -194,16 +204,3 @@ class GroupConsumer:
 
     def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
         return self._call(self._async.enforce_rebalance(reason))
-
-
-def as_partition(partition: PartitionLike) -> TopicPartition:
-    """A TopicPartition from one, or from a plain (topic, partition)."""
-    if isinstance(partition, TopicPartition):
-        return partition
-    try:
-        topic, index = partition
-    except (TypeError, ValueError):
-        topic = index = None  # type: ignore[assignment]
-    if not isinstance(topic, str) or not isinstance(index, int):
-        raise OttlaError(f"not a partition: {partition!r}", 'Write TopicPartition("orders", 0) or ("orders", 0).')
-    return TopicPartition(topic, index)

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 
-from ottla.client.cluster_view import Leader
+from ottla.client.cluster_view import ClusterView, Leader
 from ottla.client.model import MAX_TIMESTAMP, OffsetAndTimestamp
 from ottla.client.network import Network
 from ottla.client.offsets import build_list_offsets, read_list_offsets
@@ -58,30 +58,34 @@ async def leaders_of(network: Network, partitions: Mapping[TopicPartition, int])
     def settled() -> bool:
         return all(p.topic in view.topics or p.topic in view.topic_errors for p in partitions)
 
-    def is_missing(partition: TopicPartition) -> bool:
-        count = view.find_partition_count(partition.topic)
-        return partition.topic in view.topic_errors or (count is not None and partition.partition >= count)
-
     await network.until(settled, network.config.request_timeout_ms)
-    if view.version == before and any(map(is_missing, partitions)):
+    if view.version == before and any(why_missing(view, partition) for partition in partitions):
         # What we know may be old: the topic may have been made since, or grown.
         view.request_update()
         network.wake()
         await network.until(lambda: view.version > before, network.config.request_timeout_ms)
     leaders = {}
     for partition in partitions:
-        error = view.topic_errors.get(partition.topic)
+        error = why_missing(view, partition)
         if error is not None:
-            raise KafkaError(error, f"topic {partition.topic}")
-        count = view.find_partition_count(partition.topic)
-        if count is not None and partition.partition >= count:
-            detail = f"topic {partition.topic} has partitions 0 to {count - 1}, not {partition.partition}"
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+            raise error
         leader = view.find_leader(partition)
         if leader is None:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader at the moment")
         leaders[partition] = leader
     return leaders
+
+
+def why_missing(view: ClusterView, partition: TopicPartition) -> KafkaError | None:
+    """That there is no such topic, or no such partition of it, as far as is known."""
+    error = view.topic_errors.get(partition.topic)
+    if error is not None:
+        return KafkaError(error, f"topic {partition.topic}")
+    count = view.find_partition_count(partition.topic)
+    if count is None or 0 <= partition.partition < count:
+        return None
+    detail = f"topic {partition.topic} has partitions 0 to {count - 1}, not {partition.partition}"
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
 
 
 async def _ask(

@@ -112,8 +112,10 @@ class Positions:
         *,
         backoff: Backoff,
         jitter: Callable[[], float] = lambda: 0.0,
+        on_left: Callable[[set[TopicPartition]], None] = lambda _: None,
         clock: Clock = system_clock,
     ) -> None:
+        """`on_left` hears of partitions that are not read any more."""
         self.states: dict[TopicPartition, PartitionState] = {}
         self.errors: list[Exception] = []
         """What poll() has to raise to the user."""
@@ -124,6 +126,7 @@ class Positions:
         self._backoff = backoff
         self._jitter = jitter
         self._clock = clock
+        self._on_left = on_left
 
     # --- what the user says -------------------------------------------------------------------------------
 
@@ -136,10 +139,13 @@ class Positions:
                 state = PartitionState()
                 self.reset(partition, state)
             states[partition] = state
-        for partition, state in self.states.items():
-            if partition not in states:
-                state.turn = next(_turns)
+        left = self.states.keys() - states.keys()
+        for partition in left:
+            self.states[partition].turn = next(_turns)
         self.states = states
+        if left:
+            self.errors.clear()  # what is wrong with those that stay will show again
+            self._on_left(left)
         self.keep_topics(now)
 
     def keep_topics(self, now: int) -> None:
@@ -166,6 +172,16 @@ class Positions:
         """Partitions that nothing will ever give a position: `auto.offset.reset` is none."""
         return [p for p, state in self.states.items() if state.position is None and state.reset_to is None]
 
+    def raise_if_lost(self) -> None:
+        """Raises where there are such partitions, unless an error that waits to be raised says more."""
+        lost = self.without_position()
+        if lost and not self.errors:
+            names = ", ".join(map(str, sorted(lost)))
+            raise OttlaError(
+                f"no position for {names}, and auto.offset.reset is none",
+                "Call seek(), or set auto.offset.reset to earliest or latest.",
+            )
+
     # --- finding a place to begin -------------------------------------------------------------------------
 
     def poll(self, now: int) -> Poll:
@@ -180,9 +196,11 @@ class Positions:
                 continue
             leader = self._view.find_leader(partition)
             if leader is None:
-                self._note_missing(partition, state)
                 self._view.request_update()
-                poll.wake_by(now + self._backoff.initial_ms)
+                error = self._view.topic_errors.get(partition.topic)
+                if error is not None and not error.retriable:
+                    self._failed(state, KafkaError(error, f"topic {partition.topic}"), now)
+                poll.wake_by(max(state.retry_at, now + self._backoff.initial_ms))
                 continue
             state.is_resetting = True
             leaders[partition] = leader
@@ -190,12 +208,6 @@ class Positions:
         for node_id, wanted in by_node.items():
             poll.requests.append(self._request(node_id, wanted, leaders))
         return poll
-
-    def _note_missing(self, partition: TopicPartition, state: PartitionState) -> None:
-        error = self._view.topic_errors.get(partition.topic)
-        if error is not None and not error.retriable:
-            state.reset_to = None
-            self.errors.append(KafkaError(error, f"topic {partition.topic}"))
 
     def _time_of(self, reset_to: int) -> int:
         """What a broker is asked for: a time since 1970, or what stands for one."""
@@ -216,7 +228,7 @@ class Positions:
                 if state is None:
                     continue
                 if error != ErrorCode.NONE:
-                    self._failed(partition, state, KafkaError(error, f"looking up where to begin in {partition}"), now)
+                    self._failed(state, KafkaError(error, f"looking up where to begin in {partition}"), now)
                 elif found is None and state.reset_to == BY_DURATION:
                     state.move_to(None, LATEST)  # all there is came before
                 else:
@@ -226,7 +238,7 @@ class Positions:
             for partition in wanted:
                 state = self._current(partition, turns)
                 if state is not None:
-                    self._failed(partition, state, error, now)
+                    self._failed(state, error, now)
 
         return Request(node_id, ApiKey.LIST_OFFSETS, build, on_response, on_failure)
 
@@ -234,12 +246,11 @@ class Positions:
         state = self.states.get(partition)
         return state if state is not None and state.turn == turns.get(partition) else None
 
-    def _failed(self, partition: TopicPartition, state: PartitionState, error: KafkaError, now: int) -> None:
+    def _failed(self, state: PartitionState, error: KafkaError, now: int) -> None:
+        """Tries again later. What does not pass by itself is for the user, and is told again as long as it lasts."""
         state.is_resetting = False
-        if not error.retriable:
-            state.reset_to = None
+        if not error.retriable and not self.errors:
             self.errors.append(error)
-            return
         if error.code in REFRESHING:
             self._view.request_update()
         state.failures += 1

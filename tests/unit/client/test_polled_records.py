@@ -39,7 +39,7 @@ def test_how_far_the_user_is_can_be_told_while_another_thread_iterates() -> None
         telling = threading.Thread(target=tell)
         telling.start()
         while consumer._backlog:
-            consumer._backlog.popleft()
+            consumer._backlog.ready.popleft()
         telling.join(60)
     finally:
         sys.setswitchinterval(interval)

@@ -1,0 +1,192 @@
+"""Reading that is broken off, by a break out of a loop or by Ctrl-C: what is left comes, once, where it belongs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ottla import Consumer, DeserializingConsumer, Producer
+from ottla.client.backlog import Backlog
+from ottla.client.callers_thread import Call
+from ottla.client.model import ConsumerRecord, Records
+from ottla.types import TopicPartition
+
+COUNT = 10
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+@pytest.fixture
+def topics(ottla: Any, topic: str) -> tuple[str, str]:
+    """Two topics with so many records each, one batch a topic."""
+    names = topic, f"{topic}-other"
+    with Producer(bootstrap_servers=ottla.bootstrap, linger_ms=1000) as producer:
+        for name in names:
+            for i in range(COUNT):
+                producer.send(name, str(i), partition=0)
+    return names
+
+
+@pytest.fixture
+def consumer(ottla: Any, topics: tuple[str, str]) -> Iterator[Consumer]:
+    """One that was broken off after the first record of the first topic."""
+    settings = {"auto_offset_reset": "earliest", "group_id": topics[0], "enable_auto_commit": False}
+    with Consumer(bootstrap_servers=ottla.bootstrap, fetch_min_bytes=COUNT, **settings) as consumer:
+        consumer.assign([(topics[0], 0)])
+        for record in consumer:
+            assert record.offset == 0
+            break
+        yield consumer
+
+
+def offsets(records: Any) -> list[int]:
+    return [record.offset for record in records]
+
+
+# --- what a loop has left -----------------------------------------------------------------------------------
+
+
+def test_a_poll_takes_no_more_of_it_than_it_was_asked_for(consumer: Consumer, topics: tuple[str, str]) -> None:
+    assert offsets(consumer.poll(max_records=2)) == [1, 2]
+    assert consumer.position((topics[0], 0)) == 3
+    assert offsets(consumer.poll(max_records=3)) == [3, 4, 5]
+    assert offsets([next(iter(consumer))]) == [6]
+    assert offsets(consumer.poll()) == [7, 8, 9]
+
+
+def test_what_is_not_assigned_any_more_is_not_given_out(consumer: Consumer, topics: tuple[str, str]) -> None:
+    consumer.assign([(topics[1], 0)])
+    assert [record[:3] for record in consumer.poll(10_000, max_records=1)] == [(topics[1], 0, 0)]
+
+
+def test_nothing_of_it_is_left_after_unsubscribing(consumer: Consumer, topics: tuple[str, str]) -> None:
+    consumer.unsubscribe()
+    consumer.subscribe([topics[1]])
+    found: list[Any] = []
+    while not found:
+        found += consumer.poll(1_000, max_records=1)
+    assert [record[:3] for record in found] == [(topics[1], 0, 0)]
+
+
+def test_paused_partitions_keep_it(consumer: Consumer, topics: tuple[str, str]) -> None:
+    first, other = (topics[0], 0), (topics[1], 0)
+    consumer.pause([first])
+    assert not consumer.poll(100)
+    consumer.assign([first, other])
+    assert [record[:3] for record in consumer.poll(10_000, max_records=1)] == [(topics[1], 0, 0)]
+    assert consumer.position(first) == 1, "it was not given out"
+    consumer.resume([first])
+    assert [record[:3] for record in consumer.poll(max_records=1)] == [(topics[0], 0, 1)]
+
+
+def test_an_iteration_passes_over_a_partition_that_is_paused_in_it(consumer: Consumer, topics: tuple[str, str]) -> None:
+    first, other = (topics[0], 0), (topics[1], 0)
+    consumer.assign([first, other])
+    seen: list[tuple[str, int]] = []
+    for record in consumer:
+        seen.append((record.topic, record.offset))
+        if len(seen) == 2:
+            consumer.pause([first])
+        elif len(seen) == 4:
+            consumer.resume([first])
+        elif len(seen) == 6:
+            break
+    assert [at for name, at in seen if name == topics[0]] == [1, 2, 3, 4]
+    assert [at for name, at in seen if name == topics[1]] == [0, 1]
+
+
+def test_a_seek_wins_over_it(consumer: Consumer, topics: tuple[str, str]) -> None:
+    consumer.seek((topics[0], 0), 7)
+    assert offsets(consumer.poll(10_000)) == [7, 8, 9]
+
+
+def record(partition: TopicPartition, offset: int) -> ConsumerRecord:
+    return ConsumerRecord(*partition, offset, 0, None, None, ())
+
+
+def test_each_partition_keeps_its_order_whatever_is_held_and_released() -> None:
+    backlog = Backlog()
+    backlog.extend([record(A, 0), record(B, 0), record(A, 1), record(B, 1)])
+    backlog.hold({A})
+    assert list(backlog.take(1)) == [B] and [r[:3] for r in backlog] == [(*A, 0), (*A, 1), (*B, 1)]
+    backlog.release({A})
+    assert offsets(backlog.ready) == [0, 1, 1]
+    backlog.take_back()
+    assert [r[:3] for r in backlog.ready] == [(*B, 0), (*A, 0), (*A, 1), (*B, 1)]
+    backlog.drop({A})
+    assert backlog.take(9) == {B: [record(B, 0), record(B, 1)]} and not backlog
+
+
+# --- Ctrl-C -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ctrl-C comes when the loop has finished a poll() with records, and the caller is about to wake. Of which type."""
+    whole = Call._next_job
+    hit: list[str] = []
+
+    def late(call: Any) -> Any:
+        job = whole(call)
+        if job is None and not hit:
+            result = call._task.result()
+            if (isinstance(result, Records) or hasattr(result, "num_rows")) and len(result):
+                hit.append(type(result).__name__)
+                raise KeyboardInterrupt
+        return job
+
+    monkeypatch.setattr(Consumer, "_take", lambda *_: None)  # else what waits is taken without the loop
+    monkeypatch.setattr(Call, "_next_job", late)
+    return hit
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["objects", "columns"])
+def test_what_was_on_its_way_to_the_caller_comes_again(
+    ottla: Any, topics: tuple[str, str], columns: bool, ctrl_c: list[str]
+) -> None:
+    with Consumer(bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", fetch_min_bytes=COUNT) as consumer:
+        consumer.assign([(topics[0], 0)])
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll_arrow(10_000, max_records=4) if columns else consumer.poll(10_000, max_records=4)
+        assert ctrl_c == ["RecordBatch" if columns else "Records"]
+        assert consumer.position((topics[0], 0)) == 0
+        assert offsets(consumer.poll(10_000)) == list(range(COUNT))
+
+
+def test_what_a_loop_has_left_comes_again_too(consumer: Consumer, topics: tuple[str, str], ctrl_c: list[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(max_records=2)
+    assert consumer.position((topics[0], 0)) == 1
+    assert offsets(consumer.poll()) == list(range(1, COUNT))
+
+
+def test_what_has_reached_the_caller_does_not_come_again(
+    ottla: Any, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Consumer(bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", fetch_min_bytes=COUNT) as consumer:
+        consumer.assign([(topics[0], 0)])
+        assert offsets(consumer.poll(10_000, max_records=4)) == [0, 1, 2, 3]
+        with monkeypatch.context() as patch:
+            patch.setattr(Consumer, "_take", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(10_000)
+        assert offsets(consumer.poll(10_000)) == [4, 5, 6, 7, 8, 9]
+
+
+def test_what_was_being_deserialized_comes_again(ottla: Any, topics: tuple[str, str]) -> None:
+    interrupts = iter([False, True])
+
+    def number(value: bytes) -> int:
+        if next(interrupts, False):
+            raise KeyboardInterrupt
+        return int(value)
+
+    with DeserializingConsumer(
+        bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", value_deserializer=number
+    ) as consumer:
+        consumer.assign([(topics[0], 0)])
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(10_000)
+        found: list[int | None] = []
+        while len(found) < COUNT:
+            found += [record.value for record in consumer.poll(10_000)]
+        assert found == list(range(COUNT))

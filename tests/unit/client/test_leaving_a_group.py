@@ -1,0 +1,250 @@
+"""How a member ends: with an error, with a listener that fails, or at the end of its share, which may be empty."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ottla import Consumer, Producer
+from ottla.client.consumer import AsyncConsumer
+from ottla.client.rebalance_listener import RebalanceListener, has_own_lost
+from ottla.errors import KafkaError, OttlaError
+from ottla.testing.world import World
+from ottla.types import TopicPartition
+
+COUNT = 20
+T0 = TopicPartition("t", 0)
+
+
+async def filled(world: World, partitions: int = 1) -> None:
+    async with world.admin() as admin:
+        await admin.create_topic("t", partitions=partitions)
+    async with world.producer() as producer:
+        for number in range(COUNT):
+            await producer.send("t", str(number), partition=number % partitions)
+
+
+def member(world: World, **settings: Any) -> AsyncConsumer:
+    settings = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
+    return world.consumer(**settings)
+
+
+async def read(consumer: AsyncConsumer, count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        found += [record.offset for record in await consumer.poll(1_000, max_records=count - len(found))]
+    return found
+
+
+async def committed(world: World) -> dict[TopicPartition, Any]:
+    async with world.admin() as admin:
+        return dict(await admin.list_group_offsets("g"))
+
+
+# --- with an error ------------------------------------------------------------------------------------------
+
+
+class Committing(RebalanceListener):
+    """As in the manual: stores how far it is when partitions go. It knows nothing of losing them."""
+
+    def __init__(self, consumer: Any) -> None:
+        self.consumer = consumer
+        self.heard: list[str] = []
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self.heard.append("revoked")
+        await self.consumer.commit()
+
+
+class Losing(Committing):
+    """Tries to store its position in any case."""
+
+    async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self.heard.append(f"lost {partitions[0]}")
+        await self.consumer.commit()
+
+
+@pytest.mark.parametrize(("kind", "heard"), [(Committing, []), (Losing, ["lost t-0"])])
+def test_who_leaves_with_an_error_has_stored_nothing_that_is_unprocessed(
+    kind: type[Committing], heard: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        with pytest.raises(ValueError, match="processing failed"):
+            async with member(world) as consumer:
+                listener = kind(consumer)
+                await consumer.subscribe(["t"], listener=listener)
+                await read(consumer, 3)
+                await consumer.commit({T0: 1})
+                raise ValueError("processing failed")
+        assert listener.heard == heard
+        assert (await committed(world))[T0].offset == 1
+        async with member(world) as consumer:
+            await consumer.subscribe(["t"])
+            assert await read(consumer, 1) == [1], "what was being processed comes again, and at once: it said goodbye"
+
+    World(1).run(story)
+    assert ("on_partitions_lost failed" in caplog.text) == bool(heard), "the error that counts is the user's"
+
+
+def test_who_leaves_as_planned_stores_where_it_is() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        async with member(world) as consumer:
+            listener = Losing(consumer)
+            await consumer.subscribe(["t"], listener=listener)
+            await read(consumer, 3)
+        assert listener.heard == ["revoked"]
+        assert (await committed(world))[T0].offset == 3
+
+    World(1).run(story)
+
+
+def test_the_listener_of_a_blocking_consumer_is_asked_what_it_can_do(ottla: Any, topic: str) -> None:
+    with Producer(bootstrap_servers=ottla.bootstrap) as producer:
+        producer.send(topic, "x")
+
+    class Plain(RebalanceListener):
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            consumer.commit()
+
+    settings = {"bootstrap_servers": ottla.bootstrap, "group_id": topic, "auto_offset_reset": "earliest"}
+    with (
+        pytest.raises(ValueError, match="processing failed"),
+        Consumer(enable_auto_commit=False, **settings) as consumer,
+    ):
+        consumer.subscribe([topic], listener=Plain())
+        while not consumer.poll(1_000):
+            pass
+        raise ValueError("processing failed")
+    with Consumer(**settings) as consumer:
+        assert consumer.committed([(topic, 0)]) == {(topic, 0): None}
+
+
+def test_a_listener_has_a_way_to_lose_of_its_own_or_not() -> None:
+    class Bare:
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None: ...
+
+    class BareLosing(Bare):
+        def on_partitions_lost(self, partitions: list[TopicPartition]) -> None: ...
+
+    assert [has_own_lost(each) for each in (None, RebalanceListener(), Bare(), Committing(None))] == [False] * 4
+    assert has_own_lost(BareLosing()) and has_own_lost(Losing(None))
+
+
+# --- with a listener that fails -----------------------------------------------------------------------------
+
+
+class Failing(RebalanceListener):
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        raise ValueError("the disk is full")
+
+
+def test_a_listener_that_fails_does_not_keep_the_consumer_half_in_the_group() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        async with member(world) as consumer:
+            await consumer.subscribe(["t"], listener=Failing())
+            await read(consumer, 1)
+            await consumer.commit_async({T0: 1})
+            with pytest.raises(ValueError, match="the disk is full"):
+                await consumer.unsubscribe()
+            assert await consumer.subscription() == set() and await consumer.assignment() == set()
+            with pytest.raises(OttlaError, match="not subscribed to any topics"):
+                await consumer.poll()
+            assert (await committed(world))[T0].offset == 1, "what was on its way was waited for"
+            await consumer.subscribe(["t"])
+            assert await read(consumer, 1) == [1]
+
+    World(1).run(story)
+
+
+def test_closing_raises_what_the_listener_did_and_is_done() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        consumer = member(world)
+        await consumer.subscribe(["t"], listener=Failing())
+        await read(consumer, 1)
+        with pytest.raises(ValueError, match="the disk is full"):
+            await consumer.close()
+        async with world.admin() as admin:
+            (group,) = await admin.describe_groups(["g"])
+        assert group.state == "Empty"
+
+    World(1).run(story)
+
+
+# --- at the end ---------------------------------------------------------------------------------------------
+
+
+async def until_end(consumer: AsyncConsumer, seen: list[tuple[int, int]], pause_s: float = 0) -> None:
+    async with consumer:
+        await consumer.subscribe(["t"])
+        while not await consumer.is_at_end():
+            records = await consumer.poll(200)
+            seen += [(record.partition, record.offset) for record in records]
+            await asyncio.sleep(pause_s)
+            try:
+                await consumer.commit()
+            except KafkaError:
+                pass  # the group has moved on: it comes again
+
+
+def test_before_it_has_joined_a_member_is_not_at_its_end() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        async with member(world) as consumer:
+            assert not await consumer.is_at_end()
+            await consumer.subscribe(["t"])
+            assert not await consumer.is_at_end()
+            await read(consumer, COUNT - 1)
+            assert not await consumer.is_at_end()
+            await read(consumer, 1)
+            assert await consumer.is_at_end()
+            await consumer.enforce_rebalance()
+            assert not await consumer.is_at_end(), "who knows what it gets next"
+
+    World(1).run(story)
+
+
+def test_a_topic_that_is_not_there_yet_has_no_end() -> None:
+    async def story(world: World) -> None:
+        async with member(world, allow_auto_create_topics=False) as consumer:
+            await consumer.subscribe(["t"])
+            for _ in range(20):
+                await consumer.poll(1_000)
+                assert not await consumer.is_at_end()
+
+    World(1, auto_create_topics_enable="false").run(story)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_members_without_a_share_are_at_their_end(strategy: str) -> None:
+    async def story(world: World) -> None:
+        await filled(world, partitions=2)
+        seen: list[tuple[int, int]] = []
+        everybody = [until_end(member(world, partition_assignment_strategy=strategy), seen) for _ in range(4)]
+        await asyncio.wait_for(asyncio.gather(*everybody), 120)
+        assert set(seen) == {(number % 2, number // 2) for number in range(COUNT)}
+
+    for seed in range(3):
+        World(seed).run(story)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_whoever_comes_late_leaves_nothing_unread(strategy: str) -> None:
+    """The newcomer to a cooperative group has nothing until the others have given something up. Whether it waits for
+    that or not: they are not at their end while it is on its way, so one of them reads it."""
+
+    async def story(world: World) -> None:
+        await filled(world, partitions=2)
+        settings = {"partition_assignment_strategy": strategy, "max_poll_records": 1}
+        seen: list[tuple[int, int]] = []
+        first = asyncio.ensure_future(until_end(member(world, **settings), seen, pause_s=0.2))
+        await asyncio.sleep(world.random.uniform(3, 7))  # while the first one reads, or just before
+        second = asyncio.ensure_future(until_end(member(world, **settings), seen, pause_s=0.2))
+        await asyncio.wait_for(asyncio.gather(first, second), 120)
+        assert set(seen) == {(number % 2, number // 2) for number in range(COUNT)}
+
+    for seed in range(5):
+        World(seed).run(story)
