@@ -5,9 +5,10 @@ from typing import Any
 
 from ottla.client.consumer import AsyncConsumer
 from ottla.client.group_mirror import GroupMirror, shares_partitions
+from ottla.client.membership_stage import Stage
 from ottla.client.offset_store import OffsetStore
 from ottla.client.positions import HELD
-from ottla.client.rebalance_listener import RebalanceListener, tell, tell_here
+from ottla.client.rebalance_listener import RebalanceListener, has_own_lost, tell, tell_here
 from ottla.types import TopicPartition
 
 
@@ -87,9 +88,7 @@ class StoredOffsets(RebalanceListener):
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
         # They may be somebody else's by now, or nobody knows whether what was given out has been processed.
-        known = self._known_to_next(partitions)
-        self._forget(partitions)
-        self._lost.update(partitions)
+        known = self._note_lost(partitions)
         if known:
             tell_here(self._next, "on_partitions_lost", known)
 
@@ -128,6 +127,16 @@ class StoredOffsets(RebalanceListener):
     def _known_to_next(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         return [partition for partition in partitions if partition not in self._held]
 
+    def _note_lost(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """What the next listener has to hear of. Out of the group by an error of the user's, one that only knows of
+        being revoked hears nothing, as if it were the first: it might store what was not processed."""
+        known, group = self._known_to_next(partitions), self._inner._group
+        self._forget(partitions)
+        self._lost.update(partitions)
+        if group is not None and group.membership.stage is Stage.OUT and not has_own_lost(self._next):
+            return []
+        return known
+
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self._saved.pop(partition, None)
@@ -164,9 +173,7 @@ class AsyncStoredOffsets(StoredOffsets):
             self._forget(partitions)
 
     async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:  # type: ignore[override]
-        known = self._known_to_next(partitions)
-        self._forget(partitions)
-        self._lost.update(partitions)
+        known = self._note_lost(partitions)
         if known:
             await tell(self._next, "on_partitions_lost", known)
 

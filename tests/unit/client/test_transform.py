@@ -131,6 +131,42 @@ def test_members_share_the_work_and_write_everything_once(topics: Topics) -> Non
     assert topics.output() == list(range(COUNT))
 
 
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_an_instance_without_a_share_is_at_the_end(topics: Topics, guarantee: str) -> None:
+    """More instances than partitions: those that got nothing have nothing to wait for."""
+    stop = threading.Event()
+
+    def instance(name: str, **options: Any) -> threading.Thread:
+        # Assignors go by these names: the last one gets nothing.
+        options["group_instance_id"] = name
+        thread = threading.Thread(target=topics.run, args=(lambda record: record.value, guarantee), kwargs=options)
+        thread.start()
+        return thread
+
+    holders = [instance(name, until_end=False, stop=stop) for name in ("a", "b")]
+    try:
+        with Admin(bootstrap_servers=topics.bootstrap) as admin:
+
+            def shares() -> list[int]:
+                try:
+                    (group,) = admin.describe_groups([topics.group])
+                except KafkaError as error:
+                    assert error.code == ErrorCode.GROUP_ID_NOT_FOUND, "nobody has joined yet"
+                    return []
+                return [len(member.assignment) for member in group.members]
+
+            eventually(lambda: shares() == [1, 1])
+        late = instance("z", until_end=True, stop=stop)
+        late.join(60)
+        assert not late.is_alive()
+        eventually(lambda: len(topics.output()) == COUNT)
+    finally:
+        stop.set()
+        for each in holders:
+            each.join(60)
+    assert topics.output() == list(range(COUNT))
+
+
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_a_member_that_was_put_out_while_it_worked_goes_on(topics: Topics, guarantee: str) -> None:
     """As after max.poll.interval.ms: its records come again, to whoever has them now."""
