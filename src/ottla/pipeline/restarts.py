@@ -6,6 +6,8 @@ from ottla.pipeline.failures import Failure
 
 FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 60.0
+WELL_AFTER_S = 1800.0
+"""A driver that lived so long was well, though a query without records may have had no batch to show for it."""
 
 
 @dataclass
@@ -25,8 +27,10 @@ class Restarts:
     unproven: set[str] = field(default_factory=set)
     """The queries that failed and have made no batch since; "" for a driver that died as a whole."""
 
-    def delay_after(self, failure: Failure) -> float | None:
+    def delay_after(self, failure: Failure, lived_s: float = 0.0) -> float | None:
         """How long to wait before the next start; None: do not start again."""
+        if lived_s >= WELL_AFTER_S:
+            self._begin_anew()
         if not failure.curable or self.in_a_row >= self.max_in_a_row:
             return None
         delay = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2**self.in_a_row)
@@ -38,4 +42,8 @@ class Restarts:
     def on_batch(self, query: str) -> None:
         self.unproven -= {query, ""}
         if not self.unproven:
-            self.in_a_row = 0
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.in_a_row = 0
+        self.unproven.clear()

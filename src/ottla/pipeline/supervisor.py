@@ -157,6 +157,7 @@ class Supervisor:
 
     def _run(self, lock: int | None) -> Failure | None:
         while True:
+            started_at = monotonic()
             ended = self._run_driver(lock)
             # Whoever stops twice wants no more of it. Whoever stops once must hear that the last batch was not done.
             if ended or self._stops > 1:
@@ -164,7 +165,7 @@ class Supervisor:
                 return None
             failure = self._failure or Failure("the driver died without a word", "Its log may tell more.")
             self.run_state.last_failure = failure.cause
-            delay = None if self._stops else self.restarts.delay_after(failure)
+            delay = None if self._stops else self.restarts.delay_after(failure, monotonic() - started_at)
             if delay is None:
                 self._enter("failed", cause=failure.cause)
                 return failure

@@ -56,6 +56,13 @@ def test_batches_of_another_query_do_not_make_waits_short_again() -> None:
     assert restarts.delay_after(gone) == 1
 
 
+def test_a_query_without_records_is_trusted_again_after_a_while() -> None:
+    restarts = Restarts(max_in_a_row=2)
+    away = Failure("no broker answered", query="quiet")
+    assert [restarts.delay_after(away, lived_s=3600) for _ in range(5)] == [1] * 5, "five outages in as many days"
+    assert [restarts.delay_after(away, lived_s=200) for _ in range(2)] == [2, None]
+
+
 @pytest.mark.parametrize(
     ("text", "cause", "curable"),
     [
