@@ -1,5 +1,7 @@
 """What users hand to a consumer, made plain or refused by the name of the argument. Pure."""
 
+import math
+import numbers
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -55,7 +57,8 @@ def check_mapping(given: Any, name: str, example: str) -> Mapping[Any, Any]:
 
 
 def check_timeout(timeout_ms: Any) -> None:
-    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float) or timeout_ms != timeout_ms:
+    is_number = isinstance(timeout_ms, numbers.Real) and not isinstance(timeout_ms, bool)
+    if not is_number or not math.isfinite(timeout_ms):
         raise OttlaError(f"timeout_ms must be a number of milliseconds, not {timeout_ms!r}")
 
 

@@ -169,10 +169,11 @@ class DeserializingConsumer(Consumer, Generic[K, V]):
     def __iter__(self) -> Iterator[DeserializedRecord[K, V]]:  # type: ignore[override]
         for record in super().__iter__():
             try:
-                yield self._deserializers.one(record)
-            except RecordDeserializationError as failure:
-                self.seek(failure.topic_partition, failure.offset)
+                read = self._deserializers.one(record)
+            except BaseException:  # or Ctrl-C: it has not reached the caller
+                self.seek((record.topic, record.partition), record.offset)
                 raise
+            yield read
 
 
 class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):

@@ -172,7 +172,8 @@ def test_what_has_reached_the_caller_does_not_come_again(
         assert offsets(consumer.poll(10_000)) == [4, 5, 6, 7, 8, 9]
 
 
-def test_what_was_being_deserialized_comes_again(ottla: Any, topics: tuple[str, str]) -> None:
+@pytest.mark.parametrize("iterates", [False, True], ids=["poll", "iteration"])
+def test_what_was_being_deserialized_comes_again(ottla: Any, topics: tuple[str, str], iterates: bool) -> None:
     interrupts = iter([False, True])
 
     def number(value: bytes) -> int:
@@ -184,9 +185,10 @@ def test_what_was_being_deserialized_comes_again(ottla: Any, topics: tuple[str, 
         bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", value_deserializer=number
     ) as consumer:
         consumer.assign([(topics[0], 0)])
-        with pytest.raises(KeyboardInterrupt):
-            consumer.poll(10_000)
         found: list[int | None] = []
+        with pytest.raises(KeyboardInterrupt):
+            found.extend(record.value for record in (consumer if iterates else consumer.poll(10_000)))
+        assert found == ([0] if iterates else [])
         while len(found) < COUNT:
             found += [record.value for record in consumer.poll(10_000)]
         assert found == list(range(COUNT))

@@ -35,6 +35,7 @@ MISTAKES: dict[str, tuple[Callable[[Consumer, Any], Any], str]] = {
     "poll fewer": (lambda c, p: c.poll(500, max_records=-1), "max_records must be at least 1, not -1"),
     "poll a text": (lambda c, p: c.poll(500, max_records="5"), "max_records must be a whole number, not '5'"),
     "poll no time": (lambda c, p: c.poll(None), "timeout_ms must be a number of milliseconds, not None"),
+    "poll for ever": (lambda c, p: c.poll(float("inf")), "timeout_ms must be a number of milliseconds, not inf"),
     "no rows": (lambda c, p: c.poll_arrow(500, max_records=0), "max_records must be at least 1, not 0"),
     "no columns": (lambda c, p: c.poll_arrow(500, columns=[]), "columns is empty"),
     "one column": (lambda c, p: c.poll_arrow(500, columns="value"), "a list of names, not the one name 'value'"),
