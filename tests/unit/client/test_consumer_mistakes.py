@@ -113,7 +113,7 @@ def test_assigned_partitions_of_such_a_topic_keep_their_cause(broker: Any, fille
 def test_the_position_in_a_partition_that_is_not_there_names_those_that_are(broker: Any, filled: str) -> None:
     with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
         consumer.assign([(filled, 7), (filled, -1)])
-        consumer.poll(100)
+        consumer.partitions_for(filled)
         for missing in (7, -1):
             with pytest.raises(KafkaError, match=f"topic {filled} has partitions 0 to 0, not {missing}") as refused:
                 consumer.position((filled, missing), timeout_ms=500)
@@ -124,7 +124,7 @@ def test_a_commit_that_ran_out_of_time_says_what_kept_it(broker: Any, topic: str
     with Consumer(bootstrap_servers=broker.bootstrap, group_id=topic) as consumer:
         consumer.assign([(topic, 0)])
         with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION: committing offset 3 of no-such") as refused:
-            consumer.commit({("no-such-topic", 0): 3}, timeout_ms=1_500)
+            consumer.commit({("no-such-topic", 0): 3}, timeout_ms=3_000)
         assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
 
 
