@@ -102,8 +102,9 @@ class Member(RebalanceListener):
         self.scene.holding[self.name].difference_update(partitions)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        self.scene.note(self.name, "lost", self.generation, partitions)
-        self.scene.holding[self.name].difference_update(partitions)
+        if self.host.alive:  # what is left of a killed one ends with an error, but nobody hears of that
+            self.scene.note(self.name, "lost", self.generation, partitions)
+            self.scene.holding[self.name].difference_update(partitions)
 
 
 async def fill(world: World, count: int, pause_s: float = 0.0) -> None:
