@@ -18,6 +18,7 @@ from ottla.client.arrow import iteration_wait_ms
 from ottla.client.arrow_send import ArrowDelivery
 from ottla.client.callers_thread import Call, CallersThread
 from ottla.client.consumer import AsyncConsumer, PartitionLike
+from ottla.client.consumer_arguments import check_timeout
 from ottla.client.delivery import Delivery, Sending
 from ottla.client.documented import documented_by
 from ottla.client.group_consumer import GroupConsumer, OffsetLike
@@ -390,6 +391,8 @@ class Consumer(GroupConsumer, _Blocking):
         return self._call(self._async.offsets_for_times(times))
 
     def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> Records:
+        if type(timeout_ms) is not int:
+            check_timeout(timeout_ms)  # also when there is nothing to wait for
         return self._hand_over(
             lambda: self._async._take_records(max_records),
             lambda: self._async.poll(timeout_ms, max_records=max_records),
@@ -403,6 +406,8 @@ class Consumer(GroupConsumer, _Blocking):
         timestamp_unit: str = "ms",
         columns: Sequence[str] | None = None,
     ) -> "pa.RecordBatch":
+        if type(timeout_ms) is not int:
+            check_timeout(timeout_ms)
         return self._hand_over(
             self._async._arrow_taker(max_records, timestamp_unit, columns),
             lambda: self._async.poll_arrow(

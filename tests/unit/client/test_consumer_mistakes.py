@@ -62,6 +62,14 @@ def test_each_mistake_is_told_by_the_name_of_the_argument(consumer: Consumer, fi
         consumer.poll(max_records=0)
 
 
+def test_a_timeout_that_is_none_is_refused_though_nothing_has_to_be_waited_for(consumer: Consumer) -> None:
+    first = consumer.poll(60_000, max_records=1)
+    for poll in (consumer.poll, consumer.poll_arrow):
+        with pytest.raises(OttlaError, match="timeout_ms must be a number"):
+            poll(None)  # type: ignore[arg-type]
+    assert [record.offset for record in [*first, *consumer.poll(60_000, max_records=1)]] == [0, 1]
+
+
 def test_a_poll_that_finds_nothing_in_what_came_ends_in_its_time(
     consumer: Consumer, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
