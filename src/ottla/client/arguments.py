@@ -61,12 +61,17 @@ def as_timestamp(timestamp: Any) -> int:
 
 
 def as_number(value: Any, what: str, wanted: str) -> int:
-    """A whole number of any type that is one; true and false are none."""
+    number = whole_number(value)
+    if number is None:
+        raise TypeError(f"{what} is {wanted}, not {type(value).__name__}: {value!r}")
+    return number
+
+
+def whole_number(value: Any) -> int | None:
+    """A whole number of any type that is one, else None; true and false are none."""
     if type(value) is int:
         return value
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{what} is {wanted}, not {type(value).__name__}: {value!r}")
-    return index(value)
+    return None if isinstance(value, bool) or not hasattr(value, "__index__") else index(value)
 
 
 def check_topic(topic: Any) -> None:

@@ -2,12 +2,12 @@
 
 import math
 import numbers
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ottla.assignors import Assignor
 from ottla.assignors.choosing import SETTING, choose_assignors
+from ottla.client.arguments import whole_number
 from ottla.client.group_model import CommittedOffset
 from ottla.client.settings import ConsumerConfig
 from ottla.errors import OttlaError
@@ -103,7 +103,7 @@ def take_assignors(
 
 
 def _whole_number(value: Any, what: str) -> int:
-    """A whole number of any type that is one; true and false are none."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = whole_number(value)
+    if number is None:
         raise OttlaError(f"{what} must be a whole number, not {value!r}")
-    return operator.index(value)
+    return number
