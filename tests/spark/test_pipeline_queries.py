@@ -118,6 +118,16 @@ def test_bad_records_are_skipped_and_counted(spark: "SparkSession", shop: Shop) 
     assert json.loads(fig.value) == {"id": 1, "item": "FIG", "_offset": 0}
 
 
+def test_what_stands_behind_a_value_is_not_dropped_in_silence(spark: "SparkSession", shop: Shop) -> None:
+    """Spark's own from_json would take the first object of each of these and say nothing of the rest."""
+    shop.create("orders", "results")
+    tails = [b"}", b"]", b" junk", b'{"id": 2}', b',{"id": 2}', b',"item": 2', b",", b",null"]
+    shop.send("orders", [b'{"id": 1}' + tail for tail in tails] + [b' {"id": 3} \n'])
+    (batch,) = run(spark, shop.pipeline(POLICY.replace("POLICY", "skip")), shop.bootstrap)
+    assert (batch.rows_in, batch.rows_out, batch.bad) == (len(tails) + 1, 1, {"orders": len(tails)})
+    assert [json.loads(record.value)["id"] for record in shop.read("results")] == [3]
+
+
 def test_bad_records_are_kept_in_a_topic_with_the_reason(spark: "SparkSession", shop: Shop) -> None:
     shop.create("orders", "results", "bad")
     shop.send("orders", MIXED)

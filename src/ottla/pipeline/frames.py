@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 CORRUPT = "_ottla_corrupt"
 PARSED = "_ottla_parsed"
 VALUE, END = "_ottla_value", "_ottla_end"
-"""Spark's parser stops where its object ends and drops the rest. So a value is parsed as one field of two: what comes
-after it is then seen, as a syntax error, or because the second field is not there."""
+"""Spark's parser stops where its object ends and drops the rest. So a value is parsed as a list in one field of two: what
+comes after it is then seen, as a syntax error, as a second item, or because the second field is not there."""
 ROWS_OUT, ROWS_BAD = "ottla_out", "ottla_bad_"
 """Names of the counts that Spark reports with each batch."""
 RECORD_COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
@@ -116,13 +116,14 @@ class Frames:
 
     def _parsed(self, source: Source, frame: "DataFrame") -> "DataFrame":
         from pyspark.sql import functions as f
-        from pyspark.sql.types import BooleanType, StringType, StructField, StructType
+        from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
 
         assert source.schema is not None
         schema = self._schema(source.schema, self._path(source, "schema"))
-        fields = [StructField(VALUE, schema), StructField(END, BooleanType()), StructField(CORRUPT, StringType())]
+        value = StructField(VALUE, ArrayType(schema))
+        fields = [value, StructField(END, BooleanType()), StructField(CORRUPT, StringType())]
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-        text = f.concat(f.lit(f'{{"{VALUE}":'), f.col("value").cast("string"), f.lit(f',"{END}":true}}'))
+        text = f.concat(f.lit(f'{{"{VALUE}":['), f.col("value").cast("string"), f.lit(f'],"{END}":true}}'))
         return frame.withColumn(PARSED, f.from_json(text, StructType(fields), options))
 
     def _good_records(self, source: Source, frame: "DataFrame") -> "DataFrame":
@@ -137,7 +138,7 @@ class Frames:
             frame = frame.observe(ROWS_BAD + source.name, f.count(f.when(is_bad(), 1)).alias("rows"))
             frame = frame.filter(~is_bad())
         fields = self._schema(source.schema or "", ()).fieldNames()
-        columns = [f.col(PARSED).getField(VALUE).getField(name).alias(name) for name in fields]
+        columns = [the_value().getField(name).alias(name) for name in fields]
         if source.metadata:
             columns.append(f.col("key").cast("string").alias("_key"))
             columns += [f.col(name).alias(f"_{name}") for name in ("topic", "partition", "offset", "timestamp")]
@@ -228,8 +229,15 @@ def is_bad() -> "Column":
     from pyspark.sql import functions as f
 
     parsed = f.col(PARSED)
-    is_whole = parsed.getField(VALUE).isNotNull() & parsed.getField(END).isNotNull() & parsed.getField(CORRUPT).isNull()
+    is_alone = f.coalesce(f.size(parsed.getField(VALUE)) == 1, f.lit(False))
+    is_whole = is_alone & the_value().isNotNull() & parsed.getField(END).isNotNull() & parsed.getField(CORRUPT).isNull()
     return f.col("value").isNull() | ~is_whole
+
+
+def the_value() -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.get(f.col(PARSED).getField(VALUE), f.lit(0))  # null where there is none, in ANSI mode too
 
 
 def reason() -> "Column":
