@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import sqlite3
@@ -29,7 +30,7 @@ OTHER_PROCESS = """
         await store.start()
         await store.commit([Create("/brokers/ids/9", b"other", ephemeral=True), Create("/written", b"kept")])
         print("ready", flush=True)
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     asyncio.run(main())
 """
@@ -50,7 +51,7 @@ def path(tmp_path: Path) -> str:
 
 def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await story()
 
     asyncio.run(bounded())
@@ -105,7 +106,7 @@ def test_a_process_that_hangs_is_expired_after_its_timeout(path: str) -> None:
         store.watch("/brokers/ids", heard.extend)
         other = start_other(path, session_timeout_ms=600)
         try:
-            await eventually(lambda: len(heard) == 1)
+            await eventually(lambda: len(heard) >= 1)
             os.kill(other.pid, signal.SIGSTOP)
             await eventually(lambda: heard[-1].entry is None)
         finally:
@@ -116,7 +117,11 @@ def test_a_process_that_hangs_is_expired_after_its_timeout(path: str) -> None:
     run(story)
 
 
-def test_a_silent_peer_is_judged_by_the_observers_own_clock(path: str) -> None:
+def test_a_silent_peer_is_judged_by_the_observers_own_clock(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The clock of a file system may be too coarse to tell one touch from the next.
+    moments, touch = itertools.count(1), os.utime
+    monkeypatch.setattr(os, "utime", lambda handle: touch(handle, ns=(next(moments),) * 2))
+
     async def story() -> None:
         clock = Clock()
         ann = SqliteStore(path, session_timeout_ms=6000, monotonic=clock)
@@ -222,8 +227,9 @@ def test_alone_it_looks_for_others_once_a_second_and_often_in_company(path: str)
     async def story() -> None:
         loop = asyncio.get_running_loop()
         ann = SqliteStore(path)
+        began = loop.time()
         await ann.start()
-        assert ann._timer is not None and ann._timer.when() - loop.time() > 0.5
+        assert ann._timer is not None and ann._timer.when() - began > 0.5
         bob = SqliteStore(path)
         await bob.start()
         assert bob._timer is not None and bob._timer.when() - loop.time() < 0.1
@@ -235,9 +241,9 @@ def test_alone_it_looks_for_others_once_a_second_and_often_in_company(path: str)
 
 def test_removals_are_forgotten_in_time_and_who_missed_them_starts_afresh(path: str) -> None:
     async def story() -> None:
-        now = [1_000_000]
-        ann = SqliteStore(path, session_timeout_ms=1000, clock=lambda: now[0])
-        bob = SqliteStore(path, session_timeout_ms=1000, clock=lambda: now[0])
+        now, still = [1_000_000], Clock()
+        ann = SqliteStore(path, session_timeout_ms=1000, clock=lambda: now[0], monotonic=still)
+        bob = SqliteStore(path, session_timeout_ms=1000, clock=lambda: now[0], monotonic=still)
         await ann.start()
         await bob.start()
         assert bob._timer is not None

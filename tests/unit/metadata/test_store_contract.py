@@ -41,7 +41,7 @@ class World:
     def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def whole() -> None:
             try:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     await story()
             finally:
                 for store in self._open:

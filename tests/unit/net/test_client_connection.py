@@ -228,7 +228,7 @@ def test_large_answers_arrive_in_pieces_of_any_size_and_small_ones_behind_them(
         server = await loop.create_server(lambda: Broker(on_request), "127.0.0.1", 0)
         connection = await Connection.open(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1]))
         for count in counts:
-            answer = await connection.send(ApiKey.METADATA, metadata, timeout_ms=20_000)
+            answer = await connection.send(ApiKey.METADATA, metadata, timeout_ms=60_000)
             assert [topic.name for topic in answer.message.topics] == ["x" * 30_000] * count
         connection.close()
         server.close()
