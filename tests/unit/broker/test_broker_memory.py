@@ -24,13 +24,13 @@ def test_large_answers_use_the_same_memory_again() -> None:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             admin.create_topic("large", configs={"max.message.bytes": "2000000"})
         with Producer(bootstrap_servers=broker.bootstrap) as producer:
-            producer.send("large", value).result(30)
+            producer.send("large", value).result(60)
         with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
             consumer.assign([("large", 0)])
             for turn in range(FETCHES + 10):
                 if turn == 10:
                     before = page_faults(broker.pid)
                 consumer.seek(("large", 0), 0)
-                assert len(consumer.poll(30_000)) == 1
+                assert len(consumer.poll(60_000)) == 1
         faults = page_faults(broker.pid) - before
     assert faults < FETCHES * len(value) // PAGE_BYTES // 4, f"{faults} pages for {FETCHES} answers"

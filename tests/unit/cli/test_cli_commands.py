@@ -301,7 +301,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(broker: Any, run: Run, topic:
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline() == b"x" * 100 + b"\n"
     process.stdout.close()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -322,7 +322,7 @@ def test_a_tail_follows_what_is_written_and_ends_quietly_with_ctrl_c(
     run("produce", topic, "-f", file("after\n"))
     assert process.stdout.readline() == b"after\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert process.stdout.read() == b"" and process.stderr.read() == b""
     process.stdout.close()
     process.stderr.close()

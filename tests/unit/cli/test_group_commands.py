@@ -26,6 +26,7 @@ from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch
 from ottla.testing.raw import RawConnection
 from ottla.testing.raw_group import RawMember, await_rebalance, hand_out, settle
+from ottla.testing.waiting import PATIENCE_S, eventually
 from ottla.types import TopicPartition
 
 
@@ -99,7 +100,7 @@ class RawTransaction:
         self.connection = RawConnection(bootstrap)
         self.transactional_id = transactional_id
         self.sequences: dict[TopicPartition, int] = {}
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             self.connection.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[transactional_id]), 4)
             request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
@@ -120,8 +121,10 @@ class RawTransaction:
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=topics,
         )
+        # The last transaction is over a moment after its markers are there to be seen.
+        eventually(lambda: self._code_of(self.connection.ask(added, 3)) != ErrorCode.CONCURRENT_TRANSACTIONS)
         answer = self.connection.ask(added, 3)
-        assert answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0, answer
+        assert self._code_of(answer) == ErrorCode.NONE, answer
         batch = build_batch(
             [(1_700_000_000_000, b"k", b"v", ())] * count,
             producer_id=self.producer_id,
@@ -140,6 +143,10 @@ class RawTransaction:
         answer = self.connection.ask(request, 9)
         assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
+    @staticmethod
+    def _code_of(answer: Any) -> int:
+        return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
+
     def end(self, *, commit: bool) -> None:
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
@@ -147,7 +154,7 @@ class RawTransaction:
             producer_epoch=self.epoch,
             committed=commit,
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while (code := self.connection.ask(request, 3).error_code) == ErrorCode.CONCURRENT_TRANSACTIONS:
             assert time.monotonic() < deadline
         assert code == ErrorCode.NONE
@@ -160,7 +167,7 @@ def described(run: Run, group: str, partition: TopicPartition) -> dict[str, Any]
 
 def await_stable_end(admin: Admin, partition: TopicPartition, offset: int) -> None:
     """Markers are written after the answer to EndTxn."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         found = admin.list_offsets({partition: -1}, isolation_level="read_committed")[partition]
         if found is not None and found.offset == offset:
@@ -209,7 +216,7 @@ def test_a_group_shows_where_it_is_and_who_reads(
         assert (row["committed_offset"], row["end_offset"], row["lag"], row["lag_is_exact"]) == (4, 10, 6, True)
         assert (row["member"], row["client_id"], row["host"]) == (ann.member_id, "ann", "127.0.0.1")
         assert (row["group_instance_id"], row["metadata"]) == ("desk-1", "half")
-        assert 0 <= row["lag_seconds"] < 60
+        assert 0 <= row["lag_seconds"] < 600
         assert described(run, group, partitions[1])["lag"] is None
 
 
@@ -275,10 +282,10 @@ def test_the_age_of_the_first_unread_record_is_the_lag_in_time(
     run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any
 ) -> None:
     now = time.time_ns() // 1_000_000
-    produce(quick_broker, partitions[0], 3, timestamp=now - 60_000)
+    produce(quick_broker, partitions[0], 3, timestamp=now - 3_600_000)
     produce(quick_broker, partitions[0], 3, timestamp=now - 30_000)
     admin.alter_group_offsets(group, {partitions[0]: 3})
-    assert 30 <= described(run, group, partitions[0])["lag_seconds"] < 60
+    assert 30 <= described(run, group, partitions[0])["lag_seconds"] < 600
 
 
 def test_committed_offsets_that_no_longer_fit_are_noted(
@@ -324,7 +331,7 @@ def test_members_are_shown_with_their_partitions(
 
 def await_history(run: Run, group: str, count: int) -> list[Any]:
     """It is written after the members have been answered."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         done = run("group", "history", group, "--json")
         if done.status == 0 and len(done.json) >= count:
@@ -592,7 +599,7 @@ def test_on_a_terminal_it_asks_first(admin: Admin, quick_broker: Any, group: str
         except OSError:  # the other end of a terminal closes this way
             pass
         os.close(ours)
-        return process.wait(30), shown
+        return process.wait(PATIENCE_S), shown
 
     status, shown = delete(b"n\n")
     assert status == 1 and b"1 committed offset" in shown and b"Delete for good?" in shown

@@ -10,7 +10,7 @@ import pytest
 
 from ottla import Admin, Broker, Consumer
 from ottla.cli.main import main
-from ottla.clock import monotonic
+from ottla.testing.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -31,22 +31,22 @@ def live() -> Iterator[Any]:
                 while not stop.is_set():
                     consumer.poll(100)
 
+        def is_settled() -> bool:
+            if "plan" not in [group.group_id for group in admin.list_groups()]:
+                return False
+            (group,) = admin.describe_groups(["plan"])
+            return group.state == "Stable" and sorted(len(m.assignment) for m in group.members) == [2, 4]
+
         threads = [threading.Thread(target=consume, args=(name,)) for name in ("C0", "C1")]
         for thread in threads:
             thread.start()
-        deadline = monotonic() + 30
-        group = None
-        while True:
-            groups = [g for g in admin.list_groups() if g.group_id == "plan"]
-            if groups:
-                (group,) = admin.describe_groups(["plan"])
-                if group.state == "Stable" and sorted(len(m.assignment) for m in group.members) == [2, 4]:
-                    break
-            assert monotonic() < deadline, f"the group did not settle: {group}"
-        yield broker
-        stop.set()
-        for thread in threads:
-            thread.join(30)
+        try:
+            eventually(is_settled)
+            yield broker
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(60)
 
 
 @pytest.fixture

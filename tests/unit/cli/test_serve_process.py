@@ -1,6 +1,8 @@
 """`ottla serve` as a process: ready line, clean ends, and mistakes told in one line."""
 
+import contextlib
 import os
+import random
 import select
 import signal
 import socket
@@ -21,6 +23,7 @@ from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.record_batch import build_batch, iter_batches, read_records
 
 SOURCE = str(Path(__file__).parents[3] / "src")
+PATIENCE_S = 60
 
 
 def start(*arguments: str, stdin: int | None = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
@@ -38,7 +41,7 @@ def serving(*arguments: str, stdin: int | None = subprocess.DEVNULL) -> Iterator
     process = start("--listen", "127.0.0.1:0", *arguments, stdin=stdin)
     try:
         assert process.stdout is not None and process.stderr is not None
-        readable, _, _ = select.select([process.stdout], [], [], 30)
+        readable, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
         assert readable, "no ready line"
         line = process.stdout.readline().decode()
         assert line.startswith("ottla ready: 127.0.0.1:"), line + process.stderr.read().decode()
@@ -52,7 +55,7 @@ def serving(*arguments: str, stdin: int | None = subprocess.DEVNULL) -> Iterator
 def refused(*arguments: str) -> str:
     """The one line a refused start says."""
     process = start(*arguments)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE_S)
     text = err.decode()
     assert process.returncode == 2, text
     assert out == b"" and "Traceback" not in text
@@ -65,7 +68,7 @@ class Client:
     """Speaks the protocol over a plain socket."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
 
     def send(self, request: object, version: int) -> None:
         key: int = request.api_key  # type: ignore[attr-defined]
@@ -117,9 +120,17 @@ class Client:
         return response
 
 
+def free_port() -> int:
+    """One that the system gives to nobody by itself, so that nobody gets it before the broker does."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 def wait_for(port: int) -> Client:
     """A client of a broker that may still be starting."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return Client(port)
@@ -139,7 +150,7 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> Non
     with serving("--data", str(tmp_path)) as (process, port):
         Client(port).metadata("orders")
         process.send_signal(number)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, err.decode()
         assert out == b"" and b"Traceback" not in err
     # Its data and its directory are free for the next one.
@@ -153,15 +164,14 @@ def test_a_fetch_that_waits_is_answered_before_the_end(tmp_path: Path) -> None:
         client.metadata("orders")
         partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
         topic = FetchRequest.FetchTopic(topic="orders", partitions=[partition])
-        client.send(FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1000, topics=[topic]), 11)
+        client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, max_bytes=1000, topics=[topic]), 11)
         for _ in range(3):  # once others that came later have been served, this one has arrived
             Client(port).metadata("orders")
-        began = time.monotonic()
         process.terminate()
         response = client.receive(ApiKey.FETCH, 11)
         assert isinstance(response, FetchResponse) and response.error_code == 0
-        process.communicate(timeout=20)
-        assert process.returncode == 0 and time.monotonic() - began < 30
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
 
 
 def test_a_signal_amid_the_traffic_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
@@ -174,7 +184,7 @@ def test_a_signal_amid_the_traffic_loses_nothing_that_was_acknowledged(tmp_path:
                 acknowledged.append(client.produce("orders", b"%d" % number))
                 if number == 200:
                     process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
     assert acknowledged == list(range(len(acknowledged))) and len(acknowledged) > 200
     with serving("--data", str(tmp_path)) as (_, port):
@@ -185,15 +195,14 @@ def test_a_signal_amid_the_traffic_loses_nothing_that_was_acknowledged(tmp_path:
 
 
 def test_a_broker_nobody_listens_to_serves_all_the_same(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     process = start("--listen", f"127.0.0.1:{port}", "--data", str(tmp_path))
     assert process.stdout is not None
     process.stdout.close()
     try:
         wait_for(port).metadata("orders")
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()
@@ -202,14 +211,13 @@ def test_a_broker_nobody_listens_to_serves_all_the_same(tmp_path: Path) -> None:
 
 
 def test_it_runs_without_any_standard_files(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     command = f"exec {sys.executable} -m ottla serve --listen 127.0.0.1:{port} --data {tmp_path} 0<&- 1>&- 2>&-"
     process = subprocess.Popen(["sh", "-c", command], env={**os.environ, "PYTHONPATH": SOURCE})
     try:
         wait_for(port).metadata("orders")
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()
@@ -220,7 +228,7 @@ def test_it_ends_with_its_standard_input_where_asked(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.close()
         process.stdin = None
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
 
 
@@ -272,14 +280,13 @@ def test_a_bad_setting_is_told_in_one_line(tmp_path: Path, arguments: list[str],
 
 
 def test_metrics_count_what_happened(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        metrics_port = probe.getsockname()[1]
+    metrics_port = free_port()
     with serving("--data", str(tmp_path), "--metrics", f"127.0.0.1:{metrics_port}") as (_, port):
         client = Client(port)
         client.metadata("orders")
 
         def http(request: bytes) -> str:
-            with socket.create_connection(("127.0.0.1", metrics_port), timeout=20) as connection:
+            with socket.create_connection(("127.0.0.1", metrics_port), timeout=PATIENCE_S) as connection:
                 connection.sendall(request)
                 return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
 

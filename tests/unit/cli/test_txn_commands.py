@@ -86,7 +86,9 @@ def begun(side: Side) -> Iterator[Story]:
 
 
 def test_a_list_can_be_narrowed(run: Run, begun: Story) -> None:
-    begun("narrow-1").end(True, 5)
+    one = begun("narrow-1")
+    one.end(True, 5)
+    assert one.state() == "CompleteCommit"
     two = RawTransactions(begun("narrow-2-unused").connection, "narrow-2")
     two.start()
     everything = {row["transactional_id"]: row["state"] for row in run("txn", "list", "--json").json}
