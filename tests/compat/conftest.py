@@ -4,6 +4,7 @@ Each script runs against Ottla and, where its jars are there, against a real Apa
 hold for both. One Kafka serves the whole test run, however many workers it has; each worker has its own Ottla.
 """
 
+import contextlib
 import fcntl
 import itertools
 import os
@@ -69,6 +70,18 @@ def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
 @pytest.fixture
 def topic(fresh_name: Callable[[], str]) -> str:
     return fresh_name()
+
+
+@pytest.fixture
+def await_leaders(broker: Target) -> Callable[..., None]:
+    """Until a new topic can be used: Apache Kafka calls it made before each of its parts has heard the news, and some
+    requests are not sent again by whoever meets such a part."""
+
+    def wait(name: str, partitions: int = 1) -> None:
+        with contextlib.closing(Side(broker.name, broker.bootstrap, name)) as side:
+            side.await_leader(name, partitions)
+
+    return wait
 
 
 @pytest.fixture

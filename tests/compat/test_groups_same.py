@@ -5,7 +5,6 @@ One script is one story; both brokers are told it and the outcomes are compared.
 
 import re
 import struct
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +30,7 @@ from ottla.protocol.record_batch import iter_batches, read_records
 from ottla.protocol.schema import Message
 from ottla.testing.raw import RawConnection, Side, plain
 from ottla.testing.raw_group import RawMember, await_coordinator, await_rebalance, hand_out, settle, subscription
+from ottla.testing.waiting import eventually
 from ottla.types import ZERO_UUID, TopicPartition, partition_for
 
 pytestmark = pytest.mark.oracle
@@ -59,6 +59,8 @@ class Story:
             member.close()
 
     def member(self, name: str, **more: Any) -> RawMember:
+        # It lives for as long as its story is told, however slowly.
+        more = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000, **more}
         member = RawMember(self.side.bootstrap, self.group_id, [self.topic], client_id=name, **more)
         self.opened.append(member)
         return member
@@ -376,10 +378,7 @@ def test_empty_group_ids(told: Tell) -> None:
 
 
 def await_coordinator_of_nobody(story: Story) -> None:
-    deadline = time.monotonic() + 20
-    while story.fetch_offsets(0)["groups"][0]["error_code"] in (14, 15, 16):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: story.fetch_offsets(0)["groups"][0]["error_code"] not in (14, 15, 16))
 
 
 def test_coordinators_are_found_alike(told: Tell) -> None:
@@ -646,10 +645,7 @@ def test_a_group_of_the_new_protocol_is_described_too(
     )
     try:
         consumer.subscribe([topic])
-        deadline = time.monotonic() + 30
-        while len(consumer.assignment()) < 2:
-            assert time.monotonic() < deadline
-            consumer.poll(0.05)
+        eventually(lambda: consumer.poll(0.05) is None and len(consumer.assignment()) == 2)
         with Admin(bootstrap_servers=kafka.bootstrap) as admin:
             (group,) = admin.describe_groups([name])
             assert (group.group_type, group.protocol) == ("consumer", "uniform")

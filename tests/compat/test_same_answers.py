@@ -24,6 +24,7 @@ from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from ottla.protocol.record_batch import Codec, build_batch
 from ottla.testing.raw import AT, RawConnection, Side, batch
+from ottla.testing.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 
@@ -285,21 +286,29 @@ def test_acks_zero_closes_the_connection_on_an_error_alone(same: Any) -> None:
 # ---- idempotence -----------------------------------------------------------------------------------------
 
 
-def producer_id(side: Side) -> int:
-    """A fresh one. Apache Kafka may first have to fetch a block of them, and says so."""
+def new_producer(side: Side, version: int = 4) -> Any:
+    """What a new producer is told. Apache Kafka may first have to fetch a block of ids, and says so."""
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-    deadline = time.monotonic() + 10
-    while (answer := side.connection.ask(request, 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        assert time.monotonic() < deadline
+    answers: list[Any] = []
+
+    def is_loaded() -> bool:
+        answers.append(side.connection.ask(request, version))
+        return bool(answers[-1].error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    eventually(is_loaded)
+    return answers[-1]
+
+
+def producer_id(side: Side) -> int:
+    """A fresh one."""
+    answer = new_producer(side)
     assert answer.error_code == 0
     return int(answer.producer_id)
 
 
 def test_a_fresh_producer_id_has_epoch_zero(same: Any) -> None:
     def script(side: Side) -> Any:
-        producer_id(side)
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answers = [side.connection.ask(request, version) for version in (0, 1, 2, 3, 4, 4)]
+        answers = [new_producer(side, version) for version in (0, 1, 2, 3, 4, 4)]
         ids = [answer.producer_id for answer in answers]
         assert len(set(ids)) == len(ids), side.name
         return [(answer.error_code, answer.producer_epoch, answer.producer_id >= 0) for answer in answers]
@@ -460,7 +469,7 @@ def test_records_are_deleted_alike(same: Any) -> None:
                             partitions=[request.DeleteRecordsPartition(partition_index=partition, offset=offset)],
                         )
                     ],
-                    timeout_ms=5000,
+                    timeout_ms=30_000,
                 ),
                 2,
             )
@@ -523,7 +532,7 @@ def test_topics_are_created_and_refused_alike(same: Any, version: int, validate_
         ]
         if version >= 4:
             topics.append(creatable(base + "-defaults", -1, -1))
-        request = CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=validate_only)
+        request = CreateTopicsRequest(topics=topics, timeout_ms=30_000, validate_only=validate_only)
         answer = side.ask(request, version)
         for topic in answer["topics"]:
             # Whether all settings are listed is a matter of test_same_settings.py.
@@ -536,7 +545,7 @@ def test_topics_are_created_and_refused_alike(same: Any, version: int, validate_
 
 def test_a_million_partitions_are_refused_alike(same: Any) -> None:
     def script(side: Side) -> Any:
-        request = CreateTopicsRequest(topics=[creatable(side.topic + "-many", 1_000_000)], timeout_ms=5000)
+        request = CreateTopicsRequest(topics=[creatable(side.topic + "-many", 1_000_000)], timeout_ms=30_000)
         return side.ask(request, 7)["topics"][0]["error_code"]
 
     same(script)
@@ -545,7 +554,7 @@ def test_a_million_partitions_are_refused_alike(same: Any) -> None:
 def test_names_that_collide_are_refused_alike(same: Any) -> None:
     def script(side: Side) -> Any:
         side.create(side.topic + ".a_b", 1)
-        answer = side.ask(CreateTopicsRequest(topics=[creatable(side.topic + "_a.b")], timeout_ms=5000), 7)
+        answer = side.ask(CreateTopicsRequest(topics=[creatable(side.topic + "_a.b")], timeout_ms=30_000), 7)
         return answer["topics"][0]["error_code"]
 
     same(script)
@@ -558,7 +567,7 @@ def test_topics_are_deleted_alike(same: Any, version: int) -> None:
         side.create(name, 1)
         identity = side.topic_id
         if version < 6:
-            request = DeleteTopicsRequest(topic_names=[name, side.topic + "-not"], timeout_ms=5000)
+            request = DeleteTopicsRequest(topic_names=[name, side.topic + "-not"], timeout_ms=30_000)
         else:
             state = DeleteTopicsRequest.DeleteTopicState
             request = DeleteTopicsRequest(
@@ -567,7 +576,7 @@ def test_topics_are_deleted_alike(same: Any, version: int) -> None:
                     state(name=side.topic + "-not"),
                     state(name=None, topic_id=bytes(15) + b"\x05"),
                 ],
-                timeout_ms=5000,
+                timeout_ms=30_000,
             )
         answer = side.ask(request, version)
         return sorted(answer["responses"], key=lambda response: str(response["name"]))
@@ -602,9 +611,11 @@ def test_partitions_are_added_alike(same: Any, version: int) -> None:
             asked(side.topic, 3, [[node]]),
             asked(side.topic, 5),
         ]:
-            answer = side.ask(request(topics=[topic], timeout_ms=5000, validate_only=False), version)
+            answer = side.ask(request(topics=[topic], timeout_ms=30_000, validate_only=False), version)
             outcomes.append(answer["results"][0])
-        outcomes.append(side.ask(request(topics=[asked(side.topic, 9)], timeout_ms=5000, validate_only=True), version))
+        outcomes.append(
+            side.ask(request(topics=[asked(side.topic, 9)], timeout_ms=30_000, validate_only=True), version)
+        )
         return outcomes
 
     same(script)

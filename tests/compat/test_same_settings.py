@@ -10,6 +10,7 @@ from ottla.protocol.messages.alter_configs import AlterConfigsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from ottla.testing.raw import Side, differences
+from ottla.testing.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 
@@ -215,13 +216,20 @@ def test_brokers_defaults_reach_topics(same: Any) -> None:
     """A cluster-wide setting is what topics without their own see, with the chain of synonyms."""
 
     def script(side: Side) -> Any:
+        def described() -> Any:
+            return entries(describe(side, TOPIC, side.topic, keys=["file.delete.delay.ms"]))
+
+        def is_set() -> bool:
+            # What the whole cluster has set reaches Kafka's topics a moment after a new topic is in sight.
+            return bool(described()["file.delete.delay.ms"]["value"] == "61000")
+
         outcomes = [alter(side, BROKER, "", (SET, "log.segment.delete.delay.ms", "61000"))]
         try:
-            settle(side)
-            outcomes.append(entries(describe(side, TOPIC, side.topic, keys=["file.delete.delay.ms"])))
+            eventually(is_set)
+            outcomes.append(described())
         finally:
             outcomes.append(alter(side, BROKER, "", (DELETE, "log.segment.delete.delay.ms", None)))
-            settle(side)
+            eventually(lambda: not is_set())
         return outcomes
 
     same(script)
