@@ -46,6 +46,12 @@ class Shop:
         return {topic.removeprefix(f"{self.prefix}."): lag for topic, lag in query.lag.items()}
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """People hear soon that brokers do not answer; here these may be slow."""
+    monkeypatch.setattr("ottla.pipeline.status.admin_settings", lambda bootstrap, _: {"bootstrap.servers": bootstrap})
+
+
 @pytest.fixture
 def shop(broker: Any, topic: str, tmp_path: Path) -> Shop:
     return Shop(broker.bootstrap, topic, tmp_path)

@@ -24,6 +24,12 @@ checkpoint: {checkpoint}
 """
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """People hear soon that brokers do not answer; here these may be slow."""
+    monkeypatch.setattr("ottla.pipeline.status.admin_settings", lambda bootstrap, _: {"bootstrap.servers": bootstrap})
+
+
 @pytest.fixture
 def stage(ottla: Target, topic: str) -> SinkStage:
     """A query's sink under the name that it has without a sinkName."""

@@ -135,8 +135,9 @@ def test_tasks_are_planned_without_asking_anybody(topic: str) -> None:
 
 
 def test_offsets_show_in_a_group_and_a_group_that_refuses_them_stops_nothing(
-    broker: Any, topic: str, caplog: pytest.LogCaptureFixture
+    broker: Any, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(source, "COMMIT_TIMEOUT_MS", 60_000)
     create(broker.bootstrap, topic)
     produce(broker.bootstrap, topic, 4)
     with (
@@ -216,7 +217,7 @@ def test_a_query_that_begins_waits_for_its_brokers_as_one_that_runs_does(
 def test_brokers_that_stay_away_are_not_waited_for_for_ever() -> None:
     brief = {"kafka.default.api.timeout.ms": "300", "kafkaConsumer.pollTimeoutMs": "300"}
     with Query("127.0.0.1:1", subscribe="orders", **brief) as query:
-        with pytest.raises(BrokersAway, match="no broker answered: cannot connect"):
+        with pytest.raises(BrokersAway, match="no broker answered"):
             query.initial()
         with pytest.raises(BrokersAway):
             query.reader.prepareForTriggerAvailableNow()
