@@ -58,7 +58,7 @@ def broker() -> "Iterator[EmbeddedBroker]":
     """A running broker, one for each worker of a test run. Tests share it and keep apart by their topics."""
     from ottla import Broker
 
-    with Broker.embedded() as running:
+    with Broker.embedded(timeout=60) as running:
         yield running
 
 
@@ -97,7 +97,7 @@ def ottla() -> "Iterator[Target]":
 
     # As the oracle has it: a group's first generation does not wait for company, and records with old timestamps stay.
     settings = {"group.initial.rebalance.delay.ms": 0, "log.retention.check.interval.ms": 3_600_000_000}
-    with Broker.embedded(settings=settings) as broker:
+    with Broker.embedded(settings=settings, timeout=60) as broker:
         yield Target("ottla", broker.bootstrap, broker.pid)
 
 

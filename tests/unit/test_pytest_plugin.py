@@ -25,7 +25,7 @@ def check(broker, topic):
         producer.send_and_wait(topic, b"42 apples")
     with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
-        assert [record.value for record in consumer.poll(10_000)] == [b"42 apples"]
+        assert [record.value for record in consumer.poll(60_000)] == [b"42 apples"]
 
 @pytest.mark.parametrize("number", range(4))
 def test_every_test_has_a_topic_of_its_own(ottla_broker, ottla_topic, number):
@@ -93,20 +93,23 @@ def processor_seconds(directory: Path, code: str) -> float:
 
 
 def test_they_cost_little(tmp_path: Path) -> None:
-    """A broker is started and stopped, a topic made; the client and its event loop are not even imported."""
+    """A broker is started and stopped, a topic made; the client and its event loop are not even imported.
+
+    Measured in runs of pytest that do nothing: also a slow machine has to do twice as much for twice as much.
+    """
     with_fixtures, without = (min(processor_seconds(tmp_path, code) for _ in range(2)) for code in (QUICK, NOTHING))
-    assert with_fixtures - without < 1.2
+    assert with_fixtures - without < 2.5 * without
 
 
 def test_loading_the_plugin_imports_nothing_of_the_client(tmp_path: Path) -> None:
     code = "import ottla.pytest_plugin, sys; assert not {'asyncio', 'ottla.client', 'ottla.broker'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 def test_a_topic_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "test_stranger.py").write_text(REFUSED)
     command = [sys.executable, "-m", "pytest", "-q", *LOAD, "-p", "no:xdist"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert ended.returncode == 1 and "INVALID_CONFIG" in ended.stdout and "nonsense" in ended.stdout
 
 
@@ -114,5 +117,5 @@ def test_a_setting_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_stranger.py").write_text(QUICK)
     (tmp_path / "pytest.ini").write_text("[pytest]\nottla_settings =\n    nonsense\n")
     command = [sys.executable, "-m", "pytest", "-q", *LOAD, "-p", "no:xdist"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert ended.returncode != 0 and "'nonsense' is not name=value" in ended.stdout + ended.stderr

@@ -331,8 +331,8 @@ def test_a_large_uniform_group_is_assigned_twice_in_seconds() -> None:
     """A tenth of upstream's own measure (1,000,000 partitions, 2,000 members, 30 s); the whole is in the benchmarks."""
     counts = {f"topic{i}": 200 for i in range(500)}
     members = dict.fromkeys([f"m{i:04}" for i in range(200)], sorted(counts))
-    started = time.monotonic()
+    started = time.thread_time()  # of this thread: whoever else is at work does not count
     first = again(StickyAssignor(), counts, {}, members)
     second = again(StickyAssignor(), counts, first, members, 2)
-    assert time.monotonic() - started < 15
+    assert time.thread_time() - started < 15
     assert {m: set(p) for m, p in first.items()} == {m: set(p) for m, p in second.items()}

@@ -12,6 +12,7 @@ from ottla.client.group_model import CommittedOffset, GroupMember, read_assignme
 from ottla.client.model import Node
 from ottla.protocol.messages.find_coordinator import FindCoordinatorResponse
 from ottla.testing.raw_group import RawMember, await_rebalance, settle
+from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 
@@ -29,7 +30,14 @@ def group(topic: str) -> str:
 @pytest.fixture
 def partitions(admin: Admin, topic: str) -> list[TopicPartition]:
     admin.create_topic(topic, partitions=3)
+    # The controller of Kafka knows it first, and a coordinator takes no offsets of a topic that it has not heard of.
+    eventually(lambda: topic in [known.name for known in admin.list_topics()])
     return [TopicPartition(topic, i) for i in range(3)]
+
+
+def joining(bootstrap: str, group: str, topics: list[str], **how: Any) -> RawMember:
+    """One whom nobody misses, however long the machine stalls: it says something only when the test does."""
+    return RawMember(bootstrap, group, topics, session_timeout_ms=120_000, rebalance_timeout_ms=120_000, **how)
 
 
 def refused(code: ErrorCode) -> Any:
@@ -42,7 +50,7 @@ def refused(code: ErrorCode) -> Any:
 def test_a_group_is_listed_with_its_state_and_its_coordinator(
     admin: Admin, broker: Any, group: str, partitions: list[TopicPartition]
 ) -> None:
-    with RawMember(broker.bootstrap, group, [partitions[0].topic]) as ann:
+    with joining(broker.bootstrap, group, [partitions[0].topic]) as ann:
         settle(ann, partitions=partitions)
         (listed,) = [g for g in admin.list_groups() if g.group_id == group]
         assert (listed.state, listed.group_type, listed.protocol_type) == ("Stable", "classic", "consumer")
@@ -57,8 +65,8 @@ def test_members_are_described_with_what_they_want_and_have(
 ) -> None:
     bootstrap = broker.bootstrap
     with (
-        RawMember(bootstrap, group, [topic], client_id="ann") as ann,
-        RawMember(bootstrap, group, [topic], client_id="bob", instance_id="desk-2") as bob,
+        joining(bootstrap, group, [topic], client_id="ann") as ann,
+        joining(bootstrap, group, [topic], client_id="bob", instance_id="desk-2") as bob,
     ):
         settle(ann, bob, partitions=partitions)
         (described,) = admin.describe_groups([group])
@@ -81,8 +89,8 @@ def test_while_others_join_a_member_is_shown_with_what_it_had(
     """As Apache Kafka tells it: subscriptions are told of a stable group alone, assignments always."""
     bootstrap = broker.bootstrap
     with (
-        RawMember(bootstrap, group, [topic], client_id="ann") as ann,
-        RawMember(bootstrap, group, [topic], client_id="bob", instance_id="desk-2") as bob,
+        joining(bootstrap, group, [topic], client_id="ann") as ann,
+        joining(bootstrap, group, [topic], client_id="bob", instance_id="desk-2") as bob,
     ):
         settle(ann, partitions=partitions)
         bob.post_join()
@@ -115,7 +123,7 @@ def test_removing_a_static_member_by_its_instance_id(
     admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
     """PROTOCOL §6.7: {no member id + instance id} is an administrator's removal."""
-    with RawMember(broker.bootstrap, group, [topic], instance_id="desk-1") as ann:
+    with joining(broker.bootstrap, group, [topic], instance_id="desk-1") as ann:
         settle(ann, partitions=partitions)
         with refused(ErrorCode.UNKNOWN_MEMBER_ID):
             admin.remove_members(group, instance_ids=["desk-9"])
@@ -128,7 +136,7 @@ def test_removing_everyone_and_one_of_two(
     admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
     bootstrap = broker.bootstrap
-    with RawMember(bootstrap, group, [topic]) as ann, RawMember(bootstrap, group, [topic], instance_id="b") as bob:
+    with joining(bootstrap, group, [topic]) as ann, joining(bootstrap, group, [topic], instance_id="b") as bob:
         settle(ann, bob, partitions=partitions)
         admin.remove_members(group, member_ids=[ann.member_id])
         assert [m.member_id for m in admin.describe_groups([group])[0].members] == [bob.member_id]
@@ -170,7 +178,7 @@ def test_metadata_is_measured_in_javas_characters_not_bytes(
 def test_what_a_coordinator_refuses_is_an_error_with_its_code(
     admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
-    with RawMember(broker.bootstrap, group, [topic]) as ann:
+    with joining(broker.bootstrap, group, [topic]) as ann:
         settle(ann, partitions=partitions)
         for mistake, code in [
             (lambda: admin.alter_group_offsets(group, {partitions[0]: 1}), ErrorCode.UNKNOWN_MEMBER_ID),

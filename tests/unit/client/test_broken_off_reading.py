@@ -55,7 +55,7 @@ def test_a_poll_takes_no_more_of_it_than_it_was_asked_for(consumer: Consumer, to
 
 def test_what_is_not_assigned_any_more_is_not_given_out(consumer: Consumer, topics: tuple[str, str]) -> None:
     consumer.assign([(topics[1], 0)])
-    assert [record[:3] for record in consumer.poll(10_000, max_records=1)] == [(topics[1], 0, 0)]
+    assert [record[:3] for record in consumer.poll(60_000, max_records=1)] == [(topics[1], 0, 0)]
 
 
 def test_nothing_of_it_is_left_after_unsubscribing(consumer: Consumer, topics: tuple[str, str]) -> None:
@@ -72,7 +72,7 @@ def test_paused_partitions_keep_it(consumer: Consumer, topics: tuple[str, str]) 
     consumer.pause([first])
     assert not consumer.poll(100)
     consumer.assign([first, other])
-    assert [record[:3] for record in consumer.poll(10_000, max_records=1)] == [(topics[1], 0, 0)]
+    assert [record[:3] for record in consumer.poll(60_000, max_records=1)] == [(topics[1], 0, 0)]
     assert consumer.position(first) == 1, "it was not given out"
     consumer.resume([first])
     assert [record[:3] for record in consumer.poll(max_records=1)] == [(topics[0], 0, 1)]
@@ -96,7 +96,7 @@ def test_an_iteration_passes_over_a_partition_that_is_paused_in_it(consumer: Con
 
 def test_a_seek_wins_over_it(consumer: Consumer, topics: tuple[str, str]) -> None:
     consumer.seek((topics[0], 0), 7)
-    assert offsets(consumer.poll(10_000)) == [7, 8, 9]
+    assert offsets(consumer.poll(60_000)) == [7, 8, 9]
 
 
 def record(partition: TopicPartition, offset: int) -> ConsumerRecord:
@@ -146,10 +146,10 @@ def test_what_was_on_its_way_to_the_caller_comes_again(
     with Consumer(bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", fetch_min_bytes=COUNT) as consumer:
         consumer.assign([(topics[0], 0)])
         with pytest.raises(KeyboardInterrupt):
-            consumer.poll_arrow(10_000, max_records=4) if columns else consumer.poll(10_000, max_records=4)
+            consumer.poll_arrow(60_000, max_records=4) if columns else consumer.poll(60_000, max_records=4)
         assert ctrl_c == ["RecordBatch" if columns else "Records"]
         assert consumer.position((topics[0], 0)) == 0
-        assert offsets(consumer.poll(10_000)) == list(range(COUNT))
+        assert offsets(consumer.poll(60_000)) == list(range(COUNT))
 
 
 def test_what_a_loop_has_left_comes_again_too(consumer: Consumer, topics: tuple[str, str], ctrl_c: list[str]) -> None:
@@ -164,12 +164,12 @@ def test_what_has_reached_the_caller_does_not_come_again(
 ) -> None:
     with Consumer(bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", fetch_min_bytes=COUNT) as consumer:
         consumer.assign([(topics[0], 0)])
-        assert offsets(consumer.poll(10_000, max_records=4)) == [0, 1, 2, 3]
+        assert offsets(consumer.poll(60_000, max_records=4)) == [0, 1, 2, 3]
         with monkeypatch.context() as patch:
             patch.setattr(Consumer, "_take", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
-                consumer.poll(10_000)
-        assert offsets(consumer.poll(10_000)) == [4, 5, 6, 7, 8, 9]
+                consumer.poll(60_000)
+        assert offsets(consumer.poll(60_000)) == [4, 5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("iterates", [False, True], ids=["poll", "iteration"])
@@ -187,8 +187,8 @@ def test_what_was_being_deserialized_comes_again(ottla: Any, topics: tuple[str, 
         consumer.assign([(topics[0], 0)])
         found: list[int | None] = []
         with pytest.raises(KeyboardInterrupt):
-            found.extend(record.value for record in (consumer if iterates else consumer.poll(10_000)))
+            found.extend(record.value for record in (consumer if iterates else consumer.poll(60_000)))
         assert found == ([0] if iterates else [])
         while len(found) < COUNT:
-            found += [record.value for record in consumer.poll(10_000)]
+            found += [record.value for record in consumer.poll(60_000)]
         assert found == list(range(COUNT))

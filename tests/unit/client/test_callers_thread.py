@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ottla.client.callers_thread import Call, CallersThread
+from ottla.testing.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     thread.start()
     yield running
     running.call_soon_threadsafe(running.stop)
-    thread.join(10)
+    thread.join(PATIENCE_S)
     running.close()
 
 
@@ -78,7 +79,7 @@ def test_breaking_off_cancels_the_coroutine_and_ends_the_wait(loop: asyncio.Abst
     call = Call(forever(), loop)
     with pytest.raises(KeyboardInterrupt):
         call.wait()
-    assert ended.wait(10)
+    assert ended.wait(PATIENCE_S)
 
 
 def test_an_error_is_gone_with_the_last_who_looks_at_it(loop: asyncio.AbstractEventLoop) -> None:
@@ -97,11 +98,6 @@ def test_an_error_is_gone_with_the_last_who_looks_at_it(loop: asyncio.AbstractEv
             Call(fail(), loop).wait()
         except Seen as error:
             trace = weakref.ref(error)
-        deadline = threading.Event()
-        for _ in range(100):
-            if trace() is None:
-                break
-            deadline.wait(0.05)  # the loop's thread may hold its last frame for a moment
-        assert trace() is None
+        eventually(lambda: trace() is None)  # the loop's thread may hold its last frame for a moment
     finally:
         gc.enable()

@@ -11,6 +11,7 @@ import ottla
 from ottla import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from ottla.client.consumer import WakeupError
 from ottla.errors import OttlaError
+from ottla.testing.waiting import PATIENCE_S, eventually
 
 PAIRS = [(AsyncAdmin, Admin), (AsyncProducer, Producer), (AsyncConsumer, Consumer)]
 SPECIAL = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
@@ -75,18 +76,17 @@ def test_a_consumer_refuses_two_threads_at_once(broker: Any, topic: str) -> None
 
         def poll() -> None:
             try:
-                consumer.poll(30_000)
+                consumer.poll(300_000)
             except OttlaError as error:
                 ended.append(error)
 
         thread = threading.Thread(target=poll)
         thread.start()
-        while not consumer._one_at_a_time.locked():
-            pass
+        eventually(lambda: consumer._owner == thread.ident)  # for good: its first look for records is over
         with pytest.raises(OttlaError, match="not safe for use by several threads"):
             consumer.poll(0)
         consumer.wakeup()  # the one call that another thread may make
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive() and isinstance(ended[0], WakeupError)
 
 
@@ -100,8 +100,8 @@ def test_a_client_made_before_a_fork_is_refused_after_it_and_a_new_one_works(bro
             results = context.Queue()
             child = context.Process(target=_in_child, args=(producer, broker.bootstrap, topic, results))
             child.start()
-            assert results.get(timeout=30) == ("this client was made in another process", 1)
-            child.join(30)
+            assert results.get(timeout=PATIENCE_S) == ("this client was made in another process", 1)
+            child.join(PATIENCE_S)
             assert producer.send_and_wait(topic, "parent again").offset == 2
 
 
@@ -130,5 +130,5 @@ def test_a_blocking_call_inside_a_callback_is_refused_not_stuck(broker: Any, top
             done.set()
 
         producer.send(topic, "v").add_done_callback(callback)
-        assert done.wait(30)
+        assert done.wait(PATIENCE_S)
         assert caught == ["a blocking call inside a callback would wait for itself"]

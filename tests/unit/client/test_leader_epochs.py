@@ -14,6 +14,7 @@ from ottla.net.backoff import Backoff
 from ottla.protocol.messages.offset_fetch import OffsetFetchResponse
 from ottla.protocol.record_batch import build_batch
 from ottla.testing.consumer_world import ConsumerWorld
+from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -81,10 +82,12 @@ def write(bootstrap: str, topic: str, numbers: range) -> None:
 
 def read(reader: Consumer, count: int) -> list[int]:
     found: list[int] = []
-    for _ in range(200):
-        found += [int(record.value or b"") for record in reader.poll(200)]
-        if len(found) >= count:
-            break
+
+    def is_there() -> bool:
+        found.extend(int(record.value or b"") for record in reader.poll(200))
+        return len(found) >= count
+
+    eventually(is_there)
     return found
 
 
