@@ -20,7 +20,7 @@ from ottla.client.offset_store import FileOffsetStore
 from ottla.client.stored_offsets import AsyncStoredOffsets, StoredOffsets
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
-from ottla.testing.waiting import eventually
+from ottla.testing.waiting import PATIENCE_S, eventually
 from ottla.types import TopicPartition
 
 SETTINGS = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
@@ -47,7 +47,7 @@ def offsets_of(admin: Admin, group: str) -> dict[int, int]:
 
 
 def read(reader: Consumer, count: int) -> None:
-    deadline, found = monotonic() + 30, 0
+    deadline, found = monotonic() + PATIENCE_S, 0
     while found < count:
         assert monotonic() < deadline, f"{found} of {count} records came"
         found += len(reader.poll(200))
@@ -96,7 +96,7 @@ def test_members_of_a_broadcast_show_their_progress_side_by_side(
         found = {ahead: 0, behind: 0}
         for each, listener in zip(found, stores, strict=True):
             each.subscribe([filled], listener=listener)
-        deadline = monotonic() + 30
+        deadline = monotonic() + PATIENCE_S
         while found[ahead] < 20 or found[behind] < 7:
             assert monotonic() < deadline, found
             found[ahead] += len(ahead.poll(100))
@@ -166,8 +166,10 @@ def test_a_database_shows_what_it_has_committed_and_nothing_else(broker: Any, fi
 def test_snapshots_show_their_progress_in_their_own_transactions(broker: Any, filled: str, admin: Admin) -> None:
     """E10."""
     place, group = TopicPartition(filled, 0), f"{filled}-lag"
-    for name in ("offsets", "state"):
-        admin.create_topic(f"{filled}-{name}", partitions=1)
+    names = {f"{filled}-offsets", f"{filled}-state"}
+    for name in names:
+        admin.create_topic(name, partitions=1)
+    eventually(lambda: names <= {known.name for known in admin.list_topics()})  # Kafka's controller knows first
     settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "transactional_id": filled}
     settings |= {"incremental": (f"{filled}-offsets", 0), "full": (f"{filled}-state", 0)}
     with SnapshotStore.open(**settings, mirror_group=group) as store:
@@ -191,7 +193,7 @@ def test_the_async_face_shows_its_progress_too(broker: Any, filled: str, admin: 
             offsets = AsyncStoredOffsets(reader, FileOffsetStore(tmp_path / "positions.json"))
             await reader.subscribe([filled], listener=offsets)
             found = 0
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while found < 20:
                     found += len(await reader.poll(200))
             offsets.save()

@@ -14,6 +14,7 @@ from ottla.client.blocking import _io
 from ottla.client.topic_store import AsyncSnapshotStore, SnapshotStore
 from ottla.client.transaction_errors import TransactionFatal
 from ottla.errors import KafkaError, OttlaError
+from ottla.testing.waiting import eventually
 from ottla.testing.world import World
 from ottla.types import TopicPartition
 
@@ -235,9 +236,10 @@ def test_the_last_incremental_record_is_found_behind_many_aborted_ones() -> None
 @pytest.fixture
 def places(broker: Any, topic: str) -> dict[str, Any]:
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
-        admin.create_topic(f"{topic}-offsets", partitions=1)
-        admin.create_topic(f"{topic}-state", partitions=1)
-        admin.create_topic(topic, partitions=1)
+        names = {f"{topic}-offsets", f"{topic}-state", topic}
+        for name in names:
+            admin.create_topic(name, partitions=1)
+        eventually(lambda: names <= {known.name for known in admin.list_topics()})  # Kafka's controller knows first
     return {
         "bootstrap_servers": broker.bootstrap,
         "transactional_id": topic,

@@ -85,13 +85,16 @@ def test_the_async_face_commits_and_aborts_as_well(broker: Any, place: TopicPart
                     await producer.send(place.topic, b"dropped")
                     raise ZeroDivisionError
 
+            is_sent = asyncio.Event()
+
             async def cancelled() -> None:
                 async with producer.transaction():
                     await producer.send(place.topic, b"dropped")
+                    is_sent.set()
                     await asyncio.sleep(600)
 
             task = asyncio.ensure_future(cancelled())
-            await asyncio.sleep(0.05)
+            await is_sent.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             async with producer.transaction():
