@@ -13,8 +13,8 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 
 from ottla import Admin, Broker, Producer
-from ottla.clock import monotonic
 from ottla.testing.oracle import Target
+from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def test_what_compaction_took_is_no_loss(spark: "SparkSession") -> None:
         with Producer(bootstrap_servers=broker.bootstrap) as producer:
             for number in range(50):
                 producer.send_and_wait(topic, str(number).encode(), key=b"same" if number < 40 else b"%d" % number)
-        wait_until(lambda: len(values(load(spark, broker.bootstrap, subscribe=topic))) < 30)
+        eventually(lambda: len(values(load(spark, broker.bootstrap, subscribe=topic))) < 30, 200)
         found = values(load(spark, broker.bootstrap, subscribe=topic, failOnDataLoss="true"))
         assert found[-10:] == [str(number) for number in range(40, 50)]
         middle = f'{{"{topic}": {{"0": 5}}}}'
@@ -249,6 +249,8 @@ def test_with_leniency_a_task_goes_on_behind_what_is_gone(spark: "SparkSession",
 
 def test_a_missing_topic_is_named_with_its_like(spark: "SparkSession", target: Target) -> None:
     topic = make_topic(target.bootstrap)
+    with Admin(bootstrap_servers=target.bootstrap) as admin:
+        eventually(lambda: topic in [known.name for known in admin.list_topics()])
     told = refusal(lambda: load(spark, target.bootstrap, subscribe=topic[:-1] + "x").count())
     assert told.startswith(f"there is no topic {topic[:-1]}x at {target.bootstrap}. Did you mean ") and topic in told
 
@@ -278,9 +280,3 @@ def test_mistakes_in_options_are_shown_in_one_line(spark: "SparkSession", ottla:
     assert told.startswith("the columns of format ottla are fixed") and "struct<amount:int>" in told
     told = refusal(lambda: load(spark, ottla.bootstrap, assign=f'{{"{topic}": [5]}}').count())
     assert f"assign names {topic}-5, which is not there. {topic} has partitions 0 to 1." in told
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = monotonic() + 200
-    while not condition():
-        assert monotonic() < deadline, "it did not come to be"
