@@ -17,6 +17,7 @@ from ottla.pipeline.checking import check
 from ottla.pipeline.frames import Frames
 from ottla.pipeline.loading import load
 from ottla.pipeline.queries import Queries
+from ottla.testing.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,11 +64,13 @@ class Shop:
             consumer.seek_to_beginning()
             (end,) = consumer.end_offsets(consumer.assignment()).values()
             found: list[Any] = []
-            for _ in range(100):
-                if consumer.position((self.results, 0)) >= end:
-                    return found
-                found += list(consumer.poll(200))
-            raise AssertionError("the end was not reached")
+
+            def is_at_the_end() -> bool:
+                found.extend(consumer.poll(200))
+                return consumer.position((self.results, 0)) >= end
+
+            eventually(is_at_the_end)
+            return found
 
     def problems(self, path: Path) -> dict[str, str]:
         return {problem.key: f"{problem.cause} ({problem.cure})" for problem in check(self.spark, load(path), None)}

@@ -14,7 +14,7 @@ pytest.importorskip("grpc")
 from ottla import Admin, Consumer, Producer
 from ottla.errors import OttlaError
 from ottla.spark.java import java_home
-from ottla.testing.oracle import Target, free_port
+from ottla.testing.oracle import Target
 from ottla.types import TopicPartition
 
 SERVER = """
@@ -25,11 +25,12 @@ spark = session(
     master="local[2]",
     conf={
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-        "spark.connect.grpc.binding.port": sys.argv[1],
+        "spark.connect.grpc.binding.port": "0",
         "spark.driver.memory": "1g",
     },
 )
-print("ready", flush=True)
+service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+print("ready", getattr(service, "MODULE$").localPort(), flush=True)
 sys.stdin.read()
 """
 
@@ -85,9 +86,8 @@ def remote() -> Iterator[str]:
         java_home()
     except OttlaError as error:
         pytest.skip(str(error))
-    port = free_port()
     with subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(port)],
+        [sys.executable, "-c", SERVER],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -95,7 +95,8 @@ def remote() -> Iterator[str]:
     ) as server:
         assert server.stdout is not None and server.stdin is not None
         try:
-            assert server.stdout.readline().strip() == "ready"
+            word, port = server.stdout.readline().split()
+            assert word == "ready"
             yield f"sc://127.0.0.1:{port}"
         finally:
             server.stdin.close()
