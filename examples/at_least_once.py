@@ -20,7 +20,8 @@ def run(
             records = consumer.poll(1_000)
             for record in records:
                 process(record)
-            consumer.commit()
+            if records:
+                consumer.commit()
 
 
 if __name__ == "__main__":

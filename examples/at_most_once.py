@@ -18,7 +18,8 @@ def run(
         consumer.subscribe([topic])
         while not (until_end and consumer.is_at_end()):
             records = consumer.poll(1_000)
-            consumer.commit()  # raises if it did not work: then nothing has been processed either
+            if records:
+                consumer.commit()  # raises if it did not work: then nothing has been processed either
             for record in records:
                 process(record)
 

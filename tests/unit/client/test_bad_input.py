@@ -30,7 +30,7 @@ from ottla.clock import monotonic
 from ottla.testing.waiting import eventually
 
 TIMEOUT_MS = 600
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 """Nobody is told later than this, however busy the machine."""
 
 
@@ -102,9 +102,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     """An address without a broker, and what is said of it."""
     if request.param == "nobody":
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            taken = f"127.0.0.1:{server.getsockname()[1]}"
-        yield taken, f"cannot connect to {taken}: connection refused"
+        yield "127.0.0.1:1", "cannot connect to 127.0.0.1:1: connection refused"
         return
     if request.param == "no such host":
         yield "no-such-host.invalid:9092", "no-such-host.invalid:9092"
@@ -237,7 +235,7 @@ def test_a_payload_that_cannot_be_read_is_named_and_can_be_passed(broker: Any, o
         None, key_deserializer=bytes.decode, value_deserializer=json.loads, **settings
     ) as reader:
         reader.subscribe([orders])
-        deadline = monotonic() + 30
+        deadline = monotonic() + 60
         while len(failures) < 4 or len(found) < 5:
             assert monotonic() < deadline, (found, failures)
             try:
@@ -284,9 +282,9 @@ def test_an_iteration_stops_at_it_and_goes_on_after_it(broker: Any, orders: str)
     async def story() -> None:
         async with AsyncDeserializingConsumer(None, value_deserializer=json.loads, **settings) as reader:
             await reader.assign([(orders, 0)])
-            values = [record.value for record in await reader.poll(10_000)]
+            values = [record.value for record in await reader.poll(60_000)]
             with pytest.raises(RecordDeserializationError, match="at offset 2"):
-                await reader.poll(10_000)
+                await reader.poll(60_000)
             await reader.seek((orders, 0), 3)
             async for record in reader:
                 values.append(record.value)
@@ -374,7 +372,7 @@ def test_an_assignor_that_fails_is_named_in_poll(broker: Any, topic: str, assign
     with Consumer(None, **settings, partition_assignment_strategy=[assignor]) as consumer:
         consumer.subscribe([topic])
         with pytest.raises(OttlaError, match=said):
-            consumer.poll(20_000)
+            consumer.poll(60_000)
         assert consumer.assignment() == set()
 
 
@@ -387,15 +385,10 @@ def test_one_partition_to_two_members_is_refused_with_both_their_names(broker: A
         Consumer(None, **settings, partition_assignment_strategy=[Generous], client_id="bob") as bob,
     ):
         ann.subscribe([topic])
-        deadline = monotonic() + 20
-        while not ann.assignment():
-            assert monotonic() < deadline
-            ann.poll(100)
+        eventually(lambda: bool(ann.poll(100) or ann.assignment()))
         bob.subscribe([topic])
         with pytest.raises(OttlaError, match=rf"gave {topic}-0 to both (ann|bob)-\S+ and (ann|bob)-") as caught:
-            while monotonic() < deadline:
-                ann.poll(50)
-                bob.poll(50)
+            eventually(lambda: bool(ann.poll(50) or bob.poll(50)))
         assert "shares_partitions" in caught.value.hint
 
 

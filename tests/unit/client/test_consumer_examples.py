@@ -13,7 +13,7 @@ import pytest
 from ottla import Admin, Broker, Consumer, ConsumerRecord, FileOffsetStore, OttlaError, Producer, TopicPartition
 from ottla.assignors.rack_by_user_data import RackByUserDataAssignor
 from ottla.testing.crashing import PROCESS, Step, crash_example, load_example
-from ottla.testing.waiting import eventually
+from ottla.testing.waiting import PATIENCE_S, eventually
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 COUNT = 100
@@ -72,7 +72,7 @@ def spare(broker: Any, *, if_not: bool) -> None:
 
 @pytest.mark.parametrize(
     ("step", "repeats"),
-    [(Step("after", PROCESS, 60), True), (Step("before", COMMIT), True), (Step("after", COMMIT), False)],
+    [(Step("after", PROCESS, 40), True), (Step("before", COMMIT), True), (Step("after", COMMIT), False)],
     ids=["in the middle", "before the commit", "after it"],
 )
 def test_at_least_once_repeats_after_a_crash_and_misses_nothing(
@@ -167,14 +167,14 @@ def test_state_stays_where_its_partition_stays(broker: Any, admin: Admin, topic:
         kept = {partition.partition for partition in seen[0].state}
         assert {number: seen[0].built[number] for number in kept} == dict.fromkeys(kept, 1)
         stops[1].set()
-        threads[1].join(20)
+        threads[1].join(PATIENCE_S)
         eventually(lambda: len(seen[0].state) == 4)
         assert seen[0].built == Counter({number: 1 if number in kept else 2 for number in range(4)})
     finally:
         for stop, thread in zip(stops, threads, strict=True):
             stop.set()
             if thread.ident is not None:
-                thread.join(20)
+                thread.join(PATIENCE_S)
 
 
 ASSIGNORS: dict[str, Callable[[Any], list[Any]]] = {
@@ -222,7 +222,7 @@ def test_an_assignor_of_ones_own_shares_a_live_group(broker: Any, admin: Admin, 
     finally:
         stop.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
 
 
 def test_partitions_go_to_the_member_in_their_leaders_rack(topic: str) -> None:
@@ -246,7 +246,7 @@ def test_partitions_go_to_the_member_in_their_leaders_rack(topic: str) -> None:
         finally:
             stop.set()
             for thread in threads:
-                thread.join(20)
+                thread.join(PATIENCE_S)
 
 
 # --- offsets of one's own ---------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def test_a_broadcast_member_is_killed_and_neither_loses_nor_repeats(
             write(broker, filled, range(COUNT, total))  # while it is away
     assert 0 < len(cached(databases["victim"])) < total
     module.run(*arguments, until_end=True)
-    ahead.join(30)
+    ahead.join(PATIENCE_S)
     assert not ahead.is_alive()
     assert cached(databases["victim"]) == cached(databases["ahead"]) == list(range(total)), "each once"
     assert len(cached(databases["behind"])) == 10

@@ -77,7 +77,7 @@ def test_producing_and_consuming_without_end_leaves_nothing_behind(broker: "Embe
             producer.flush()
             received = 0
             while received < RECORDS:
-                records = consumer.poll(10_000)
+                records = consumer.poll(60_000)
                 assert records, f"{received} of {RECORDS} records came"
                 received += sum(1 for record in records if record.value)
 

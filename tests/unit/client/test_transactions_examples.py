@@ -11,6 +11,7 @@ import pytest
 from ottla import Admin, Broker, Consumer, Producer, TransactionFatal
 from ottla.client.model import LATEST
 from ottla.testing.crashing import Step, crash_example, load_example
+from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -29,9 +30,11 @@ def admin(broker: Any) -> Iterator[Admin]:
 
 def fill(bootstrap: str, topic: str) -> str:
     """A topic with the numbers from 0, and empty ones for what becomes of them."""
+    names = {f"{topic}-{name}" for name in ("in", "out", "out-offsets", "out-state")}
     with Admin(bootstrap_servers=bootstrap) as admin:
-        for name in ("in", "out", "out-offsets", "out-state"):
-            admin.create_topic(f"{topic}-{name}", partitions=1)
+        for name in names:
+            admin.create_topic(name, partitions=1)
+        eventually(lambda: names <= {known.name for known in admin.list_topics()})  # Kafka's controller knows first
     with Producer(bootstrap_servers=bootstrap) as producer:
         for number in range(COUNT):
             producer.send(f"{topic}-in", f"{number}", key=f"{number}")
