@@ -22,6 +22,7 @@ from ottla.pipeline.progress import Batch
 from ottla.pipeline.queries import Queries
 from ottla.spark.database_connections import connect
 from ottla.spark.database_options import DatabaseOptions
+from ottla.testing.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,11 +60,13 @@ class Shop:
             consumer.seek_to_beginning()
             ends = consumer.end_offsets(consumer.assignment())
             found: list[Any] = []
-            for _ in range(100):
-                if all(consumer.position(partition) >= end for partition, end in ends.items()):
-                    return found
-                found += list(consumer.poll(200))
-            raise AssertionError("the end was not reached")
+
+            def is_at_the_end() -> bool:
+                found.extend(consumer.poll(200))
+                return all(consumer.position(partition) >= end for partition, end in ends.items())
+
+            eventually(is_at_the_end)
+            return found
 
     def pipeline(self, text: str) -> Pipeline:
         path = self.directory / "shop.yaml"

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from ottla import Broker
 from ottla.client.blocking import Admin, Consumer
 from ottla.spark.batch_writer import BatchWriter
 from ottla.spark.datasource import OttlaDataSource
+from ottla.testing.waiting import until
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -157,15 +157,14 @@ class Sums:
 
     def await_markers(self) -> None:
         """A coordinator answers when it has decided; its markers reach the partitions a moment later."""
-        deadline = time.monotonic() + 100
         with Admin(bootstrap_servers=self.bootstrap) as admin:
-            while left := [
-                listing.transactional_id
-                for listing in admin.list_transactions(states=["Ongoing", "PrepareCommit", "PrepareAbort"])
-                if listing.transactional_id.startswith(f"{self.topic}-sums-")
-            ]:
-                assert time.monotonic() < deadline, left
-                time.sleep(0.02)
+
+            def left() -> list[str]:
+                found = admin.list_transactions(states=["Ongoing", "PrepareCommit", "PrepareAbort"])
+                names = [listing.transactional_id for listing in found]
+                return [name for name in names if name.startswith(f"{self.topic}-sums-")]
+
+            assert until(lambda: not left(), 100), left()
 
 
 def aggregated(orders: "DataFrame") -> "DataFrame":

@@ -1,6 +1,5 @@
 """The sink in Spark itself: streams and batch writes, each guarantee with a crash in between, mistakes explained."""
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from ottla.client.blocking import Admin, Consumer
 from ottla.client.model import ConsumerRecord
 from ottla.spark import session
 from ottla.testing.oracle import Target
+from ottla.testing.waiting import until
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -41,11 +41,8 @@ def out(two_phase: "EmbeddedBroker", topic: str) -> str:
 
 def read(bootstrap: str, topic: str) -> list[ConsumerRecord]:
     # A coordinator answers when it has decided; its markers reach the partitions a moment later.
-    deadline = time.monotonic() + 100
     with Admin(bootstrap_servers=bootstrap) as admin:
-        while left := being_ended(admin, topic):
-            assert time.monotonic() < deadline, left
-            time.sleep(0.02)
+        assert until(lambda: not being_ended(admin, topic), 100), being_ended(admin, topic)
     partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
     with Consumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
         consumer.assign(partitions)
@@ -161,7 +158,7 @@ def test_speculation_is_refused_with_its_reason(lines: Lines, two_phase: "Embedd
 
 
 def test_a_missing_topic_stops_the_query_with_its_name(lines: Lines, two_phase: "EmbeddedBroker", topic: str) -> None:
-    error = lines.write(two_phase.bootstrap, topic, expect_failure=True, **{"kafka.max.block.ms": "1000"})
+    error = lines.write(two_phase.bootstrap, topic, expect_failure=True, **{"kafka.max.block.ms": "5000"})
     assert topic in error and "Create the topic" in error
 
 
@@ -255,15 +252,13 @@ def test_a_frame_is_written_whole_or_not_at_all(spark: "SparkSession", two_phase
 
 def until_nothing_is_open(bootstrap: str, topic: str) -> None:
     """A task that Spark kills may take a moment to go."""
-    deadline = time.monotonic() + 100
     with Admin(bootstrap_servers=bootstrap) as admin:
-        while left := [
-            listing.transactional_id
-            for listing in admin.list_transactions(states=["Ongoing"])
-            if listing.transactional_id.startswith((f"{topic}-named", "ottla-batch-"))
-        ]:
-            assert time.monotonic() < deadline, left
-            time.sleep(0.1)
+
+        def left() -> list[str]:
+            names = [listing.transactional_id for listing in admin.list_transactions(states=["Ongoing"])]
+            return [name for name in names if name.startswith((f"{topic}-named", "ottla-batch-"))]
+
+        assert until(lambda: not left(), 100), left()
 
 
 def test_a_job_with_a_name_is_written_once_however_often_it_is_run(
