@@ -14,9 +14,12 @@ import pytest
 from ottla import Admin, Broker, Producer
 from ottla.client.group_model import CommittedOffset
 from ottla.testing.clients.members import MEMBERS, ConfluentMember, Event, JavaMember, Member, await_true
+from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 QUICK = {"group.initial.rebalance.delay.ms": 0}
+SESSION_MS = 20_000
+"""No member is taken for dead because the machine was busy elsewhere for a while."""
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:
@@ -53,6 +56,7 @@ def run(ottla: Any, group: str) -> Iterator[Callable[..., Member]]:
         reason = member_class.unavailable()
         if reason is not None:
             pytest.skip(reason)
+        more.setdefault("session_timeout_ms", SESSION_MS)
         member = member_class(more.pop("bootstrap", ottla.bootstrap), more.pop("group", group), [topic], **more)
         started.append(member)
         return member.start()
@@ -123,7 +127,7 @@ def test_two_of_a_kind_share_and_the_one_left_takes_over(
     await_true("the second reads on", lambda: read_by(*both) == sent, [second])
     second.stop()
     await_true("all is committed", lambda: is_committed(admin, group, dict.fromkeys(partitions, 30)))
-    assert admin.describe_groups([group])[0].state == "Empty"
+    await_true("nobody is left", lambda: admin.describe_groups([group])[0].state == "Empty")
 
 
 def test_all_kinds_in_one_group(ottla: Any, admin: Admin, group: str, topic: str, run: Any) -> None:
@@ -159,14 +163,15 @@ def test_a_static_member_bounced_within_its_session_disturbs_nobody(
     """R5, KIP-345: nobody is revoked anything, and it comes back to what it had."""
     admin.create_topic(topic, partitions=4)
     partitions = partitions_of(topic, 4)
-    ann = run("confluent-kafka", topic, client_id="ann", instance_id="desk-1")
-    bob = run("confluent-kafka", topic, client_id="bob", instance_id="desk-2")
+    how = {"session_timeout_ms": 60_000}
+    ann = run("confluent-kafka", topic, client_id="ann", instance_id="desk-1", **how)
+    bob = run("confluent-kafka", topic, client_id="bob", instance_id="desk-2", **how)
     await_true("they share", lambda: shared([ann, bob], partitions, 2), [ann, bob])
     events, had = list(ann.events), set(bob.assignment)
     before = {member.group_instance_id: member.member_id for member in admin.describe_groups([group])[0].members}
     bob.stop()
     assert len(admin.describe_groups([group])[0].members) == 2  # closing does not leave
-    back = run("confluent-kafka", topic, client_id="bob", instance_id="desk-2")
+    back = run("confluent-kafka", topic, client_id="bob", instance_id="desk-2", **how)
     await_true("bob has it again", lambda: back.assignment == had, [ann, back])
     sent = produce(ottla.bootstrap, partitions, 5)
     await_true("both read", lambda: read_by(ann, back) == sent, [ann, back])
@@ -186,27 +191,25 @@ def test_of_two_with_one_instance_id_the_newcomer_wins(
         "bootstrap.servers": ottla.bootstrap,
         "group.id": group,
         "group.instance.id": "desk-1",
-        "session.timeout.ms": 6000,
+        "session.timeout.ms": SESSION_MS,
         "heartbeat.interval.ms": 200,
         "log_level": 0,
     }
     old = Consumer(settings)
     old.subscribe([topic])
-    deadline = time.monotonic() + 30
-    while len(old.assignment()) < 2:
-        assert time.monotonic() < deadline
-        old.poll(0.05)
+    eventually(lambda: old.poll(0.05) is None and len(old.assignment()) == 2)
     new = run("confluent-kafka", topic, instance_id="desk-1")
     await_true("the newcomer has all", lambda: shared([new], partitions_of(topic, 2)), [new])
-    fenced = False
-    while not fenced:
-        assert time.monotonic() < deadline, "the old one was not fenced"
+
+    def is_fenced() -> bool:
         try:
             message = old.poll(0.1)
             error = message.error() if message is not None else None
-            fenced = error is not None and error.code() in (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)
         except KafkaException as refused:
-            fenced = refused.args[0].code() in (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)
+            error = refused.args[0]
+        return error is not None and error.code() in (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)
+
+    eventually(is_fenced)
     old.close()
     assert len(admin.describe_groups([group])[0].members) == 1
 
@@ -233,7 +236,8 @@ def test_cooperative_members_give_up_only_what_moves(
     kept = set(first.assignment)
     second.stop()
     await_true("the first has all again", lambda: shared([first], partitions), [first])
-    assert first.events[-1] == Event("assigned", tuple(sorted(set(partitions) - kept)))
+    told = [event for event in first.events if event.partitions]
+    assert told[-1] == Event("assigned", tuple(sorted(set(partitions) - kept)))
 
 
 # The broker goes and comes
@@ -247,7 +251,7 @@ def test_a_broker_that_comes_back_keeps_commits_and_members(topic: str, group: s
             admin.create_topic(topic, partitions=4)
             partitions = partitions_of(topic, 4)
             sent = produce(broker.bootstrap, partitions, 10)
-            how = {"bootstrap": broker.bootstrap, "session_timeout_ms": 20_000}
+            how = {"bootstrap": broker.bootstrap, "session_timeout_ms": 60_000}
             members = [run("confluent-kafka", topic, client_id=name, **how) for name in ("ann", "bob")]
             await_true("they share", lambda: shared(members, partitions, 2), members)
             await_true("all is read", lambda: read_by(*members) == sent, members)
@@ -287,7 +291,7 @@ def test_committed_metadata_comes_back_to_every_client(ottla: Any, admin: Admin,
         settings = {"bootstrap.servers": ottla.bootstrap, "group.id": group, "enable.auto.commit": False}
         consumer = Consumer(settings)
         consumer.commit(offsets=[Place(topic, 0, 11, metadata=noted)], asynchronous=False)
-        (committed,) = consumer.committed([Place(topic, 0)], timeout=20)
+        (committed,) = consumer.committed([Place(topic, 0)], timeout=60)
         consumer.close()
         assert (committed.offset, committed.metadata) == (11, noted)
 

@@ -13,9 +13,10 @@ from ottla.client.consumer import WakeupError
 from ottla.client.group_model import CommittedOffset
 from ottla.client.rebalance_listener import RebalanceListener
 from ottla.clock import monotonic
+from ottla.testing.waiting import PATIENCE_S
 from ottla.types import TopicPartition
 
-QUICK = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 200, "auto.offset.reset": "earliest"}
+QUICK = {"session.timeout.ms": 20_000, "heartbeat.interval.ms": 200, "auto.offset.reset": "earliest"}
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
@@ -43,7 +44,7 @@ def consumer(broker: Any, group: str, **settings: Any) -> Consumer:
     return Consumer(QUICK, bootstrap_servers=broker.bootstrap, group_id=group, **settings)
 
 
-def read(reader: Consumer, count: int, patience_s: float = 30) -> list[int]:
+def read(reader: Consumer, count: int, patience_s: float = PATIENCE_S) -> list[int]:
     deadline = monotonic() + patience_s
     found: list[int] = []
     while len(found) < count:
@@ -52,7 +53,7 @@ def read(reader: Consumer, count: int, patience_s: float = 30) -> list[int]:
     return found
 
 
-def drive(readers: list[Consumer], holds: Callable[[], bool], patience_s: float = 30) -> list[int]:
+def drive(readers: list[Consumer], holds: Callable[[], bool], patience_s: float = PATIENCE_S) -> list[int]:
     """Polls several consumers in turn, as their processes would beside each other, until something holds."""
     deadline = monotonic() + patience_s
     found: list[int] = []
@@ -288,7 +289,7 @@ def test_two_tasks_may_not_poll_one_consumer(broker: Any, filled: str) -> None:
     async def story() -> None:
         async with AsyncConsumer(QUICK, bootstrap_servers=broker.bootstrap, group_id=filled) as reader:
             await reader.subscribe([filled])
-            polling = asyncio.ensure_future(reader.poll(20_000))
+            polling = asyncio.ensure_future(reader.poll(60_000))
             await asyncio.sleep(0)
             with pytest.raises(OttlaError, match="already running"):
                 await reader.poll(0)
@@ -307,13 +308,13 @@ def test_ottla_and_librdkafka_share_one_group(broker: Any, filled: str, strategy
     theirs = Librdkafka(
         {
             "bootstrap.servers": broker.bootstrap, "group.id": filled, "partition.assignment.strategy": strategy,
-            "auto.offset.reset": "earliest", "session.timeout.ms": 6_000, "heartbeat.interval.ms": 200,
+            "auto.offset.reset": "earliest", "session.timeout.ms": 20_000, "heartbeat.interval.ms": 200,
         }
     )  # fmt: skip
     found: list[int] = []
 
     def both(holds: Callable[[], bool]) -> None:
-        deadline = monotonic() + 40
+        deadline = monotonic() + PATIENCE_S
         while not holds():
             assert monotonic() < deadline, (ours.assignment(), theirs.assignment())
             found.extend(int(record.value or b"") for record in ours.poll(30))

@@ -12,6 +12,7 @@ import pytest
 
 from ottla import AsyncAdmin, AsyncConsumer, AsyncProducer, Broker, async_transform
 from ottla.clock import monotonic
+from ottla.testing.waiting import PATIENCE_S
 from ottla.types import TopicPartition
 
 SETTINGS = {
@@ -24,7 +25,7 @@ QUICK = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 300, "auto.offse
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
-async def until(holds: Callable[[], bool], patience_s: float = 40) -> None:
+async def until(holds: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     deadline = monotonic() + patience_s
     while not holds():
         assert monotonic() < deadline, "it never came to hold"
@@ -39,7 +40,8 @@ def test_a_broker_that_comes_back_finds_its_groups_as_they_were(tmp_path: Path, 
         at = {"bootstrap.servers": broker.bootstrap}
         async with AsyncAdmin(at) as admin:
             await admin.create_topic("t", partitions=6)
-        members = [AsyncConsumer({**at, **QUICK}, group_id="g", client_id=f"m{number}") for number in range(3)]
+        lasting = {**QUICK, "session.timeout.ms": 60_000}
+        members = [AsyncConsumer({**at, **lasting}, group_id="g", client_id=f"m{number}") for number in range(3)]
         found: list[int] = []
         stop = asyncio.Event()
 
@@ -90,7 +92,7 @@ class Link:
     def join(self) -> None:
         stop = asyncio.Event()
         settings = {"bootstrap.servers": self.bootstrap, "partition.assignment.strategy": self.strategy, **QUICK}
-        settings |= {"max.poll.records": 7, "transaction.timeout.ms": 5_000, "linger.ms": 0, "retry.backoff.ms": 50}
+        settings |= {"max.poll.records": 7, "transaction.timeout.ms": 15_000, "linger.ms": 0, "retry.backoff.ms": 50}
         copying = async_transform(
             lambda record: record.value, self.source, self.to, group_id=f"to-{self.to}", settings=settings, stop=stop
         )
@@ -118,6 +120,7 @@ class Link:
         await asyncio.gather(*(task for _, task in self.members))
 
 
+@pytest.mark.timeout(300)
 def test_chains_of_groups_lose_and_double_nothing_with_every_assignor(tmp_path: Path) -> None:
     """R5, E9: four chains at once, one for each assignor; members come and go, and the broker is killed."""
     count, partitions = 300, 3
@@ -163,7 +166,7 @@ async def read(bootstrap: str, topic: str, partitions: int, count: int) -> list[
     async with AsyncConsumer(settings) as consumer:
         await consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
         values: list[int] = []
-        deadline = monotonic() + 60
+        deadline = monotonic() + 120
         while len(values) < count:
             assert monotonic() < deadline, f"{len(values)} of {count} came through to {topic}"
             values += [int(record.value or b"") for record in await consumer.poll(300)]
