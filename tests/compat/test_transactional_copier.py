@@ -22,7 +22,7 @@ from ottla.testing.transactional import RawClient
 COPIES = int(os.environ.get("OTTLA_COPIES", "2000"))
 BOUNCES = int(os.environ.get("OTTLA_BOUNCES", "3"))
 SIZE = 750 if COPIES >= 20_000 else 100
-DEADLINE_S = 90 + COPIES / 100
+DEADLINE_S = 160 + COPIES / 100
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 5,
@@ -49,7 +49,7 @@ class Copiers:
     def bounce(self, number: int, *, hard: bool) -> None:
         process = self.processes[number]
         process.kill() if hard else process.terminate()
-        process.wait(10)
+        process.wait(60)
         self.processes[number] = self._start(number)
 
     def finish(self, deadline: float) -> None:
@@ -65,7 +65,7 @@ class Copiers:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-                process.wait(10)
+                process.wait(60)
 
 
 class Reader:
@@ -129,6 +129,7 @@ def fill(bootstrap: str, partitions: int) -> dict[int, list[bytes]]:
 LIBRDKAFKA, OWN = "ottla.testing.copier_process", "ottla.testing.own_copier_process"
 
 
+@pytest.mark.timeout(DEADLINE_S + 60)
 @pytest.mark.parametrize(
     ("module", "bounced", "hard", "partitions", "in_group"),
     [
