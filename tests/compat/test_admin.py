@@ -1,6 +1,6 @@
 """Administration through each foreign client: topics, partitions, settings, offsets, deleted records."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -133,9 +133,11 @@ def test_offsets_by_time_look_inside_batches(broker: Any, client: ForeignClient,
     assert [answer.offset for answer in found.values()] == [6, 6, 19, -1]
 
 
-def test_an_empty_partition_has_offsets_too(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_an_empty_partition_has_offsets_too(
+    broker: Any, client: ForeignClient, topic: str, await_leaders: Callable[..., None]
+) -> None:
     client.create_topic(broker.bootstrap, topic)
-    assert until(lambda: client.partition_count(broker.bootstrap, topic) == 1)
+    await_leaders(topic)
     found = client.list_offsets(broker.bootstrap, topic, ["earliest", "latest", 1_700_000_000_000])
     assert [answer.offset for answer in found.values()] == [0, 0, -1]
     if "max_timestamp" in client.offset_specs:

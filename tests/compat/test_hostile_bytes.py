@@ -26,6 +26,7 @@ from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.primitives import ProtocolError
 from ottla.testing.raw import RawConnection, Side, batch
+from ottla.testing.waiting import eventually, until
 
 MEMORY_LIMIT_MB = 250
 """The most the broker may ever have used. An idle one uses about 40; the largest request allowed is 100."""
@@ -82,20 +83,19 @@ def bystander(broker: Any, topic: str) -> Iterator[Bystander]:
     watching = Bystander(side)
     yield watching
     rounds = watching.rounds
-    deadline = time.monotonic() + 10
-    while watching.rounds < rounds + 3 and watching.failure is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: watching.rounds >= rounds + 3 or watching.failure is not None)
     watching.finish()
     side.close()
     assert watching.failure is None, f"the bystander met {watching.failure!r}"
     assert watching.rounds >= rounds + 3, "the bystander was starved"
-    assert watching.longest_s < 10.0, f"the bystander once waited {watching.longest_s:.1f} s"
+    assert watching.longest_s < 30.0, f"the bystander once waited {watching.longest_s:.1f} s"
     assert peak_memory_mb(broker.pid) < MEMORY_LIMIT_MB
 
 
 def throw(bootstrap: str, data: bytes, wait_s: float = 0.2) -> None:
     """Sends bytes on a fresh connection, reads whatever comes back for a moment, goes away."""
-    with RawConnection(bootstrap, timeout_s=wait_s) as connection, contextlib.suppress(OSError):
+    with RawConnection(bootstrap) as connection, contextlib.suppress(OSError):
+        connection.socket.settimeout(wait_s)
         connection.send(data)
         connection.socket.shutdown(socket.SHUT_WR)
         while connection.socket.recv(1 << 16):
@@ -233,10 +233,7 @@ def test_readers_who_do_not_read(broker: Any, bystander: Bystander) -> None:
                 for _ in range(300):
                     connection.post(request, 11)
         rounds = bystander.rounds
-        deadline = time.monotonic() + 10
-        while bystander.rounds < rounds + 50 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert bystander.rounds >= rounds + 50
+        eventually(lambda: bystander.rounds >= rounds + 50)
     side.close()
 
 
@@ -314,10 +311,9 @@ def test_connections_that_come_and_go(broker: Any, bystander: Bystander) -> None
         # Once this is answered the ones before were accepted: the queue of the kernel never overflows.
         with RawConnection(broker.bootstrap) as honest:
             honest.ask(MetadataRequest(topics=[]), 4)
-    deadline = time.monotonic() + 10
-    while len(list(Path(f"/proc/{broker.pid}/fd").iterdir())) > before + 2:
-        assert time.monotonic() < deadline, "file descriptors stay open"
-        time.sleep(0.02)
+    assert until(lambda: len(list(Path(f"/proc/{broker.pid}/fd").iterdir())) <= before + 2), (
+        "file descriptors stay open"
+    )
 
 
 def test_requests_no_broker_should_get(broker: Any, bystander: Bystander) -> None:

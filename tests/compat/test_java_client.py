@@ -1,5 +1,6 @@
 """What only the Java client asks: its admin calls, its newest protocol versions, its default producer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,8 +66,11 @@ def test_validating_creates_nothing(broker: Any, java: JavaClient, topic: str) -
     assert topic not in java.topics(broker.bootstrap)
 
 
-def test_settings_are_set_deleted_appended_and_subtracted(broker: Any, java: JavaClient, topic: str) -> None:
+def test_settings_are_set_deleted_appended_and_subtracted(
+    broker: Any, java: JavaClient, topic: str, await_leaders: Callable[..., None]
+) -> None:
     java.create_topic(broker.bootstrap, topic, configs={"retention.ms": "1000"})
+    await_leaders(topic)
 
     def alter(*operations: list[str | None]) -> None:
         java.call("alter_configs", broker.bootstrap, type="TOPIC", name=topic, operations=operations)

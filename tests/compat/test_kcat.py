@@ -3,11 +3,12 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ottla.testing.clients import TIMEOUT_S, foreign_clients
+from ottla.testing.clients import foreign_clients
 
 pytestmark = [
     pytest.mark.kcat,
@@ -20,7 +21,7 @@ def kcat(broker: Any, *arguments: str, stdin: bytes = b"") -> str:
         ["kcat", "-q", "-b", broker.bootstrap, *arguments],
         input=stdin,
         capture_output=True,
-        timeout=TIMEOUT_S + 10,
+        timeout=90,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
@@ -34,8 +35,9 @@ def read_all(broker: Any, topic: str, *arguments: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def created(broker: Any, topic: str) -> str:
+def created(broker: Any, topic: str, await_leaders: Callable[..., None]) -> str:
     assert foreign_clients()[0].create_topic(broker.bootstrap, topic, partitions=2) == "ok"
+    await_leaders(topic, 2)
     return topic
 
 
