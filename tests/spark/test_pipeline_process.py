@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,22 @@ from ottla import Admin, Broker, Consumer, Producer
 from ottla.clock import monotonic
 from ottla.pipeline.loading import load
 from ottla.pipeline.state import StateDirectory
+from ottla.testing.waiting import eventually, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
 PATIENCE_S = 200
 PRICES = {"apple": 50, "pear": 80, "plum": 20, "fig": 125}
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the examples, so that nothing is left in the checkout."""
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is run here is remembered here, and not in the home of whoever runs the tests."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A copy of the examples, so that nothing is left in the checkout."""
     left = shutil.ignore_patterns("checkpoints", "*.db", "__pycache__")
     return Path(shutil.copytree(EXAMPLES, tmp_path / "pipelines", ignore=left))
 
@@ -108,10 +113,18 @@ def test_a_pipeline_runs_on_a_broker_of_its_own_until_it_is_told_to_stop(place: 
 
     refused = ottla("run", file)
     assert refused.returncode == 2 and f"running already: process {run.process.pid}" in refused.stderr
-    seen = json.loads(ottla("status", file, "--json").stdout)
-    assert (seen["is_running"], seen["pid"], seen["phase"]) == (True, run.process.pid, "running")
+    looks: list[dict[str, Any]] = []
+
+    def is_told() -> bool:
+        """A run writes down how it is with its next heartbeat, and a broker that is slow to answer tells no lag."""
+        looks.append(json.loads(ottla("status", file, "--json").stdout))
+        return looks[-1]["phase"] == "running" and looks[-1]["queries"][0]["lag"] == {"orders": 0}
+
+    assert until(is_told), looks[-1]
+    seen = looks[-1]
+    assert (seen["is_running"], seen["pid"]) == (True, run.process.pid)
     (query,) = seen["queries"]
-    assert query["group"] == "big_orders" and query["lag"] == {"orders": 0} and query["ledger_batch"] == 0
+    assert query["group"] == "big_orders" and query["ledger_batch"] == 0
 
     send(seen["bootstrap"], orders(500, 600))
     run.wait_for(lambda event: event["event"] == "batch" and sum(event["positions"]["orders"].values()) == 601)
@@ -168,10 +181,12 @@ def test_a_pipeline_is_there_again_when_its_brokers_are(tmp_path: Path, runs: li
             consumer.seek_to_beginning()
             (end,) = consumer.end_offsets(consumer.assignment()).values()
             copies: list[int] = []
-            deadline = monotonic() + PATIENCE_S
-            while consumer.position(("copies", 0)) < end:
-                copies += [int(record.value or b"") for record in consumer.poll(200)]
-                assert monotonic() < deadline, copies
+
+            def is_at_the_end() -> bool:
+                copies.extend(int(record.value or b"") for record in consumer.poll(200))
+                return consumer.position(("copies", 0)) >= end
+
+            eventually(is_at_the_end)
     assert copies == list(range(80))
 
 
@@ -224,10 +239,7 @@ def test_a_stop_in_the_middle_of_a_batch_finishes_it_or_says_that_it_could_not(
         run = Run(str(file), "--master", "local[1]", "-b", broker.bootstrap)
         runs.append(run)
         run.wait_for(lambda event: event["event"] == "started")
-        deadline = monotonic() + PATIENCE_S
-        while not began.exists():
-            assert run.process.poll() is None and monotonic() < deadline
-            time.sleep(0.05)
+        assert until(lambda: began.exists() or run.process.poll() is not None, PATIENCE_S) and began.exists()
         run.process.send_signal(signal.SIGINT)
         run.wait_for(lambda event: event["event"] == "stopping")
         draft = word.with_suffix(".draft")
@@ -259,7 +271,7 @@ def test_the_demo_kills_the_driver_and_proves_that_every_order_counts_once() -> 
     ran = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=590, check=False)
     assert ran.returncode == 0, ran.stderr
     told = json.loads(ran.stdout)
-    assert told["driver_killed"] and told["restarts"] == 1
+    assert told["driver_killed"] and told["restarts"] >= 1
     enriched, revenue = told["outputs"]
     assert (enriched["found"], enriched["duplicates"], enriched["missing"], enriched["wrong"]) == (6000, 0, 0, 0)
     assert revenue["found"] == revenue["expected"] and not revenue["duplicates"] and not revenue["wrong"]
