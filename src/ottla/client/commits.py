@@ -11,9 +11,9 @@ from ottla.client.group_model import CommittedOffset
 from ottla.client.group_protocol import offset_commit_request, offset_fetch_request
 from ottla.client.model import error_of
 from ottla.client.polling import Poll, Request
-from ottla.client.positions import PartitionState, Positions
+from ottla.client.positions import NowhereToBegin, PartitionState, Positions
 from ottla.client.settings import ConsumerConfig
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
 from ottla.types import TopicPartition
@@ -314,13 +314,8 @@ class CommittedLookup:
     def _begin_without(self, partition: TopicPartition, state: PartitionState) -> None:
         self._positions.reset(partition, state)
         if state.reset_to is None:
-            self._positions.errors.append(
-                OttlaError(
-                    f"no offset of {partition} is committed by group {self._config.group_id}, and "
-                    "auto.offset.reset is none",
-                    "Call seek(), or set auto.offset.reset to earliest or latest.",
-                )
-            )
+            why = f"no offset of {partition} is committed by group {self._config.group_id}"
+            self._positions.errors.append(NowhereToBegin(partition, why))
 
     def _waiting(self, partition: TopicPartition, turns: dict[TopicPartition, int]) -> PartitionState | None:
         state = self._positions.states.get(partition)

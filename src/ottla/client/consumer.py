@@ -189,6 +189,7 @@ class AsyncConsumer(AsyncGroupConsumer):
         if given.offset < 0:
             raise OttlaError(f"seek offset must not be a negative number: {given.offset}", "Use seek_to_beginning().")
         self._state(partition).move_to(given.offset, epoch=given.leader_epoch)
+        self._positions.begins_somewhere({as_partition(partition)})
         self._backlog.drop({as_partition(partition)})
         self._network.wake()
 
@@ -484,6 +485,7 @@ class AsyncConsumer(AsyncGroupConsumer):
         chosen = [as_partition(partition) for partition in partitions] or list(self._positions.states)
         for partition in chosen:
             self._positions.state(partition).move_to(None, to)
+        self._positions.begins_somewhere(set(chosen))
         self._backlog.drop(set(chosen))
         self._network.wake()
 

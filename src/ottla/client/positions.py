@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from ottla.client.cluster_view import REFRESHING, ClusterView, Leader
@@ -26,6 +26,16 @@ EPOCHS_KEPT = 8
 _turns = itertools.count(1)
 """No two turns are alike, of whatever state: a partition that goes and comes back has a new state, and what was fetched
 for the old one may still come. Taken for the new one's, it would move the position past records nobody has seen."""
+
+
+class NowhereToBegin(OttlaError):
+    """Nothing says where reading a partition begins."""
+
+    def __init__(self, partition: TopicPartition, why: str) -> None:
+        super().__init__(
+            f"{why}, and auto.offset.reset is none", "Call seek(), or set auto.offset.reset to earliest or latest."
+        )
+        self.partition = partition
 
 
 class PartitionState:
@@ -167,6 +177,12 @@ class Positions:
         state = self.state(partition)
         state.move_to(None, HELD)
         state.is_resetting = True  # nobody shall look for a place to begin
+        self.begins_somewhere({partition})
+
+    def begins_somewhere(self, partitions: Collection[TopicPartition]) -> None:
+        """Somebody has said where. That nobody had, the user need not hear any more: a listener tells its place after
+        the assignment, when the group's answer may have come already."""
+        self.errors[:] = [e for e in self.errors if not (isinstance(e, NowhereToBegin) and e.partition in partitions)]
 
     def without_position(self) -> list[TopicPartition]:
         """Partitions that nothing will ever give a position: `auto.offset.reset` is none."""

@@ -228,6 +228,16 @@ def test_without_an_offset_and_without_a_reset_the_user_is_asked() -> None:
     assert "auto.offset.reset is none" in str(world.positions.errors[0])
 
 
+def test_the_user_is_not_asked_any_more_once_somebody_has_said_where() -> None:
+    world = CommitWorld(auto_offset_reset="none")
+    world.begin(P0, P1)
+    world.poll()
+    world.answer_fetch({0: -1, 1: -1})
+    world.positions.hold(P0)
+    (left,) = world.positions.errors
+    assert str(P1) in str(left)
+
+
 # --- settings and patterns --------------------------------------------------------------------------------
 
 

@@ -241,3 +241,27 @@ def test_nothing_is_lost_whatever_happens_to_members_network_and_broker(strategy
 
         world.run(story)
         assert set(scene.processed) == {(n % PARTITIONS, n // PARTITIONS) for n in range(400)}
+
+
+def test_a_listener_may_take_its_time_to_say_where_to_begin() -> None:
+    """That the group has no offset may be known before: what the listener says then counts all the same."""
+
+    async def story(world: World) -> None:
+        async with world.admin() as admin:
+            await admin.create_topic("t", partitions=PARTITIONS)
+        await fill(world, 2 * PARTITIONS)
+        async with world.consumer(group_id="g", auto_offset_reset="none", enable_auto_commit=False) as consumer:
+
+            class Slow(RebalanceListener):
+                async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+                    await asyncio.sleep(1)
+                    for partition in partitions:
+                        await consumer.seek(partition, 1)
+
+            await consumer.subscribe(["t"], listener=Slow())
+            found: list[Any] = []
+            while len(found) < PARTITIONS:
+                found += await consumer.poll(1_000)
+        assert {record.offset for record in found} == {1}
+
+    World(1).run(story)
