@@ -20,6 +20,7 @@ from ottla.client.blocking import Admin, Consumer, Producer
 from ottla.client.model import LATEST
 from ottla.testing.oracle import Target
 from ottla.testing.spark_driver import Driver, start
+from ottla.testing.waiting import eventually, until
 from ottla.types import TopicPartition
 
 PARTITIONS = 2
@@ -90,10 +91,10 @@ class Story:
         settings = {"bootstrap.servers": self.bootstrap, "isolation.level": "read_committed"}
         with Consumer(settings) as consumer, Admin(bootstrap_servers=self.bootstrap) as admin:
             # Others use the same brokers, so the question is whether anything is open in this output.
-            wanted, deadline = dict.fromkeys(partitions, LATEST), time.monotonic() + 100
-            while admin.list_offsets(wanted) != admin.list_offsets(wanted, isolation_level="read_committed"):
-                assert time.monotonic() < deadline, "nothing stays open"
-                time.sleep(0.1)
+            wanted = dict.fromkeys(partitions, LATEST)
+            eventually(
+                lambda: admin.list_offsets(wanted) == admin.list_offsets(wanted, isolation_level="read_committed"), 100
+            )
             consumer.assign(partitions)
             consumer.seek_to_beginning()
             ends = consumer.end_offsets(partitions)
@@ -213,11 +214,8 @@ def test_a_table_through_a_killed_driver_is_exact(two_phase: Target, topic: str,
                 return []
 
     first = story.start()
-    deadline = time.monotonic() + 240
     try:
-        while not stored():
-            assert time.monotonic() < deadline, first.printed()[-3000:]
-            time.sleep(0.02)
+        assert until(lambda: bool(stored()), 240), first.printed()[-3000:]
     finally:
         first.kill()
     story.start().wait()

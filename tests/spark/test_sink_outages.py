@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from ottla import Admin, Broker, Producer
-from ottla.clock import monotonic
 from ottla.spark.sink_errors import SinkError
 from ottla.spark.sink_tasks import Place, Rows, write_at_least_once, write_exactly_once
 from ottla.testing.oracle import RealKafka, oracle_available
 from ottla.testing.sink_stage import SinkRun, SinkStage
+from ottla.testing.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,10 +162,7 @@ def test_a_query_outlives_a_broker_that_is_away_for_a_minute(
             .trigger(availableNow=True)
             .start()
         )
-        deadline = monotonic() + 250
-        while not middle.exists():
-            assert query.isActive and monotonic() < deadline, query.exception()
-            threading.Event().wait(0.05)
+        assert until(lambda: middle.exists() or not query.isActive, 250) and query.isActive, query.exception()
         away = Away(broker, keeper)
         away.go(for_s=60)
         gone.touch()
