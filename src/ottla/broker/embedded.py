@@ -41,7 +41,7 @@ class EmbeddedBroker:
         settings: Mapping[str, object] | None = None,
         listen: str = "127.0.0.1:0",
         log_level: str = "info",
-        timeout: float = 30.0,
+        timeout: float = 60.0,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="ottla-") if data is None else None
         self.data = Path(self._temporary.name if self._temporary is not None else data)  # type: ignore[arg-type]
@@ -195,7 +195,7 @@ class Broker:
         settings: Mapping[str, object] | None = None,
         listen: str = "127.0.0.1:0",
         log_level: str = "info",
-        timeout: float = 30.0,
+        timeout: float = 60.0,
     ) -> EmbeddedBroker:
         """Starts a broker in a child process, for tests, notebooks and demos; it ends with this process.
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 CORRUPT = "_ottla_corrupt"
 PARSED = "_ottla_parsed"
 VALUE, END = "_ottla_value", "_ottla_end"
-"""Spark's parser stops where its object ends and drops the rest. So a value is parsed as a list in one field of two: what
-comes after it is then seen, as a syntax error, as a second item, or because the second field is not there."""
+"""Spark's parser stops where its object ends and drops the rest. So a value is parsed as a list in one field of two:
+what comes after it is then seen, as a syntax error, as a second item, or because the second field is not there."""
 ROWS_OUT, ROWS_BAD = "ottla_out", "ottla_bad_"
 """Names of the counts that Spark reports with each batch."""
 RECORD_COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"

@@ -51,6 +51,8 @@ class _Copier:
         self.bootstrap, self.source, self.target, self.group, self.name = bootstrap, source, target, group, name
         self.assigned, self.size, self.aborts = assigned, size, aborts
         self.random = random.Random()
+        self.began: dict[int, int] = {}
+        """Where this copier began in each partition that it has."""
 
     def run(self) -> bool:
         """One instance: True when all is copied, False when it has to start anew."""
@@ -86,20 +88,20 @@ class _Copier:
         )
         try:
             if self.assigned == "group":
-                consumer.subscribe([self.source])
+                consumer.subscribe([self.source], on_assign=self._begin)
             else:
-                wanted = [TopicPartition(self.source, int(p)) for p in self.assigned.split(",")]
-                positions = consumer.committed(wanted, timeout=60)
-                for position in positions:
-                    position.offset = max(0, position.offset)
-                consumer.assign(positions)
+                self._begin(consumer, [TopicPartition(self.source, int(p)) for p in self.assigned.split(",")])
             while True:
                 signal.alarm(STUCK_S)
-                messages = [m for m in consumer.consume(self.size, 0.3) if m.error() is None]
+                messages: list[Any] = [m for m in consumer.consume(self.size, 0.3) if m.error() is None]
                 if not messages:
                     if self._is_done(consumer):
                         return True
                     continue
+                if any(message.offset() < self.began.get(message.partition(), sys.maxsize) for message in messages):
+                    # After a rebalance librdkafka may hand out what it had fetched while the partition was its own
+                    # before. Whoever had it since has copied that.
+                    return False
                 producer.begin_transaction()
                 doomed = self.random.random() < self.aborts
                 following: dict[int, int] = {}
@@ -119,6 +121,13 @@ class _Copier:
                     return False  # the next instance aborts what this one leaves open
         finally:
             consumer.close()
+
+    def _begin(self, consumer: Any, partitions: list[Any]) -> None:
+        positions = consumer.committed(partitions, timeout=60)
+        for position in positions:
+            position.offset = max(0, position.offset)
+        self.began = {position.partition: position.offset for position in positions}
+        consumer.assign(positions)
 
     def _is_done(self, consumer: Any) -> bool:
         """Whether everything is copied, by this copier or another: a member that was killed may yet hold a partition

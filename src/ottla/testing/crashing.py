@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-DEADLINE_S = 60
+DEADLINE_S = 100
 PROCESS = "process"
 
 

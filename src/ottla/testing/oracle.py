@@ -233,7 +233,7 @@ class RealKafka:
             if self.data is not None:
                 process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(30)
+                    process.wait(START_TIMEOUT_S)
             if process.poll() is None:
                 process.kill()
             process.wait(30)

@@ -15,6 +15,7 @@ from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch
 from ottla.protocol.schema import Message, Struct
+from ottla.testing.waiting import PATIENCE_S
 
 AT = 1_700_000_000_000
 """The timestamp of the first record of a hand-made batch."""
@@ -30,7 +31,7 @@ NODE_FIELDS = frozenset({"leader_id", "controller_id", "node_id", "broker_id", "
 class RawConnection:
     """A blocking connection. `ask` sends a message and decodes its answer; `send` and `receive` move bytes."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = 20.0, client_id: str | None = "raw") -> None:
+    def __init__(self, bootstrap: str, *, timeout_s: float = PATIENCE_S, client_id: str | None = "raw") -> None:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -129,7 +130,7 @@ class Side:
                     ],
                 )
             ],
-            timeout_ms=10_000,
+            timeout_ms=30_000,
         )
         answer = self.connection.ask(request, 7)
         assert answer.topics[0].error_code == 0, answer
@@ -137,7 +138,7 @@ class Side:
 
     def await_leader(self, name: str, partitions: int) -> None:
         """Apache Kafka answers before all its parts have heard the news; ours is asked the same way."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         wanted = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name)])
         offsets = ListOffsetsRequest(
             replica_id=-1,
@@ -173,7 +174,7 @@ class Side:
         named = {"topic_id": self.topic_id} if version >= 13 else {"name": topic or self.topic}
         return ProduceRequest(
             acks=acks,
-            timeout_ms=5000,
+            timeout_ms=30_000,
             topic_data=[ProduceRequest.TopicProduceData(partition_data=data, **named)],
         )
 

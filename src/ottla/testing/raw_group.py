@@ -17,6 +17,7 @@ from ottla.protocol.messages.leave_group import LeaveGroupRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
 from ottla.testing.raw import RawConnection
+from ottla.testing.waiting import PATIENCE_S
 from ottla.types import TopicPartition
 
 CONSUMER = "consumer"
@@ -37,7 +38,7 @@ def assignment(partitions: Sequence[TopicPartition]) -> bytes:
 
 def await_coordinator(connection: RawConnection, group_id: str) -> None:
     """Until the group has a coordinator that has loaded: the first group of a broker makes the offsets topic."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     heartbeat = HeartbeatRequest(group_id=group_id, generation_id=1, member_id="nobody")
     while time.monotonic() < deadline:
         found = connection.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id]), 4)
@@ -46,7 +47,7 @@ def await_coordinator(connection: RawConnection, group_id: str) -> None:
             if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
                 return
         time.sleep(0.02)
-    raise AssertionError(f"group {group_id} has no coordinator after 20 s")
+    raise AssertionError(f"group {group_id} has no coordinator after {PATIENCE_S:.0f} s")
 
 
 class RawMember:
@@ -66,11 +67,11 @@ class RawMember:
         client_id: str = "raw",
         instance_id: str | None = None,
         protocols: Sequence[str] = ("range",),
-        session_timeout_ms: int = 30_000,
-        rebalance_timeout_ms: int = 10_000,
+        session_timeout_ms: int = 60_000,
+        rebalance_timeout_ms: int = 60_000,
         reason: str | None = None,
     ) -> None:
-        self.connection = RawConnection(bootstrap, client_id=client_id, timeout_s=30)
+        self.connection = RawConnection(bootstrap, client_id=client_id)
         self.group_id = group_id
         self.topics = list(topics)
         self.instance_id = instance_id
@@ -222,7 +223,7 @@ def hand_out(*members: RawMember, partitions: Sequence[TopicPartition] = ()) -> 
 
 def await_rebalance(member: RawMember) -> None:
     """Until the member hears that it has to join again."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while member.heartbeat() != ErrorCode.REBALANCE_IN_PROGRESS:
         assert time.monotonic() < deadline, f"group {member.group_id} does not rebalance"
         time.sleep(0.002)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ottla.errors import ErrorCode
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 """How long any one step of a script may take before it counts as failed."""
 
 MAX_REQUEST_BYTES = 1_048_576

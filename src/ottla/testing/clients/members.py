@@ -421,7 +421,7 @@ MEMBERS: dict[str, type[Member]] = {
 }
 
 
-def await_true(what: str, holds: Callable[[], bool], members: Sequence[Member] = (), timeout_s: float = 30.0) -> None:
+def await_true(what: str, holds: Callable[[], bool], members: Sequence[Member] = (), timeout_s: float = 60.0) -> None:
     """Waits until something holds; a member that failed in the meantime says why."""
     deadline = time.monotonic() + timeout_s
     while not holds():

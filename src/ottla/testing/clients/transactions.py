@@ -230,7 +230,7 @@ class AioKafkaTransactions(TransactionalClient):
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # a fenced producer cannot even be closed in peace
-            self._call(self._producer.stop())
+            asyncio.run_coroutine_threadsafe(self._producer.stop(), self._loop).result(5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
 
