@@ -158,8 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         with explained(self.options.bootstrap):
-            # Without patience: who starts a query with a wrong address should hear of it soon.
-            return self._beginning().to_dict()
+            return self._patiently(self._beginning).to_dict()
 
     def _beginning(self) -> SourceOffset:
         self._ask().partitions(must_exist=True)
