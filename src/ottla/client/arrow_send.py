@@ -268,6 +268,7 @@ class TableSending:
             self._topics.append((names, codes))
             self.topics.update(names)
             first_row += chunk.num_rows
+        self.highest_partition: int | None = self._arrow.highest_partition(self._chunks)
         self._plans: list[_Plan] = []
         self._spare: list[bytearray] = []
         """Memory of batches that are stored. Fresh memory would cost as much as filling it does."""

@@ -218,9 +218,10 @@ class Producer(Transactional, Sending, _Blocking):
         """What send() does with a record that needs something special. Crosses to the loop once a batch."""
         self._check_process()
         headers = as_headers(headers)  # once: they may come from an iterator
-        delivery = self._async._append(topic, value, key, partition, timestamp, headers)
-        if delivery is not None:
-            return delivery
+        if not self._async._is_beyond(topic, partition):
+            delivery = self._async._append(topic, value, key, partition, timestamp, headers)
+            if delivery is not None:
+                return delivery
         return self._call(
             self._async.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
         )
@@ -260,7 +261,7 @@ class Producer(Transactional, Sending, _Blocking):
         producer = self._async
         producer._raise_if_over()
         sending = producer._sending(table, topic)
-        self._call(producer._until_topics(sending.topics))
+        self._call(producer._until_topics(sending))
         sending.plan()
         # Batches are built here, in the caller's thread, while the loop sends those before.
         for batch in sending.batches():

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from ottla.client.accumulator import Accumulator
@@ -116,13 +116,14 @@ class AsyncProducer(AsyncTransactional):
             if delivery is not None:
                 return delivery
         made_headers = as_headers(headers)  # once: they may come from an iterator
-        delivery = self._append(topic, value, key, partition, timestamp, made_headers)
-        if delivery is not None:
-            return delivery
+        if not self._is_beyond(topic, partition):
+            delivery = self._append(topic, value, key, partition, timestamp, made_headers)
+            if delivery is not None:
+                return delivery
         self._network.start()
         deadline = self._network.now() + self.config.max_block_ms
         while True:
-            await self._until_topic(topic, deadline)
+            await self._until_topic(topic, deadline, partition)
             delivery = self._append(topic, value, key, partition, timestamp, made_headers)
             if delivery is not None:
                 return delivery
@@ -155,6 +156,8 @@ class AsyncProducer(AsyncTransactional):
         headers: HeadersLike = None,
     ) -> Delivery | None:
         """As send(), but never waits: None when the topic is not known yet or the buffer is full. Any thread."""
+        if self._is_beyond(topic, partition):
+            self._look_again()  # it may be there the next time
         return self._append(topic, value, key, partition, timestamp, as_headers(headers))
 
     async def send_arrow(self, table: Any, topic: str | None = None) -> ArrowDelivery:
@@ -166,7 +169,7 @@ class AsyncProducer(AsyncTransactional):
         self._raise_if_over()
         self._network.start()
         sending = self._sending(table, topic)
-        await self._until_topics(sending.topics)
+        await self._until_topics(sending)
         for _ in sending.planning():
             await asyncio.sleep(0)
         since_pause = 0
@@ -189,11 +192,11 @@ class AsyncProducer(AsyncTransactional):
             raise OttlaError("send_arrow() does not ask the producer's own partitioner", "Add a column partition.")
         return sending
 
-    async def _until_topics(self, topics: Iterable[str]) -> None:
+    async def _until_topics(self, sending: TableSending) -> None:
         self._network.start()
         deadline = self._network.now() + self.config.max_block_ms
-        for name in sorted(topics):
-            await self._until_topic(name, deadline)
+        for name in sorted(sending.topics):
+            await self._until_topic(name, deadline, sending.highest_partition)
 
     async def _until_room_again(self) -> None:
         await self._until_room(self._network.now() + self.config.max_block_ms)
@@ -258,9 +261,25 @@ class AsyncProducer(AsyncTransactional):
         view = self._network.view
         return view.led_partitions(topic) or range(view.find_partition_count(topic) or 1)
 
-    async def _until_topic(self, topic: str, deadline: int) -> None:
+    def _is_beyond(self, topic: str, partition: int | None) -> bool:
+        """Whether a partition is not among those known, as happens when its topic has grown since."""
+        if partition is None:
+            return False
+        known = self._network.view.find_partition_count(topic) if type(topic) is str else None
+        return known is not None and as_number(partition, "a record's partition", "a whole number") >= known
+
+    def _look_again(self) -> None:
+        self._network.view.request_update()
+        self._network.wake()
+
+    async def _until_topic(self, topic: str, deadline: int, partition: int | None = None) -> None:
+        """Waits until the topic is known. Asks once more where it does not seem to have this partition."""
         view = self._network.view
         if topic in view.topics:
+            if self._is_beyond(topic, partition):
+                before = view.version
+                self._look_again()
+                await self._network.until(lambda: view.version > before, max(0, deadline - self._network.now()))
             return
         self._accumulator.loop = asyncio.get_running_loop()  # no record comes before its topic is known
         view.want(topic, self._network.now())

@@ -226,6 +226,7 @@ class Supervisor:
             for name, query_id in event["queries"].items():
                 self.run_state.queries.setdefault(name, QueryState()).id = query_id
             self.run_state.phase = "running"
+            self._write()
         elif kind == "batch":
             self._take_batch(Batch.from_document(event["batch"]))
         elif kind == "failed":

@@ -10,7 +10,7 @@ No Python object is made for any row. `ottla.client.arrow_send` is built on it; 
 `arrow_batches.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -143,6 +143,14 @@ def topics_of(batch: pa.RecordBatch, first_row: int) -> tuple[list[str], pa.Arra
         raise OttlaError(f"row {row}: the topic is null", "Fill it in, or pass topic= for all rows.")
     encoded = column.dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices
+
+
+def highest_partition(batches: Sequence[pa.RecordBatch]) -> int | None:
+    """The highest partition that a row asks for; None where no row asks for any."""
+    functions: Any = pc
+    columns = [_plain(batch.column("partition")) for batch in batches if "partition" in batch.schema.names]
+    found = [functions.max(column).as_py() for column in columns]
+    return max((number for number in found if number is not None), default=None)
 
 
 def partitions_of(batch: pa.RecordBatch, first_row: int) -> "tuple[Any, Any, int] | None":

@@ -55,6 +55,9 @@ T = TypeVar("T")
 COMMIT_TIMEOUT_MS = 5_000
 """Group offsets are for display: a batch does not wait longer for them."""
 
+SHOW_AGAIN_S = 30
+"""How long a group that did not take them is left in peace."""
+
 RETRY_S = 0.5
 """The pause before brokers that failed to answer are asked again."""
 
@@ -153,6 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_at: float | None = None
         self._is_warned = False
         self._shown: dict[TopicPartition, int] | None = None
+        self._show_after = 0.0
 
     # --- where to begin -----------------------------------------------------------------------------------
 
@@ -271,13 +275,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         group = self.options.group_id or offset.group
         if offset.is_initial or not group or not offset.positions or offset.positions == self._shown:
             return
-        self._shown = dict(offset.positions)
+        if monotonic() < self._show_after:
+            return
         try:
             if self._committer is None:
                 settings = {**self._ask().settings, "default.api.timeout.ms": str(COMMIT_TIMEOUT_MS)}
                 self._committer = Admin(settings)
             self._committer.alter_group_offsets(group, offset.positions)
+            self._shown = dict(offset.positions)
         except Exception as error:  # whatever it is, a display must not stop the query
+            self._show_after = monotonic() + SHOW_AGAIN_S
             log.warning("the query's offsets were not committed to group %s, for display: %s", group, error)
 
     def stop(self) -> None:

@@ -5,6 +5,7 @@ import sys
 import types
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ottla import Admin, AsyncConsumer, AsyncProducer, Broker, Consumer, ErrorCode, KafkaError, OttlaError, Producer
@@ -133,6 +134,26 @@ def test_partitions_made_since_the_last_look_have_offsets(admin: Admin, topic: s
 
 
 # Producer and consumer
+
+
+def test_partitions_made_since_the_last_look_can_be_sent_to(admin: Admin, broker: Any, topic: str) -> None:
+    """A producer looks at its topics every five minutes; it looks again when it is asked for what it does not know."""
+
+    def grown_to(count: int) -> Producer:
+        admin.create_partitions({topic: count})
+        eventually(lambda: len(admin.describe_topics([topic])[0].partitions) == count)
+        return producer
+
+    admin.create_topic(topic, partitions=1)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        producer.send_and_wait(topic, "before")
+        assert grown_to(2).send(topic, "v", partition=1).result(PATIENCE_S).partition == 1
+        row = pa.table({"value": ["v", "w"], "partition": pa.array([2, None], pa.int32())})
+        assert TopicPartition(topic, 2) in grown_to(3).send_arrow(row, topic).result(PATIENCE_S)
+        with pytest.raises(KafkaError, match="partitions 0 to 2, not 3"):
+            grown_to(4).try_send(topic, "v", partition=3)  # it does not wait for the answer, but it has asked
+        eventually(lambda: len(producer.partitions_for(topic).partitions) == 4)
+        assert producer.try_send(topic, "v", partition=3) is not None
 
 
 @pytest.mark.parametrize("codec", [codec.name.lower() for codec in Codec])

@@ -150,7 +150,7 @@ def test_offsets_show_in_a_group_and_a_group_that_refuses_them_stops_nothing(
         query.reader.commit(end)
         assert admin.list_group_offsets(group)[TopicPartition(topic, 0)].offset == 4
     with (
-        Consumer(bootstrap_servers=broker.bootstrap, group_id=f"taken-{topic}") as member,
+        Consumer(bootstrap_servers=broker.bootstrap, group_id=f"taken-{topic}", enable_auto_commit=False) as member,
         Query(broker.bootstrap, subscribe=topic, **{"kafka.group.id": f"taken-{topic}"}) as query,
     ):
         member.subscribe([topic])
@@ -163,6 +163,13 @@ def test_offsets_show_in_a_group_and_a_group_that_refuses_them_stops_nothing(
         with caplog.at_level(logging.WARNING, logger="ottla.spark"):
             query.reader.commit(end)
         assert f"were not committed to group taken-{topic}" in caplog.text, "it belongs to its members"
+        member.close()
+        query.reader.commit(end)
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            assert admin.list_group_offsets(f"taken-{topic}") == {}, "it is left in peace for a while"
+            query.reader._show_after = 0.0
+            query.reader.commit(end)
+            assert admin.list_group_offsets(f"taken-{topic}")[TopicPartition(topic, 0)].offset == 4
 
 
 def test_a_list_of_partitions_may_be_kept_for_a_while(broker: Any, topic: str) -> None:
