@@ -1,5 +1,6 @@
 """A Spark session that the tests of a worker share."""
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
+# Short queries are done before Java's second compiler has paid off: for every driver that a test starts.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,6 +62,4 @@ def spark_conf(directory: Path) -> dict[str, Any]:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
-        # Short queries are done before Java's second compiler has paid off.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }

@@ -47,8 +47,6 @@ class Story:
             "query": query,
             "rows_per_batch": 70,
             "conf": {
-                # A JVM that lives for some seconds: it need not compile its code for speed.
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
                 "spark.sql.codegen.wholeStage": "false",
                 "spark.sql.adaptive.enabled": "false",
                 "spark.sql.shuffle.partitions": "2",
