@@ -71,6 +71,8 @@ class Idempotence:
                 return True
             if not self._is_current(state) or not state.is_known:
                 return False
+            if state.outstanding[0].maybe_appended:
+                return False  # four may stand behind it already: after more, the broker would not recognise it
             return state.on_the_wire == len(state.outstanding) < IN_FLIGHT_MAX_IDEMPOTENT
         # Sent again one by one: a broker recognises only its last five batches, and halves of a split one
         # may make them more.
@@ -107,6 +109,10 @@ class Idempotence:
         state.on_the_wire -= 1
         state.outstanding.remove(batch)
         state.is_known = True
+        if batch.sent_sequence != batch.base_sequence:
+            # It moved up, and yet was stored under the number it was sent with: the broker had forgotten this
+            # producer, or has the batch before it after all. It expects another number next than we would give.
+            state.is_unresolved = True
 
     def will_retry(self, batch: ProducerBatch) -> None:
         self._partitions[batch.partition].on_the_wire -= 1

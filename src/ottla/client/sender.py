@@ -38,6 +38,11 @@ DOUBTFUL = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.UNKNOWN_SERVER_ERROR,
+        # A leader says these before it writes, or while it waits for the other replicas: it does not tell which.
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
 """After these nobody knows whether the broker stored the batch."""
@@ -69,6 +74,11 @@ class Sender:
         self._codec = Codec[config.compression_type.upper()]
         self._numbers = Idempotence() if config.enable_idempotence else None
         self._in_flight: dict[int, int] = defaultdict(int)
+        self._muted: set[TopicPartition] | None = None
+        """Where numbers do not keep the order, one request at a time does: these partitions have theirs under way,
+        maybe at a broker that has ceased to lead them."""
+        if self._numbers is None and config.max_in_flight_requests_per_connection == 1:
+            self._muted = set()
         self.transactions: Transactions | None = None
         """Set for a transactional producer: it gets the producer id, and says what may be sent when."""
         self._is_abandoned = False
@@ -91,11 +101,11 @@ class Sender:
                 aborted = KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction of this record is aborted")
                 self._fail_everything(partitions, self.transactions.error or aborted)
                 return poll
-        elif self._numbers is not None:
-            self._restart_unresolved()
         if not partitions:
             return poll
         self._expire(partitions, now, poll)
+        if self._numbers is not None and self.transactions is None:
+            self._restart_unresolved()  # now, also where something has just expired: nothing else would wake us
         if self._numbers is not None and not self._numbers.has_producer_id:
             if self.transactions is None:
                 self._ask_producer_id(now, poll)
@@ -120,7 +130,7 @@ class Sender:
     def _destination(self, partition: TopicPartition, now: int, poll: Poll) -> int | None:
         """The leader that the partition's first batch goes to now, or None if it does not go."""
         batch = self._accumulator.head(partition)
-        if batch is None:
+        if batch is None or (self._muted is not None and partition in self._muted):
             return None
         self._view.want(partition.topic, now)
         is_urgent = self.memory_is_short or (self.transactions is not None and self.transactions.is_completing)
@@ -159,6 +169,8 @@ class Sender:
         if self.transactions is not None and self.transactions.produce_version_max is not None:
             max_version = self.transactions.produce_version_max
         self._in_flight[node_id] += 1
+        if self._muted is not None:
+            self._muted.update(batches)
         poll.requests.append(
             Request(
                 node_id,
@@ -194,7 +206,7 @@ class Sender:
     def _on_response(self, node_id: int, batches: dict[TopicPartition, ProducerBatch], response: Any, now: int) -> None:
         if self._is_abandoned:
             return
-        self._in_flight[node_id] -= 1
+        self._came_back(node_id, batches)
         if response is None:  # acks=0: nobody answers
             for batch in batches.values():
                 self._succeed(batch, -1, -1)
@@ -220,9 +232,14 @@ class Sender:
     ) -> None:
         if self._is_abandoned:
             return
-        self._in_flight[node_id] -= 1
+        self._came_back(node_id, batches)
         for batch in batches.values():
             self._fail_or_retry(batch, error, now)
+
+    def _came_back(self, node_id: int, batches: dict[TopicPartition, ProducerBatch]) -> None:
+        self._in_flight[node_id] -= 1
+        if self._muted is not None:
+            self._muted.difference_update(batches)
 
     def _settle(self, batch: ProducerBatch, result: Any, now: int) -> None:
         code = error_of(result.error_code)

@@ -147,8 +147,11 @@ class ProducerWorld:
             self.on_the_wire.append((request, request.build(VERSION)))
         return requests
 
-    def answer_next(self, fault: str = "") -> None:
-        """The oldest request is served; `fault` loses the request, or only its answer, with the connection."""
+    def answer_next(self, fault: str = "", resigns_with: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        """The oldest request is served; `fault` loses the request, or only its answer, with the connection.
+
+        "resign": the broker appends the batches, and then leads no more while it waits for the other replicas.
+        """
         request, message = self.on_the_wire.popleft()
         if fault == "lose request":
             request.on_failure(KafkaError(ErrorCode.NETWORK_EXCEPTION, "connection lost"), self.now)
@@ -158,6 +161,10 @@ class ProducerWorld:
             response: Any = self.broker.init_producer_id()
         else:
             response = self.broker.produce(message)
+        if fault == "resign" and request.api_key == ApiKey.PRODUCE:
+            for topic in response.responses:
+                for result in topic.partition_responses:
+                    result.error_code, result.base_offset = result.error_code or resigns_with, -1
         if fault == "lose answer":
             request.on_failure(KafkaError(ErrorCode.NETWORK_EXCEPTION, "connection lost"), self.now)
         else:

@@ -413,7 +413,7 @@ def test_whatever_fails_nothing_acknowledged_is_lost_or_doubled_and_order_holds(
             if rng.random() < 0.3:
                 world.broker.answers.append(rng.choice(codes))
             if rng.random() < 0.7:
-                world.answer_next()
+                world.answer_next("resign" if rng.random() < 0.1 else "")
             else:
                 # The connection breaks: the broker got the first few requests, and nobody hears of any.
                 received = rng.randrange(len(world.on_the_wire) + 1)
