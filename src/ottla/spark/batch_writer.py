@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.errors import KafkaError
+from ottla.spark.checkpoints import plan_of
 from ottla.spark.ledger import Names
 from ottla.spark.sink import BATCH_ID, QUERY_ID, RUN_ID, SinkMessage, batch_of, refuse_speculation, silent_tasks
 from ottla.spark.sink_clients import clients, run
@@ -70,7 +71,9 @@ class BatchWriter(DataSourceArrowWriter):
         if not any(message.written.part or message.written.is_settled for message in told):
             return
         if self._is_named:
-            run(driver(self._options, self._sink).commit(batch_of(told, told[0].place.batch)))
+            batch = self._options.batch_id
+            plan = "" if batch is None else plan_of(self._options.checkpoint_location, batch)
+            run(driver(self._options, self._sink).commit(batch_of(told, told[0].place.batch, plan)))
         else:
             run(self._end(told, commit=True))
 

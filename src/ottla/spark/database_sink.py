@@ -9,9 +9,7 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -25,6 +23,7 @@ from pyspark.sql.types import StructType
 from ottla.clock import system_clock
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark import database_ledger as ledger
+from ottla.spark.checkpoints import source_positions
 from ottla.spark.database_connections import Database, connect
 from ottla.spark.database_options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, DatabaseOptions
 from ottla.spark.database_rows import rows_of
@@ -221,24 +220,6 @@ def forget(options: DatabaseOptions, target: ledger.Target, messages: "Sequence[
 def prepared(options: DatabaseOptions, schema: StructType) -> ledger.Target:
     with contextlib.closing(connect(options)) as database:
         return ledger.prepare(database, options, schema)
-
-
-def source_positions(checkpoint: str | None, batch_id: int) -> str | None:
-    """What Spark has planned this batch to end at, as it wrote it down before the batch ran: one line a source.
-
-    Known where the checkpoint is a directory that the driver sees as a file.
-    """
-    if checkpoint is None:
-        return None
-    parts = urlsplit(checkpoint)
-    if parts.scheme not in ("", "file"):
-        return None
-    plan = Path(unquote(parts.path) if parts.scheme else checkpoint) / "offsets" / str(batch_id)
-    try:
-        lines = plan.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    return "\n".join(lines[2:]) or None
 
 
 @contextlib.contextmanager

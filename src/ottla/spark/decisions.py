@@ -82,6 +82,8 @@ class Decision:
     """The longest that a finished part waited for the decision: so long it held readers back."""
     is_job: bool = False
     """A batch write, whose `query` is the job's id and whose batch is 0."""
+    plan: str = ""
+    """Tells this batch from another of the same number, which ends elsewhere; "" where that is not known."""
 
     @property
     def owner(self) -> Run:
@@ -97,6 +99,7 @@ class Decision:
                 "open_ms": self.open_ms,
                 "held_ms": self.held_ms,
                 "is_job": self.is_job,
+                "plan": self.plan,
                 "parts": [
                     [p.task, p.producer_id, p.producer_epoch, p.digest.rows, p.digest.size_bytes, p.digest.byte_sum]
                     for p in self.parts.values()
@@ -118,6 +121,7 @@ class Decision:
             told["open_ms"],
             told["held_ms"],
             told["is_job"],
+            told.get("plan", ""),
         )
 
 
@@ -202,6 +206,7 @@ def decide_write(
     decision = state.decision
     check_query(decision, query, is_job)
     check_ledger(ledger, query, batch)
+    check_job(decision, ledger, query)
     if is_in(ledger, task, query, batch):
         return Skip()
     if decision is None or decision.query != query or decision.batch < batch:
@@ -263,6 +268,17 @@ def check_batch(decision: Decision, batch: int) -> None:
         )
 
 
+def check_plan(decision: Decision, plan: str) -> None:
+    """Spark repeats a batch as it was planned. One with another end is another batch, and its rows are not there."""
+    if decision.plan and plan and decision.plan != plan:
+        raise NotOwner(
+            f"the checkpoint is older than the sink: the sink has a batch {decision.batch} of this query that ended "
+            f"elsewhere (driver on {decision.owner.host})",
+            "Was the checkpoint restored from a backup, was its newest plan lost in a crash of the machine, or is "
+            "another driver running on a copy of it? Go on with the newest checkpoint.",
+        )
+
+
 def check_ledger(ledger: Ledger, query: str, batch: int) -> None:
     """The ledger outlives the decisions topic if somebody deletes only that."""
     for task, entry in ledger.items():
@@ -274,6 +290,20 @@ def check_ledger(ledger: Ledger, query: str, batch: int) -> None:
                 f"{entry.next_batch - 1} of this query",
                 "Go on with the newest checkpoint.",
             )
+
+
+def check_job(decision: Decision | None, ledger: Ledger, query: str) -> None:
+    """A job has a number of its own only as long as it is the last: what the ledger has of it is of an earlier write.
+
+    That write was finished before the next one began. It must neither count as this one nor be repeated.
+    """
+    if decision is None or decision.query == query:
+        return
+    if any(entry.query == query for entry in ledger.values()):
+        raise SinkError(
+            f"job {query} was written to this sink before job {decision.query}",
+            "Nothing was written. If it is to be there once more, give it another jobId.",
+        )
 
 
 # --- the driver -----------------------------------------------------------------------------------------------
@@ -315,12 +345,14 @@ def decide_commit(
     now: int,
     *,
     is_job: bool = False,
+    plan: str = "",
 ) -> Plan:
     """What the driver does when every task of a batch has returned. `ledger` was read after `parts` were opened."""
     before = state.decision
     check_owner(before, run.run)
     check_query(before, query, is_job)
     check_ledger(ledger, query, batch)
+    check_job(before, ledger, query)
     copies = {part.task: part for part in parts}
     takes_over = before is None or before.owner.run != run.run
     runs = before.runs if before is not None else ()
@@ -330,9 +362,10 @@ def decide_commit(
         # Without a decision for this batch no part of it can be in the ledger, unless the decision itself was deleted.
         commit = {t: p for t, p in copies.items() if not is_in(ledger, t, query, batch)}
         abort = tuple(p for t, p in copies.items() if t not in commit)
-        decision = Decision(query, batch, commit, runs, now, is_job=is_job)
+        decision = Decision(query, batch, commit, runs, now, is_job=is_job, plan=plan)
         return Plan(decision, True, tuple(commit.values()), abort, takes_over)
     check_batch(before, batch)
+    check_plan(before, plan)
     return _settle(state, before, ledger, copies, runs, takes_over)
 
 

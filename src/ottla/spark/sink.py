@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from ottla.spark.checkpoints import plan_of
 from ottla.spark.sink_driver import Batch, driver
 from ottla.spark.sink_errors import SinkError
 from ottla.spark.sink_options import SinkOptions, default_sink_name
@@ -86,7 +87,8 @@ class StreamSink(DataSourceStreamArrowWriter):
             return
         if not any(message.written.part or message.written.is_settled for message in told):
             return  # nothing was written, now or by an earlier run
-        run(driver(self._options, told[0].place.sink).commit(batch_of(told, batchId)))
+        batch = batch_of(told, batchId, plan_of(self._options.checkpoint_location, batchId))
+        run(driver(self._options, told[0].place.sink).commit(batch))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         from ottla.spark.sink_clients import run
@@ -111,7 +113,7 @@ def refuse_speculation(context: "TaskContext", delivery: str) -> None:
         )
 
 
-def batch_of(told: Sequence[SinkMessage], batch: int) -> Batch:
+def batch_of(told: Sequence[SinkMessage], batch: int, plan: str = "") -> Batch:
     """The messages of a batch's tasks in one."""
     place = told[0].place
     written = [message.written for message in told]
@@ -125,4 +127,5 @@ def batch_of(told: Sequence[SinkMessage], batch: int) -> Batch:
         place.is_job,
         place.call,
         all_repeated(written),
+        plan,
     )

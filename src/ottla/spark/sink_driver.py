@@ -63,6 +63,8 @@ class Batch:
     """Inside foreachBatch, the id of this one write."""
     repeated: Digest | None = None
     """All that there was to write, where this run had settled the batch before."""
+    plan: str = ""
+    """Tells it from another batch of the same number."""
 
 
 def driver(options: SinkOptions, sink: str) -> "Driver":
@@ -113,7 +115,9 @@ class Driver:
             return
         await self._clients.end_run(self._names, batch.call or batch.run)
         await _all(self._clients.abort_part(self._names, part) for part in batch.parts)
-        if state.decision is None or state.decision.owner.run == batch.run:
+        before = state.decision
+        if before is None or before.owner.run == batch.run or (batch.is_job and before.is_job):
+            # Not so where another driver may be at work. Jobs come one at a time: the owner before was the last one.
             # Tasks that died left their transactions open, and with two-phase commit no timeout ends those. What an
             # earlier batch decided and did not commit is not theirs.
             kept = {part.task for part in unfinished(state, {})}
@@ -145,7 +149,15 @@ class Driver:
         run = Run(batch.run, now, socket.gethostname())
         await self._finish_former(batch)
         plan = decide_commit(
-            self._state, self._ledger, batch.query, batch.batch, run, batch.parts, now, is_job=batch.is_job
+            self._state,
+            self._ledger,
+            batch.query,
+            batch.batch,
+            run,
+            batch.parts,
+            now,
+            is_job=batch.is_job,
+            plan=batch.plan,
         )
         if batch.repeated is not None:
             check_repeat(plan.decision, batch.repeated)

@@ -36,7 +36,7 @@ NAMES = {
     "queryId": "of a write with a batchId: whose batch it is; without it, the query that calls foreachBatch",
     "twoPhaseCommit": "auto (default: where the brokers allow it), required or off",
     "lostParts": "fail (default) or replace: what to do where a decided part is lost and comes out different again",
-    "checkpointLocation": "Spark's own; taken no notice of",
+    "checkpointLocation": "Spark's own; where it is a local directory, it tells one batch of a number from another",
     "path": "Spark's own; taken no notice of",
     "queryName": "Spark's own; taken no notice of",
 }
@@ -85,6 +85,7 @@ class SinkOptions:
     query_id: str | None = None
     two_phase_commit: str = "auto"
     lost_parts: str = "fail"
+    checkpoint_location: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], streaming: bool) -> "SinkOptions":
@@ -117,6 +118,7 @@ class SinkOptions:
             query_id=written.get("queryId"),
             two_phase_commit=_choice(written, "twoPhaseCommit", TWO_PHASE),
             lost_parts=_choice(written, "lostParts", LOST_PARTS),
+            checkpoint_location=written.get("checkpointLocation"),
         )
         parsed._check(streaming)
         return parsed

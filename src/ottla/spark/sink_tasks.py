@@ -20,6 +20,7 @@ from ottla.spark.decisions import (
     Part,
     RollForward,
     Skip,
+    check_ledger,
     check_same,
     decide_write,
     is_repeat,
@@ -352,7 +353,9 @@ def write_at_most_once(options: SinkOptions, place: Place, rows: Rows) -> Writte
     producer = open_producer(replace(options, two_phase_commit="off"), names.task(place.task))
     try:
         # The id is taken over, so no other attempt can note the batch between this look and the note.
-        entry = run(owned.read_ledger(names, [place.task])).get(place.task)
+        ledger = run(owned.read_ledger(names, [place.task]))
+        check_ledger(ledger, place.query, place.batch)
+        entry = ledger.get(place.task)
         if entry is not None and entry.query != place.query:
             raise NotOwner(
                 f"the sink {place.sink} belongs to another query: {entry.query}, and this is {place.query}",

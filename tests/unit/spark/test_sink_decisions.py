@@ -81,6 +81,34 @@ def test_a_batch_write_finishes_the_one_before_it() -> None:
         decide_write(former, {}, "q", 1, 0)
 
 
+def test_a_job_that_comes_again_after_another_is_not_written_in_part() -> None:
+    """Job a had three tasks and job b after it only one: of a the ledger still has tasks 1 and 2.
+
+    To skip these two and to write the first would leave a third of the rows twice and the others once.
+    """
+    state = SinkState(Decision("b", 0, {0: PARTS[0]}, (RUN,), is_job=True), Done("b", 0))
+    ledger = {0: Entry(1, "b"), 1: Entry(1, "a"), 2: Entry(1, "a")}
+    for task in range(3):
+        with pytest.raises(SinkError, match=r"job a was written to this sink before job b\. Nothing was written"):
+            decide_write(state, ledger, "a", 0, task, is_job=True)
+    with pytest.raises(SinkError, match="job a was written to this sink before"):
+        decide_commit(state, ledger, "a", 0, Run("r2", 0, "host"), PARTS.values(), 0, is_job=True)
+    assert decide_write(state, ledger, "c", 0, 1, is_job=True) == Write()
+    assert decide_write(state, ledger, "b", 0, 0, is_job=True) == Skip()
+
+
+def test_a_batch_is_known_by_its_end_too() -> None:
+    """Where both are known: an old record does not say it, nor does a checkpoint that is no local directory."""
+    decided = Decision("q", 7, PARTS, (RUN,), plan="c0ffee")
+    assert Decision.from_bytes(decided.to_bytes()) == decided
+    for state, plan in ((SinkState(decided), "c0ffee"), (SinkState(decided), ""), (SinkState(DECISION), "c0ffee")):
+        assert decide_commit(state, {}, "q", 7, RUN, [], 0, plan=plan).commit == tuple(PARTS.values())
+    with pytest.raises(NotOwner, match="has a batch 7 of this query that ended elsewhere"):
+        decide_commit(SinkState(decided), {}, "q", 7, RUN, [], 0, plan="decaf")
+    after = decide_commit(SinkState(decided, Done("q", 7)), {}, "q", 8, RUN, [], 0, plan="decaf")
+    assert after.decision.plan == "decaf"
+
+
 def test_the_driver_takes_copies_for_what_is_missing_only() -> None:
     copies = [Part(0, 11, 6), Part(1, 12, 11)]
     plan = decide_commit(SinkState(DECISION), {0: Entry(8, "q")}, "q", 7, Run("r2", 0, "other"), copies, 0)

@@ -1,0 +1,83 @@
+"""What the sink makes of a checkpoint that does not fit it: a batch's number alone does not say which rows it has.
+
+Tasks and driver are called as Spark calls them, on an embedded broker, without Spark around them (F2, D1).
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import StringType, StructField, StructType
+
+from ottla.spark.sink import SinkMessage, StreamSink
+from ottla.spark.sink_errors import NotOwner
+from ottla.spark.sink_options import SinkOptions
+from ottla.testing.sink_stage import SinkRun, SinkStage
+
+SCHEMA = StructType([StructField("value", StringType())])
+
+
+class Checkpoint:
+    """The directory in which Spark notes where a batch ends, before it runs it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "offsets").mkdir(parents=True)
+
+    def plan(self, batch: int, end: int) -> None:
+        lines = ["v1", json.dumps({"batchTimestampMs": end}), json.dumps({"orders": {"0": end}})]
+        (self.path / "offsets" / str(batch)).write_text("\n".join(lines), encoding="utf-8")
+
+
+def run_batch(stage: SinkStage, run: SinkRun, checkpoint: Checkpoint, batch: int, values: Sequence[str]) -> None:
+    """One batch of one task, committed through the class that Spark makes."""
+    written = {
+        "kafka.bootstrap.servers": stage.bootstrap,
+        "topic": stage.topic,
+        "sinkName": stage.sink,
+        "checkpointLocation": str(checkpoint.path),
+    }
+    sink = StreamSink(SinkOptions.parse(written, True), SCHEMA)
+    sink.commit([SinkMessage(run.place(batch, 0), run.write(batch, 0, values))], batch)
+
+
+def test_a_batch_that_ends_elsewhere_than_the_one_the_sink_has_is_refused(
+    broker: Any, topic: str, tmp_path: Path
+) -> None:
+    """The plan of the newest batch was lost with the machine's power, or a backup is one batch old.
+
+    Spark plans batch 1 anew, with what has come in since. To take it for the batch 1 that is there would lose d.
+    """
+    stage, checkpoint = SinkStage(broker.bootstrap, topic), Checkpoint(tmp_path)
+    first = stage.start()
+    checkpoint.plan(0, end=2)
+    run_batch(stage, first, checkpoint, 0, ["a", "b"])
+    checkpoint.plan(1, end=3)
+    run_batch(stage, first, checkpoint, 1, ["c"])
+
+    again = stage.start()
+    run_batch(stage, again, checkpoint, 1, ["c"])  # as it was planned: the usual restart
+    assert stage.read() == ["a", "b", "c"]
+
+    checkpoint.plan(1, end=4)
+    with pytest.raises(NotOwner, match=r"older than the sink: .* has a batch 1 of this query that ended elsewhere"):
+        run_batch(stage, stage.start(), checkpoint, 1, ["c", "d"])
+    assert stage.read() == ["a", "b", "c"]
+    checkpoint.plan(1, end=3)
+    run_batch(stage, stage.start(), checkpoint, 1, ["c"])  # the newest checkpoint was found: it goes on
+
+
+def test_at_most_once_refuses_a_checkpoint_that_is_older_than_the_sink(broker: Any, topic: str) -> None:
+    """To skip its batches one after the other would lose all that they bring."""
+    stage = SinkStage(broker.bootstrap, topic)
+    run = stage.start()
+    for batch in range(3):
+        run.write_at_most_once(batch, 0, [f"{batch}"])
+    assert stage.start().write_at_most_once(2, 0, ["2"]).is_settled
+    with pytest.raises(NotOwner, match=r"the checkpoint is older than the sink: this is batch 1, and .* batch 2"):
+        stage.start().write_at_most_once(1, 0, ["other rows under a number that is taken"])
