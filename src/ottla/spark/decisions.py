@@ -407,6 +407,25 @@ def is_decided(state: SinkState, query: str, batch: int) -> bool:
     return decision is not None and decision.query == query and decision.batch >= batch
 
 
+def is_lost(ledger: Ledger, task: int, query: str, batch: int, *, is_known: bool) -> bool:
+    """Whether a decided part that the brokers do not commit has to be written again; else it was committed before.
+
+    The entry of an earlier batch proves that it was not committed. Without any, and where the brokers do not know the
+    transaction either (`is_known`), both have expired: nobody can tell, and to guess would lose rows or double them.
+    """
+    if is_in(ledger, task, query, batch):
+        return False
+    entry = ledger.get(task)
+    if not is_known and (entry is None or entry.query != query):
+        raise LostPart(
+            f"batch {batch} was decided and not noted as done, and the brokers have forgotten what became of the part "
+            f"of task {task}: the query stood still for longer than they keep offsets and transactional ids",
+            "Look whether its rows are in the topic. If they are not, set lostParts=replace for one start; if they "
+            "are, begin a new checkpoint behind them.",
+        )
+    return True
+
+
 def check_same(expected: Digest, found: Digest, task: int) -> None:
     """A lost part may be replaced by the same rows only: the others of its batch may be committed already."""
     if expected != found:

@@ -23,10 +23,11 @@ from ottla.spark.decisions import (
     check_ledger,
     check_same,
     decide_write,
+    is_lost,
     is_repeat,
     may_be_decided,
 )
-from ottla.spark.ledger import Names, is_in
+from ottla.spark.ledger import Names
 from ottla.spark.sink_clients import PATIENCE_MS, Clients, clients, run
 from ottla.spark.sink_errors import NotOwner, SinkError
 from ottla.spark.sink_failpoints import reach
@@ -129,11 +130,13 @@ def write_exactly_once(options: SinkOptions, place: Place, rows: Rows) -> Writte
         if isinstance(verdict, Skip):
             return _settled(rows, is_again)
         if isinstance(verdict, RollForward):
-            if run(_roll_forward(owned, names, place, verdict.part)):
+            if run(_roll_forward(owned, names, place, verdict.part, replaces=options.lost_parts == "replace")):
                 return _settled(rows, is_again)
             expected = verdict.part.digest
         if isinstance(verdict, FinishFormer):
-            run(_roll_forward(owned, names, place, verdict.part))  # what is lost is lost; the driver tells of it
+            run(
+                _roll_forward(owned, names, place, verdict.part, replaces=True)
+            )  # what is lost is lost; the driver tells of it
     return write_part(options, place, rows, note(place.query, place.batch), expected)
 
 
@@ -161,15 +164,17 @@ def _settled(rows: Rows, is_again: bool) -> Written:
     return Written(is_settled=True, repeated=rows.digest)
 
 
-async def _roll_forward(owned: Clients, names: Names, place: Place, part: Part) -> bool:
-    """Commits a part that was decided; False where it is lost."""
+async def _roll_forward(owned: Clients, names: Names, place: Place, part: Part, *, replaces: bool) -> bool:
+    """Commits a part that was decided; False where it is lost, or with `replaces` is taken for lost."""
     try:
         await owned.commit_part(names, part)
         return True
     except KafkaError as error:
         if error.retriable:
             raise
-        return is_in(await owned.read_ledger(names, [place.task]), place.task, place.query, place.batch)
+        ledger = await owned.read_ledger(names, [place.task])
+        is_known = replaces or error.code != ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return not is_lost(ledger, place.task, place.query, place.batch, is_known=is_known)
 
 
 def write_part(

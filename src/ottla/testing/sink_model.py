@@ -29,6 +29,10 @@ class Fenced(Exception):
     """The broker knows a newer epoch."""
 
 
+class Forgotten(Fenced):
+    """The broker does not know the transactional id, or knows it of another producer."""
+
+
 class ConcurrentUpdate(Exception):
     """Spark found that somebody else writes to its checkpoint."""
 
@@ -37,6 +41,7 @@ class ConcurrentUpdate(Exception):
 class Transaction:
     """One transactional id as its coordinator knows it."""
 
+    producer_id: int
     epoch: int = -1
     rows: list[Row] | None = None
     """None while no transaction is open."""
@@ -53,13 +58,17 @@ class Broker:
     state: SinkState = field(default_factory=SinkState)
     driver_epoch: int = 0
     output: list[Row] = field(default_factory=list)
+    producer_ids: int = 0
 
-    def init(self, task: int) -> int:
+    def init(self, task: int) -> tuple[int, int]:
         """InitProducerId: fences and aborts."""
-        known = self.transactions.setdefault(task, Transaction())
+        if task not in self.transactions:
+            self.producer_ids += 1
+            self.transactions[task] = Transaction(self.producer_ids)
+        known = self.transactions[task]
         known.epoch += 1
         known.rows = known.entry = None
-        return known.epoch
+        return known.producer_id, known.epoch
 
     def write(self, task: int, epoch: int, rows: list[Row], entry: Entry) -> None:
         known = self.transactions[task]
@@ -67,9 +76,11 @@ class Broker:
             raise Fenced
         known.rows, known.entry = list(rows), (task, entry)
 
-    def end(self, task: int, epoch: int, commit: bool) -> None:
+    def end(self, part: Part, commit: bool) -> None:
         """EndTxn, of which the same again is harmless."""
-        known = self.transactions[task]
+        known, epoch = self.transactions.get(part.task), part.producer_epoch
+        if known is None or known.producer_id != part.producer_id:
+            raise Forgotten
         if known.committed_epoch == epoch and known.epoch == epoch + 1 and known.rows is None and commit:
             return
         if known.epoch != epoch or known.rows is None:
@@ -87,6 +98,12 @@ class Broker:
         if known.rows is not None:
             known.rows = known.entry = None
             known.epoch += 1
+
+    def forget(self) -> None:
+        """A week goes by: transactional ids that nobody uses expire, and so do offsets of a group without members."""
+        for task in [task for task, known in self.transactions.items() if known.rows is None]:
+            del self.transactions[task]
+            self.ledger.pop(task, None)
 
 
 @dataclass
@@ -114,6 +131,7 @@ class Rules:
     decide_write: Callable[..., object] = decisions.decide_write
     decide_commit: Callable[..., decisions.Plan] = decisions.decide_commit
     may_be_decided: Callable[[int, int], bool] = decisions.may_be_decided
+    is_lost: Callable[..., bool] = decisions.is_lost
     writes_decision_first: bool = True
 
 
@@ -130,11 +148,13 @@ class World:
         times_out: bool = True,
         has_zombies: bool = True,
         goes_on: bool = False,
+        stands_still: bool = False,
         rules: Rules | None = None,
     ) -> None:
         """Without zombies there is no second driver either, and a task that Spark gives up is really gone.
 
         `goes_on`: the batches are written inside foreachBatch, by a function that takes no notice of some failures.
+        `stands_still`: it may be a week before the query is started again.
         """
         self.random = random.Random(seed)
         self.rules = rules or Rules()
@@ -142,6 +162,7 @@ class World:
         self.times_out = times_out
         self.has_zombies = has_zombies
         self.goes_on = goes_on
+        self.stands_still = stands_still
         self.decided: dict[int, set[Digest]] = {}
         """What each batch was made of when it was first decided."""
         self.broker = Broker()
@@ -218,21 +239,21 @@ class World:
                 return
             if isinstance(verdict, FinishFormer):
                 with contextlib.suppress(Fenced):
-                    broker.end(task, verdict.part.producer_epoch, True)
+                    broker.end(verdict.part, True)
             if isinstance(verdict, RollForward):
                 try:
-                    broker.end(task, verdict.part.producer_epoch, True)
+                    broker.end(verdict.part, True)
                     returned.append(None)
                     return
-                except Fenced:
+                except Fenced as error:
                     yield
-                    entry = broker.ledger.get(task)
-                    if entry is not None and entry.has(QUERY, batch):
+                    is_known = not isinstance(error, Forgotten)
+                    if not self.rules.is_lost(broker.ledger, task, QUERY, batch, is_known=is_known):
                         returned.append(None)
                         return
                     expected = verdict.part.digest
         yield
-        epoch = broker.init(task)
+        producer_id, epoch = broker.init(task)
         yield
         if expected is not None:
             decisions.check_same(expected, digest, task)
@@ -241,7 +262,7 @@ class World:
         except Fenced:
             return  # the attempt fails
         yield
-        returned.append(Part(task, 1, epoch, digest))
+        returned.append(Part(task, producer_id, epoch, digest))
 
     # --- the driver ---------------------------------------------------------------------------------------
 
@@ -280,7 +301,7 @@ class World:
 
     def commit_part(self, part: Part, batch: int) -> Steps:
         try:
-            self.broker.end(part.task, part.producer_epoch, True)
+            self.broker.end(part, True)
         except Fenced:
             yield
             entry = self.broker.ledger.get(part.task)
@@ -294,7 +315,7 @@ class World:
             yield from self.commit_part(part, batch)
         for part in plan.abort:
             try:
-                broker.end(part.task, part.producer_epoch, False)
+                broker.end(part, False)
             except Fenced:
                 pass
             yield
@@ -308,7 +329,7 @@ class World:
             return
         for part in parts:
             try:
-                self.broker.end(part.task, part.producer_epoch, False)
+                self.broker.end(part, False)
             except Fenced:
                 pass
             yield
@@ -332,11 +353,14 @@ class World:
         raise AssertionError("the query does not come to its end")
 
     def lost_for_good(self) -> bool:
-        return bool(self.lost) and not self.is_deterministic
+        """Whether the query stopped and another start would not help it."""
+        return any("have forgotten" in str(lost) or not self.is_deterministic for lost in self.lost)
 
     def move(self) -> None:
         chance = self.random.random()
-        if not self.alive or (chance < 0.008 and self.has_zombies):
+        if not self.alive and not self.zombies and self.stands_still and chance < 0.2:
+            self.broker.forget()
+        elif not self.alive or (chance < 0.008 and self.has_zombies):
             self.start()
         elif chance < 0.02:
             self.alive.pop(self.random.choice(list(self.alive)))  # a driver is killed

@@ -5,6 +5,7 @@ Tasks and driver are called as Spark calls them, on an embedded broker, without 
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StringType, StructField, StructType
 
+from ottla import Admin, Broker
 from ottla.spark.sink import SinkMessage, StreamSink
-from ottla.spark.sink_errors import NotOwner
+from ottla.spark.sink_errors import LostPart, NotOwner
 from ottla.spark.sink_options import SinkOptions
 from ottla.testing.sink_stage import SinkRun, SinkStage
+from ottla.testing.waiting import eventually
 
 SCHEMA = StructType([StructField("value", StringType())])
 
@@ -81,3 +84,34 @@ def test_at_most_once_refuses_a_checkpoint_that_is_older_than_the_sink(broker: A
     assert stage.start().write_at_most_once(2, 0, ["2"]).is_settled
     with pytest.raises(NotOwner, match=r"the checkpoint is older than the sink: this is batch 1, and .* batch 2"):
         stage.start().write_at_most_once(1, 0, ["other rows under a number that is taken"])
+
+
+def test_what_became_of_a_part_that_the_brokers_have_forgotten_is_not_guessed(topic: str) -> None:
+    """A driver dies between the commits and the note that they are done, and nobody starts the query for a week.
+
+    By then the ledger's offsets and the transactional ids have expired. The rows are there; to write them again for
+    lack of a witness would double them.
+    """
+    settings = {
+        "transactional.id.expiration.ms": 5_000,
+        "transaction.remove.expired.transaction.cleanup.interval.ms": 100,
+    }
+    with Broker.embedded(settings=settings) as broker:
+        stage = SinkStage(broker.bootstrap, topic)
+        first = stage.start()
+        plan = first.decide(0, first.write(0, 0, ["a"]), first.write(0, 1, ["b"]))
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            for part in plan.commit:
+                admin.commit_prepared(part.prepared(stage.names))
+            assert stage.read() == ["a", "b"]
+            eventually(lambda: not admin.list_transactions())
+            admin.delete_groups([stage.names.group(0)])
+        with pytest.raises(
+            LostPart, match=r"batch 0 was decided .* brokers have forgotten .* part of task 1: .* stood"
+        ):
+            stage.start().write(0, 1, ["b"])
+        assert stage.read() == ["a", "b"]
+        stage.options = replace(stage.options, lost_parts="replace")  # whoever has looked decides
+        again = stage.start()
+        again.commit(0, again.write(0, 0, ["a"]), again.write(0, 1, ["b"]))
+        assert stage.read() == ["a", "a", "b", "b"]

@@ -81,6 +81,18 @@ def test_with_timeouts_such_a_query_stops_rather_than_write_a_mixture() -> None:
     assert stopped
 
 
+def test_a_query_that_stood_still_for_longer_than_the_brokers_remember_writes_nothing_twice() -> None:
+    """Where a driver died between two commits nobody can tell any more which parts were committed: it stops."""
+    stopped = 0
+    for seed in range(SEEDS):
+        world = World(seed, stands_still=True, has_zombies=False)
+        world.play()
+        stopped += world.lost_for_good()
+        assert all(count == 1 for count in written(world).values()), seed
+        assert world.lost_for_good() or written(world) == Counter(EVERYTHING), seed
+    assert 0 < stopped < SEEDS
+
+
 def wrong_inside_foreach_batch(rules: Rules) -> list[int]:
     """The seeds after which a batch that was decided is not there as it was, or one that was not is there."""
     wrong = []
@@ -141,6 +153,18 @@ def test_a_task_that_forgets_the_batch_before_its_own_drops_what_was_decided() -
         return decisions.Write() if isinstance(verdict, decisions.FinishFormer) else verdict
 
     assert wrong_inside_foreach_batch(Rules(decide_write=forgetful))
+
+
+def test_a_task_that_takes_what_is_forgotten_for_lost_doubles_it() -> None:
+    """R7."""
+
+    def hasty(*arguments: Any, is_known: bool) -> bool:
+        return decisions.is_lost(*arguments, is_known=True)
+
+    worlds = [World(seed, stands_still=True, has_zombies=False, rules=Rules(is_lost=hasty)) for seed in range(200)]
+    for world in worlds:
+        world.play()
+    assert any(count > 1 for world in worlds for count in written(world).values())
 
 
 def test_without_a_decision_on_record_a_displaced_driver_is_not_noticed() -> None:
