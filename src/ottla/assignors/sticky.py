@@ -14,7 +14,6 @@ from ottla.assignors.base import (
     Assignor,
     ClusterMetadata,
     Subscription,
-    in_member_order,
 )
 from ottla.assignors.racks import RackInfo
 from ottla.assignors.sticky_general import assign_general
@@ -43,7 +42,9 @@ class Ownership:
     def __init__(self, claims: Mapping[str, tuple[list[TopicPartition], int]], cluster: ClusterMetadata) -> None:
         """`claims`: member to (partitions, generation)."""
         self.owned: dict[str, list[TopicPartition]] = {member: [] for member in claims}
-        newest = max((generation for _, generation in claims.values()), default=NO_GENERATION)
+        # Who claims nothing tells nothing of the others either: one that came in the rebalance before, which never got
+        # as far as an assignment, has a newer generation than everything that is rightly claimed.
+        newest = max((generation for owned, generation in claims.values() if owned), default=NO_GENERATION)
         owners: dict[TopicPartition, str] = {}
         self.disputed: set[TopicPartition] = set()
         counts: dict[str, int] = {}
@@ -112,7 +113,16 @@ class StickyAssignor(Assignor):
         racks = RackInfo(cluster, ordered)
         is_uniform = len(set(map(frozenset, topics.values()))) <= 1
         share = assign_uniform if is_uniform else assign_general
-        return share(cluster, topics, ownership.owned, racks)
+        return self._hand_over(share(cluster, topics, ownership.owned, racks), ownership, ordered)
+
+    def _hand_over(
+        self,
+        shares: dict[str, list[TopicPartition]],
+        ownership: Ownership,
+        subscriptions: Mapping[str, Subscription],
+    ) -> dict[str, list[TopicPartition]]:
+        """What members are given now: all of it, as they have given everything up."""
+        return shares
 
     def claim(self, subscription: Subscription) -> tuple[list[TopicPartition], int]:
         """(partitions, generation) a member says it had."""
@@ -152,15 +162,19 @@ class CooperativeStickyAssignor(StickyAssignor):
             generation = int.from_bytes(data[:4], "big", signed=True)
         return subscription.owned_partitions, generation
 
-    def _share(
-        self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]
+    def _hand_over(
+        self,
+        shares: dict[str, list[TopicPartition]],
+        ownership: Ownership,
+        subscriptions: Mapping[str, Subscription],
     ) -> dict[str, list[TopicPartition]]:
-        shares = super()._share(cluster, subscriptions)
-        owners: dict[TopicPartition, str] = {}
-        for member in in_member_order(subscriptions):
-            for partition in subscriptions[member].owned_partitions:
-                owners[partition] = member
-        return {
-            member: [partition for partition in partitions if owners.get(partition, member) == member]
-            for member, partitions in shares.items()
-        }
+        """What is a member's by right it keeps, whoever claims it too; all else waits until nobody else has it."""
+        owners: dict[TopicPartition, str | None] = {}
+        for member, subscription in subscriptions.items():
+            for partition in subscription.owned_partitions:
+                owners[partition] = None if partition in owners else member
+        handed: dict[str, list[TopicPartition]] = {}
+        for member, partitions in shares.items():
+            kept = set(ownership.owned[member])
+            handed[member] = [p for p in partitions if p in kept or owners.get(p, member) == member]
+        return handed

@@ -169,3 +169,45 @@ def test_an_eager_sticky_member_is_believed_by_its_user_data_alone() -> None:
     told = member.subscription(["t0"])
     joined = Subscription(["t0"], user_data=told.user_data, generation_id=7)
     assert member.claim(joined) == ([A0, A1], 7)
+
+
+def test_a_newcomer_without_a_share_does_not_make_the_others_claims_old() -> None:
+    """Two members come shortly after each other, so that the rebalance for the first never gets to an assignment: it
+    has the newer generation, and nothing; what the others had in the one before is still theirs."""
+    from ottla.assignors import StickyAssignor
+
+    cluster = ClusterMetadata.of({"t0": 6})
+    joined: dict[str, Subscription] = {"c": Subscription(["t0"], generation_id=2), "d": Subscription(["t0"])}
+    for name, indexes in (("a", (1, 3, 5)), ("b", (0, 2, 4))):
+        member = StickyAssignor()
+        member.on_assignment(Assignment([TopicPartition("t0", index) for index in indexes]), 1)
+        joined[name] = Subscription(["t0"], user_data=member.subscription(["t0"]).user_data, generation_id=2)
+    shares = names(StickyAssignor().assign(cluster, joined))
+    assert {*shares["a"]} <= {"t0-1", "t0-3", "t0-5"} and {*shares["b"]} <= {"t0-0", "t0-2", "t0-4"}
+
+
+def test_a_zombies_claim_does_not_take_a_partition_from_whoever_has_it() -> None:
+    from ottla.assignors import CooperativeStickyAssignor
+
+    cluster = ClusterMetadata.of({"t0": 6})
+    had = {"a": (2, (0, 1, 2)), "b": (1, (0, 3))}
+    joined = {
+        member: Subscription(
+            ["t0"], owned_partitions=[TopicPartition("t0", i) for i in indexes], generation_id=generation
+        )
+        for member, (generation, indexes) in had.items()
+    }
+    shares = names(CooperativeStickyAssignor().assign(cluster, joined))
+    assert shares == {"a": ["t0-0", "t0-1", "t0-2"], "b": ["t0-3", "t0-4", "t0-5"]}
+
+
+def test_what_two_members_claim_in_one_generation_is_given_to_neither_at_first() -> None:
+    from ottla.assignors import CooperativeStickyAssignor
+
+    cluster = ClusterMetadata.of({"t0": 4})
+    joined = {
+        "a": Subscription(["t0"], owned_partitions=[TopicPartition("t0", i) for i in (1, 2)], generation_id=2),
+        "b": Subscription(["t0"], owned_partitions=[TopicPartition("t0", i) for i in (2, 3)], generation_id=2),
+    }
+    shares = names(CooperativeStickyAssignor().assign(cluster, joined))
+    assert "t0-2" not in shares["a"] + shares["b"]
