@@ -274,7 +274,8 @@ class Fetcher:
             state.topic_id = topic_id
             if self._config.auto_offset_reset == "none":
                 detail = f"topic {partition.topic} was deleted and made again, so our position is none of its own"
-                self._give_to_user(partition, state, KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail), now)
+                self._positions.errors.append(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail))
+                state.move_to(None)  # whoever goes on without a seek must not land in the middle of the new one
             else:
                 state.move_to(None, EARLIEST)
                 poll.wake_by(now)  # for the positions, who look it up

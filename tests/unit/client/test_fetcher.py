@@ -420,6 +420,29 @@ def test_a_topic_deleted_and_made_again_is_read_from_its_beginning() -> None:
     assert world.take() == ["new", "newer"]
 
 
+def test_a_topic_deleted_and_made_again_is_not_read_on_in_without_a_policy() -> None:
+    """Whoever takes the error for a passing one and polls on would miss the beginning of the new topic."""
+    world = ConsumerWorld(auto_offset_reset="none")
+    world.state().move_to(0)
+    world.show_leaders(topic_id=b"1" * 16)
+    world.logs[T0].append("old")
+    world.exchange()
+    assert world.take() == ["old"]
+    world.logs[T0] = ModelLog()
+    world.logs[T0].append("new", "newer")
+    world.show_leaders(topic_id=b"2" * 16)
+    world.exchange()
+    assert "deleted and made again" in str(world.positions.errors.pop())
+    world.now += 5_000
+    world.exchange(3)
+    assert world.take() == []
+    with pytest.raises(OttlaError, match="no position for t-0"):
+        world.positions.raise_if_lost()
+    world.state().move_to(0)
+    world.exchange(2)
+    assert world.take() == ["new", "newer"]
+
+
 def test_a_near_follower_is_read_until_it_fails() -> None:
     world = ConsumerWorld(client_rack="a")
     world.logs[T0].append("a")
