@@ -66,7 +66,7 @@ class DatabaseOffsetStore(OffsetStore):
                 f"Give paramstyle=, one of {', '.join(PLACEHOLDERS)}.",
             )
         self._placeholder = PLACEHOLDERS[style]
-        self._known: dict[TopicPartition, int] = {}
+        self.known: dict[TopicPartition, int] = {}
         self._saved: dict[TopicPartition, int] = {}
         """In a `transaction()` block: what it will have stored."""
         if create:
@@ -80,29 +80,29 @@ class DatabaseOffsetStore(OffsetStore):
             )
             stored = {TopicPartition(topic, int(index)): int(offset) for topic, index, offset in cursor.fetchall()}
         for partition in wanted:
-            self._known.pop(partition, None)
+            self.known.pop(partition, None)
         found = {partition: offset for partition, offset in stored.items() if partition in wanted}
-        self._known.update(found)
+        self.known.update(found)
         return found
 
     def save(self, offsets: Mapping[TopicPartition, int]) -> None:
         with contextlib.closing(self.connection.cursor()) as cursor:
             for partition, offset in sorted(offsets.items()):
                 self._save(cursor, partition, offset)
-        self._known.update(offsets)
+        self.known.update(offsets)
         self._saved.update(offsets)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
         """A cursor for the results; commits at the end of the block, rolls back when it raises."""
-        before = dict(self._known)
+        before = dict(self.known)
         self._saved.clear()
         cursor = self.connection.cursor()
         try:
             yield cursor
             self.connection.commit()
         except BaseException:
-            self._known = before
+            self.known = before
             self.connection.rollback()
             raise
         finally:
@@ -111,7 +111,7 @@ class DatabaseOffsetStore(OffsetStore):
 
     def _save(self, cursor: Any, partition: TopicPartition, offset: int) -> None:
         key = (self.name, partition.topic, partition.partition)
-        known = self._known.get(partition)
+        known = self.known.get(partition)
         if known is None:
             # Two that both begin a partition collide at the primary key, here or at the commit.
             insert = f"insert into {self.table} (consumer, topic, partition_id, next_offset) values (?, ?, ?, ?)"

@@ -26,6 +26,9 @@ class OffsetStore(ABC):
     mirror: Callable[[Mapping[TopicPartition, int]], None] | None = None
     """Told of every offset that is stored for good: a GroupMirror, by which lag appears in every Kafka tool."""
 
+    known: Mapping[TopicPartition, int] | None = None
+    """What was last loaded or saved, of a store that counts itself since a rollback may undo what was saved."""
+
     def stored(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Passes on what is safe now."""
         if self.mirror is not None and offsets:

@@ -57,8 +57,9 @@ class StoredOffsets(RebalanceListener):
     def save(self) -> None:
         """Stores how far poll() (or the iterator) has come. What it gave out must have been processed."""
         left_out = self._held | self._lost
+        saved = self._saved if self._store.known is None else self._store.known
         consumed = self._inner._consumed().items()
-        moved = {p: at for p, at in consumed if p not in left_out and self._saved.get(p) != at}
+        moved = {p: at for p, at in consumed if p not in left_out and saved.get(p) != at}
         if moved:
             self._store.save(moved)
             self._saved.update(moved)

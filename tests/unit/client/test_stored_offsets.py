@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 
 from ottla import Admin, AsyncConsumer, Consumer, Producer, RebalanceListener
+from ottla.client.database_store import DatabaseOffsetStore
 from ottla.client.offset_store import OffsetStore
 from ottla.client.stored_offsets import AsyncStoredOffsets, StoredOffsets
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
+from ottla.testing.world import World
 from ottla.types import TopicPartition
 
 SETTINGS = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
@@ -270,3 +273,33 @@ def test_the_next_listener_of_a_blocking_consumer_is_a_plain_one(broker: Any, pl
         offsets.on_partitions_lost([place])
         with pytest.raises(OttlaError, match="on_partitions_revoked of the next listener is async"):
             StoredOffsets(reader, MemoryStore({}), PlainOrAsync()).on_partitions_revoked([place])
+
+
+def test_a_transaction_that_is_tried_again_after_a_rollback_stores_the_offsets_once_more() -> None:
+    """E10: they went with the results. Left out of the second try, they would let every result be made twice."""
+    place = TopicPartition("t", 0)
+
+    async def story(world: World) -> None:
+        async with world.admin() as admin:
+            await admin.create_topic("t", partitions=1)
+        async with world.producer() as producer:
+            await producer.send("t", "only", partition=0)
+        connection = sqlite3.connect(":memory:")
+        connection.execute("create table results (value blob)")
+        store = DatabaseOffsetStore(connection)
+        async with world.consumer(group_id="g", enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+            offsets = AsyncStoredOffsets(consumer, store)
+            await consumer.subscribe(["t"], listener=offsets)
+            records: list[Any] = []
+            while not records:
+                records += await consumer.poll(1_000)
+            for is_refused in (True, False):
+                with contextlib.suppress(sqlite3.OperationalError), store.transaction() as cursor:
+                    cursor.execute("insert into results values (?)", (records[0].value,))
+                    offsets.save()
+                    if is_refused:
+                        raise sqlite3.OperationalError("database is locked")
+        assert connection.execute("select value from results").fetchall() == [(b"only",)]
+        assert DatabaseOffsetStore(connection).load([place]) == {place: 1}
+
+    World(1).run(story)
