@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ottla.client.cluster_view import ClusterView
 from ottla.client.coordinator import CoordinatorFinder
 from ottla.client.group_model import CommittedOffset
 from ottla.client.group_protocol import offset_commit_request, offset_fetch_request
@@ -61,6 +62,7 @@ class Commits:
     def __init__(
         self,
         config: ConsumerConfig,
+        view: ClusterView,
         coordinator: CoordinatorFinder,
         *,
         on_fenced: Callable[[ErrorCode, int], None],
@@ -70,6 +72,7 @@ class Commits:
         self.committed: dict[TopicPartition, int] = {}
         """What we know to be stored, by our own commits; to see whether there is anything new."""
         self._config = config
+        self._view = view
         self._coordinator = coordinator
         self._on_fenced = on_fenced
         self._backoff = backoff
@@ -131,8 +134,14 @@ class Commits:
         return True
 
     def changed(self, positions: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, CommittedOffset]:
-        """The positions that differ from what is stored."""
-        return {p: at for p, at in positions.items() if self.committed.get(p) != at.offset}
+        """The positions that differ from what is stored, or from what is on its way and will be: after a seek back
+        both are needed to tell."""
+        coming = {p: at.offset for commit in self._queue for p, at in commit.remaining.items()}
+        return {
+            p: at
+            for p, at in positions.items()
+            if self.committed.get(p) != at.offset or coming.get(p, at.offset) != at.offset
+        }
 
     def forget(self, partitions: Any) -> None:
         """Others commit for these now."""
@@ -181,6 +190,7 @@ class Commits:
 
     def _take(self, commit: Commit, response: Any, node_id: int, now: int) -> None:
         failure: KafkaError | None = None
+        is_final = False
         for topic in response.topics:
             for p in topic.partitions:
                 partition = TopicPartition(topic.name, p.partition_index)
@@ -191,16 +201,25 @@ class Commits:
                         self.committed[partition] = done.offset
                     continue
                 self._coordinator.note(error, node_id)
-                if failure is None or failure.retriable:
+                if failure is None or not is_final:
                     failure = KafkaError(error, self._describe(error, partition, commit))
+                    is_final = not error.retriable or self._is_gone(error, topic.name)
         if failure is None or not commit.remaining:
             self._finish(commit, None)
-        elif failure.retriable:
+        elif not is_final:
             self._try_again(commit, failure, now)
         else:
             if failure.code in FENCING:
                 self._on_fenced(failure.code, commit.generation)
             self._finish(commit, failure)
+
+    def _is_gone(self, error: ErrorCode, topic: str) -> bool:
+        """Whether a topic was deleted, and not only a coordinator has yet to hear of it. Tried again until its time is
+        over, it would keep every other commit waiting, and with them a rebalance."""
+        if error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return False
+        self._view.request_update()
+        return self._view.topic_errors.get(topic) == error
 
     def _describe(self, error: ErrorCode, partition: TopicPartition, commit: Commit) -> str:
         if error == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -219,6 +238,8 @@ class Commits:
 
     def _finish(self, commit: Commit, error: KafkaError | None) -> None:
         self._queue.popleft()
+        if error is not None:
+            self.forget(commit.remaining)  # some of it may be stored all the same
         if commit.on_done is not None:
             commit.on_done(commit.offsets, error)
         elif error is not None:

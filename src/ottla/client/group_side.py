@@ -27,6 +27,8 @@ log = logging.getLogger("ottla.client")
 
 LEAVE_TIMEOUT_MS = 5_000
 """A coordinator that does not answer a goodbye is not waited for: the session ends by itself."""
+COMMITS_TIMEOUT_MS = 5_000
+"""How long the group waits for what a member has committed without waiting for it itself."""
 
 CommitCallback = Callable[[dict[TopicPartition, CommittedOffset], "KafkaError | None"], Any]
 
@@ -55,7 +57,7 @@ class GroupSide:
         self.membership = Membership(
             config, network.view, self.coordinator, assignors, pin_topics=self._pin_topics, **parts
         )
-        self.commits = Commits(config, self.coordinator, on_fenced=self.membership.note_fenced, **parts)
+        self.commits = Commits(config, network.view, self.coordinator, on_fenced=self.membership.note_fenced, **parts)
         self.lookup = CommittedLookup(config, positions, self.coordinator, **parts)
         self.watch = TopicWatch(
             max_age_ms=config.metadata_max_age_ms,
@@ -113,7 +115,7 @@ class GroupSide:
             if commits:
                 failure = await self._give_up(owned, timeout_ms)
             # What was committed without waiting counts only as long as we are a member.
-            await self._network.until(lambda: self.commits.is_idle, patience_ms)
+            await self._network.until(lambda: self.commits.is_idle, min(timeout_ms, COMMITS_TIMEOUT_MS))
         finally:
             node_id = self.coordinator.find()
             goodbye = membership.depart()
@@ -135,12 +137,7 @@ class GroupSide:
         what = "on_partitions_revoked" if self.membership.has_generation else "on_partitions_lost"
         if self.membership.has_generation:
             await self.auto_commit(owned, timeout_ms)
-        try:
-            if owned:
-                await tell(self.listener, what, owned)
-        except Exception as error:
-            return error
-        return None
+        return await self._tell(what, owned) if owned else None
 
     async def _tell_lost(self, owned: list[TopicPartition]) -> None:
         """Somebody leaves because of an error. Not all that was given out is processed, so nobody may store positions:
@@ -233,6 +230,10 @@ class GroupSide:
         else:
             going = owned
         failure = await self._revoke(going)
+        # What was committed without waiting counts only in this generation, and the join could overtake it.
+        await self._network.until(
+            lambda: self.commits.is_idle or membership.stage is not Stage.PREPARING, COMMITS_TIMEOUT_MS
+        )
         if membership.stage is Stage.PREPARING:
             membership.prepared(self._positions.states, self._network.now())
         if failure is not None:
@@ -257,7 +258,10 @@ class GroupSide:
                 self.lookup.begin(partition)
             membership.taken(wanted, has_revoked=bool(going), now=self._network.now())
             self._network.wake()
-            await tell(self.listener, "on_partitions_assigned", added)
+            failed = await self._tell("on_partitions_assigned", added)
+            if failure is not None and failed is not None:
+                log.warning("on_partitions_assigned failed too, after on_partitions_revoked", exc_info=failed)
+            failure = failure or failed
         if failure is not None:
             raise failure
 
@@ -265,13 +269,17 @@ class GroupSide:
         """Tells the listener, then reads these no more. What the listener raises is for the user, once all is done."""
         if not going:
             return None
-        failure: Exception | None = None
-        try:
-            await tell(self.listener, "on_partitions_revoked", going)
-        except Exception as error:
-            failure = error
+        failure = await self._tell("on_partitions_revoked", going)
         self._read_only(set(self._positions.states).difference(going))
         return failure
+
+    async def _tell(self, what: str, partitions: Iterable[TopicPartition]) -> Exception | None:
+        """Tells the listener; what it raised, if it did."""
+        try:
+            await tell(self.listener, what, partitions)
+        except Exception as error:
+            return error
+        return None
 
     def _read_only(self, partitions: Iterable[TopicPartition]) -> None:
         self._positions.assign(sorted(partitions), self._network.now())

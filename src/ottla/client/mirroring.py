@@ -44,7 +44,12 @@ class Mirroring:
         self._config = replace(config, group_id=group_id, group_instance_id=None, isolation_level="read_uncommitted")
         self._coordinator = CoordinatorFinder(group_id, view, backoff=backoff, jitter=jitter)
         self._commits = Commits(
-            self._config, self._coordinator, on_fenced=lambda error, generation: None, backoff=backoff, jitter=jitter
+            self._config,
+            view,
+            self._coordinator,
+            on_fenced=lambda error, generation: None,
+            backoff=backoff,
+            jitter=jitter,
         )
         self._backoff = backoff
         self._jitter = jitter

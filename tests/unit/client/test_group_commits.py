@@ -30,13 +30,14 @@ class CommitWorld:
     def __init__(self, **settings: Any) -> None:
         self.now = 1_000
         self.config = build(ConsumerConfig, None, {"group_id": "g", "auto_offset_reset": "earliest", **settings})
-        view = ClusterView(max_age_ms=10**9, backoff=Backoff(100, 1_000))
+        self.view = view = ClusterView(max_age_ms=10**9, backoff=Backoff(100, 1_000))
         view.brokers = {1: Node(1, "h", 1)}
         self.coordinator = CoordinatorFinder("g", view, backoff=Backoff(100, 1_000))
         self.coordinator._node_id = 1
         self.fenced: list[tuple[ErrorCode, int]] = []
         self.commits = Commits(
             self.config,
+            view,
             self.coordinator,
             on_fenced=lambda error, generation: self.fenced.append((error, generation)),
             backoff=Backoff(100, 1_000),
@@ -185,6 +186,45 @@ def test_only_what_has_moved_is_committed_by_itself() -> None:
     assert world.commits.changed({P0: CommittedOffset(5), P1: CommittedOffset(6)}) == {P1: CommittedOffset(6)}
     world.commits.forget([P0])
     assert set(world.commits.changed({P0: CommittedOffset(5)})) == {P0}
+
+
+def test_what_is_on_its_way_counts_when_positions_are_compared_with_what_is_stored() -> None:
+    world = CommitWorld()
+    world.commits.committed = {P0: 5}
+    back_at_five = {P0: CommittedOffset(5)}
+    world.commit({P0: 9})
+    world.poll()
+    assert world.commits.changed(back_at_five) == back_at_five, "soon 9 will be stored"
+    world.commit({P0: 5})
+    assert world.commits.changed(back_at_five) == {}
+
+
+def test_after_a_commit_that_nobody_answered_for_nothing_is_taken_for_stored() -> None:
+    world = CommitWorld()
+    world.commits.committed = {P0: 5}
+    world.commit({P0: 9})
+    world.poll()
+    world.now += 10_000
+    request, _ = world.sent.popleft()
+    request.on_failure(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer"), world.now)
+    world.poll()
+    assert [e.code for _, e in world.done if e] == [ErrorCode.REQUEST_TIMED_OUT]
+    assert set(world.commits.changed({P0: CommittedOffset(5)})) == {P0}, "9 may have been stored"
+
+
+def test_a_topic_that_is_gone_is_not_tried_again_but_one_that_is_not_known_yet_is() -> None:
+    world = CommitWorld()
+    world.commit({P0: 1})
+    world.commit({P1: 1})
+    world.poll()
+    world.answer_commit(p0=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert not world.done, "the coordinator may not have heard of it yet"
+    world.view.topic_errors["t"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.now += 200
+    world.poll()
+    world.answer_commit(p0=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert [e.code for _, e in world.done if e] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert world.poll() == 1, "the next one has its turn"
 
 
 def test_a_partition_begins_where_the_group_has_committed_or_where_the_reset_says() -> None:

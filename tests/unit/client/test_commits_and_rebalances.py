@@ -1,0 +1,153 @@
+"""What is committed without waiting, of topics that go, and around a seek, while a group rebalances: simulated."""
+
+from typing import Any
+
+import pytest
+
+from ottla.client.consumer import AsyncConsumer
+from ottla.client.group_model import CommittedOffset
+from ottla.client.rebalance_listener import RebalanceListener
+from ottla.errors import KafkaError
+from ottla.testing.world import World
+from ottla.types import TopicPartition
+
+QUICK = {"auto_offset_reset": "earliest", "session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000}
+P0 = TopicPartition("t", 0)
+
+
+async def fill(world: World, topic: str, count: int) -> None:
+    async with world.producer() as producer:
+        for number in range(count):
+            await producer.send(topic, f"{number}", partition=0)
+
+
+async def make(world: World, *topics: str, records: int = 10) -> None:
+    async with world.admin() as admin:
+        for topic in topics:
+            await admin.create_topic(topic, partitions=1)
+    for topic in topics:
+        await fill(world, topic, records)
+
+
+async def read(consumer: AsyncConsumer, count: int, **options: Any) -> None:
+    while count > 0:
+        count -= len(await consumer.poll(1_000, **options))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_listener_commits_without_waiting_counts_before_the_partitions_go(seed: int) -> None:
+    """The join has its own connection: should it overtake the commit, that one would be of an old generation."""
+    outcomes: list[KafkaError | None] = []
+
+    def note(offsets: dict[TopicPartition, CommittedOffset], error: KafkaError | None) -> None:
+        outcomes.append(error)
+
+    class Committing(RebalanceListener):
+        async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            await consumer.commit_async(callback=note)
+
+    async def story(world: World) -> None:
+        nonlocal consumer
+        await make(world, "t")
+        consumer = world.consumer(group_id="g", enable_auto_commit=False, **QUICK)
+        async with consumer:
+            await consumer.subscribe(["t"], listener=Committing())
+            await read(consumer, 10)
+            await consumer.enforce_rebalance()
+            for _ in range(20):
+                await consumer.poll(200)
+            assert outcomes == [None]
+
+    consumer: AsyncConsumer
+    World(seed).run(story)
+
+
+def test_a_seek_back_is_stored_even_while_a_commit_from_before_it_is_on_its_way() -> None:
+    """Otherwise the older commit would have the last word, and whoever goes on would pass over ten records."""
+
+    async def story(world: World) -> None:
+        await make(world, "t", records=20)
+        async with world.consumer(group_id="g", auto_commit_interval_ms=3_600_000, **QUICK) as consumer:
+            await consumer.subscribe(["t"])
+            await read(consumer, 10, max_records=10)
+            await consumer.commit()
+            await read(consumer, 10, max_records=10)
+            await consumer.commit_async()
+            await consumer.seek(P0, 10)
+        async with world.admin() as admin:
+            assert (await admin.list_group_offsets("g"))[P0].offset == 10
+
+    World(1).run(story)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_deleted_topic_does_not_hold_up_the_rebalance_that_leaves_it_out(strategy: str) -> None:
+    async def story(world: World) -> None:
+        await make(world, "t", "u")
+        settings = QUICK | {"auto_commit_interval_ms": 3_600_000, "metadata_max_age_ms": 2_000}
+        async with world.consumer(
+            group_id="g", partition_assignment_strategy=strategy, allow_auto_create_topics=False, **settings
+        ) as consumer:
+            await consumer.subscribe(["t", "u"])
+            await read(consumer, 20)
+            async with world.admin() as admin:
+                await admin.delete_topics(["t"])
+            began = world.loop.time()
+            while P0 in await consumer.assignment():
+                await consumer.poll(200)
+            assert world.loop.time() - began < 10
+
+    World(1).run(story)
+
+
+def test_a_deleted_topic_does_not_hold_up_the_commits_of_others() -> None:
+    async def story(world: World) -> None:
+        await make(world, "t", "u")
+        async with world.consumer(
+            group_id="g", auto_commit_interval_ms=1_000, allow_auto_create_topics=False, auto_offset_reset="earliest"
+        ) as consumer:
+            await consumer.assign([("t", 0), ("u", 0)])
+            await read(consumer, 20)
+            async with world.admin() as admin:
+                await admin.delete_topics(["t"])
+            for _ in range(10):
+                await consumer.poll(200)
+            began = world.loop.time()
+            await consumer.commit({("u", 0): 5})
+            assert world.loop.time() - began < 5
+
+    World(1).run(story)
+
+
+def test_of_two_failures_in_one_rebalance_the_first_is_raised() -> None:
+    class Failing(RebalanceListener):
+        fails = False
+
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            if self.fails:
+                raise ValueError("revoked")
+
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            if self.fails:
+                raise ValueError("assigned")
+
+    async def story(world: World) -> None:
+        await make(world, "t", "u")
+        settings = {"group_id": "g", "partition_assignment_strategy": "cooperative-sticky", **QUICK}
+        listener, errors = Failing(), []
+        async with world.consumer(**settings) as first, world.consumer(**settings) as second:
+            await first.subscribe(["t", "u"], listener=listener)
+            while len(await first.assignment()) < 2:
+                await first.poll(200)
+            listener.fails = True
+            await second.subscribe(["t", "u"])
+            while not await second.assignment():
+                try:
+                    await first.poll(100)
+                except ValueError as error:
+                    errors.append(str(error))
+                await second.poll(100)
+            listener.fails = False
+            assert errors[0] == "revoked" and len(await first.assignment()) == 1
+
+    World(1).run(story)
