@@ -435,7 +435,7 @@ class AsyncConsumer(AsyncGroupConsumer):
         for partition, offset in self._consumed().items():
             state = self._positions.states[partition]
             if state.position != offset:
-                state.move_to(offset)
+                state.go_back_to(offset)
         self._backlog.clear()
 
     def _given_out(self) -> None:

@@ -103,7 +103,7 @@ class Fetcher:
         self._buffered.clear()
         for partition, state in self._positions.states.items():
             if state.position is not None:
-                state.move_to(self._came_from.get(partition, state.position))
+                state.go_back_to(self._came_from.get(partition, state.position))
 
     def given_out(self) -> None:
         """What was taken has reached the user: `take_back` leaves it alone."""
@@ -402,6 +402,10 @@ class Fetcher:
         if result.preferred_read_replica >= 0:
             state.read_replica = result.preferred_read_replica
             state.read_replica_until = now + self._config.metadata_max_age_ms
+            if state.read_replica not in self._view.brokers:
+                # It was away when we last asked who is there: the leader points to it again and again meanwhile.
+                self._view.request_update()
+                self._back_off(state, now)
             return
         state.high_watermark = result.high_watermark
         state.last_stable_offset = result.last_stable_offset

@@ -100,6 +100,10 @@ class PartitionState:
         self.is_resetting = False
         self.retry_at = self.failures = 0
 
+    def go_back_to(self, offset: int) -> None:
+        """Reads once more from `offset`, which lies in what was fetched: its epoch is known as far as it ever was."""
+        self.move_to(offset, epoch=self.epoch_before(offset))
+
     def note_epochs(self, begins: Iterable[tuple[int, int]]) -> None:
         """Hears of the leader epochs in what was fetched, in order."""
         for offset, epoch in begins:

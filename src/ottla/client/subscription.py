@@ -145,15 +145,22 @@ class TopicWatch:
         def on_response(response: Any, version: int, now: int) -> None:
             if turn == self._turn:
                 self._in_flight = False
-                self._take(response, now)
+                # A broker that has just started may know nobody yet, not even itself, and no topics either.
+                if response.error_code or not response.brokers:
+                    self._try_again(now)
+                else:
+                    self._take(response, now)
 
         def on_failure(error: KafkaError, now: int) -> None:
             if turn == self._turn:
                 self._in_flight = False
-                self._failures += 1
-                self._due_at = now + self._backoff.delay_ms(self._failures, self._jitter())
+                self._try_again(now)
 
         return Poll([Request(ANY_NODE, ApiKey.METADATA, build, on_response, on_failure)])
+
+    def _try_again(self, now: int) -> None:
+        self._failures += 1
+        self._due_at = now + self._backoff.delay_ms(self._failures, self._jitter())
 
     def _take(self, response: Any, now: int) -> None:
         assert self.pattern is not None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ottla.client.model import Node
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.testing.consumer_world import ConsumerWorld, ModelLog
@@ -459,6 +460,28 @@ def test_a_near_follower_is_read_until_it_fails() -> None:
     assert world.on_the_wire[0][0].destination == 1
     world.answer_next()
     assert world.take() == ["a"]
+
+
+def test_a_near_follower_that_is_not_known_yet_is_asked_after_and_not_waited_for_in_a_tight_loop() -> None:
+    """It was away when we last asked who is there. Nothing else would tell us for minutes that it is back."""
+    world = ConsumerWorld(client_rack="a")
+    world.logs[T0].append("a")
+    world.exchange()
+    world.now += 1_000
+    world.view.poll(world.now)
+    world.show_leaders()
+    assert not world.view.poll(world.now + 1_000).requests
+    world.extra[T0] = {"preferred_read_replica": 3, "records": None}
+    world.exchange()
+    assert len(world.view.poll(world.now + 1_000).requests) == 1, "who is 3?"
+    wake_at = world.poll()
+    assert not world.on_the_wire and wake_at is not None and wake_at > world.now
+    world.view.brokers[3] = Node(3, "h", 3)
+    world.now += 1_000
+    world.extra[T0] = {"preferred_read_replica": 3, "records": None}
+    world.exchange()
+    world.poll()
+    assert [request.destination for request, _ in world.on_the_wire] == [3]
 
 
 def test_damaged_records_are_an_error_for_the_user_and_not_skipped() -> None:

@@ -330,6 +330,23 @@ def test_a_pattern_matches_whole_names_and_leaves_internal_topics_out() -> None:
     topic = MetadataResponse.MetadataResponseTopic
     names = [("ab", False, 0), ("xab", False, 0), ("__offsets", True, 0), ("a-broken", False, 5)]
     listed = [topic(name=n, is_internal=internal, error_code=e) for n, internal, e in names]
-    request.on_response(MetadataResponse(topics=listed), 12, 10)
+    broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="h", port=1)
+    request.on_response(MetadataResponse(brokers=[broker], topics=listed), 12, 10)
     assert seen == [("ab",)]
     assert watch.poll(1_009).requests == [] and len(watch.poll(1_010).requests) == 1
+
+
+def test_a_broker_that_knows_nobody_yet_does_not_make_a_pattern_match_nothing() -> None:
+    """It has just started. Believed, it would have every member give up all that it reads."""
+    seen: list[tuple[str, ...]] = []
+    watch = TopicWatch(
+        max_age_ms=1_000,
+        exclude_internal=True,
+        on_topics=lambda topics, now: seen.append(topics),
+        backoff=Backoff(100, 1_000),
+    )
+    watch.watch(check_pattern("a.*"))
+    (request,) = watch.poll(0).requests
+    request.on_response(MetadataResponse(), 12, 10)
+    assert seen == []
+    assert watch.poll(10).requests == [] and len(watch.poll(1_010).requests) == 1

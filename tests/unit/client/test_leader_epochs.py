@@ -45,6 +45,22 @@ def test_a_position_has_the_epoch_of_the_record_before_it() -> None:
     assert len(state.epochs) == EPOCHS_KEPT and state.epoch_before(10**9) == 99
 
 
+def test_who_reads_something_once_more_still_knows_the_epoch_before_it() -> None:
+    """Taken, but it reached nobody: it is fetched again, and a log that was cut back meanwhile is noticed."""
+    world = ConsumerWorld()
+    world.logs[T0].append("a", "b", epoch=3)
+    world.logs[T0].append("c", epoch=4)
+    world.exchange(3)
+    assert world.take(max_records=2) == ["a", "b"]
+    world.fetcher.begin_to_take()
+    assert world.take() == ["c"]
+    world.fetcher.take_back()
+    world.exchange()
+    asked = world.asked[-1].topics[0].partitions[0]
+    assert (asked.fetch_offset, asked.last_fetched_epoch) == (2, 3)
+    assert world.state().epoch_before(2) == 3, "as a commit would tell it"
+
+
 def test_reading_begins_with_the_epoch_that_was_committed() -> None:
     """The leader answers with the end of that epoch if its log went another way, and reading goes on from there."""
     world = ConsumerWorld(group_id="g")
