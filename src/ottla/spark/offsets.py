@@ -144,16 +144,13 @@ def advance(start: SourceOffset, found: Found, limit: int | None) -> tuple[Sourc
 def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartition, int], list[Loss]]:
     """Where the partitions begin that do not simply go on where `start` left them, and what that costs."""
     started: dict[TopicPartition, int] = {}
-    recreated = {
+    made_again = {
         topic for topic, topic_id in found.topic_ids.items() if start.topic_ids.get(topic, topic_id) != topic_id
     }
-    losses = [
-        Loss(f"topic {topic} was deleted and made again, so the query's offsets are none of its own")
-        for topic in sorted(recreated)
-    ]
+    losses = [Loss(recreated(topic)) for topic in sorted(made_again)]
     for partition, latest in sorted(found.latest.items()):
         position, earliest = start.positions.get(partition), found.earliest[partition]
-        if partition.topic in recreated:
+        if partition.topic in made_again:
             started[partition] = earliest
         elif position is None:
             started[partition] = earliest
@@ -174,6 +171,10 @@ def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartit
     if gone:
         losses.append(Loss(f"{', '.join(map(str, gone))} {'is' if len(gone) == 1 else 'are'} not there any more"))
     return started, losses
+
+
+def recreated(topic: str) -> str:
+    return f"topic {topic} was deleted and made again, so the query's offsets are none of its own"
 
 
 def share_out(begins: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, int]:

@@ -11,8 +11,8 @@ from ottla.client.fetched import FetchedPartition
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.spark.explaining import BrokersAway
-from ottla.spark.offsets import OffsetRange
-from ottla.types import TopicPartition
+from ottla.spark.offsets import OffsetRange, recreated
+from ottla.types import ZERO_UUID, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,6 +31,11 @@ IDLE_CONSUMERS_MAX = 4
 GLANCE_MS = 2_000
 """How long to wait for records before asking whether the topic is still there."""
 
+NEWS_MS = 5_000
+"""How long news of a topic may take to reach all brokers."""
+
+ASK_AGAIN_MS = 100
+
 DEFAULTS = {
     "auto.offset.reset": "none",
     "enable.auto.commit": "false",
@@ -46,9 +51,11 @@ log = logging.getLogger("ottla.spark")
 class AsyncRangeConsumer(AsyncConsumer):
     """Reads one partition at a time, from one offset to another."""
 
-    async def start(self, piece: OffsetRange) -> None:
+    async def start(self, piece: OffsetRange, topic_id: bytes = ZERO_UUID) -> None:
+        """With an id, another topic of the same name is an OFFSET_OUT_OF_RANGE."""
         await self.assign([piece.partition])
-        self._positions.state(piece.partition).fetch_until = piece.end
+        state = self._positions.state(piece.partition)
+        state.fetch_until, state.topic_id = piece.end, topic_id
         await self.seek(piece.partition, piece.start)
 
     async def next_fetch(self, timeout_ms: int) -> FetchedPartition | None:
@@ -73,6 +80,24 @@ class AsyncRangeConsumer(AsyncConsumer):
             return error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return False
 
+    async def met_another(self, partition: TopicPartition, topic_id: bytes) -> bool:
+        """Whether it was not the offset that was wrong, but the topic: a broker told of one with another id."""
+        return self._positions.state(partition).topic_id not in (topic_id, ZERO_UUID)
+
+    async def is_another(self, topic: str, topic_id: bytes) -> bool:
+        """Whether the topic of this name is not the one with this id, also when its news have reached everybody."""
+        view, deadline = self._network.view, self._network.now() + NEWS_MS
+
+        def is_it() -> bool:
+            return view.topic_id(topic) in (topic_id, ZERO_UUID)
+
+        while not is_it():
+            if self._network.now() >= deadline:
+                return True
+            view.request_update()
+            await self._network.until(is_it, ASK_AGAIN_MS)
+        return False
+
     async def rest(self) -> None:
         """Stops fetching, and keeps the connections for the next range."""
         await self.assign([])
@@ -87,14 +112,20 @@ class RangeConsumer(Consumer):
         super().__init__(settings)
         self._async = AsyncRangeConsumer(settings)
 
-    def start(self, piece: OffsetRange) -> None:
-        return self._call(self._async.start(piece))
+    def start(self, piece: OffsetRange, topic_id: bytes = ZERO_UUID) -> None:
+        return self._call(self._async.start(piece, topic_id))
 
     def next_fetch(self, timeout_ms: int) -> FetchedPartition | None:
         return self._call(self._async.next_fetch(timeout_ms))
 
     def is_gone(self, partition: TopicPartition) -> bool:
         return self._call(self._async.is_gone(partition))
+
+    def met_another(self, partition: TopicPartition, topic_id: bytes) -> bool:
+        return self._call(self._async.met_another(partition, topic_id))
+
+    def is_another(self, topic: str, topic_id: bytes) -> bool:
+        return self._call(self._async.is_another(topic, topic_id))
 
     def rest(self) -> None:
         return self._call(self._async.rest())
@@ -140,12 +171,16 @@ def read_range(
     *,
     fail_on_data_loss: bool,
     poll_timeout_ms: int,
+    topic_id: bytes = ZERO_UUID,
 ) -> "Iterator[pyarrow.RecordBatch]":
-    """The records of a range, in order. Ends when the position has passed the end, whatever the last offsets hold."""
+    """The records of a range, in order. Ends when the position has passed the end, whatever the last offsets hold.
+
+    `topic_id` is that of the topic that the range was planned for, where it is known.
+    """
     consumer = borrow(settings)
     is_whole = False
     try:
-        yield from _read(consumer, piece, schema, fail_on_data_loss, poll_timeout_ms)
+        yield from _read(consumer, piece, topic_id, schema, fail_on_data_loss, poll_timeout_ms)
         is_whole = True
     except GeneratorExit:  # Spark has rows enough
         is_whole = True
@@ -158,10 +193,15 @@ def read_range(
 
 
 def _read(
-    consumer: RangeConsumer, piece: OffsetRange, schema: "pyarrow.Schema", fail_on_data_loss: bool, poll_timeout_ms: int
+    consumer: RangeConsumer,
+    piece: OffsetRange,
+    topic_id: bytes,
+    schema: "pyarrow.Schema",
+    fail_on_data_loss: bool,
+    poll_timeout_ms: int,
 ) -> "Iterator[pyarrow.RecordBatch]":
     partition, position, end = piece
-    consumer.start(piece)
+    consumer.start(piece, topic_id)
     patience = Patience(poll_timeout_ms)
     while position < end:
         try:
@@ -169,8 +209,12 @@ def _read(
         except KafkaError as error:
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
-            position = after_loss(consumer, piece, position, fail_on_data_loss)
-            consumer.start(OffsetRange(partition, position, end))
+            if topic_id == ZERO_UUID or not consumer.met_another(partition, topic_id):
+                position = after_loss(consumer, piece, position, fail_on_data_loss)
+            elif consumer.is_another(partition.topic, topic_id):
+                lost(recreated(partition.topic), fail_on_data_loss)
+                return  # what the new one has is for the next batch, which begins with it
+            consumer.start(OffsetRange(partition, position, end), topic_id)
             continue
         if fetched is None:
             if patience.is_over():

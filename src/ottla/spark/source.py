@@ -4,7 +4,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -48,7 +48,7 @@ from ottla.spark.reading import lost, read_range
 from ottla.spark.source_lookup import Lookup
 from ottla.spark.source_options import Bound, SourceOptions
 from ottla.spark.workers import settle
-from ottla.types import TopicPartition
+from ottla.types import ZERO_UUID, TopicPartition, uuid_from_text
 
 T = TypeVar("T")
 
@@ -92,25 +92,38 @@ def check_schema(options: SourceOptions, schema: StructType | None) -> None:
         )
 
 
+class Task(InputPartition):
+    """What one task reads, and the ids of the topics that it was planned for."""
+
+    def __init__(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+        super().__init__(ranges)
+        topics = {piece.partition.topic for piece in ranges}
+        self.topic_ids = {topic: topic_id for topic, topic_id in topic_ids.items() if topic in topics}
+
+
 def read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
     """What one task gives Spark: Arrow batches of its ranges. Runs in a worker process."""
     settle()
     schema = to_arrow_schema(spark_schema(options), timezone="UTC")
     with explained(options.bootstrap):
         for piece in partition.value or ():  # None is Spark's stand-in where there is nothing to read
+            topic_id = partition.topic_ids.get(piece.partition.topic) if isinstance(partition, Task) else None
             yield from read_range(
                 piece,
                 options.client_settings,
                 schema,
                 fail_on_data_loss=options.fail_on_data_loss,
                 poll_timeout_ms=options.poll_timeout_ms,
+                topic_id=uuid_from_text(topic_id) if topic_id else ZERO_UUID,
             )
 
 
-def tasks_for(ranges: Iterable[OffsetRange], options: SourceOptions) -> list[InputPartition]:
+def tasks_for(
+    ranges: Iterable[OffsetRange], options: SourceOptions, topic_ids: Mapping[str, str]
+) -> list[InputPartition]:
     """The tasks of a batch. A function of what is to be read and of the options alone."""
     pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
-    return [InputPartition(task) for task in gather(pieces, options.min_records_per_partition)]
+    return [Task(task, topic_ids) for task in gather(pieces, options.min_records_per_partition)]
 
 
 class BatchReader(DataSourceReader):
@@ -135,7 +148,7 @@ class BatchReader(DataSourceReader):
                         f"{partition} would be read from offset {start} back to {end}",
                         "Choose an end after the beginning.",
                     )
-            return tasks_for(ranges, options)
+            return tasks_for(ranges, options, found.topic_ids)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read(self.options, partition)
@@ -260,7 +273,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         # Nobody is asked here: a batch that is repeated must get the same tasks.
         with explained(self.options.bootstrap):
-            return tasks_for(ranges_between(SourceOffset.from_dict(start), SourceOffset.from_dict(end)), self.options)
+            last = SourceOffset.from_dict(end)
+            return tasks_for(ranges_between(SourceOffset.from_dict(start), last), self.options, last.topic_ids)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read(self.options, partition)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from ottla import Admin, Broker, Consumer, Producer
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.spark import source
+from ottla.spark import reading, source
 from ottla.spark.explaining import BrokersAway
 from ottla.spark.offsets import OffsetRange
 from ottla.spark.source import StreamReader
@@ -228,3 +229,33 @@ def test_brokers_that_stay_away_are_not_waited_for_for_ever() -> None:
             query.initial()
         with pytest.raises(BrokersAway):
             query.reader.prepareForTriggerAvailableNow()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_topic_made_again_between_the_plan_of_a_batch_and_its_tasks_is_not_taken_for_the_old_one(
+    broker: Any, topic: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver died behind its plan; by the restart the topic is another, and has as many records or more.
+
+    Read as the old ones, they would be there twice once the query begins with the new topic.
+    """
+    monkeypatch.setattr(reading, "NEWS_MS", 200)
+    create(broker.bootstrap, topic)
+    produce(broker.bootstrap, topic, 3)
+    with Query(broker.bootstrap, subscribe=topic, failOnDataLoss=str(fails)) as query:
+        start = query.initial()
+        end = query.latest(start)
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.delete_topics([topic])
+        create(broker.bootstrap, topic)
+        produce(broker.bootstrap, topic, 5)
+        (task,) = pickle.loads(pickle.dumps(query.reader.partitions(start, end)))
+        if fails:
+            with pytest.raises(OttlaError, match=f"data loss: topic {topic} was deleted and made again"):
+                list(query.reader.read(task))
+            return
+        assert list(query.reader.read(task)) == []
+        after = query.latest(end)
+        assert query.ranges(end, after) == [OffsetRange(TopicPartition(topic, 0), 0, 5)]
+        (task,) = query.reader.partitions(end, after)
+        assert sum(len(batch) for batch in query.reader.read(task)) == 5

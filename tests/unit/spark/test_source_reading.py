@@ -303,3 +303,20 @@ def test_a_child_process_makes_connections_of_its_own(broker: Any, topic: str) -
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert values(read_all(options, partition, 0, 3)) == [0, 1, 2]
+
+
+def test_a_consumer_that_has_not_heard_of_the_new_topic_waits_for_the_news(broker: Any, topic: str) -> None:
+    """The batch was planned for a topic made again a moment ago, and a broker may still tell of the one before it."""
+    partition = make(broker, topic, range(3))
+    options = options_for(broker, topic)
+    with reading.RangeConsumer({**reading.DEFAULTS, **options.client_settings}) as consumer:
+        consumer.start(OffsetRange(partition, 0, 3))
+        assert consumer.next_fetch(60_000) is not None
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.delete_topics([topic])
+        make(broker, topic, range(5))
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            (made_again,) = admin.describe_topics([topic])
+        schema = to_arrow_schema(spark_schema(options), timezone="UTC")
+        whole = OffsetRange(partition, 0, 5)
+        assert values(list(reading._read(consumer, whole, made_again.topic_id, schema, True, 60_000))) == [*range(5)]
