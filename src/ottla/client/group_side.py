@@ -349,7 +349,10 @@ class GroupSide:
             elif error is not None:
                 log.warning("offsets of group %s were not committed: %s", self.config.group_id, error)
 
-        self.add_commit(offsets, self.config.default_api_timeout_ms, done if callback is not None else None)
+        try:
+            self.add_commit(offsets, self.config.default_api_timeout_ms, done if callback is not None else None)
+        except KafkaError as error:  # out of the group: no other news than if the coordinator had told it
+            done(dict(offsets), error)
 
     async def run_callbacks(self) -> None:
         while self._finished:

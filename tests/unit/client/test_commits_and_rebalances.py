@@ -1,5 +1,6 @@
 """What is committed without waiting, of topics that go, and around a seek, while a group rebalances: simulated."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from ottla.client.consumer import AsyncConsumer
 from ottla.client.group_model import CommittedOffset
 from ottla.client.rebalance_listener import RebalanceListener
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.testing.world import World
 from ottla.types import TopicPartition
 
@@ -60,6 +61,27 @@ def test_what_a_listener_commits_without_waiting_counts_before_the_partitions_go
 
     consumer: AsyncConsumer
     World(seed).run(story)
+
+
+def test_who_commits_without_waiting_hears_in_the_callback_that_it_is_out_of_the_group() -> None:
+    """Whether the coordinator says so or the member has heard of it already: the loop of the user goes on."""
+    outcomes: list[KafkaError | None] = []
+
+    async def story(world: World) -> None:
+        await make(world, "t")
+        settings = QUICK | {"max_poll_interval_ms": 6_000}
+        async with world.consumer(group_id="g", enable_auto_commit=False, **settings) as consumer:
+            await consumer.subscribe(["t"])
+            await read(consumer, 10)
+            await asyncio.sleep(20)  # the group does not wait for it
+            await consumer.commit_async()
+            await consumer.commit_async(callback=lambda offsets, error: outcomes.append(error))
+            with pytest.raises(KafkaError, match="UNKNOWN_MEMBER_ID"):
+                await consumer.commit()
+            await read(consumer, 10)
+            assert [error.code for error in outcomes if error] == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+    World(1).run(story)
 
 
 def test_a_seek_back_is_stored_even_while_a_commit_from_before_it_is_on_its_way() -> None:
