@@ -70,6 +70,8 @@ class GroupSide:
             network.add(decider)
         self._told_version = -1
         """Of the view: which picture of the cluster the user has been told the errors of."""
+        self._unheard: set[TopicPartition] = set()
+        """Assigned, but the poll() was broken off while the listener heard of it."""
         self._finished: deque[tuple[CommitCallback, dict[TopicPartition, CommittedOffset], KafkaError | None]] = deque()
 
     # --- subscribing --------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ class GroupSide:
 
     @property
     def needs_user(self) -> bool:
-        if self.membership.needs_user or self._finished or self.coordinator.errors:
+        if self.membership.needs_user or self._unheard or self._finished or self.coordinator.errors:
             return True
         return self._refused_topic() is not None
 
@@ -196,6 +198,10 @@ class GroupSide:
     async def take_part(self) -> None:
         """Revokes, assigns or loses partitions as the group wants it, and tells the listener."""
         await self.run_callbacks()
+        if self._unheard:
+            failure = await self._tell_assigned(self._unheard & self._positions.states.keys())
+            if failure is not None:
+                raise failure
         membership = self.membership
         while not membership.errors:
             if membership.stage is Stage.LOST:
@@ -258,7 +264,7 @@ class GroupSide:
                 self.lookup.begin(partition)
             membership.taken(wanted, has_revoked=bool(going), now=self._network.now())
             self._network.wake()
-            failed = await self._tell("on_partitions_assigned", added)
+            failed = await self._tell_assigned(added)
             if failure is not None and failed is not None:
                 log.warning("on_partitions_assigned failed too, after on_partitions_revoked", exc_info=failed)
             failure = failure or failed
@@ -271,6 +277,14 @@ class GroupSide:
             return None
         failure = await self._tell("on_partitions_revoked", going)
         self._read_only(set(self._positions.states).difference(going))
+        return failure
+
+    async def _tell_assigned(self, added: set[TopicPartition]) -> Exception | None:
+        """Tells the listener what has come. One that is cancelled with its poll() hears of it again in the next: it may
+        have been about to say where reading begins."""
+        self._unheard = added
+        failure = await self._tell("on_partitions_assigned", added)
+        self._unheard = set()
         return failure
 
     async def _tell(self, what: str, partitions: Iterable[TopicPartition]) -> Exception | None:

@@ -1,6 +1,7 @@
 """What is committed without waiting, of topics that go, and around a seek, while a group rebalances: simulated."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -138,6 +139,38 @@ def test_a_deleted_topic_does_not_hold_up_the_commits_of_others() -> None:
             await consumer.commit({("u", 0): 5})
             assert world.loop.time() - began < 5
 
+    World(1).run(story)
+
+
+def test_a_listener_that_is_broken_off_with_its_poll_hears_once_more_what_was_assigned() -> None:
+    """It was about to say where to begin. Without it, reading would begin where the group has committed."""
+    heard: list[str] = []
+
+    class Seeking(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            heard.append("assigned")
+            await asyncio.sleep(1)
+            for partition in partitions:
+                await consumer.seek(partition, 5)
+
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            heard.append("revoked")
+
+    async def story(world: World) -> None:
+        nonlocal consumer
+        await make(world, "t")
+        consumer = world.consumer(group_id="g", enable_auto_commit=False, **QUICK)
+        async with consumer:
+            await consumer.subscribe(["t"], listener=Seeking())
+            while not heard:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.3):
+                        await consumer.poll(10_000)
+            records = await consumer.poll(10_000)
+            assert [record.offset for record in records] == [5, 6, 7, 8, 9]
+        assert heard == ["assigned", "assigned", "revoked"]
+
+    consumer: AsyncConsumer
     World(1).run(story)
 
 
