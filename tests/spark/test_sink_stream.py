@@ -12,6 +12,8 @@ from ottla import Broker
 from ottla.client.blocking import Admin, Consumer
 from ottla.client.model import ConsumerRecord
 from ottla.spark import session
+from ottla.spark.checkpoints import plan_of
+from ottla.spark.decisions import SinkState
 from ottla.testing.oracle import Target
 from ottla.testing.waiting import until
 from ottla.types import TopicPartition
@@ -112,6 +114,24 @@ def test_a_stream_is_written_and_goes_on_where_it_was(lines: Lines, two_phase: "
     lines.add("more", ["more"])
     lines.write(two_phase.bootstrap, out)
     assert values(two_phase.bootstrap, out) == sorted([*NUMBERS, "more"])
+
+
+def test_the_decision_says_which_plan_of_spark_it_was_made_for(
+    lines: Lines, two_phase: "EmbeddedBroker", out: str
+) -> None:
+    """So that another batch of its number, of a checkpoint that was restored, is told from it."""
+    lines.write(two_phase.bootstrap, out, sinkName=f"{out}-sink")
+    partition = TopicPartition(f"{out}-sink-decisions", 0)
+    with Consumer(bootstrap_servers=two_phase.bootstrap, isolation_level="read_committed") as consumer:
+        consumer.assign([partition])
+        consumer.seek_to_beginning()
+        end = consumer.end_offsets([partition])[partition]
+        state = SinkState()
+        while consumer.position(partition) < end:
+            for record in consumer.poll(1000):
+                state = state.replay(record.key, record.value)
+    assert state.decision is not None and state.decision.plan
+    assert state.decision.plan == plan_of(str(lines.directory / "checkpoint"), state.decision.batch)
 
 
 def test_a_thread_of_the_users_own_asks_for_the_session_and_writes(

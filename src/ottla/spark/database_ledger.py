@@ -6,6 +6,7 @@ was, the staging rows go away. The newest batch of the ledger is not moved again
 one is refused, because Spark repeats only the newest.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from ottla.spark.database_types import POSTGRES, Column, check_columns, column_t
 
 LEDGER, CLAIMS = "ottla_ledger", "ottla_claims"
 SINK, BATCH, ATTEMPT, SEQUENCE = "ottla_sink", "ottla_batch", "ottla_attempt", "ottla_sequence"
+STAGING, LONGEST_NAME = "ottla_staging_", 63
+"""PostgreSQL cuts longer names off without a word, and would then not find the table under its whole one."""
 STAGING_COLUMNS = (SINK, BATCH, ATTEMPT, SEQUENCE)
 
 
@@ -37,7 +40,10 @@ class Target:
 
     @property
     def staging(self) -> str:
-        return self.beside(f"ottla_staging_{self.table.rpartition('.')[2]}")
+        table = self.table.rpartition(".")[2]
+        if len(f"{STAGING}{table}".encode()) > LONGEST_NAME:
+            table = hashlib.sha256(table.encode()).hexdigest()[:16]
+        return self.beside(f"{STAGING}{table}")
 
     @property
     def ledger(self) -> str:

@@ -409,3 +409,12 @@ def test_the_database_protocol_is_what_both_offer() -> None:
 
     wanted = {name for name in vars(Database) if not name.startswith("_") and callable(vars(Database)[name])}
     assert all(callable(getattr(kind, name)) for kind in (SqliteDatabase, PostgresDatabase) for name in wanted)
+
+
+def test_a_table_with_a_long_name_is_found_again(shop: Shop) -> None:
+    """PostgreSQL cuts names at 63 bytes, and the staging table's is longer than the target's."""
+    name = "orders_of_all_the_shops_in_all_the_towns_of_the_country"
+    for batch_id in range(2):
+        target = shop.prepare(table=name)
+        shop.move(target, batch_id, {"a": shop.stage(target, batch_id, "a", [(batch_id, "tea")])})
+    assert shop.rows(name) == [(0, "tea"), (1, "tea")]
