@@ -7,16 +7,20 @@ import json
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.pipeline.model import Pipeline
 
 DIRECTORY = "_ottla"
+LOOK_S = 0.5
+"""Longer than a look at the lock takes."""
 
 
 class AlreadyRunning(OttlaError):
@@ -94,13 +98,11 @@ class StateDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _take(descriptor):
                 raise AlreadyRunning(
                     f"pipeline {name} is running already: {self._holder(descriptor)}",
                     "Stop it first, or give this one a checkpoint of its own.",
-                ) from None
+                )
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
             yield descriptor
@@ -122,7 +124,8 @@ class StateDirectory:
         except OSError:
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared: two that look at one moment must not take each other for a run.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
         except BlockingIOError:
             return True
@@ -139,6 +142,19 @@ class StateDirectory:
             return None
         except (ValueError, TypeError):
             return None  # of another version, or somebody's own file: as good as none
+
+
+def _take(descriptor: int) -> bool:
+    """Locks a file; False where a run has it. Somebody who only looks has it for a moment."""
+    deadline = monotonic() + LOOK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if monotonic() >= deadline:
+                return False
+        time.sleep(0.001)
 
 
 def local_path(location: str) -> Path | None:

@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -216,3 +218,28 @@ def test_nothing_of_spark_is_imported_by_reading_a_pipeline(made: Pipeline) -> N
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert multiprocessing.active_children() == []
+
+
+def test_whoever_looks_whether_a_pipeline_runs_is_not_taken_for_its_run(made: Pipeline) -> None:
+    """Two that ask for its status at one moment, and a run that begins meanwhile."""
+    directory = StateDirectory(made)
+    with directory.lock("shop"):
+        assert directory.is_locked()
+    begin = threading.Barrier(3)
+
+    def look() -> list[bool]:
+        begin.wait()
+        return [directory.is_locked() for _ in range(3000)]
+
+    with ThreadPoolExecutor(2) as pool:
+        looks = [pool.submit(look) for _ in range(2)]
+        begin.wait()
+        assert not any(any(each.result()) for each in looks)
+    with ThreadPoolExecutor(1) as pool:
+        begin = threading.Barrier(2)
+        looking = pool.submit(look)
+        begin.wait()
+        for _ in range(300):
+            with directory.lock("shop"):
+                pass
+        looking.result()
