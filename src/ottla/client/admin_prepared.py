@@ -6,10 +6,9 @@ from typing import Any
 from ottla.client.network import Network
 from ottla.client.settings import ProducerConfig
 from ottla.client.transaction_model import PreparedTransaction
-from ottla.client.transaction_requests import group_metadata
+from ottla.client.transaction_requests import group_metadata, offsets_to_commit
 from ottla.client.transactions import Transactions
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.types import TopicPartition
 
 
 class AsyncPreparedAdmin:
@@ -51,6 +50,7 @@ class AsyncPreparedAdmin:
     ) -> None:
         if offsets and not group:
             raise OttlaError("offsets are committed for a group", "Give group= as well.")
+        wanted = offsets_to_commit(offsets)
         network = self._network
         network.start()
         timeout_ms = network.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -68,7 +68,6 @@ class AsyncPreparedAdmin:
         transactions.adopt(prepared)
         steps = []
         if offsets:
-            wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
             steps.append(transactions.send_offsets(group_metadata(group), wanted))
         steps.append(transactions.end(commit=commit))
         network.add(transactions)

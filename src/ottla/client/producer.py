@@ -31,6 +31,9 @@ ARROW_PAUSE_BYTES = 1 << 20
 STICKY_BYTES = 65_536
 """What a partition gets of records without a key before another has its turn; a batch may take several turns."""
 
+ROOM_PATIENCE_MS = 20
+"""Who waits for room gets half of the buffer, if it is free so soon: to be woken for every batch would cost more."""
+
 
 class AsyncProducer(AsyncTransactional):
     """Sends records, in batches and with retries. Idempotent unless told otherwise: no loss, no doubles, in order.
@@ -305,11 +308,17 @@ class AsyncProducer(AsyncTransactional):
         self._waiting_for_room += 1
         self._sender.memory_is_short = True
         try:
-            half = accumulator.buffer_memory // 2
+            half, full = accumulator.buffer_memory // 2, accumulator.buffered_bytes
+            left_ms = max(0, deadline - self._network.now())
             free = await self._network.until(
                 lambda: accumulator.buffered_bytes <= half or self._sender.fatal_error is not None,
-                max(0, deadline - self._network.now()),
+                min(ROOM_PATIENCE_MS, left_ms),
             )
+            if not free:  # half may never be: what has taken it cannot leave, as long as its partition has no leader
+                free = await self._network.until(
+                    lambda: accumulator.buffered_bytes < full or self._sender.fatal_error is not None,
+                    max(0, left_ms - ROOM_PATIENCE_MS),
+                )
         finally:
             self._waiting_for_room -= 1
             self._sender.memory_is_short = self._waiting_for_room > 0
@@ -327,7 +336,8 @@ class AsyncProducer(AsyncTransactional):
         waiting = self._accumulator.outcomes()
         if not waiting:
             return
-        timeout_ms = self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms
+        if timeout_ms is None:  # by then each of them has its outcome
+            timeout_ms = self.config.delivery_timeout_ms + self.config.request_timeout_ms
         self._flushing += 1
         self._accumulator.is_flushing = True
 
@@ -359,8 +369,10 @@ class AsyncProducer(AsyncTransactional):
         self._accumulator.stop(OttlaError("this producer is closed", "Make a new one."))
         try:
             if timeout_ms != 0:
+                started = self._network.now()
                 await self._end_at_close(timeout_ms)
-                await self.flush(timeout_ms)
+                left_ms = None if timeout_ms is None else max(0, started + timeout_ms - self._network.now())
+                await self.flush(left_ms)
         except KafkaError as error:
             if error.code != ErrorCode.REQUEST_TIMED_OUT:
                 raise

@@ -50,6 +50,22 @@ DOUBTFUL = frozenset(
 MAX_VERSION_WITHOUT_TOPIC_ID = 12
 
 
+class _Sent:
+    """A request that is with a broker."""
+
+    __slots__ = ("batches", "first_created_at", "node_id")
+
+    def __init__(self, node_id: int, batches: dict[TopicPartition, ProducerBatch]) -> None:
+        self.node_id = node_id
+        self.batches = batches
+        self.look_for_first()
+
+    def look_for_first(self) -> None:
+        """When the oldest batch that has no outcome yet was created; -1 without one."""
+        waiting = [batch.created_at for batch in self.batches.values() if not batch.outcome.is_done]
+        self.first_created_at = min(waiting, default=-1)
+
+
 class Sender:
     """Decides what the producer sends. Retries keep their order, and with idempotence their numbers."""
 
@@ -74,11 +90,10 @@ class Sender:
         self._codec = Codec[config.compression_type.upper()]
         self._numbers = Idempotence() if config.enable_idempotence else None
         self._in_flight: dict[int, int] = defaultdict(int)
-        self._muted: set[TopicPartition] | None = None
-        """Where numbers do not keep the order, one request at a time does: these partitions have theirs under way,
-        maybe at a broker that has ceased to lead them."""
-        if self._numbers is None and config.max_in_flight_requests_per_connection == 1:
-            self._muted = set()
+        self._sent: dict[_Sent, None] = {}
+        self._one_by_one = self._numbers is None and config.max_in_flight_requests_per_connection == 1
+        """Where numbers do not keep the order, one request at a time does: also while a partition moves to another
+        leader, and so to another connection."""
         self.transactions: Transactions | None = None
         """Set for a transactional producer: it gets the producer id, and says what may be sent when."""
         self._is_abandoned = False
@@ -86,21 +101,26 @@ class Sender:
         self._producer_id_retry_at = 0
         self._producer_id_failures = 0
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a broker may still be storing something."""
+        return bool(self._sent)
+
     # --- deciding -----------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> Poll:
         poll = Poll()
+        self._expire_sent(now, poll)
         partitions = self._accumulator.partitions(now)
         if self.transactions is not None and self.transactions.state is State.FATAL:
             self._become_fatal(self.transactions.error)
         if self.fatal_error is not None:
             self._fail_everything(partitions, self.fatal_error)
             return poll
-        if self.transactions is not None:
-            if self.transactions.drops_records:
-                aborted = KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction of this record is aborted")
-                self._fail_everything(partitions, self.transactions.error or aborted)
-                return poll
+        if self.transactions is not None and self.transactions.drops_records:
+            aborted = KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction of this record is aborted")
+            self._fail_everything(partitions, self.transactions.error or aborted)
+            return poll
         if not partitions:
             return poll
         self._expire(partitions, now, poll)
@@ -130,7 +150,7 @@ class Sender:
     def _destination(self, partition: TopicPartition, now: int, poll: Poll) -> int | None:
         """The leader that the partition's first batch goes to now, or None if it does not go."""
         batch = self._accumulator.head(partition)
-        if batch is None or (self._muted is not None and partition in self._muted):
+        if batch is None or (self._one_by_one and any(partition in sent.batches for sent in self._sent)):
             return None
         self._view.want(partition.topic, now)
         is_urgent = self.memory_is_short or (self.transactions is not None and self.transactions.is_completing)
@@ -169,15 +189,15 @@ class Sender:
         if self.transactions is not None and self.transactions.produce_version_max is not None:
             max_version = self.transactions.produce_version_max
         self._in_flight[node_id] += 1
-        if self._muted is not None:
-            self._muted.update(batches)
+        sent = _Sent(node_id, batches)
+        self._sent[sent] = None
         poll.requests.append(
             Request(
                 node_id,
                 ApiKey.PRODUCE,
                 lambda version: self._build(batches),
-                on_response=lambda response, version, at: self._on_response(node_id, batches, response, at),
-                on_failure=lambda error, at: self._on_failure(node_id, batches, error, at),
+                on_response=lambda response, version, at: self._on_response(sent, response, at),
+                on_failure=lambda error, at: self._on_failure(sent, error, at),
                 max_version=max_version,
                 expects_response=self._config.acks_code != 0,
             )
@@ -203,10 +223,10 @@ class Sender:
 
     # --- answers ------------------------------------------------------------------------------------------
 
-    def _on_response(self, node_id: int, batches: dict[TopicPartition, ProducerBatch], response: Any, now: int) -> None:
+    def _on_response(self, sent: _Sent, response: Any, now: int) -> None:
         if self._is_abandoned:
             return
-        self._came_back(node_id, batches)
+        batches = self._came_back(sent)
         if response is None:  # acks=0: nobody answers
             for batch in batches.values():
                 self._succeed(batch, -1, -1)
@@ -227,25 +247,22 @@ class Sender:
             error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer says nothing of {partition}")
             self._fail_or_retry(batches[partition], error, now)
 
-    def _on_failure(
-        self, node_id: int, batches: dict[TopicPartition, ProducerBatch], error: KafkaError, now: int
-    ) -> None:
+    def _on_failure(self, sent: _Sent, error: KafkaError, now: int) -> None:
         if self._is_abandoned:
             return
-        self._came_back(node_id, batches)
-        for batch in batches.values():
+        for batch in self._came_back(sent).values():
             self._fail_or_retry(batch, error, now)
 
-    def _came_back(self, node_id: int, batches: dict[TopicPartition, ProducerBatch]) -> None:
-        self._in_flight[node_id] -= 1
-        if self._muted is not None:
-            self._muted.difference_update(batches)
+    def _came_back(self, sent: _Sent) -> dict[TopicPartition, ProducerBatch]:
+        self._in_flight[sent.node_id] -= 1
+        del self._sent[sent]
+        return sent.batches
 
     def _settle(self, batch: ProducerBatch, result: Any, now: int) -> None:
         code = error_of(result.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             self._succeed(batch, result.base_offset, result.log_append_time_ms)
-        elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
+        elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1 and not batch.outcome.is_done:
             halves = self._accumulator.split(batch)
             if self._numbers is not None:
                 self._numbers.replaced(batch, halves)
@@ -297,12 +314,16 @@ class Sender:
     def _succeed(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
         if self._numbers is not None:
             self._numbers.succeeded(batch)
+        if batch.outcome.is_done:
+            return  # too late: it has failed by the time this is known
         self._accumulator.finish(batch)
         batch.outcome.succeed(base_offset, log_append_time_ms)
 
     def _fail(
         self, batch: ProducerBatch, error: KafkaError, record_errors: dict[int, KafkaError] | None = None
     ) -> None:
+        if batch.outcome.is_done:
+            return
         self._accumulator.finish(batch)
         if self.transactions is not None and not self._is_abandoned:
             was_numbered = batch.base_sequence >= 0
@@ -318,11 +339,28 @@ class Sender:
             for batch in self._accumulator.take_late(partition, now - timeout_ms):
                 if self._numbers is not None and batch.base_sequence >= 0:
                     self._numbers.gave_up_waiting(batch)
-                detail = f"{batch.record_count} records for {partition} were not stored within {timeout_ms} ms"
-                self._fail(batch, KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail))
+                self._fail(batch, self._late(batch))
             head = self._accumulator.head(partition)
             if head is not None:
                 poll.wake_by((head.created_at if head.created_at >= 0 else now) + timeout_ms)
+
+    def _expire_sent(self, now: int, poll: Poll) -> None:
+        """The same for what is with a broker. Its numbers stay taken until an answer comes, or none."""
+        for sent in self._sent:
+            if sent.first_created_at < 0:
+                continue
+            if sent.first_created_at + self._config.delivery_timeout_ms <= now:
+                for batch in sent.batches.values():
+                    if batch.created_at + self._config.delivery_timeout_ms <= now:
+                        self._fail(batch, self._late(batch))
+                sent.look_for_first()
+            if sent.first_created_at >= 0:
+                poll.wake_by(sent.first_created_at + self._config.delivery_timeout_ms)
+
+    def _late(self, batch: ProducerBatch) -> KafkaError:
+        timeout_ms = self._config.delivery_timeout_ms
+        detail = f"{batch.record_count} records for {batch.partition} were not stored within {timeout_ms} ms"
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
 
     # --- producer id --------------------------------------------------------------------------------------
 

@@ -66,6 +66,12 @@ def judge(code: ErrorCode) -> Verdict:
     return Verdict.RETRY if code.retriable else Verdict.FATAL
 
 
+def is_turned_down(code: ErrorCode) -> bool:
+    """Whether what was to be added was looked at and refused. A coordinator that is busy, loading or another one by
+    now says nothing of that, and nothing of what became of the same request whose answer was lost."""
+    return judge(code) is Verdict.ABORT or code == E.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def judge_produce(code: ErrorCode) -> Verdict:
     """What it means that a batch failed for good. A leader's INVALID_PRODUCER_EPOCH is not the last word: the
     coordinator says at the abort whether this producer was fenced, or its transaction only timed out."""

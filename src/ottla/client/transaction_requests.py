@@ -4,16 +4,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from ottla.client.consumer_arguments import as_offset, as_partition, check_mapping
+from ottla.client.group_model import CommittedOffset
 from ottla.client.model import error_of
 from ottla.client.settings import ProducerConfig
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from ottla.types import TopicPartition
+from ottla.types import INT64_MAX, TopicPartition
 
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 PRODUCE_WITHOUT_ADDING = 11
@@ -49,6 +51,26 @@ def group_metadata(group: Any) -> GroupMetadata:
     return GroupMetadata(
         group.group_id, group.generation_id, group.member_id, getattr(group, "group_instance_id", None)
     )
+
+
+def offsets_to_commit(offsets: Any) -> dict[TopicPartition, CommittedOffset]:
+    """What a user wants committed, made plain or refused by name: in the transaction it would be everybody's trouble.
+
+    >>> offsets_to_commit({("orders", 0): 42})
+    {TopicPartition(topic='orders', partition=0): CommittedOffset(offset=42, leader_epoch=-1, metadata='')}
+    """
+    wanted = {}
+    for like, given in check_mapping(offsets, "offsets", '{("orders", 0): 42}').items():
+        partition = as_partition(like)
+        offset = as_offset(getattr(given, "offset", given), partition).offset
+        if not 0 <= offset <= INT64_MAX:
+            raise OttlaError(f"the offset for {partition} is not one of a log: {offset}")
+        leader_epoch = getattr(given, "leader_epoch", None)
+        metadata = getattr(given, "metadata", None) or ""
+        if not isinstance(metadata, str):
+            raise OttlaError(f"the metadata of the offset for {partition} must be text, not {metadata!r}")
+        wanted[partition] = CommittedOffset(offset, -1 if leader_epoch is None else leader_epoch, metadata)
+    return wanted
 
 
 def check(code: int, what: str = "") -> None:
@@ -133,9 +155,8 @@ def commit_offsets(
     producer_id: int,
     producer_epoch: int,
     group: GroupMetadata,
-    offsets: Mapping[TopicPartition, Any],
+    offsets: Mapping[TopicPartition, CommittedOffset],
 ) -> Build:
-    """`offsets` holds numbers, or objects with offset, leader_epoch and metadata."""
     topics = [
         TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
             name=name, partitions=[_committed(p.partition, offsets[p]) for p in members]
@@ -155,17 +176,12 @@ def commit_offsets(
     return lambda version: request
 
 
-def _committed(index: int, offset: Any) -> Any:
-    if isinstance(offset, int):
-        return TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
-            partition_index=index, committed_offset=offset, committed_metadata=""
-        )
-    leader_epoch = getattr(offset, "leader_epoch", None)
+def _committed(index: int, offset: CommittedOffset) -> Any:
     return TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
         partition_index=index,
         committed_offset=offset.offset,
-        committed_leader_epoch=-1 if leader_epoch is None else leader_epoch,
-        committed_metadata=getattr(offset, "metadata", "") or "",
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
     )
 
 

@@ -2,8 +2,9 @@
 
 import enum
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ottla.client.group_model import CommittedOffset
 from ottla.client.transaction_requests import GroupMetadata
 from ottla.errors import KafkaError
 from ottla.types import TopicPartition
@@ -47,7 +48,33 @@ class PendingOffsets(NamedTuple):
 
     operation: Operation
     group: GroupMetadata
-    offsets: Mapping[TopicPartition, Any]
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+
+class Coordinators:
+    """The brokers to ask, as far as is known: each group's by its id, the transactional id's own under None."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str | None, int] = {}
+
+    def find(self, group_id: str | None = None) -> int | None:
+        return self._nodes.get(group_id)
+
+    def found(self, group_id: str | None, node_id: int) -> None:
+        self._nodes[group_id] = node_id
+
+    def forget(self, group_id: str | None) -> None:
+        self._nodes.pop(group_id, None)
+
+    def forget_node(self, node_id: int) -> None:
+        """The broker is not in the cluster, or not yet: whatever it did, somebody else may do by now."""
+        self._nodes = {group_id: known for group_id, known in self._nodes.items() if known != node_id}
+
+    def of_groups(self) -> "Coordinators":
+        """The same for another transactional id."""
+        groups = Coordinators()
+        groups._nodes = {group_id: node_id for group_id, node_id in self._nodes.items() if group_id is not None}
+        return groups
 
 
 HINTS = {

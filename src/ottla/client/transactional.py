@@ -11,11 +11,10 @@ from ottla.client.network import Network
 from ottla.client.sender import Sender
 from ottla.client.settings import ProducerConfig
 from ottla.client.transaction_model import PreparedTransaction
-from ottla.client.transaction_requests import GroupMetadata, group_metadata
+from ottla.client.transaction_requests import GroupMetadata, group_metadata, offsets_to_commit
 from ottla.client.transaction_state import Operation, State
 from ottla.client.transactions import Transactions
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.types import TopicPartition
 
 Offsets = Mapping[Any, Any]
 """(topic, partition) -> the offset of the next record to read, or an object with offset, leader_epoch, metadata."""
@@ -36,7 +35,7 @@ class AsyncTransactional:
             self.config,
             network.view,
             transaction_version=lambda: network.feature("transaction.version"),
-            has_unfinished=lambda: bool(self._accumulator.unfinished),
+            has_unfinished=lambda: bool(self._accumulator.unfinished) or self._sender.is_writing,
             use_producer_id=self._sender.use_producer_id,
             on_change=lambda: self._accumulator.refuse(transactions.refusal()),
             backoff=network.backoff,
@@ -77,7 +76,7 @@ class AsyncTransactional:
         a plain group id checks nothing.
         """
         transactions = self._need_transactions("send_offsets_to_transaction()")
-        wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+        wanted = offsets_to_commit(offsets)
         await self._until_done(transactions.send_offsets(group_metadata(group), wanted), timeout_ms)
 
     async def commit_transaction(self, *, timeout_ms: int | None = None) -> None:

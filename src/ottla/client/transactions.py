@@ -10,12 +10,20 @@ from typing import Any
 
 from ottla.client import transaction_requests as requests
 from ottla.client.cluster_view import ClusterView
+from ottla.client.group_model import CommittedOffset
 from ottla.client.polling import ANY_NODE, Poll, Request
 from ottla.client.settings import ProducerConfig
-from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal, Verdict, fenced, judge
+from ottla.client.transaction_errors import (
+    TransactionAbortable,
+    TransactionFatal,
+    Verdict,
+    fenced,
+    is_turned_down,
+    judge,
+)
 from ottla.client.transaction_model import PreparedTransaction
 from ottla.client.transaction_requests import GroupMetadata
-from ottla.client.transaction_state import HINTS, WRITING, Operation, PendingOffsets, State
+from ottla.client.transaction_state import HINTS, WRITING, Coordinators, Operation, PendingOffsets, State
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
@@ -27,7 +35,7 @@ class Transactions:
 
     >>> transactions.init()                   # each gives an Operation, done after some polls
     >>> transactions.begin()
-    >>> transactions.send_offsets(GroupMetadata("copier"), {TopicPartition("orders", 0): 42})
+    >>> transactions.send_offsets(GroupMetadata("copier"), {TopicPartition("orders", 0): CommittedOffset(42)})
     >>> transactions.end(commit=True)
     """
 
@@ -71,8 +79,7 @@ class Transactions:
         """Nobody knows which sequence numbers the brokers have, so the next transaction starts under a new epoch."""
         self._operation: Operation | None = None
         self._keep_prepared = False
-        self._coordinator: int | None = None
-        self._group_coordinators: dict[str, int] = {}
+        self._coordinators = Coordinators()
         self._is_waiting = False
         self._retry_at = 0
         self._failures = 0
@@ -91,7 +98,7 @@ class Transactions:
 
     def know_coordinators_of(self, other: "Transactions") -> None:
         """Takes over what another producer on the same connections has found out of groups."""
-        self._group_coordinators = dict(other._group_coordinators)
+        self._coordinators = other._coordinators.of_groups()
 
     def adopt(self, prepared: PreparedTransaction) -> None:
         """Stands in for the producer that prepared a transaction: offsets may still be added, then it is ended."""
@@ -107,7 +114,7 @@ class Transactions:
         self._forget_transaction()
         self._change(State.OPEN)
 
-    def send_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, Any]) -> Operation:
+    def send_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, CommittedOffset]) -> Operation:
         self._expect("send_offsets_to_transaction()", State.OPEN)
         operation = Operation("send_offsets_to_transaction()")
         if not offsets:
@@ -209,8 +216,11 @@ class Transactions:
         if request is None:
             return poll
         if request.destination != ANY_NODE and request.destination not in self._view.brokers:
+            # It came after our picture of the cluster was taken, or is gone: then another coordinates by now.
             self._view.request_update()
-            poll.wake_by(now + self._backoff.initial_ms)
+            self._coordinators.forget_node(request.destination)
+            self._retry_at = now + self._backoff.initial_ms
+            poll.wake_by(self._retry_at)
             return poll
         self._is_waiting = True
         poll.requests.append(request)
@@ -238,9 +248,8 @@ class Transactions:
         return None
 
     def _at_coordinator(self, ask: Callable[[int], Request]) -> Request:
-        if self._coordinator is None:
-            return self._find(self.transactional_id, requests.TRANSACTION_KEY)
-        return ask(self._coordinator)
+        coordinator = self._coordinators.find()
+        return self._find(None) if coordinator is None else ask(coordinator)
 
     def _request(
         self,
@@ -252,17 +261,19 @@ class Transactions:
         *,
         group_id: str | None = None,
         max_version: int | None = None,
-        on_refused: Callable[[ErrorCode], None] = lambda code: None,
+        on_turned_down: Callable[[], None] = lambda: None,
         needed_to_abort: bool = False,
     ) -> Request:
-        """`on_answer` raises KafkaError for an error in the answer; `on_refused` hears of a coordinator's no."""
+        """`on_answer` raises KafkaError for an error in the answer; `on_turned_down` hears, when there is no need
+        any more, that what was to be added was not."""
 
         def on_response(response: Any, version: int, now: int) -> None:
             self._is_waiting = False
             try:
                 on_answer(response)
             except KafkaError as error:
-                on_refused(error.code)
+                if self.state not in WRITING and is_turned_down(error.code):
+                    on_turned_down()
                 self._on_error(KafkaError(error.code, error.detail or what), now, group_id, needed_to_abort)
             else:
                 self._failures = 0
@@ -277,10 +288,7 @@ class Transactions:
         code = fenced(error.code)
         verdict = judge(code)
         if verdict is Verdict.FIND_AGAIN:
-            if group_id is None:
-                self._coordinator = None
-            else:
-                self._group_coordinators.pop(group_id, None)
+            self._coordinators.forget(group_id)
         if verdict in (Verdict.RETRY, Verdict.FIND_AGAIN):
             self._failures += 1
             delay_ms = self._backoff.delay_ms(self._failures, self._jitter())
@@ -296,16 +304,13 @@ class Transactions:
 
     # --- requests and answers -----------------------------------------------------------------------------
 
-    def _find(self, key: str, key_type: int) -> Request:
+    def _find(self, group_id: str | None) -> Request:
         def on_answer(response: Any) -> None:
-            node_id = requests.coordinator_in(response)
-            if key_type == requests.TRANSACTION_KEY:
-                self._coordinator = node_id
-            else:
-                self._group_coordinators[key] = node_id
+            self._coordinators.found(group_id, requests.coordinator_in(response))
 
+        key = self.transactional_id if group_id is None else group_id
+        key_type = requests.TRANSACTION_KEY if group_id is None else requests.GROUP_KEY
         what = f"finding the coordinator of {key}"
-        group_id = key if key_type == requests.GROUP_KEY else None
         return self._request(
             ANY_NODE,
             ApiKey.FIND_COORDINATOR,
@@ -358,10 +363,6 @@ class Transactions:
             self._partitions.update(asked)
             self._is_started = True
 
-        def on_refused(code: ErrorCode) -> None:
-            if self.state not in WRITING:
-                self._new_partitions.difference_update(asked)  # nothing was added, and now nothing needs to be
-
         return self._request(
             coordinator,
             ApiKey.ADD_PARTITIONS_TO_TXN,
@@ -369,7 +370,7 @@ class Transactions:
             on_answer,
             "adding partitions to the transaction",
             max_version=requests.ADD_PARTITIONS_OF_CLIENTS,
-            on_refused=on_refused,
+            on_turned_down=lambda: self._new_partitions.difference_update(asked),
         )
 
     def _ask_group(self, coordinator: int) -> Request:
@@ -381,24 +382,20 @@ class Transactions:
             self._groups.add(group_id)
             self._is_started = True
 
-        def on_refused(code: ErrorCode) -> None:
-            if self.state not in WRITING:
-                self._new_groups.discard(group_id)
-
         return self._request(
             coordinator,
             ApiKey.ADD_OFFSETS_TO_TXN,
             requests.add_offsets(self.transactional_id, self.producer_id, self.producer_epoch, group_id),
             on_answer,
             f"adding group {group_id} to the transaction",
-            on_refused=on_refused,
+            on_turned_down=lambda: self._new_groups.discard(group_id),
         )
 
     def _ask_offsets(self, pending: PendingOffsets) -> Request:
         group_id = pending.group.group_id
-        coordinator = self._group_coordinators.get(group_id)
+        coordinator = self._coordinators.find(group_id)
         if coordinator is None:
-            return self._find(group_id, requests.GROUP_KEY)
+            return self._find(group_id)
         self._is_started = True
 
         def on_answer(response: Any) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ottla.client.group_model import CommittedOffset
 from ottla.client.settings import ProducerConfig, build
 from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal, Verdict, judge, judge_produce
 from ottla.client.transaction_requests import GroupMetadata
@@ -164,7 +165,7 @@ class Desk:
         self.finish(self.transactions.end(commit=commit))
 
     def offsets(self) -> Operation:
-        return self.transactions.send_offsets(GroupMetadata("g"), {PLACE: 5})
+        return self.transactions.send_offsets(GroupMetadata("g"), {PLACE: CommittedOffset(5)})
 
 
 # --- the order of things ------------------------------------------------------------------------------------
@@ -245,6 +246,23 @@ def test_a_coordinator_that_is_not_in_the_picture_yet_is_waited_for() -> None:
     desk.finish(operation)
 
 
+def test_a_coordinator_that_is_gone_is_looked_for_again() -> None:
+    """It died between two requests, so none of them failed: only the picture of the cluster tells."""
+    desk = Desk().begin()
+    desk.write()
+    desk.asked.clear()
+    del desk.view.brokers[1]
+    operation = desk.transactions.end(commit=True)
+    assert desk.transactions.poll(desk.now).requests == []
+    desk.now += 100
+    (request,) = desk.transactions.poll(desk.now).requests
+    assert request.api_key == FIND and desk.view.updates == 1
+    desk.view.brokers[1] = object()
+    desk.answer(request)
+    desk.finish(operation)
+    assert desk.asked == [FIND, END]
+
+
 # --- calls in the wrong order ---------------------------------------------------------------------------------
 
 
@@ -256,11 +274,15 @@ def test_a_coordinator_that_is_not_in_the_picture_yet_is_waited_for() -> None:
         (Desk.start, lambda t: t.init(), "once"),
         (Desk.start, lambda t: t.end(commit=True), "begin_transaction"),
         (Desk.start, lambda t: t.end(commit=False), "begin_transaction"),
-        (Desk.start, lambda t: t.send_offsets(GroupMetadata("g"), {PLACE: 1}), "begin_transaction"),
+        (Desk.start, lambda t: t.send_offsets(GroupMetadata("g"), {PLACE: CommittedOffset(1)}), "begin_transaction"),
         (Desk.start, lambda t: t.prepare(), "begin_transaction"),
         (Desk.begin, lambda t: t.begin(), "Commit or abort"),
         (lambda desk: desk.begin().prepare(), lambda t: t.begin(), "prepared"),
-        (lambda desk: desk.begin().prepare(), lambda t: t.send_offsets(GroupMetadata("g"), {PLACE: 1}), "prepared"),
+        (
+            lambda desk: desk.begin().prepare(),
+            lambda t: t.send_offsets(GroupMetadata("g"), {PLACE: CommittedOffset(1)}),
+            "prepared",
+        ),
         (Desk.begin, lambda t: (t.prepare(), t.end(commit=True)), "Wait"),
         (Desk.begin, lambda t: (t.end(commit=True), t.end(commit=False)), "Wait"),
     ],
@@ -447,6 +469,25 @@ def test_a_partition_that_may_have_been_added_is_settled_before_the_abort() -> N
     request.on_failure(KafkaError(ErrorCode.NETWORK_EXCEPTION, "lost"), desk.now)
     desk.end(commit=False)
     assert desk.asked == [FIND, ADD, END]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    ],
+)
+def test_not_now_does_not_mean_that_the_lost_request_was_refused(code: ErrorCode) -> None:
+    """Were the abort left out, the coordinator would end it at its timeout, and fence a producer that did nothing."""
+    desk = Desk(BY_REQUEST).begin()
+    desk.transactions.may_send(PLACE)
+    (request,) = desk.transactions.poll(desk.now).requests
+    request.on_failure(KafkaError(ErrorCode.NETWORK_EXCEPTION, "lost"), desk.now)
+    desk.plan(ADD, code)
+    desk.end(commit=False)
+    assert [api for api in desk.asked if api != FIND] == [ADD, ADD, END]
 
 
 def test_a_partition_that_was_refused_does_not_hold_up_the_abort() -> None:

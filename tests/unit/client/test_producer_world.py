@@ -1,0 +1,126 @@
+"""The producer in a simulated world: calls that wait end when they should, whatever the brokers do."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ottla.client.transaction_errors import TransactionAbortable
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.testing.world import World
+
+SETTINGS = {"offsets_topic_num_partitions": "1", "transaction_state_log_num_partitions": "1"}
+QUICK = {"request_timeout_ms": 2_000, "delivery_timeout_ms": 10_000, "max_block_ms": 20_000, "linger_ms": 0}
+
+
+@pytest.mark.parametrize("wrong", ["5", None, 5.5, -1, 2**63, True])
+def test_an_offset_that_is_none_is_refused_before_it_joins_the_transaction(wrong: Any) -> None:
+    async def story(world: World) -> None:
+        async with world.producer(transactional_id="x", **QUICK) as producer:
+            await producer.init_transactions()
+            async with producer.transaction():
+                await producer.send("t", b"v")
+                with pytest.raises(OttlaError, match="offset for t-0"):
+                    await producer.send_offsets_to_transaction({("t", 0): wrong}, "g")
+                await producer.send_offsets_to_transaction({("t", 0): 5}, "g")
+        assert [value for _, value in await world.read_all("t")] == [b"v"]
+
+    World(1, **SETTINGS).run(story)
+
+
+def test_a_close_takes_no_longer_than_it_may() -> None:
+    """The abort and the records on their way share the time."""
+
+    async def story(world: World) -> None:
+        producer = world.producer(transactional_id="x", **QUICK)
+        await producer.init_transactions()
+        await producer.begin_transaction()
+        await (await producer.send("t", b"v"))
+        world.network.partition("outside", "broker")
+        await producer.send("t", b"w")
+        await asyncio.sleep(0.01)
+        started = world.loop.time()
+        await producer.close(timeout_ms=1_500)
+        assert world.loop.time() - started < 1.6
+
+    World(1, **SETTINGS).run(story)
+
+
+def test_a_flush_ends_with_the_last_record_and_leaves_the_failure_to_its_promise() -> None:
+    async def story(world: World) -> None:
+        async with world.producer(**QUICK) as producer:
+            await (await producer.send("t", b"v"))
+            world.network.partition("outside", "broker")
+            delivery = await producer.send("t", b"w")
+            await producer.flush()
+            error = delivery.exception()
+            assert error is not None and error.code == ErrorCode.REQUEST_TIMED_OUT
+
+    World(1, **SETTINGS).run(story)
+
+
+def test_after_the_delivery_timeout_a_record_has_failed_even_if_a_broker_has_it() -> None:
+    """The last try may go out just before: its answer is not waited for, only its number is not given to another."""
+
+    async def story(world: World) -> None:
+        async with world.producer(**QUICK) as producer:
+            await (await producer.send("t", b"before"))
+            world.network.partition("outside", "broker")
+            started = world.loop.time()
+            lost = await producer.send("t", b"lost")
+            with pytest.raises(KafkaError, match="not stored within 10000 ms"):
+                await lost
+            assert 9.99 < world.loop.time() - started < 10.1
+            world.network.heal()
+            after = await producer.send_and_wait("t", b"after")
+        assert (after.offset, b"after") in await world.read_all("t")
+
+    World(1, **SETTINGS).run(story)
+
+
+def test_a_transaction_ends_when_no_broker_can_be_writing_for_it_any_more() -> None:
+    async def story(world: World) -> None:
+        async with world.producer(transactional_id="x", **QUICK) as producer:
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            await (await producer.send("t", b"aborted"))
+            world.network.partition("outside", "broker")
+            with pytest.raises(TransactionAbortable):
+                await producer.send("t", b"late")
+                await producer.commit_transaction()
+            aborting = asyncio.ensure_future(producer.abort_transaction())
+            await asyncio.sleep(0.1)
+            assert producer._sender.is_writing and producer._transactions is not None
+            assert not producer._transactions._is_waiting, "the end would overtake the record"
+            world.network.heal()
+            await aborting
+            async with producer.transaction():
+                await producer.send("t", b"committed")
+        async with world.consumer(isolation_level="read_committed", auto_offset_reset="earliest") as reader:
+            await reader.assign([("t", 0)])
+            assert [record.value for record in await reader.poll(5_000)] == [b"committed"]
+
+    World(1, **SETTINGS).run(story)
+
+
+def test_records_that_cannot_leave_do_not_keep_others_waiting() -> None:
+    """More than half of the buffer is for a partition without a leader."""
+
+    async def story(world: World) -> None:
+        async with world.producer(buffer_memory=10_000, batch_size=500, **QUICK) as producer:
+            admin = world.admin()
+            await admin.create_topic("t", partitions=2)
+            await admin.close()
+            await producer.partitions_for("t")
+            view = producer._network.view
+            find_leader = view.find_leader
+            view.find_leader = lambda place: find_leader(place) if place.partition else None  # type: ignore[method-assign]
+            for _ in range(60):
+                await producer.send("t", b"x" * 79, partition=0)
+            started = world.loop.time()
+            for _ in range(60):
+                await producer.send("t", b"x" * 79, partition=1)
+            assert world.loop.time() - started < 2
+            await producer.close(timeout_ms=0)
+
+    World(1, **SETTINGS).run(story)
