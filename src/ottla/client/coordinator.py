@@ -45,13 +45,12 @@ class CoordinatorFinder:
 
     def find(self) -> int | None:
         """The coordinator's node id; None while it is looked for, which asking sets off."""
+        if self._node_id is not None and self._node_id not in self._view.brokers:
+            # It came after our picture of the cluster was taken, or is gone: then another coordinates by now.
+            self._view.request_update()
+            self._node_id = None
         if self._node_id is None:
             self._wanted = True
-            return None
-        if self._node_id not in self._view.brokers:
-            # A broker that came after our picture of the cluster was taken.
-            self._view.request_update()
-            return None
         return self._node_id
 
     def note(self, error: ErrorCode, node_id: int | None = None) -> None:

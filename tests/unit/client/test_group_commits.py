@@ -16,6 +16,7 @@ from ottla.client.settings import ConsumerConfig, build
 from ottla.client.subscription import TopicWatch, check_pattern
 from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
+from ottla.protocol.messages.find_coordinator import FindCoordinatorResponse
 from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.protocol.messages.offset_commit import OffsetCommitResponse
 from ottla.protocol.messages.offset_fetch import OffsetFetchResponse
@@ -175,6 +176,20 @@ def test_a_coordinator_that_moved_is_looked_for_again() -> None:
     world.answer_commit(p0=ErrorCode.NOT_COORDINATOR)
     world.now += 200
     assert world.poll() == 0 and world.coordinator.find() is None
+
+
+def test_a_coordinator_that_left_the_cluster_is_looked_for_again() -> None:
+    """No error tells of it: the broker is no longer in the metadata, and so nothing is sent to it that could fail."""
+    world = CommitWorld()
+    del world.view.brokers[1]
+    world.commit({P0: 1})
+    assert world.poll() == 0
+    (asked,) = world.coordinator.poll(world.now).requests
+    answer = FindCoordinatorResponse.Coordinator(key="g", node_id=2, host="h", port=2)
+    asked.on_response(FindCoordinatorResponse(coordinators=[answer]), 4, world.now)
+    world.view.brokers = {2: Node(2, "h", 2)}
+    world.now += 200
+    assert world.poll() == 1 and world.sent[0][0].destination == 2
 
 
 def test_only_what_has_moved_is_committed_by_itself() -> None:
