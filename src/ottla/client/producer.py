@@ -308,7 +308,9 @@ class AsyncProducer(AsyncTransactional):
         self._waiting_for_room += 1
         self._sender.memory_is_short = True
         try:
-            half, full = accumulator.buffer_memory // 2, accumulator.buffered_bytes
+            # Less than now in any case: a large record may find no room where half of the buffer is free.
+            full = accumulator.buffered_bytes
+            half = max(0, min(accumulator.buffer_memory // 2, full - 1))
             left_ms = max(0, deadline - self._network.now())
             free = await self._network.until(
                 lambda: accumulator.buffered_bytes <= half or self._sender.fatal_error is not None,

@@ -124,3 +124,18 @@ def test_records_that_cannot_leave_do_not_keep_others_waiting() -> None:
             await producer.close(timeout_ms=0)
 
     World(1, **SETTINGS).run(story)
+
+
+def test_a_record_larger_than_what_is_free_waits_for_the_one_before_it() -> None:
+    """Less than half of the buffer is taken, and still there is no room: whoever waits lets the network do its work."""
+
+    async def story(world: World) -> None:
+        settings = QUICK | {"linger_ms": 5_000}
+        async with world.producer(buffer_memory=10_000, batch_size=500, **settings) as producer:
+            await producer.partitions_for("t")
+            small = await producer.send("t", b"x" * 100)
+            large = await producer.send("t", b"y" * 9_950)
+            await producer.flush()
+            assert (await small).offset < (await large).offset
+
+    World(1, **SETTINGS).run(story)
