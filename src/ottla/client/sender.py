@@ -53,11 +53,13 @@ MAX_VERSION_WITHOUT_TOPIC_ID = 12
 class _Sent:
     """A request that is with a broker."""
 
-    __slots__ = ("batches", "first_created_at", "node_id")
+    __slots__ = ("batches", "first_created_at", "node_id", "topic_ids")
 
-    def __init__(self, node_id: int, batches: dict[TopicPartition, ProducerBatch]) -> None:
+    def __init__(self, node_id: int, batches: dict[TopicPartition, ProducerBatch], topic_ids: dict[str, bytes]) -> None:
         self.node_id = node_id
         self.batches = batches
+        self.topic_ids = topic_ids
+        """As of now: when the answer comes, the topics may be out of sight, or others of the same names."""
         self.look_for_first()
 
     def look_for_first(self) -> None:
@@ -184,18 +186,18 @@ class Sender:
             batch.attempts += 1
             batches[partition] = batch
             size_bytes += head.size_bytes
-        has_ids = all(self._view.topic_id(partition.topic) != ZERO_UUID for partition in batches)
-        max_version = None if has_ids else MAX_VERSION_WITHOUT_TOPIC_ID
+        topic_ids = {partition.topic: self._view.topic_id(partition.topic) for partition in batches}
+        max_version = MAX_VERSION_WITHOUT_TOPIC_ID if ZERO_UUID in topic_ids.values() else None
         if self.transactions is not None and self.transactions.produce_version_max is not None:
             max_version = self.transactions.produce_version_max
         self._in_flight[node_id] += 1
-        sent = _Sent(node_id, batches)
+        sent = _Sent(node_id, batches, topic_ids)
         self._sent[sent] = None
         poll.requests.append(
             Request(
                 node_id,
                 ApiKey.PRODUCE,
-                lambda version: self._build(batches),
+                lambda version: self._build(sent),
                 on_response=lambda response, version, at: self._on_response(sent, response, at),
                 on_failure=lambda error, at: self._on_failure(sent, error, at),
                 max_version=max_version,
@@ -204,13 +206,13 @@ class Sender:
         )
         return partitions
 
-    def _build(self, batches: dict[TopicPartition, ProducerBatch]) -> ProduceRequest:
+    def _build(self, sent: _Sent) -> ProduceRequest:
         topics: dict[str, Any] = {}
-        for partition, batch in batches.items():
+        for partition, batch in sent.batches.items():
             topic = topics.get(partition.topic)
             if topic is None:
                 topic = topics[partition.topic] = ProduceRequest.TopicProduceData(
-                    name=partition.topic, topic_id=self._view.topic_id(partition.topic), partition_data=[]
+                    name=partition.topic, topic_id=sent.topic_ids[partition.topic], partition_data=[]
                 )
             records = batch.encode(self._codec, self._config.compression_level, self.transactions is not None)
             topic.partition_data.append(ProduceRequest.PartitionProduceData(index=partition.partition, records=records))
@@ -231,7 +233,7 @@ class Sender:
             for batch in batches.values():
                 self._succeed(batch, -1, -1)
             return
-        names = {self._view.topic_id(partition.topic): partition.topic for partition in batches}
+        names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
         nodes = {n.node_id: Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints}
         answered = set()
         for topic in response.responses:
@@ -240,7 +242,8 @@ class Sender:
                 partition = TopicPartition(name, result.index)
                 answered.add(partition)
                 hint = result.current_leader
-                self._view.learn_leader(partition, hint.leader_id, hint.leader_epoch, nodes)
+                if self._view.topic_id(name) == sent.topic_ids.get(name):
+                    self._view.learn_leader(partition, hint.leader_id, hint.leader_epoch, nodes)
                 if partition in batches:
                     self._settle(batches[partition], result, now)
         for partition in batches.keys() - answered:

@@ -17,7 +17,7 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdResponse
 from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.protocol.record_batch import read_header, read_records
-from ottla.types import TopicPartition
+from ottla.types import ZERO_UUID, TopicPartition
 
 VERSION = 9
 REMEMBERED = 5
@@ -112,7 +112,7 @@ class ProducerWorld:
     def _count_wake(self) -> None:
         self.woken += 1
 
-    def show_topic(self, partitions: int) -> None:
+    def show_topic(self, partitions: int, topic_id: bytes = ZERO_UUID) -> None:
         self.view.want("t", self.now)
         self.view.on_response(
             ["t"],
@@ -121,6 +121,7 @@ class ProducerWorld:
                 topics=[
                     MetadataResponse.MetadataResponseTopic(
                         name="t",
+                        topic_id=topic_id,
                         partitions=[
                             MetadataResponse.MetadataResponsePartition(partition_index=i, leader_id=1)
                             for i in range(partitions)

@@ -5,6 +5,7 @@ import pytest
 from ottla.client.delivery import Delivery
 from ottla.client.model import Node
 from ottla.errors import ErrorCode
+from ottla.protocol.messages.produce import ProduceResponse
 from ottla.testing.producer_world import ProducerWorld
 from ottla.types import TopicPartition
 
@@ -106,3 +107,33 @@ def test_one_request_at_a_time_keeps_the_order_when_the_leader_moves() -> None:
     assert world.poll() == [], "b goes to the new leader while a is with the old one"
     world.settle()
     assert world.log() == ["a", "b"]
+
+
+@pytest.mark.parametrize("later_id", [None, bytes(15) + b"\x02"])
+def test_an_answer_is_understood_after_the_topic_has_gone_out_of_sight(later_id: bytes | None) -> None:
+    """New brokers name topics by id. A broker that lags behind may have told meanwhile that there is no such topic, or
+    there is another of its name: the answer is to the request all the same, and says that the record is stored."""
+    topic_id = bytes(15) + b"\x01"
+    world = ProducerWorld(enable_idempotence=False)
+    world.show_topic(1, topic_id)
+    delivery = world.send("stored")
+    (request,) = world.poll()
+    if later_id is None:
+        world.view.keep_only([], world.now)
+    else:
+        world.show_topic(1, later_id)
+    result = ProduceResponse.PartitionProduceResponse(index=0, base_offset=7)
+    answer = ProduceResponse.TopicProduceResponse(topic_id=topic_id, partition_responses=[result])
+    request.on_response(ProduceResponse(responses=[answer]), 13, world.now)
+    assert delivery.result(0).offset == 7
+
+
+def test_a_request_names_topics_by_what_they_were_when_its_version_was_chosen() -> None:
+    """It is built when the connection is there, and by then the topic may be out of sight."""
+    topic_id = bytes(15) + b"\x01"
+    world = ProducerWorld(enable_idempotence=False)
+    world.show_topic(1, topic_id)
+    world.send("a")
+    (request,) = world.sender.poll(world.now).requests
+    world.view.keep_only([], world.now)
+    assert request.build(13).topic_data[0].topic_id == topic_id
