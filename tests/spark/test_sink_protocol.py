@@ -16,7 +16,7 @@ from ottla.errors import OttlaError
 from ottla.spark import sink_driver
 from ottla.spark.decisions import is_decided
 from ottla.spark.ledger import Entry
-from ottla.spark.sink_errors import LostPart, NotOwner, SinkError
+from ottla.spark.sink_errors import LostForGood, LostPart, NotOwner, SinkError
 from ottla.testing.oracle import Target
 from ottla.testing.sink_stage import SinkRun, SinkStage
 from ottla.testing.waiting import eventually
@@ -173,7 +173,7 @@ def test_a_part_that_cannot_be_had_again_stops_the_query(stage: SinkStage) -> No
     with Admin(bootstrap_servers=stage.bootstrap) as admin:
         admin.abort_prepared(plan.commit[1].prepared(stage.names))
     run = stage.start()
-    with pytest.raises(LostPart, match=r"gave other rows: 1 rows of 5 bytes .* instead of 3 rows of 15 bytes"):
+    with pytest.raises(LostForGood, match=r"gave other rows: 1 rows of 5 bytes .* instead of 3 rows of 15 bytes"):
         run.write(0, 1, ["other"])
     assert not any(value == "other" for value in stage.read("read_committed"))
 
@@ -351,7 +351,7 @@ def test_what_a_function_went_past_and_the_broker_dropped_is_told(two_phase: Tar
     with Admin(bootstrap_servers=stage.bootstrap) as admin:
         admin.abort_prepared(plan.commit[1].prepared(stage.names))
     second = run.for_each_batch()
-    with pytest.raises(LostPart, match=r"has gone on to batch 1, .* part of task 1 .* set lostParts=replace"):
+    with pytest.raises(LostForGood, match=r"has gone on to batch 1, .* part of task 1 .* set lostParts=replace"):
         second.commit(1, second.write(1, 0, ["next"]))
     stage.options = replace(stage.options, lost_parts="replace")
     third = run.for_each_batch()

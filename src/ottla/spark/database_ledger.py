@@ -71,6 +71,7 @@ class Entry:
 
 def prepare(database: Database, options: DatabaseOptions, schema: StructType) -> Target:
     """Finds the target, or makes it; makes the tables beside it; refuses columns that do not fit."""
+    check_names(database, options, schema)
     target = _ready(database, options, schema)
     if target is not None:
         return target
@@ -81,6 +82,20 @@ def prepare(database: Database, options: DatabaseOptions, schema: StructType) ->
         target = _target(database, options, schema)
         _create_beside(database, target)
     return target
+
+
+def check_names(database: Database, options: DatabaseOptions, schema: StructType) -> None:
+    """Refuses names that PostgreSQL would cut off: it would then not know the table or the column by its whole one."""
+    names = [("table", options.table, part, "Choose a shorter one.") for part in options.table.split(".")]
+    names += [("column", name, name, "Give it a shorter one in the query with `as`.") for name in schema.names]
+    long = [each for each in names if len(each[2].encode()) > LONGEST_NAME]
+    if not long or database.dialect != POSTGRES:
+        return
+    longest = int(database.query("show max_identifier_length")[0][0])  # more where somebody built it so
+    for kind, whole, part, cure in long:
+        size = len(part.encode())
+        if size > longest:
+            raise OttlaError(f"the name of {kind} {whole} has {size} bytes, and PostgreSQL takes {longest}", cure)
 
 
 def _ready(database: Database, options: DatabaseOptions, schema: StructType) -> Target | None:

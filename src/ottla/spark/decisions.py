@@ -13,7 +13,7 @@ from typing import Any
 
 from ottla.client.transaction_model import PreparedTransaction
 from ottla.spark.ledger import Ledger, Names, is_in
-from ottla.spark.sink_errors import LostPart, NotOwner, SinkError
+from ottla.spark.sink_errors import LostForGood, NotOwner, SinkError
 
 DECISION_KEY, DONE_KEY = b"decision", b"done"
 BYTE_SUM_LIMIT = 1 << 63
@@ -417,7 +417,7 @@ def is_lost(ledger: Ledger, task: int, query: str, batch: int, *, is_known: bool
         return False
     entry = ledger.get(task)
     if not is_known and (entry is None or entry.query != query):
-        raise LostPart(
+        raise LostForGood(
             f"batch {batch} was decided and not noted as done, and the brokers have forgotten what became of the part "
             f"of task {task}: the query stood still for longer than they keep offsets and transactional ids",
             "Look whether its rows are in the topic. If they are not, set lostParts=replace for one start; if they "
@@ -429,7 +429,7 @@ def is_lost(ledger: Ledger, task: int, query: str, batch: int, *, is_known: bool
 def check_same(expected: Digest, found: Digest, task: int) -> None:
     """A lost part may be replaced by the same rows only: the others of its batch may be committed already."""
     if expected != found:
-        raise LostPart(
+        raise LostForGood(
             f"the batch was decided, then the broker dropped the part of task {task} (its transaction timed out, or "
             f"somebody aborted it), and running it again gave other rows: {found} instead of {expected}",
             "The query does not give the same rows twice. Set lostParts=replace to take the new ones; allow two-phase "

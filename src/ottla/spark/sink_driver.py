@@ -33,7 +33,7 @@ from ottla.spark.decisions import (
 )
 from ottla.spark.ledger import Ledger, Names, is_in
 from ottla.spark.sink_clients import PATIENCE_MS, Clients, clients, driver_producer, run
-from ottla.spark.sink_errors import LostPart
+from ottla.spark.sink_errors import LostForGood, LostPart
 from ottla.spark.sink_failpoints import is_set, reach
 from ottla.spark.sink_options import SinkOptions
 
@@ -204,7 +204,7 @@ class Driver:
                 await self._commit_part(former, part)
             except LostPart as lost:
                 if not former.is_job and self.options.lost_parts == "fail":
-                    raise LostPart(
+                    raise LostForGood(
                         f"batch {former.batch} was decided and did not come to its end, the query has gone on to batch "
                         f"{batch.batch}, and the broker does not have the part of task {part.task} any more",
                         "Let errors end the function inside foreachBatch, so that Spark repeats the batch. To go on "

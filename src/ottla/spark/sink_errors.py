@@ -14,7 +14,11 @@ class SinkError(OttlaError):
 
 
 class LostPart(SinkError):
-    """A part of a decided batch is gone from the broker, and cannot be had again as it was."""
+    """A part of a decided batch is gone from the broker. The next start of the query may write it again."""
+
+
+class LostForGood(LostPart):
+    """No start brings it back: somebody has to look, and to choose."""
 
 
 class NotOwner(SinkError):

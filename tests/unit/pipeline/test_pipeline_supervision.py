@@ -16,7 +16,9 @@ from ottla.pipeline.progress import Batch
 from ottla.pipeline.queries import Queries, Running
 from ottla.pipeline.state import StateDirectory
 from ottla.pipeline.supervisor import Supervisor
+from ottla.spark.decisions import Digest, check_same, is_lost
 from ottla.spark.explaining import ExplainedError, explained
+from ottla.spark.sink_errors import LostPart
 
 FILE = """\
 source: orders
@@ -112,6 +114,35 @@ def test_one_output_that_always_fails_is_given_up_though_the_other_works(begin: 
     run = begin(*(Scripted(batch("topic", n), failed("table", gone)) for n in range(9)), max_restarts=4)
     assert run.run() == Failure("cannot connect to x.", query="table")
     assert run.waits == [1, 2, 4, 8] and run.run_state.phase == "failed"
+
+
+def of_spark(error: Exception) -> Exception:
+    """What Spark raises for a query whose task or commit raised this."""
+    return RuntimeError(f"[STREAM_FAILED] x {type(error).__module__}.{type(error).__name__}: {error} SQLSTATE: 38000")
+
+
+def test_a_part_that_the_next_start_writes_again_is_no_reason_to_give_up(begin: Begin) -> None:
+    dropped = LostPart("batch 7 was decided, and the broker does not have the part of task 1 any more")
+    run = begin(Scripted(failed("topic", of_spark(dropped))), Scripted(batch("topic", 7), ENDED))
+    assert run.run() is None and run.waits == [1]
+
+
+@pytest.mark.parametrize(
+    "meet",
+    [
+        lambda: check_same(Digest(3, 15, 7), Digest(1, 5, 2), 1),
+        lambda: is_lost({}, 1, "query", 7, is_known=False),
+    ],
+    ids=["it came out different", "nobody knows what became of it"],
+)
+def test_a_part_that_no_start_brings_back_ends_the_run_at_once(begin: Begin, meet: Callable[[], Any]) -> None:
+    """Ten starts would take five minutes and end with the same words."""
+    with pytest.raises(LostPart) as caught:
+        meet()
+    run = begin(Scripted(failed("topic", of_spark(caught.value))))
+    failure = run.run()
+    assert failure is not None and "lostParts=replace" in failure.cause
+    assert (run.waits, run.run_state.phase) == ([], "failed")
 
 
 def test_a_driver_that_dies_without_a_word_is_trusted_again_after_any_batch(begin: Begin) -> None:

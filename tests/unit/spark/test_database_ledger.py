@@ -418,3 +418,19 @@ def test_a_table_with_a_long_name_is_found_again(shop: Shop) -> None:
         target = shop.prepare(table=name)
         shop.move(target, batch_id, {"a": shop.stage(target, batch_id, "a", [(batch_id, "tea")])})
     assert shop.rows(name) == [(0, "tea"), (1, "tea")]
+
+
+def test_names_that_postgresql_would_cut_off_are_refused(postgres: Path) -> None:
+    """Two names that differ behind the 63rd byte would be one table, or one column."""
+    shop = Shop(f"postgresql://ottla@/postgres?host={postgres}")
+    with pytest.raises(OttlaError, match=r"the name of table o{64} has 64 bytes, and PostgreSQL takes 63"):
+        shop.prepare(table="o" * 64)
+    with pytest.raises(OttlaError, match=r"the name of table s{64}.orders has"):
+        shop.prepare(table=f"{'s' * 64}.orders")
+    assert shop.prepare(table="o" * 63).table == "o" * 63
+
+    long = StructType([StructField("id", LongType()), StructField("ä" * 32, StringType())])
+    for table in ("not_there_yet", "o" * 63):
+        with pytest.raises(OttlaError, match=r"the name of column ä{32} has 64 bytes, and PostgreSQL takes 63") as told:
+            shop.prepare(long, table=table)
+        assert "with `as`" in told.value.hint
