@@ -195,16 +195,19 @@ class Commits:
             for p in topic.partitions:
                 partition = TopicPartition(topic.name, p.partition_index)
                 error = error_of(p.error_code)
+                if partition not in commit.remaining:
+                    continue  # nobody asked
                 if error == ErrorCode.NONE:
-                    done = commit.remaining.pop(partition, None)
-                    if done is not None:
-                        self.committed[partition] = done.offset
+                    self.committed[partition] = commit.remaining.pop(partition).offset
                     continue
                 self._coordinator.note(error, node_id)
                 if failure is None or not is_final:
                     failure = KafkaError(error, self._describe(error, partition, commit))
                     is_final = not error.retriable or self._is_gone(error, topic.name)
-        if failure is None or not commit.remaining:
+        if failure is None and commit.remaining:
+            detail = f"the coordinator's answer says nothing of {', '.join(map(str, commit.remaining))}"
+            failure, is_final = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, detail), True
+        if failure is None:
             self._finish(commit, None)
         elif not is_final:
             self._try_again(commit, failure, now)
@@ -327,6 +330,10 @@ class CommittedLookup:
                     state.move_to(p.committed_offset, epoch=p.committed_leader_epoch)
                 else:
                     self._begin_without(partition, state)
+        silent_of = [partition for partition in turns if self._waiting(partition, turns) is not None]
+        if failure is None and silent_of:
+            names = ", ".join(map(str, silent_of))
+            failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{doing}: the answer says nothing of {names}")
         if failure is not None:
             self._failed(failure, now)
         else:

@@ -253,6 +253,11 @@ class Positions:
                     state.move_to(None, LATEST)  # all there is came before
                 else:
                     state.move_to(found.offset if found is not None else 0)
+            for partition in wanted:
+                state = self._current(partition, turns)
+                if state is not None and state.is_resetting:
+                    detail = f"the broker's answer says nothing of where to begin in {partition}"
+                    self._failed(state, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, detail), now)
 
         def on_failure(error: KafkaError, now: int) -> None:
             for partition in wanted:

@@ -254,6 +254,38 @@ def test_a_partition_begins_where_the_group_has_committed_or_where_the_reset_say
     assert world.positions.states[P1].reset_to == EARLIEST
 
 
+def test_what_the_coordinator_says_nothing_of_is_asked_for_again_but_not_in_a_tight_loop() -> None:
+    world = CommitWorld()
+    world.positions.assign([P0, P1], world.now)
+    for partition in (P0, P1):
+        world.lookup.begin(partition)
+    world.poll()
+    world.answer_fetch({0: 7})
+    assert world.positions.states[P0].position == 7
+    (error,) = world.positions.errors
+    assert "t-1" in str(error)
+    assert world.poll() == 0
+    world.now += 1_000
+    assert world.poll() == 1
+    world.answer_fetch({1: 9})
+    assert world.positions.states[P1].position == 9
+
+
+def test_a_commit_that_the_coordinator_says_nothing_of_is_not_taken_for_stored() -> None:
+    world = CommitWorld()
+    world.commit({P0: 7, P1: 9})
+    world.poll()
+    request, _ = world.sent.popleft()
+    partition = OffsetCommitResponse.OffsetCommitResponsePartition
+    stored = partition(partition_index=0)
+    stray = partition(partition_index=5, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    topic = OffsetCommitResponse.OffsetCommitResponseTopic(name="t", partitions=[stored, stray])
+    request.on_response(OffsetCommitResponse(topics=[topic]), 9, world.now)
+    ((_, error),) = world.done
+    assert error is not None and "t-1" in str(error)
+    assert world.commits.committed == {P0: 7}
+
+
 def test_offsets_of_open_transactions_are_waited_for_by_readers_of_committed_records() -> None:
     world = CommitWorld(isolation_level="read_committed")
     world.begin(P0)
