@@ -106,6 +106,7 @@ class GroupSide:
         finally:
             self.watch.watch(None)
             self._subscription.clear()
+            self._unheard = set()
             self._positions.assign([], self._network.now())
 
     async def _leave(self, timeout_ms: int, *, commits: bool) -> None:

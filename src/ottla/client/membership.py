@@ -483,7 +483,7 @@ class Membership:
     def _group_topics(self) -> frozenset[str]:
         topics = set(self.topics)
         for subscription in self._subscriptions.values():
-            topics.update(subscription.topics)
+            topics.update(filter(None, subscription.topics))  # nobody can be asked about a topic without a name
         return frozenset(topics)
 
     def _pin(self, now: int) -> None:

@@ -206,3 +206,27 @@ def test_of_two_failures_in_one_rebalance_the_first_is_raised() -> None:
             assert errors[0] == "revoked" and len(await first.assignment()) == 1
 
     World(1).run(story)
+
+
+def test_a_listener_that_was_broken_off_hears_nothing_more_once_its_consumer_has_unsubscribed() -> None:
+    heard: list[list[TopicPartition]] = []
+
+    class Slow(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            heard.append(partitions)
+            await asyncio.sleep(1)
+
+    async def story(world: World) -> None:
+        await make(world, "t")
+        async with world.consumer(group_id="g", **QUICK) as consumer:
+            await consumer.subscribe(["t"], listener=Slow())
+            while not heard:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.3):
+                        await consumer.poll(10_000)
+            await consumer.unsubscribe()
+            await consumer.assign([P0])
+            await read(consumer, 10)
+        assert heard == [[P0]]
+
+    World(1).run(story)

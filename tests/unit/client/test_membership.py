@@ -435,3 +435,15 @@ def test_a_member_has_settled_once_it_has_its_share_or_nothing_more_is_to_come(s
 def test_the_table_of_stages_is_whole() -> None:
     assert ALLOWED.keys() == set(Stage)
     assert not ALLOWED[Stage.FENCED]
+
+
+def test_a_name_that_no_topic_has_in_anothers_subscription_does_not_stop_the_group() -> None:
+    """Nobody can ask the cluster for it. The leader would join again and again, and the others with it."""
+    world = MemberWorld()
+    world.member.prepared([], world.now)
+    world.find_coordinator()
+    world.poll()
+    world.answer_join(members={"me": Subscription(["t"]), "other": Subscription(["", "t"])})
+    assert world.poll() == [ApiKey.SYNC_GROUP]
+    shares = {a.member_id: read_assignment(a.assignment).partitions for a in world.sent[0][1].assignments}
+    assert shares == {"me": [P0, P1], "other": [P2]}
