@@ -192,6 +192,8 @@ class OttlaError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint and hint not in str(self):
+            self.add_note(hint)  # so that a traceback shows it too
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

@@ -4,6 +4,7 @@ import copy
 import doctest
 import importlib
 import pickle
+import traceback
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from ottla import config, errors, types
 from ottla.config import parse, read_properties, setting, settings_of
 from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
+from ottla.spark.sink_errors import NotOwner
 from ottla.types import Endpoint, TopicPartition, java_hash, partition_for, uuid_from_text, uuid_to_text
 
 
@@ -194,6 +196,17 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(BoxConfig, {"zzz": "1"})
     assert caught.value.hint == ""
+
+
+def test_a_traceback_shows_how_to_mend_it_as_the_tool_does() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(BoxConfig, {"box.sise": "1"})
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        shown = "".join(traceback.format_exception_only(error))
+        assert shown == "ottla.errors.ConfigError: Unknown setting box.sise\nDid you mean box.size?\n"
+        assert str(error) == "Unknown setting box.sise"
+    said = "".join(traceback.format_exception_only(NotOwner("Another driver has this sink.", "Stop it.")))
+    assert said.count("Stop it.") == 1, "an error whose text has the hint in it says it once"
 
 
 def test_a_config_is_shown_as_kafka_would_show_it() -> None:

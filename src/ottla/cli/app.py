@@ -1,5 +1,6 @@
 """Puts the commands together and turns whatever goes wrong into one line and an exit status."""
 
+import errno
 import importlib
 import os
 import sys
@@ -14,6 +15,8 @@ from ottla.cli.session import explain, status_of
 from ottla.errors import KafkaError, OttlaError
 
 INTERRUPTED = 130
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a command meets that writes more than there is room for, as in `ottla consume orders > file`."""
 
 COMMANDS = ("demo", "pipeline", "topic", "produce", "consume", "group", "txn", "cluster", "config", "log")
 """As the help lists them. Each is a module here, with a function of its name or an `app` of several commands."""
@@ -82,10 +85,15 @@ def run(words: Sequence[str]) -> int:
         print_error(*explain(error))
         return 1
     except OSError as error:
-        if error.filename is None:
+        reason = (error.strerror or str(error)).lower()
+        if error.filename is not None:
+            print_error(f"{os.fsdecode(error.filename)}: {reason}")
+            return 2
+        if error.errno not in NO_ROOM:
             raise
-        print_error(f"{os.fsdecode(error.filename)}: {(error.strerror or str(error)).lower()}")
-        return 2
+        drop_output()
+        print_error(f"the output could not be written: {reason}")
+        return 1
     except Exception as error:
         status = _usage_status(error)
         if status is None:

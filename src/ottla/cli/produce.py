@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    FileSizeColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from ottla.cli.output import CommandError, error_console, plural, print_json, size
 from ottla.cli.session import (
@@ -224,11 +232,11 @@ class _Progress:
         if not self._wanted or elapsed < PROGRESS_AFTER_S:
             return
         if self._progress is None:
-            columns = [BarColumn()] if self._total else [SpinnerColumn()]
+            first, size = (BarColumn(), DownloadColumn()) if self._total else (SpinnerColumn(), FileSizeColumn())
             self._progress = Progress(
-                *columns,
+                first,
                 TextColumn("{task.description}"),
-                DownloadColumn(),
+                size,
                 TimeElapsedColumn(),
                 console=error_console(),
                 transient=True,

@@ -24,7 +24,14 @@ TOPIC_NAME_LENGTH_MAX = 249
 
 Bootstrap = Annotated[
     str,
-    typer.Option("--bootstrap", "-b", metavar="HOST:PORT,…", envvar="OTTLA_BOOTSTRAP", help="Brokers to ask first."),
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        "--bootstrap-server",  # the name in Kafka's own tools
+        metavar="HOST:PORT,…",
+        envvar="OTTLA_BOOTSTRAP",
+        help="Brokers to ask first.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON for programs.")]
 

@@ -38,7 +38,15 @@ def create(
         typer.Option("--partitions", "-p", metavar="N", min=1, help="How many; the broker's default if not given."),
     ] = None,
     replication: Annotated[
-        int | None, typer.Option("--replication", "-r", metavar="N", min=1, help="Copies of each partition; likewise.")
+        int | None,
+        typer.Option(
+            "--replication",
+            "-r",
+            "--replication-factor",
+            metavar="N",
+            min=1,
+            help="Copies of each partition; likewise.",
+        ),
     ] = None,
     configs: Configs = [],  # noqa: B006
     if_not_exists: Annotated[

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from ottla.client.admin_arguments import ByPartition, as_names, as_new_topics, by_partition
 from ottla.client.admin_features import AsyncFeatureAdmin, resource_type
 from ottla.client.admin_groups import AsyncGroupAdmin
 from ottla.client.admin_prepared import AsyncPreparedAdmin
@@ -93,9 +94,11 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin, Asy
         >>> await admin.create_topics([NewTopic("a", 3), NewTopic("b", configs={"cleanup.policy": "compact"})])
         """
 
+        wanted = as_new_topics(topics)
+
         def request(version: int) -> CreateTopicsRequest:
             return CreateTopicsRequest(
-                topics=[_creatable(topic) for topic in topics],
+                topics=[_creatable(topic) for topic in wanted],
                 timeout_ms=self.config.request_timeout_ms,
                 validate_only=validate_only,
             )
@@ -137,6 +140,7 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin, Asy
 
     async def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
         """Topics with their partitions, in the order asked; raises UNKNOWN_TOPIC_OR_PARTITION for a missing one."""
+        names = as_names(names, "topics")
 
         async def attempt() -> list[TopicDescription]:
             response = await self._metadata(names)
@@ -149,12 +153,13 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin, Asy
 
     async def delete_topics(self, names: Sequence[str]) -> None:
         """Deletes topics with everything in them; raises for the first that could not be."""
+        names = as_names(names, "topics")
 
         def request(version: int) -> DeleteTopicsRequest:
             if version >= 6:
                 states = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
                 return DeleteTopicsRequest(topics=states, timeout_ms=self.config.request_timeout_ms)
-            return DeleteTopicsRequest(topic_names=list(names), timeout_ms=self.config.request_timeout_ms)
+            return DeleteTopicsRequest(topic_names=names, timeout_ms=self.config.request_timeout_ms)
 
         async def attempt() -> None:
             response = await self._ask(ApiKey.DELETE_TOPICS, request, CONTROLLER)
@@ -249,15 +254,16 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin, Asy
 
     # --- records and offsets ------------------------------------------------------------------------------
 
-    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    async def delete_records(self, before: ByPartition[int]) -> dict[TopicPartition, int]:
         """Deletes the records below an offset (-1: all that are committed); gives each partition's new first offset.
 
         >>> await admin.delete_records({TopicPartition("orders", 0): 1000})
         """
+        offsets_before = by_partition(before, "before", '{("orders", 0): 1000}')
         done: dict[TopicPartition, int] = {}
 
         async def attempt() -> dict[TopicPartition, int]:
-            missing = {partition: offset for partition, offset in before.items() if partition not in done}
+            missing = {partition: offset for partition, offset in offsets_before.items() if partition not in done}
             leaders = await leaders_of(self._network, missing)
             by_node: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
             for partition, offset in missing.items():
@@ -284,13 +290,14 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin, Asy
         return lambda version: message
 
     async def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], *, isolation_level: str = "read_uncommitted"
+        self, wanted: ByPartition[int], *, isolation_level: str = "read_uncommitted"
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first offset at or after a timestamp, or EARLIEST, LATEST, MAX_TIMESTAMP; None if no record is that late.
 
         >>> await admin.list_offsets({TopicPartition("orders", 0): LATEST})
         """
-        return await list_offsets(self._network, wanted, isolation_level=isolation_level)
+        asked = by_partition(wanted, "wanted", '{("orders", 0): LATEST}')
+        return await list_offsets(self._network, asked, isolation_level=isolation_level)
 
     async def count_records(self, names: Sequence[str]) -> dict[str, int]:
         """How many offsets lie between each topic's first and last record (markers and gaps counted too).

@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ottla.client.admin_arguments import ByPartition, as_names, as_partitions, by_partition
+from ottla.client.consumer_arguments import PartitionLike
 from ottla.client.group_model import CommittedOffset, GroupDescription, GroupListing, classic_group, consumer_group
 from ottla.client.model import Node, error_of
 from ottla.client.network import Network
@@ -43,6 +45,7 @@ class AsyncGroupAdmin:
 
     async def find_coordinators(self, group_ids: Sequence[str]) -> dict[str, Node]:
         """The broker that coordinates each group (whether or not the group is there)."""
+        group_ids = as_names(group_ids, "groups")
         return await self._until_done(lambda: self._coordinators(group_ids))
 
     async def list_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
@@ -50,7 +53,7 @@ class AsyncGroupAdmin:
 
         >>> await admin.list_groups(states=["Stable"])
         """
-        wanted_states, wanted_types = list(states), list(types)
+        wanted_states, wanted_types = as_names(states, "states"), as_names(types, "types")
 
         def request(version: int) -> ListGroupsRequest:
             if (wanted_states and version < 4) or (wanted_types and version < 5):
@@ -76,6 +79,7 @@ class AsyncGroupAdmin:
 
     async def describe_groups(self, group_ids: Sequence[str]) -> list[GroupDescription]:
         """Groups with their members, in the order asked; raises GROUP_ID_NOT_FOUND for a missing one."""
+        group_ids = as_names(group_ids, "groups")
         found: dict[str, GroupDescription] = {}
 
         async def attempt() -> list[GroupDescription]:
@@ -85,13 +89,13 @@ class AsyncGroupAdmin:
         return await self._until_done(attempt)
 
     async def list_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+        self, group_id: str, partitions: Iterable[PartitionLike] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
         """The committed position of each partition that has one (of all, or of those named).
 
         With `require_stable` it waits for open transactions that are about to commit positions.
         """
-        wanted = None if partitions is None else by_topic(partitions)
+        wanted = None if partitions is None else by_topic(as_partitions(partitions))
 
         def request(version: int) -> OffsetFetchRequest:
             if version >= 8:
@@ -124,15 +128,16 @@ class AsyncGroupAdmin:
 
         return await self._until_done(attempt)
 
-    async def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]) -> None:
+    async def alter_group_offsets(self, group_id: str, offsets: ByPartition[int | CommittedOffset]) -> None:
         """Commits positions for a group without members; raises UNKNOWN_MEMBER_ID while it has any.
 
         >>> await admin.alter_group_offsets("billing", {TopicPartition("orders", 0): 42})
         """
+        wanted = by_partition(offsets, "offsets", '{("orders", 0): 42}')
         done: set[TopicPartition] = set()
 
         async def attempt() -> None:
-            missing = {partition: offset for partition, offset in offsets.items() if partition not in done}
+            missing = {partition: offset for partition, offset in wanted.items() if partition not in done}
             message = commit_request(group_id, missing)
             response = await self._ask_coordinator(
                 ApiKey.OFFSET_COMMIT, fixed(message), group_id, MAX_VERSION_WITH_NAMES
@@ -142,14 +147,14 @@ class AsyncGroupAdmin:
         if offsets:
             await self._until_done(attempt)
 
-    async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[PartitionLike]) -> None:
         """Forgets committed positions; raises GROUP_SUBSCRIBED_TO_TOPIC for a topic that is being consumed."""
         topics = [
             OffsetDeleteRequest.OffsetDeleteRequestTopic(
                 name=name,
                 partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=p) for p in indexes],
             )
-            for name, indexes in by_topic(partitions).items()
+            for name, indexes in by_topic(as_partitions(partitions)).items()
         ]
         message = OffsetDeleteRequest(group_id=group_id, topics=topics)
         doing = f"deleting offsets of group {group_id}"
@@ -166,6 +171,7 @@ class AsyncGroupAdmin:
 
         The others are deleted all the same.
         """
+        group_ids = as_names(group_ids, "groups")
         done: set[str] = set()
 
         async def attempt() -> None:
@@ -197,8 +203,8 @@ class AsyncGroupAdmin:
 
         A consumer that still runs joins again by itself.
         """
-        chosen = [(member_id, None) for member_id in member_ids]
-        chosen += [("", instance_id) for instance_id in instance_ids]  # type: ignore[misc]
+        chosen = [(member_id, None) for member_id in as_names(member_ids, "member_ids")]
+        chosen += [("", instance_id) for instance_id in as_names(instance_ids, "instance_ids")]  # type: ignore[misc]
         if not chosen:
             (group,) = await self.describe_groups([group_id])
             chosen = [(member.member_id, member.group_instance_id) for member in group.members]  # type: ignore[misc]
@@ -320,14 +326,14 @@ class GroupAdmin:
         return self._call(self._async.describe_groups(group_ids))
 
     def list_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+        self, group_id: str, partitions: Iterable[PartitionLike] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
         return self._call(self._async.list_group_offsets(group_id, partitions, require_stable=require_stable))
 
-    def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]) -> None:
+    def alter_group_offsets(self, group_id: str, offsets: ByPartition[int | CommittedOffset]) -> None:
         return self._call(self._async.alter_group_offsets(group_id, offsets))
 
-    def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+    def delete_group_offsets(self, group_id: str, partitions: Iterable[PartitionLike]) -> None:
         return self._call(self._async.delete_group_offsets(group_id, partitions))
 
     def delete_groups(self, group_ids: Sequence[str]) -> None:

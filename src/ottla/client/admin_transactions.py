@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
+from ottla.client.admin_arguments import as_names
 from ottla.client.model import Node, error_of
 from ottla.client.network import Network
 from ottla.client.offset_lookup import NO_RETRY, leaders_of
@@ -82,6 +83,7 @@ class AsyncTransactionAdmin:
 
     async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
         """Transactions in the order asked; raises TRANSACTIONAL_ID_NOT_FOUND for a missing one."""
+        transactional_ids = as_names(transactional_ids, "transactional ids")
 
         async def attempt(name: str) -> TransactionDescription:
             node = await self._transaction_coordinator(name)
@@ -175,6 +177,7 @@ class AsyncTransactionAdmin:
 
         >>> await admin.fence_producers(["biller-1"])
         """
+        transactional_ids = as_names(transactional_ids, "transactional ids")
 
         async def fence(name: str) -> FencedProducer:
             message = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=FENCING_TIMEOUT_MS)

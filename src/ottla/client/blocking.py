@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.client.admin import AsyncAdmin
+from ottla.client.admin_arguments import ByPartition
 from ottla.client.admin_features import FeatureAdmin
 from ottla.client.admin_groups import GroupAdmin
 from ottla.client.admin_prepared import PreparedAdmin
@@ -176,11 +177,11 @@ class Admin(GroupAdmin, TransactionAdmin, PreparedAdmin, FeatureAdmin, _Blocking
     ) -> None:
         return self._call(self._async.alter_configs(kind, name, changes, validate_only=validate_only))
 
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def delete_records(self, before: ByPartition[int]) -> dict[TopicPartition, int]:
         return self._call(self._async.delete_records(before))
 
     def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], *, isolation_level: str = "read_uncommitted"
+        self, wanted: ByPartition[int], *, isolation_level: str = "read_uncommitted"
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         return self._call(self._async.list_offsets(wanted, isolation_level=isolation_level))
 

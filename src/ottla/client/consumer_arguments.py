@@ -9,7 +9,7 @@ from ottla.assignors import Assignor
 from ottla.assignors.choosing import SETTING, choose_assignors
 from ottla.client.arguments import whole_number
 from ottla.client.group_model import CommittedOffset
-from ottla.client.settings import ConsumerConfig
+from ottla.client.settings import ConsumerConfig, check_settings
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
@@ -90,6 +90,7 @@ def take_assignors(
     settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], list[Assignor]]:
     """The settings with assignors by name in them, where classes may have been, and the assignors themselves."""
+    check_settings(settings)
     settings, keywords = dict(settings or {}), dict(keywords)
     chosen: Any = None
     for where, name in ((settings, SETTING), (keywords, SETTING.replace(".", "_"))):

@@ -1,7 +1,7 @@
 """The clients' settings under Kafka's dotted names, and how what the user wrote becomes a config. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -189,16 +189,17 @@ def build(config_class: type[C], settings: Mapping[str, Any] | None, keywords: M
     >>> build(ProducerConfig, {"linger.ms": 20}, {"acks": "all"}).linger_ms
     20
     """
+    check_settings(settings)
     known = settings_of(config_class)
     by_attribute = {known_setting.attribute: name for name, known_setting in known.items()}
     chosen: dict[str, str] = {}
     for name, value in (settings or {}).items():
         if name not in known:
-            raise unknown_setting(name, known)
+            raise _unknown(name, known)
         chosen[name] = _text(name, value)
     for attribute, value in keywords.items():
         if attribute not in by_attribute:
-            raise unknown_setting(attribute, by_attribute)
+            raise _unknown(attribute, by_attribute)
         name = by_attribute[attribute]
         if name in chosen:
             raise ConfigError(f"{name} is given twice", f"Set it in the dict or as {attribute}=, not both.")
@@ -210,6 +211,31 @@ def build(config_class: type[C], settings: Mapping[str, Any] | None, keywords: M
     if isinstance(config, ConsumerConfig):
         return _settle_consumer(config, chosen.keys())  # type: ignore[return-value]
     return config
+
+
+def check_settings(settings: Any) -> None:
+    if settings is not None and not isinstance(settings, Mapping):
+        example = 'Write {"bootstrap.servers": "127.0.0.1:9092"} or bootstrap_servers="127.0.0.1:9092".'
+        raise ConfigError(f"settings must be a dict, not {settings!r}", example)
+
+
+def _unknown(name: str, known: Iterable[str]) -> ConfigError:
+    """As for any unknown setting, with a word to those who come from another client."""
+    error = unknown_setting(name, known)
+    dotted = str(name).replace("_", ".")
+    for pattern, hint in _ELSEWHERE.items():
+        if not error.hint and re.fullmatch(pattern, dotted):
+            return ConfigError(error.message, hint)
+    owners = [kind for kind, config in _KINDS.items() if dotted in settings_of(config)]
+    return ConfigError(error.message, f"{dotted} is a setting of the {owners[0]}.") if owners else error
+
+
+_ELSEWHERE = {
+    r"(security|ssl|sasl)\..*": "Ottla's clients have no TLS and no SASL: they connect over plain TCP.",
+    r"(key|value)\.deserializer": "DeserializingConsumer takes key_deserializer= and value_deserializer=.",
+    r"(key|value)\.serializer": "Give send() bytes or text, such as json.dumps(value).",
+}
+_KINDS = {"producer": ProducerConfig, "consumer": ConsumerConfig}
 
 
 def _settle_producer(config: ProducerConfig, written: Any) -> ProducerConfig:

@@ -280,6 +280,18 @@ def test_a_record_that_the_broker_refuses_is_counted_and_fails_the_command(run: 
     assert ran.err.splitlines()[-1].startswith("ottla: 1 record not stored: ")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_told_in_a_line(broker: Any, run: Run, topic: str, file: Any) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, "-f", file("a\n"))
+    for words in (("consume", topic, "-e"), ("topic", "list", "--json")):
+        command = [sys.executable, "-m", "ottla", *words, "--bootstrap-server", broker.bootstrap]
+        with open("/dev/full", "wb") as full:
+            ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
+        assert ran.stderr == b"ottla: the output could not be written: no space left on device\n"
+        assert ran.returncode == 1
+
+
 def test_standard_input_and_pipes(broker: Any, run: Run, topic: str) -> None:
     run("topic", "create", topic, "-p", "1")
     lines = b"".join(b"%d\n" % i for i in range(30_000))

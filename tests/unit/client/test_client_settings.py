@@ -2,6 +2,7 @@
 
 import pytest
 
+from ottla import Admin, Consumer, Producer
 from ottla.client.settings import AdminConfig, ConsumerConfig, ProducerConfig, build, parse_endpoint
 from ottla.errors import ConfigError
 from ottla.types import INT32_MAX, Endpoint
@@ -139,3 +140,33 @@ def test_of_the_group_protocols_only_classic_is_taken() -> None:
     assert "classic" in caught.value.hint
     with pytest.raises(ConfigError, match=r"Invalid value share for configuration group\.protocol"):
         build(ConsumerConfig, {"group.protocol": "share"}, {})
+
+
+@pytest.mark.parametrize("config", [ProducerConfig, ConsumerConfig, AdminConfig])
+def test_settings_that_are_no_dict_are_refused_with_the_way_to_write_them(config: type[AdminConfig]) -> None:
+    with pytest.raises(ConfigError, match="settings must be a dict, not '127") as caught:
+        build(config, "127.0.0.1:9092", {})  # type: ignore[arg-type]
+    assert 'bootstrap_servers="127.0.0.1:9092"' in caught.value.hint
+    for client in (Producer, Consumer, Admin):
+        with pytest.raises(ConfigError, match="settings must be a dict, not 'orders'"):
+            client("orders")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "hint"),
+    [
+        (ProducerConfig, "security_protocol", "no TLS and no SASL"),
+        (AdminConfig, "sasl.mechanism", "no TLS and no SASL"),
+        (ConsumerConfig, "value_deserializer", "DeserializingConsumer"),
+        (ProducerConfig, "value_serializer", "json.dumps"),
+        (ProducerConfig, "group_id", "group.id is a setting of the consumer."),
+        (ConsumerConfig, "linger.ms", "linger.ms is a setting of the producer."),
+        (ProducerConfig, "bootstrap_server", "Did you mean bootstrap_servers?"),
+    ],
+)
+def test_who_comes_from_another_client_is_told_where_a_setting_went(
+    config: type[AdminConfig], name: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"Unknown setting {name}") as caught:
+        build(config, {name: "x"}, {}) if "." in name else build(config, None, {name: "x"})
+    assert hint in caught.value.hint

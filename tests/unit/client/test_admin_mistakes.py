@@ -1,0 +1,58 @@
+"""What users ask of an admin that cannot be: refused before anything is sent, and told how to write it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ottla import Admin, NewTopic, OttlaError, TopicPartition
+from ottla.client.model import LATEST
+
+NOBODY = "127.0.0.1:1"
+
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "describe one": (lambda a: a.describe_topics("ab"), "topics must be a list of names, not the one name 'ab'"),
+    "count one": (lambda a: a.count_records("ab"), "topics must be a list of names, not the one name 'ab'"),
+    "delete one": (lambda a: a.delete_topics("ab"), "topics must be a list of names, not the one name 'ab'"),
+    "delete numbers": (lambda a: a.delete_topics([1]), "topics must be a list of names, not of int: 1"),
+    "create one": (lambda a: a.create_topics(NewTopic("ab")), "topics must be a list, not NewTopic"),
+    "create names": (lambda a: a.create_topics(["ab"]), "not a topic to create: 'ab'"),
+    "a text": (
+        lambda a: a.create_topic("ab", partitions="3"),
+        "partitions of topic ab must be a whole number, not '3'",
+    ),
+    "groups": (lambda a: a.describe_groups("ab"), "groups must be a list of names, not the one name 'ab'"),
+    "delete a group": (lambda a: a.delete_groups("ab"), "groups must be a list of names, not the one name 'ab'"),
+    "find one": (lambda a: a.find_coordinators("ab"), "groups must be a list of names, not the one name 'ab'"),
+    "one state": (lambda a: a.list_groups(states="Stable"), "states must be a list of names, not the one name"),
+    "one member": (lambda a: a.remove_members("g", member_ids="ab"), "member_ids must be a list of names, not the one"),
+    "fence one": (lambda a: a.fence_producers("ab"), "transactional ids must be a list of names, not the one"),
+    "describe an id": (lambda a: a.describe_transactions("ab"), "transactional ids must be a list of names"),
+    "a topic's offset": (lambda a: a.list_offsets({"ab": LATEST}), "not a partition: 'ab'"),
+    "a partition": (lambda a: a.list_offsets(("ab", 0)), "wanted must be a dict by partition"),
+    "records": (lambda a: a.delete_records([("ab", 0)]), "before must be a dict by partition"),
+    "offsets": (lambda a: a.alter_group_offsets("g", [("ab", 0)]), "offsets must be a dict by partition"),
+    "forget": (lambda a: a.delete_group_offsets("g", ["ab"]), "not a partition: 'ab'"),
+    "look at": (lambda a: a.list_group_offsets("g", ["ab"]), "not a partition: 'ab'"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_each_mistake_is_told_before_anybody_is_asked(name: str) -> None:
+    """One name in place of a list would be taken letter by letter: `delete_topics("ab")` must not delete a and b."""
+    mistake, said = MISTAKES[name]
+    with Admin(bootstrap_servers=NOBODY) as admin, pytest.raises(OttlaError, match=said):
+        mistake(admin)
+
+
+def test_partitions_are_plain_pairs_as_for_a_consumer(broker: Any, topic: str) -> None:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(f"{topic}-pairs", 1)])
+        pair, partition = (f"{topic}-pairs", 0), TopicPartition(f"{topic}-pairs", 0)
+        found = admin.list_offsets({pair: LATEST})[partition]
+        assert found is not None and found.offset == 0
+        admin.alter_group_offsets(topic, {pair: 0})
+        assert admin.list_group_offsets(topic, [pair])[partition].offset == 0
+        admin.delete_group_offsets(topic, [pair])
+        assert admin.list_group_offsets(topic) == {}
+        assert admin.delete_records({pair: 0}) == {partition: 0}
