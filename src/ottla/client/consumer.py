@@ -28,7 +28,7 @@ from ottla.client.positions import PartitionState, Positions
 from ottla.client.settings import ConsumerConfig, build
 from ottla.client.subscription import Kind, Subscription
 from ottla.clock import Clock, system_clock
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class AsyncConsumer(AsyncGroupConsumer):
         view.want(topic, network.now())
         network.wake()
         if not await network.until(lambda: topic in view.topics or topic in view.topic_errors, timeout_ms):
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"nothing was learnt of topic {topic} in {timeout_ms} ms")
+            raise network.out_of_time(timeout_ms, f"asking for topic {topic}")
         if topic not in view.topics:
             raise KafkaError(view.topic_errors[topic], f"topic {topic}")
         return view.topics[topic]

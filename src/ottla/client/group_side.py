@@ -350,7 +350,7 @@ class GroupSide:
 
         self.add_commit(offsets, timeout_ms, done)
         if not await self._network.until(outcome.done, timeout_ms + 1_000):
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no answer to a commit within {timeout_ms} ms")
+            raise self._network.out_of_time(timeout_ms, "a commit")
         error = outcome.result()
         if error is not None:
             raise error

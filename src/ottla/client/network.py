@@ -322,7 +322,14 @@ class Network:
                 return self.view.last_error
             servers = ", ".join(self.config.bootstrap_servers)
             return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"no broker answered at {servers} within {timeout_ms} ms")
-        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{doing} took longer than {timeout_ms} ms")
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{doing} took longer than {timeout_ms} ms{self.blame()}")
+
+    def blame(self) -> str:
+        """What to add to the words that something took too long: who has not answered, or what went wrong last."""
+        owing = self._peers.owing()
+        if owing:
+            return f": no answer yet from {', '.join(map(str, owing))}"
+        return f": {self.view.last_error}" if self.view.last_error is not None else ""
 
 
 def _give_up(future: "asyncio.Future[None]") -> None:

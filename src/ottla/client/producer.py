@@ -297,7 +297,8 @@ class AsyncProducer(AsyncTransactional):
                 raise self._network.out_of_time(self.config.max_block_ms)
             if view.last_error is not None:
                 raise view.last_error
-            detail = f"topic {topic} did not appear within max.block.ms ({self.config.max_block_ms} ms)"
+            limit = f"max.block.ms ({self.config.max_block_ms} ms)"
+            detail = f"topic {topic} did not appear within {limit}{self._network.blame()}"
             raise KafkaError(view.topic_errors.get(topic, ErrorCode.REQUEST_TIMED_OUT), detail)
         if topic not in view.topics:
             raise KafkaError(view.topic_errors[topic], f"topic {topic}")

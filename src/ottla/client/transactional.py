@@ -139,10 +139,10 @@ class AsyncTransactional:
     async def _until_done(self, operation: Operation, timeout_ms: int | None) -> None:
         timeout_ms = self.config.max_block_ms if timeout_ms is None else timeout_ms
         if not await self._network.until(lambda: operation.is_done, timeout_ms):
-            view = self._network.view
-            last = view.last_error if view.brokers else self._network.out_of_time(timeout_ms)
-            detail = f"{operation.what} has not finished within {timeout_ms} ms"
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{detail}: {last}" if last is not None else detail)
+            network = self._network
+            why = network.blame() if network.view.brokers else f": {network.out_of_time(timeout_ms)}"
+            detail = f"{operation.what} has not finished within {timeout_ms} ms{why}"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
         if operation.error is not None:
             raise operation.error
 

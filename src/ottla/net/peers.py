@@ -100,6 +100,10 @@ class Peers:
         """Every connection that is up."""
         return [link.connection for link in self._links.values() if link.connection is not None and link.is_connected]
 
+    def owing(self) -> list[Endpoint]:
+        """Who has yet to answer, leaving aside the lanes where answers are meant to take long."""
+        return sorted({link.endpoint for (_, lane), link in self._links.items() if not lane and link.waiting_count})
+
     def note_outage(self, endpoint: Endpoint, error: KafkaError) -> None:
         """Logs that a broker cannot be reached: once an outage, not once a try or a lane."""
         if endpoint not in self._unreachable:
