@@ -268,7 +268,7 @@ async def _last_record(reader: AsyncConsumer, place: TopicPartition) -> Consumer
     step, upper = 2, end
     while upper > beginning:
         lower = max(beginning, end - step)
-        found = await _read(reader, place, lower, end)
+        found = await read_between(reader, place, lower, end)
         if found:
             return found[-1]
         upper, step = lower, step * 4
@@ -278,7 +278,7 @@ async def _last_record(reader: AsyncConsumer, place: TopicPartition) -> Consumer
 async def _record_at(reader: AsyncConsumer, place: TopicPartition, offset: int) -> ConsumerRecord:
     await reader.assign([place])
     (beginning,) = (await reader.beginning_offsets([place])).values()
-    found = await _read(reader, place, offset, offset + 1) if offset >= beginning else []
+    found = await read_between(reader, place, offset, offset + 1) if offset >= beginning else []
     if not found or found[0].offset != offset:
         raise OttlaError(
             f"the full snapshot at offset {offset} of {place} is gone",
@@ -287,12 +287,19 @@ async def _record_at(reader: AsyncConsumer, place: TopicPartition, offset: int) 
     return found[0]
 
 
-async def _read(reader: AsyncConsumer, place: TopicPartition, start: int, end: int) -> list[ConsumerRecord]:
-    """The committed records from `start` to `end`."""
+async def read_between(reader: AsyncConsumer, place: TopicPartition, start: int, end: int) -> list[ConsumerRecord]:
+    """The committed records from `start` to `end`. Raises when nothing has come for `default.api.timeout.ms`."""
+    network, patience_ms = reader._network, reader.config.default_api_timeout_ms
     await reader.seek(place, start)
     found: list[ConsumerRecord] = []
-    while await reader.position(place) < end:
+    position, moved_at = start, network.now()
+    while position < end:
         found += [record for record in await reader.poll(100) if record.offset < end]
+        before, position = position, await reader.position(place)
+        if position != before:
+            moved_at = network.now()
+        elif network.now() >= moved_at + patience_ms:
+            raise network.out_of_time(patience_ms, f"reading {place} at offset {position}")
     return found
 
 

@@ -101,8 +101,10 @@ class Peers:
         return [link.connection for link in self._links.values() if link.connection is not None and link.is_connected]
 
     def owing(self) -> list[Endpoint]:
-        """Who has yet to answer, leaving aside the lanes where answers are meant to take long."""
-        return sorted({link.endpoint for (_, lane), link in self._links.items() if not lane and link.waiting_count})
+        """Who has yet to answer. Lanes where answers are meant to take long count only when nobody else owes one."""
+        waiting = [(lane, link.endpoint) for (_, lane), link in self._links.items() if link.waiting_count]
+        quick = [endpoint for lane, endpoint in waiting if not lane]
+        return sorted(set(quick or [endpoint for _, endpoint in waiting]))
 
     def note_outage(self, endpoint: Endpoint, error: KafkaError) -> None:
         """Logs that a broker cannot be reached: once an outage, not once a try or a lane."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ottla.client.admin import AsyncAdmin
+from ottla.client.topic_store import read_between
 from ottla.errors import KafkaError
 from ottla.testing.world import BOOTSTRAP, World
 from ottla.types import TopicPartition
@@ -95,5 +96,20 @@ def test_calls_of_a_producer(call: str) -> None:
                 "end": producer.commit_transaction,
             }
             await check(world, calls[call]())
+
+    World(1, **SETTINGS).run(story)
+
+
+def test_what_a_snapshot_store_restores_from() -> None:
+    """It knows where to read, and then nothing comes any more."""
+
+    async def story(world: World) -> None:
+        async with world.producer() as producer:
+            await producer.send_and_wait("t", b"v")
+        async with world.consumer(auto_offset_reset="earliest", **IN_TIME) as reader:
+            await reader.assign([P0])
+            await reader.position(P0)
+            world.network.partition("outside", "broker")
+            await check(world, read_between(reader, P0, 0, 1))
 
     World(1, **SETTINGS).run(story)
