@@ -1,13 +1,14 @@
 """Drives every decider's poll(now) over net/peers: sends what they want sent, hands them what comes back. OWNER."""
 
 import asyncio
+import logging
 import random
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from ottla.client.cluster_view import REFRESHING, ClusterView
-from ottla.client.polling import ANY_NODE, CONTROLLER, Decider, Request
+from ottla.client.polling import ANY_NODE, CONTROLLER, Decider, Poll, Request
 from ottla.client.settings import ClientConfig
 from ottla.clock import Clock, monotonic, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
@@ -16,6 +17,8 @@ from ottla.net.connection import Answer
 from ottla.net.peers import Peers
 
 T = TypeVar("T")
+
+log = logging.getLogger("ottla.client")
 
 
 class Network:
@@ -169,7 +172,12 @@ class Network:
         wake_at: int | None = None
         # The view comes last: the others may have just found out that they need a newer one.
         for decider in (*self._deciders, self.view):
-            poll = decider.poll(now)
+            try:
+                poll = decider.poll(now)
+            except Exception:
+                # A mistake, but the others go on, and whoever waits still hears of what has happened.
+                log.exception("%s failed to decide what to send; it is asked again", type(decider).__name__)
+                poll = Poll(wake_at=now + self.backoff.max_ms)
             for request in poll.requests:
                 self._send(request)
             if poll.wake_at is not None and (wake_at is None or poll.wake_at < wake_at):
@@ -196,9 +204,11 @@ class Network:
     def _answered(self, request: Request, done: "asyncio.Future[Answer]") -> None:
         if done.cancelled():
             return
-        with self.lock:
-            self._tell(request, done)
-        self.wake()
+        try:
+            with self.lock:
+                self._tell(request, done)
+        finally:
+            self.wake()  # even if the hearer failed: others may have something to do
 
     def _tell(self, request: Request, done: "asyncio.Future[Answer]") -> None:
         error = done.exception()

@@ -1,0 +1,81 @@
+"""The drive of the deciders: one that fails takes neither the others nor those who wait with it."""
+
+import logging
+
+import pytest
+
+from ottla.client.network import Network
+from ottla.client.polling import ANY_NODE, Poll, Request
+from ottla.client.settings import ClientConfig
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.testing.world import BOOTSTRAP, World
+
+
+class Ticking:
+    """Wants to be asked every second."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def poll(self, now: int) -> Poll:
+        if not self.asked or now >= self.asked[-1] + 1_000:
+            self.asked.append(now)
+        return Poll(wake_at=self.asked[-1] + 1_000)
+
+
+class Failing:
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def poll(self, now: int) -> Poll:
+        self.left -= 1
+        if self.left >= 0:
+            raise LookupError("a mistake")
+        return Poll()
+
+
+class Deaf:
+    """Asks once, and fails when it hears the answer."""
+
+    def __init__(self) -> None:
+        self.has_heard = self.has_asked = False
+
+    def poll(self, now: int) -> Poll:
+        if self.has_asked:
+            return Poll()
+        self.has_asked = True
+        request = MetadataRequest(topics=[])
+        return Poll([Request(ANY_NODE, ApiKey.METADATA, lambda version: request, self.hear, lambda *_: None)])
+
+    def hear(self, *_: object) -> None:
+        self.has_heard = True
+        raise LookupError("a mistake")
+
+
+def test_a_decider_that_fails_does_not_keep_the_others_from_deciding(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: World) -> None:
+        network = Network(ClientConfig(bootstrap_servers=(BOOTSTRAP,)), clock=world.loop.clock)
+        ticking = Ticking()
+        network.add(Failing(3))
+        network.add(ticking)
+        assert await network.until(lambda: len(ticking.asked) > 5, 10_000)
+        await network.close()
+
+    with caplog.at_level(logging.ERROR, "ottla.client"):
+        World(1).run(story)
+    assert "a mistake" in caplog.text
+
+
+def test_who_waits_for_what_an_answer_has_brought_hears_of_it_even_if_the_hearer_fails() -> None:
+    async def story(world: World) -> None:
+        network = Network(ClientConfig(bootstrap_servers=(BOOTSTRAP,)), clock=world.loop.clock)
+        await network.until_connected()
+        deaf = Deaf()
+        network.add(deaf)
+        started = world.loop.time()
+        assert await network.until(lambda: deaf.has_heard, 60_000)
+        assert world.loop.time() - started < 1
+        await network.close()
+
+    World(1).run(story)
