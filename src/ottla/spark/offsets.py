@@ -144,9 +144,7 @@ def advance(start: SourceOffset, found: Found, limit: int | None) -> tuple[Sourc
 def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartition, int], list[Loss]]:
     """Where the partitions begin that do not simply go on where `start` left them, and what that costs."""
     started: dict[TopicPartition, int] = {}
-    made_again = {
-        topic for topic, topic_id in found.topic_ids.items() if start.topic_ids.get(topic, topic_id) != topic_id
-    }
+    made_again = others_of_a_name(start, found)
     losses = [Loss(recreated(topic)) for topic in sorted(made_again)]
     for partition, latest in sorted(found.latest.items()):
         position, earliest = start.positions.get(partition), found.earliest[partition]
@@ -167,10 +165,20 @@ def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartit
             losses.append(
                 Loss(f"{partition} ends at offset {latest}, before {position}, where the query is: its end was cut off")
             )
-    gone = sorted(set(start.positions) - set(found.latest))
+    gone = sorted(start.positions.keys() - found.latest.keys())
     if gone:
         losses.append(Loss(f"{', '.join(map(str, gone))} {'is' if len(gone) == 1 else 'are'} not there any more"))
     return started, losses
+
+
+def others_of_a_name(start: SourceOffset, found: Found) -> set[str]:
+    """The topics that are not the ones whose offsets the query has."""
+    return {topic for topic, topic_id in found.topic_ids.items() if start.topic_ids.get(topic, topic_id) != topic_id}
+
+
+def may_be_old_news(start: SourceOffset, found: Found) -> bool:
+    """Whether a topic or a partition seems to be gone: so it also looks to a broker that has not heard of it yet."""
+    return not start.positions.keys() <= found.latest.keys() or bool(others_of_a_name(start, found))
 
 
 def recreated(topic: str) -> str:

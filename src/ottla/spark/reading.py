@@ -1,5 +1,6 @@
 """The executor's side of the source: reads a range of offsets as Arrow batches, over a consumer kept between tasks."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -73,12 +74,18 @@ class AsyncRangeConsumer(AsyncConsumer):
             await self._network.until(self._is_worth_a_look, remaining_ms)
 
     async def is_gone(self, partition: TopicPartition) -> bool:
-        """Whether the brokers say that there is no such partition."""
-        try:
-            await self.beginning_offsets([partition])
-        except KafkaError as error:
-            return error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return False
+        """Whether the brokers say that there is no such partition, also when news of it have reached everybody."""
+        deadline = self._network.now() + NEWS_MS
+        while True:
+            try:
+                await self.beginning_offsets([partition])
+                return False
+            except KafkaError as error:
+                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    return False
+            if self._network.now() >= deadline:
+                return True
+            await asyncio.sleep(ASK_AGAIN_MS / 1000)
 
     async def met_another(self, partition: TopicPartition, topic_id: bytes) -> bool:
         """Whether it was not the offset that was wrong, but the topic: a broker told of one with another id."""

@@ -213,7 +213,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark has finished all before it, but calls commit() only with the next batch, and that may be far off.
             self._show(offset)
             offset = self._of_this_query(offset)
-            found = self._target or self._patiently(lambda: self._ask().settled(offset.positions))
+            found = self._patiently(lambda: self._ask().settled(offset, self._target))
+            if self._target is not None:
+                self._target = found
             self._seen = found
             if not isinstance(limit, ReadAllAvailable) and self._waits_for_more(offset, found):
                 return start

@@ -13,7 +13,7 @@ from ottla.client.settings import AdminConfig
 from ottla.clock import monotonic
 from ottla.config import settings_of
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.spark.offsets import Found, Offsets
+from ottla.spark.offsets import Found, Offsets, SourceOffset, may_be_old_news
 from ottla.spark.source_options import Bound, SourceOptions
 from ottla.types import ZERO_UUID, TopicPartition
 
@@ -109,18 +109,27 @@ class Lookup:
         found = self.admin.list_offsets(wanted, isolation_level=self.options.isolation_level)
         return {partition: result.offset if result is not None else 0 for partition, result in found.items()}
 
-    def settled(self, start: Offsets, *, must_exist: bool = False) -> Found:
-        """As found(); asks again where a partition seems to end before the query's position.
+    def settled(self, start: SourceOffset, found: Found | None = None) -> Found:
+        """What is there, `found` if it was asked for before; asks again where that would be a loss and may be none.
 
-        A new leader may not know yet how far all the others are.
+        A broker may not have heard yet of a topic that is new, or has grown, or was made again; a new leader may not
+        know yet how far all the others are.
         """
-        found = self.found(must_exist=must_exist)
+        found = found or self.found(must_exist=False)
+        deadline = monotonic() + NEWS_S
+        while may_be_old_news(start, found) and monotonic() < deadline:
+            time.sleep(0.1)
+            found = self._found_afresh()
         for _ in range(self.options.offset_retries):
-            if all(found.latest.get(partition, position) >= position for partition, position in start.items()):
+            if all(found.latest.get(partition, at) >= at for partition, at in start.positions.items()):
                 break
             time.sleep(self.options.offset_retry_interval_ms / 1000)
-            found = self.found(must_exist=must_exist)
+            found = self._found_afresh()
         return found
+
+    def _found_afresh(self) -> Found:
+        self._topics = []
+        return self.found(must_exist=False)
 
     def resolve(self, bound: Bound, found: Found, *, is_start: bool) -> dict[TopicPartition, int]:
         """The offsets behind what the user wrote for the beginning or the end."""

@@ -3,6 +3,8 @@
 import json
 import logging
 import pickle
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from ottla import Admin, Broker, Consumer, Producer
+from ottla.client.model import LATEST, TopicDescription
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.spark import reading, source
@@ -259,3 +262,65 @@ def test_a_topic_made_again_between_the_plan_of_a_batch_and_its_tasks_is_not_tak
         assert query.ranges(end, after) == [OffsetRange(TopicPartition(topic, 0), 0, 5)]
         (task,) = query.reader.partitions(end, after)
         assert sum(len(batch) for batch in query.reader.read(task)) == 5
+
+
+# --- a broker that knows less than the checkpoint ---------------------------------------------------------------
+
+Topics = list[TopicDescription]
+OLD_NEWS: dict[str, Callable[[Topics], Topics]] = {
+    "it has not heard of the topic": lambda topics: [],
+    "it has not heard of the second partition": lambda topics: [
+        replace(topic, partitions=topic.partitions[:1]) for topic in topics
+    ],
+    "it knows the topic that was there before": lambda topics: [
+        replace(topic, topic_id=bytes(range(16))) for topic in topics
+    ],
+}
+
+
+@pytest.mark.parametrize("known", OLD_NEWS.values(), ids=OLD_NEWS.keys())
+@pytest.mark.parametrize("available_now", [False, True])
+def test_old_news_of_a_topic_are_no_loss_of_data(
+    broker: Any, topic: str, known: Callable[[Topics], Topics], available_now: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic was just made, or grown. One broker has told the query of it, the next one asked is a moment behind."""
+    create(broker.bootstrap, topic, 2)
+    produce(broker.bootstrap, topic, 3, 1)
+    kept = {"partition.metadata.cache.ttl.ms": "600000"}
+    with Query(broker.bootstrap, subscribe=topic, **kept) as query:
+        start = query.latest(query.initial())
+    produce(broker.bootstrap, topic, 2, 1)
+    answers = [known, known]
+
+    def behind(lookup: Lookup, must_exist: bool) -> Topics:
+        topics = there(lookup, must_exist)
+        return answers.pop()(topics) if answers else topics
+
+    there = Lookup._described
+    monkeypatch.setattr(Lookup, "_described", behind)
+    with Query(broker.bootstrap, subscribe=topic, **kept) as query:
+        if available_now:
+            query.reader.prepareForTriggerAvailableNow()
+        end = query.latest(start)
+        assert query.ranges(start, end) == [OffsetRange(TopicPartition(topic, 1), 3, 5)]
+        assert query.latest(end) == end
+
+
+def test_a_leader_that_does_not_know_its_end_yet_is_no_loss_of_data_for_what_is_available_now(
+    broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(broker.bootstrap, topic)
+    produce(broker.bootstrap, topic, 3)
+    with Query(broker.bootstrap, subscribe=topic) as query:
+        start = query.latest(query.initial())
+    answers = [1, 2]
+
+    def behind(lookup: Lookup, wanted: Any) -> dict[TopicPartition, int]:
+        found = there(lookup, wanted)
+        return dict.fromkeys(found, answers.pop(0)) if answers and LATEST in wanted.values() else found
+
+    there = Lookup.offsets
+    monkeypatch.setattr(Lookup, "offsets", behind)
+    with Query(broker.bootstrap, subscribe=topic) as query:
+        query.reader.prepareForTriggerAvailableNow()
+        assert query.latest(start) == start

@@ -217,6 +217,7 @@ def test_a_topic_that_is_deleted_under_a_task_is_a_loss(
     broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "GLANCE_MS", 200)
+    monkeypatch.setattr(reading, "NEWS_MS", 200)
     partition = TopicPartition(topic, 0)
     with pytest.raises(OttlaError, match=f"{topic}-0 was deleted while offsets 0 to 4 were to be read"):
         read_all(options_for(broker, topic), partition, 0, 5)
@@ -320,3 +321,15 @@ def test_a_consumer_that_has_not_heard_of_the_new_topic_waits_for_the_news(broke
         schema = to_arrow_schema(spark_schema(options), timezone="UTC")
         whole = OffsetRange(partition, 0, 5)
         assert values(list(reading._read(consumer, whole, made_again.topic_id, schema, True, 60_000))) == [*range(5)]
+
+
+def test_a_task_whose_broker_has_not_heard_of_the_topic_waits_for_the_news(
+    broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's broker knows a topic that is new, or has grown, and the task's does not yet: nothing is lost."""
+    monkeypatch.setattr(reading, "GLANCE_MS", 50)
+    options = options_for(broker, topic, failOnDataLoss="true")
+    news = threading.Timer(0.5, make, (broker, topic, range(3)))
+    news.start()
+    assert values(read_all(options, TopicPartition(topic, 0), 0, 3)) == [0, 1, 2]
+    news.join()
