@@ -111,6 +111,8 @@ class Accumulator(Intake):
         self._stopped_by: Exception | None = None
         self._lock = threading.Lock()
         self._lanes: dict[TopicPartition, Lane] = {}
+        self._waiting: dict[TopicPartition, Lane] = {}
+        """Those that have batches, and some that no longer do: partitions at rest may be many, and cost nothing."""
 
     # --- the user's side ----------------------------------------------------------------------------------
 
@@ -144,6 +146,7 @@ class Accumulator(Intake):
                     delivery = self.put(batch, row, size_bytes)
                     assert delivery is not None, "an empty batch takes any record"
                     lane.queue.append(batch)
+                    self._waiting[partition] = lane
                     self.unfinished.add(batch)
                     lane.open_batch = batch
                     wake = True
@@ -173,6 +176,7 @@ class Accumulator(Intake):
             lane.next_order += 1
             self.unfinished.add(batch)
             lane.queue.append(batch)
+            self._waiting[batch.partition] = lane
         self._wake()
         return True
 
@@ -210,16 +214,13 @@ class Accumulator(Intake):
     def partitions(self, now: int) -> list[TopicPartition]:
         """The partitions for which something waits."""
         with self._lock:
-            waiting = []
-            for partition, lane in self._lanes.items():
-                if not lane.queue:
-                    continue
-                waiting.append(partition)
+            self._waiting = {partition: lane for partition, lane in self._waiting.items() if lane.queue}
+            for lane in self._waiting.values():
                 for batch in reversed(lane.queue):
                     if batch.created_at >= 0:
                         break
                     batch.created_at = now
-            return waiting
+            return list(self._waiting)
 
     def head(self, partition: TopicPartition) -> ProducerBatch | None:
         lane = self._lanes.get(partition)
@@ -249,8 +250,8 @@ class Accumulator(Intake):
             self._insert(batch)
 
     def _insert(self, batch: ProducerBatch) -> None:
-        queue = self._lanes[batch.partition].queue
-        position = 0
+        lane = self._waiting[batch.partition] = self._lanes[batch.partition]
+        queue, position = lane.queue, 0
         while position < len(queue) and queue[position].order < batch.order:
             position += 1
         queue.insert(position, batch)

@@ -25,8 +25,6 @@ class _PartitionSequence:
     on_the_wire: int = 0
     is_known: bool = False
     """The broker has stored something under these numbers, so from now on it notices a gap."""
-    is_unresolved: bool = False
-    """A batch was given up although the broker may have it: the next number is anybody's guess."""
 
 
 class Idempotence:
@@ -41,6 +39,8 @@ class Idempotence:
         self.producer_id = -1
         self.producer_epoch = -1
         self._partitions: dict[TopicPartition, _PartitionSequence] = {}
+        self._unresolved: dict[TopicPartition, None] = {}
+        """Where a batch was given up although the broker may have it: the next number is anybody's guess."""
 
     @property
     def has_producer_id(self) -> bool:
@@ -53,6 +53,7 @@ class Idempotence:
         """Begins every partition at 0 under a new id or epoch. Nothing may be outstanding under the old ones."""
         assert not any(state.outstanding for state in self._partitions.values())
         self._partitions.clear()
+        self._unresolved.clear()
         self.set_producer_id(producer_id, producer_epoch)
 
     # --- sending ------------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ class Idempotence:
         state = self._partitions.get(batch.partition)
         if state is None:
             return True
-        if state.is_unresolved:
+        if batch.partition in self._unresolved:
             return False
         if batch.base_sequence < 0:
             # A new batch waits while an earlier one is to be sent again, and while old numbers are settled.
@@ -100,7 +101,7 @@ class Idempotence:
     def is_first(self, batch: ProducerBatch) -> bool:
         """Whether a batch was, for all we know, sent under the very number that the broker expects next."""
         state = self._partitions[batch.partition]
-        if state.is_unresolved:
+        if batch.partition in self._unresolved:
             return False
         return state.outstanding[0] is batch and batch.sent_sequence == batch.base_sequence
 
@@ -112,7 +113,7 @@ class Idempotence:
         if batch.sent_sequence != batch.base_sequence:
             # It moved up, and yet was stored under the number it was sent with: the broker had forgotten this
             # producer, or has the batch before it after all. It expects another number next than we would give.
-            state.is_unresolved = True
+            self._unresolved[batch.partition] = None
 
     def will_retry(self, batch: ProducerBatch) -> None:
         self._partitions[batch.partition].on_the_wire -= 1
@@ -128,7 +129,7 @@ class Idempotence:
         state = self._partitions[batch.partition]
         if batch.maybe_appended:
             state.outstanding.remove(batch)
-            state.is_unresolved = True
+            self._unresolved[batch.partition] = None
         else:
             self._remove(state, batch)
 
@@ -137,7 +138,7 @@ class Idempotence:
         state = self._partitions[batch.partition]
         state.on_the_wire -= 1
         state.outstanding.remove(batch)
-        state.is_unresolved = True
+        self._unresolved[batch.partition] = None
 
     def replaced(self, batch: ProducerBatch, halves: list[ProducerBatch]) -> None:
         """Two halves take the place, and together the numbers, of a batch that was refused as too large."""
@@ -163,7 +164,7 @@ class Idempotence:
 
     def unresolved(self) -> list[TopicPartition]:
         """Partitions that need a fresh start and have nothing on the wire any more."""
-        return [p for p, state in self._partitions.items() if state.is_unresolved and not state.on_the_wire]
+        return [partition for partition in self._unresolved if not self._partitions[partition].on_the_wire]
 
     def start_afresh(self, partition: TopicPartition) -> list[ProducerBatch]:
         """Begins a partition again at 0 under a new epoch.
@@ -177,7 +178,7 @@ class Idempotence:
             if not batch.maybe_appended:
                 batch.number(-1, -1, -1)
         state.outstanding = []
-        state.is_unresolved = False
+        self._unresolved.pop(partition, None)
         if self._is_current(state):
             self._bump_epoch()
         return doubtful

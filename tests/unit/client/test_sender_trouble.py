@@ -137,3 +137,24 @@ def test_a_request_names_topics_by_what_they_were_when_its_version_was_chosen() 
     (request,) = world.sender.poll(world.now).requests
     world.view.keep_only([], world.now)
     assert request.build(13).topic_data[0].topic_id == topic_id
+
+
+class _AtRest:
+    """Stands for what nobody has a reason to look at."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise AssertionError(f"somebody looked at {name}")
+
+
+def test_partitions_at_rest_cost_nothing_however_many_there_are() -> None:
+    """Of a large topic, or of all topics that were ever written to: every batch would be slower for each of them."""
+    world = started()
+    numbers = world.sender._numbers
+    assert numbers is not None
+    for i in range(1, 100):
+        place = TopicPartition("t", i)
+        world.accumulator._lanes[place] = _AtRest()  # type: ignore[assignment]
+        numbers._partitions[place] = _AtRest()  # type: ignore[assignment]
+    deliveries = [world.send(f"{i}") for i in range(10)]
+    world.settle()
+    assert [is_where_it_says(world, delivery, f"{i}") for i, delivery in enumerate(deliveries)] == [True] * 10
