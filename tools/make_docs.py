@@ -3,10 +3,12 @@
 .venv/bin/python tools/make_docs.py
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.dispatch import SERVED, advertised
+from ottla.client.settings import ClientConfig, ConsumerConfig, ProducerConfig
 from ottla.config import Setting, settings_of
 from ottla.log.config import TopicConfig
 from ottla.protocol.api import API
@@ -14,7 +16,7 @@ from ottla.protocol.api import API
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def row(setting: Setting) -> str:
+def row(setting: Setting, *, of_a_client: bool = False) -> str:
     default = setting.format(setting.default)
     shown = f"`{default}`" if default else "(none)"
     limits = []
@@ -25,7 +27,7 @@ def row(setting: Setting) -> str:
     if setting.at_most is not None:
         limits.append(f"at most {setting.at_most}")
     note = f" ({'; '.join(limits)})" if limits else ""
-    changeable = "" if setting.read_only else " *Can be changed at run time.*"
+    changeable = "" if setting.read_only or of_a_client else " *Can be changed at run time.*"
     return f"| `{setting.name}` | {shown} | {setting.kind} | {setting.doc}{note}{changeable} |"
 
 
@@ -33,8 +35,10 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Every setting has Kafka's name, meaning and default; those that begin with `ottla.` are our own. Give them to",
-        "`ottla serve` with `--set name=value` or in a `.properties` file with `--config FILE`. Topic settings go to",
+        "Every setting has Kafka's name, meaning and default; those that begin with `ottla.` are our own.",
+        "[Topics](#topics) and the [broker](#broker) come first, then [what all clients share](#clients), the",
+        "[producer](#producer) and the [consumer](#consumer). Give broker settings to `ottla serve` with",
+        "`--set name=value` or in a `.properties` file with `--config FILE`. Topic settings go to",
         "`ottla topic create --config name=value` or `ottla topic alter`; the broker setting in the last column gives",
         "their default. Names that Kafka has but that mean nothing here (thread counts, for one) are accepted with a",
         "notice; unknown names are refused with the nearest known one.",
@@ -50,7 +54,27 @@ def settings_page() -> str:
     lines += [f"{row(setting)} `{setting.server_name}` |" for setting in topic_settings]
     lines += ["", "## Broker", "", "| setting | default | type | what it does |", "|---|---|---|---|"]
     lines += [row(setting) for setting in sorted(settings_of(BrokerConfig).values(), key=lambda s: s.name)]
+    shared = settings_of(ClientConfig)
+    lines += [
+        "",
+        "## Clients",
+        "",
+        "For `Producer`, `Consumer`, `Admin` and their async twins: as a dict under these names, or as keywords with",
+        "`_` for the dots. `Producer({'linger.ms': 20})` and `Producer(linger_ms=20)` are the same. `ottla produce`",
+        "and `ottla consume` take them with `--set`. Three defaults are not Kafka's: `batch.size`, `client.id` and",
+        "`bootstrap.servers`. There is no TLS and no SASL: clients and brokers talk over plain TCP.",
+        "",
+        *client_table(shared.values()),
+    ]
+    for title, config in (("Producer", ProducerConfig), ("Consumer", ConsumerConfig)):
+        own = [setting for name, setting in settings_of(config).items() if name not in shared]
+        lines += ["", f"## {title}", "", *client_table(own)]
     return "\n".join(lines) + "\n"
+
+
+def client_table(settings: Iterable[Setting]) -> list[str]:
+    rows = [row(setting, of_a_client=True) for setting in sorted(settings, key=lambda s: s.name)]
+    return ["| setting | default | type | what it does |", "|---|---|---|---|", *rows]
 
 
 def protocol_page() -> str:

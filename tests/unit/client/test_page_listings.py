@@ -1,0 +1,42 @@
+"""What the pages show runs as it is shown: each listing alone, with nothing but what it imports itself."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla import Broker, Producer
+
+ROOT = Path(__file__).parents[3]
+PAGES = ("README.md", "docs/producer.md", "docs/consumer.md", "docs/groups.md", "docs/admin.md")
+ENDLESS = {
+    "    while True:\n": "    for _ in range(2):\n",
+    "            print(record.partition, record.offset, record.value)\n\nasyncio": "            return\n\nasyncio",
+    'guarantee="exactly-once", ': 'guarantee="exactly-once", until_end=True, ',
+}
+"""What goes on for ever on the page ends in a test."""
+
+
+def listings(page: str) -> list[str]:
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return [listing for listing in shown if "ottla.spark" not in listing]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_listing_runs_as_typed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some leave a file
+    found = listings(page)
+    assert found
+    with Broker.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
+        if page != "docs/admin.md":  # it creates the topic itself
+            with Producer(bootstrap_servers=broker.bootstrap) as producer:
+                producer.send("orders", b"42 apples").result()
+        for listing in found:
+            code = listing.replace("127.0.0.1:9092", broker.bootstrap)
+            for endless, ending in ENDLESS.items():
+                code = code.replace(endless, ending)
+            names: dict[str, Any] = {"__name__": "listing"}
+            exec(compile(code, page, "exec"), names)
+            if "test_orders_are_counted" in names:
+                names["test_orders_are_counted"](broker, "orders")
