@@ -120,7 +120,7 @@ class StateDirectory:
     def is_locked(self) -> bool:
         """Whether a run, or a driver that outlived its run, is alive."""
         try:
-            descriptor = os.open(self.lock_file, os.O_RDWR)
+            descriptor = os.open(self.lock_file, os.O_RDONLY)
         except OSError:
             return False
         try:

@@ -8,6 +8,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -243,3 +244,19 @@ def test_whoever_looks_whether_a_pipeline_runs_is_not_taken_for_its_run(made: Pi
             with directory.lock("shop"):
                 pass
         looking.result()
+
+
+def test_whoever_may_only_read_sees_that_a_pipeline_runs(made: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A colleague asks for the status of a run that is not theirs: the lock is a file that only its owner writes."""
+    directory = StateDirectory(made)
+
+    def of_another(path: Any, flags: int, *more: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, flags, *more)
+
+    opened = os.open
+    with directory.lock("shop"):
+        monkeypatch.setattr(os, "open", of_another)
+        assert directory.is_locked()
+    assert not directory.is_locked()
