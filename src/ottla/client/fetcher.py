@@ -212,6 +212,8 @@ class Fetcher:
             if state is None or state.turn != turn:
                 self._buffer.remove((turn, fetched))
                 self._buffered[fetched.partition] -= 1
+        if len(self._buffered) > len(states):  # partitions that are gone leave nothing behind
+            self._buffered = defaultdict(int, {p: count for p, count in self._buffered.items() if count})
 
     def _is_takable(self, turn: int, fetched: FetchedPartition) -> bool:
         state = self._positions.states.get(fetched.partition)

@@ -297,7 +297,9 @@ class GroupSide:
         return None
 
     def _read_only(self, partitions: Iterable[TopicPartition]) -> None:
-        self._positions.assign(sorted(partitions), self._network.now())
+        kept = sorted(partitions)
+        self.commits.forget(self._positions.states.keys() - kept)
+        self._positions.assign(kept, self._network.now())
 
     def _commit_patience_ms(self) -> int:
         """Everybody else waits for us while we commit."""

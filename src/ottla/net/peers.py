@@ -57,6 +57,7 @@ class Peers:
                 del self._links[key]
                 link.close()
         self._nodes = dict(nodes)
+        self._unreachable.intersection_update(nodes.values())
 
     def send(
         self,

@@ -230,3 +230,18 @@ def test_a_listener_that_was_broken_off_hears_nothing_more_once_its_consumer_has
         assert heard == [[P0]]
 
     World(1).run(story)
+
+
+def test_of_topics_that_come_and_go_nothing_is_remembered() -> None:
+    async def story(world: World) -> None:
+        async with world.consumer(group_id="g", **QUICK) as consumer:
+            for day in range(5):
+                await make(world, f"day-{day}")
+                await consumer.subscribe([f"day-{day}"])
+                await read(consumer, 10)
+                await consumer.commit()
+            assert consumer._group is not None
+            assert list(consumer._group.commits.committed) == [TopicPartition("day-4", 0)]
+            assert list(consumer._fetcher._buffered) == [TopicPartition("day-4", 0)]
+
+    World(1).run(story)

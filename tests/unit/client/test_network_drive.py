@@ -7,9 +7,12 @@ import pytest
 from ottla.client.network import Network
 from ottla.client.polling import ANY_NODE, Poll, Request
 from ottla.client.settings import ClientConfig
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.peers import Peers
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.testing.world import BOOTSTRAP, World
+from ottla.types import Endpoint
 
 
 class Ticking:
@@ -65,6 +68,16 @@ def test_a_decider_that_fails_does_not_keep_the_others_from_deciding(caplog: pyt
     with caplog.at_level(logging.ERROR, "ottla.client"):
         World(1).run(story)
     assert "a mistake" in caplog.text
+
+
+def test_addresses_that_are_in_the_cluster_no_more_are_forgotten() -> None:
+    """Where brokers come back under new addresses, an outage of each would be remembered for ever."""
+    peers = Peers(client_id="c")
+    for port in range(1, 100):
+        endpoint = Endpoint("h", port)
+        peers.set_nodes({1: endpoint})
+        peers.note_outage(endpoint, KafkaError(ErrorCode.NETWORK_EXCEPTION, "refused"))
+    assert len(peers._unreachable) == 1
 
 
 def test_who_waits_for_what_an_answer_has_brought_hears_of_it_even_if_the_hearer_fails() -> None:
