@@ -14,6 +14,14 @@ SPARKS_OWN = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (?=(.+?)(?: SQLSTATE: \w+|\n|\Z
 RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$", re.MULTILINE)
 TRY_AGAIN = {"BrokersAway", "DatabaseUnavailable", "TransactionAbortable", "LostPart"}
 """Errors of ours that another attempt may not meet again."""
+CODES = {
+    "BROKER_NOT_AVAILABLE",
+    "UNKNOWN_PRODUCER_ID",
+    "INVALID_PRODUCER_EPOCH",
+    "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    "TRANSACTION_ABORTABLE",
+}
+"""Codes that no client tries again, and another start of the query gets over: it writes the batch anew."""
 WRAPPERS = {"STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "PYTHON_DATA_SOURCE_ERROR"}
 QUERY_MISTAKES = {"AnalysisException", "ParseException", "IllegalArgumentException", "UnsupportedOperationException"}
 
@@ -86,7 +94,7 @@ def explain(text: str) -> Failure:
 def _is_curable(kind: str, told: str) -> bool:
     code = CODE.match(told)
     if code and code.group(1) in ErrorCode.__members__:
-        return ErrorCode[code.group(1)].retriable or code.group(1) in ("BROKER_NOT_AVAILABLE", "UNKNOWN_PRODUCER_ID")
+        return ErrorCode[code.group(1)].retriable or code.group(1) in CODES
     return kind in TRY_AGAIN
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ottla.client.transaction_errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError
 from ottla.pipeline import supervisor as supervision
 from ottla.pipeline.failures import Failure, QueryFailed, failure_of
@@ -125,6 +126,23 @@ def test_a_part_that_the_next_start_writes_again_is_no_reason_to_give_up(begin: 
     dropped = LostPart("batch 7 was decided, and the broker does not have the part of task 1 any more")
     run = begin(Scripted(failed("topic", of_spark(dropped))), Scripted(batch("topic", 7), ENDED))
     assert run.run() is None and run.waits == [1]
+
+
+@pytest.mark.parametrize(
+    ("code", "helps"),
+    [
+        (ErrorCode.INVALID_PRODUCER_EPOCH, True),
+        (ErrorCode.TRANSACTION_ABORTABLE, True),
+        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, True),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, False),
+        (ErrorCode.MESSAGE_TOO_LARGE, False),
+    ],
+)
+def test_a_batch_whose_transaction_was_given_up_is_written_again(begin: Begin, code: ErrorCode, helps: bool) -> None:
+    """A laptop slept through transaction.timeout.ms in the middle of a batch: the broker has ended the transaction."""
+    error = TransactionAbortable(code, "orders-1 is not known as part of a transaction of 'sink-0'")
+    run = begin(Scripted(failed("topic", of_spark(error))), Scripted(batch("topic", 7), ENDED))
+    assert (run.run() is None, run.waits) == ((True, [1]) if helps else (False, []))
 
 
 @pytest.mark.parametrize(
