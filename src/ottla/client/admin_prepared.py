@@ -81,7 +81,7 @@ class AsyncPreparedAdmin:
         if not done:
             word = "committed" if commit else "aborted"
             detail = f"the transaction of {prepared.transactional_id} was not {word} within {timeout_ms} ms"
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{detail}{network.blame()}")
 
 
 class PreparedAdmin:

@@ -114,4 +114,8 @@ async def _ask(
             failure = KafkaError(code, f"looking up an offset of {partition}")
         else:
             found[partition] = result
+    silent_of = ", ".join(str(partition) for partition in wanted if partition not in found)
+    if failure is None and silent_of:
+        detail = f"looking up offsets: the broker's answer says nothing of {silent_of}"
+        failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, detail)
     return failure

@@ -1,7 +1,12 @@
 """A broker's answer that leaves out what was asked for: told to the user, and asked for again."""
 
+import pytest
+
+from ottla.client.offsets import read_list_offsets
+from ottla.errors import KafkaError
 from ottla.protocol.messages.list_offsets import ListOffsetsResponse
 from ottla.testing.consumer_world import VERSION, ConsumerWorld
+from ottla.testing.world import World
 
 
 def test_a_place_to_begin_that_the_leader_says_nothing_of_is_looked_up_again() -> None:
@@ -18,3 +23,18 @@ def test_a_place_to_begin_that_the_leader_says_nothing_of_is_looked_up_again() -
     world.now += 1_000
     world.exchange(3)
     assert world.take() == ["a"]
+
+
+def test_who_looks_up_offsets_hears_of_those_that_the_leader_says_nothing_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_out(response: ListOffsetsResponse) -> list[object]:
+        return [found for found in read_list_offsets(response) if found[0].partition != 1]
+
+    monkeypatch.setattr("ottla.client.offset_lookup.read_list_offsets", leave_out)
+
+    async def story(world: World) -> None:
+        async with world.admin() as admin, world.consumer() as consumer:
+            await admin.create_topic("t", partitions=2)
+            with pytest.raises(KafkaError, match="says nothing of t-1"):
+                await consumer.end_offsets([("t", 0), ("t", 1)])
+
+    World(1).run(story)

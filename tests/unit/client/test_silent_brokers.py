@@ -7,6 +7,7 @@ import pytest
 
 from ottla.client.admin import AsyncAdmin
 from ottla.client.topic_store import read_between
+from ottla.client.transaction_model import PreparedTransaction
 from ottla.errors import KafkaError
 from ottla.testing.world import BOOTSTRAP, World
 from ottla.types import TopicPartition
@@ -28,6 +29,7 @@ ADMIN: dict[str, Callable[[AsyncAdmin], Awaitable[Any]]] = {
     "a group": lambda admin: admin.describe_groups(["g"]),
     "group offsets": lambda admin: admin.list_group_offsets("g"),
     "transactions": lambda admin: admin.list_transactions(),
+    "prepared": lambda admin: admin.abort_prepared(PreparedTransaction("x", 1, 0)),
 }
 
 
