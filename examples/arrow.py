@@ -44,4 +44,6 @@ def run(bootstrap: str, source: str, target: str, group: str, *, until_end: bool
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     run(*sys.argv[1:5])

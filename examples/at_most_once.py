@@ -25,5 +25,7 @@ def run(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     _, address, name, group_name = sys.argv
     run(address, name, group_name, process=lambda record: print(record.offset, record.value))

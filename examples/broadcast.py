@@ -71,4 +71,6 @@ def run(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 6:
+        sys.exit(__doc__)
     run(*sys.argv[1:6])

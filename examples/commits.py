@@ -83,4 +83,6 @@ def by_partition(bootstrap: str, topic: str, group: str, process: Process, *, un
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     globals()[sys.argv[1]](*sys.argv[2:5], process=lambda record: print(record.partition, record.offset))

@@ -50,6 +50,8 @@ def run(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 6:
+        sys.exit(__doc__)
     _, address, source_name, target_name, group_name, instance_name = sys.argv
     run(
         address,

@@ -43,4 +43,6 @@ def run(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     run(*sys.argv[1:4])

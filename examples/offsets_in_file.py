@@ -31,5 +31,7 @@ def run(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     _, address, name, group_name, file = sys.argv
     run(address, name, group_name, file, process=lambda record: print(record.offset, record.value))

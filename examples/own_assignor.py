@@ -61,5 +61,7 @@ def run(bootstrap: str, topic: str, group: str, assignor: Any, stop: threading.E
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     _, address, name, group_name, how = sys.argv
     run(address, name, group_name, WeightedAssignor(int(how)) if how.isdigit() else how, threading.Event(), {})

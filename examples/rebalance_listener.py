@@ -53,4 +53,6 @@ def run(bootstrap: str, topic: str, group: str, *, until_end: bool = False) -> d
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     run(*sys.argv[1:4])

@@ -38,5 +38,7 @@ def run(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     _, address, name, group_name, unreadable = sys.argv
     run(address, name, group_name, unreadable, process=print)

@@ -37,5 +37,7 @@ def run(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     _, address, topic_name, name = sys.argv
     print("committed" if run(address, topic_name, name) else "aborted")

@@ -31,5 +31,7 @@ def run(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 6:
+        sys.exit(__doc__)
     _, address, first, second, group_name, promise = sys.argv
     run(address, first, second, group_name, promise)

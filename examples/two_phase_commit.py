@@ -34,6 +34,8 @@ def decide(bootstrap: str, prepared: PreparedTransaction, *, commit: bool) -> No
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     address, name = sys.argv[1:3]
     waiting = prepare(address, name, ["one", "two"])
     decide(address, waiting, commit=input(f"commit {waiting}? [y/n] ") == "y")

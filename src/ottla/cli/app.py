@@ -109,7 +109,7 @@ def _usage_status(error: Any) -> int | None:
         return None
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "ottla"
-    message = error.format_message().strip().rstrip(".")
+    message = error.format_message().strip().rstrip(".").replace("Value error, ", "")
     if message:
         print_error(message[0].lower() + message[1:], f"{command} --help shows what it takes")
     return int(getattr(error, "exit_code", 2))

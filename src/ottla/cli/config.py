@@ -90,7 +90,8 @@ def alter(
 
     \b
     Examples:
-      ottla config alter topic orders --set retention.ms=60000 --reset cleanup.policy
+      ottla config alter topic orders --set retention.ms=60000
+      ottla config alter topic orders --reset cleanup.policy
       ottla config alter broker 0 --set log.cleaner.threads=2
     """
     wanted: dict[str, str | None] = dict(parse_pairs(changes, "--set"))

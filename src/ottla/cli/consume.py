@@ -88,7 +88,7 @@ def consume(
     Examples:
       ottla consume orders
       ottla consume orders --from end
-      ottla consume orders --from -5 --exit-at-end          # the last 5 of each partition
+      ottla consume orders --from -5 --exit-at-end       # 5 of each partition
       ottla consume orders --from 2026-01-31T12:00 --format json | jq .value
       ottla consume orders --format '{partition}/{offset} {key}: {value}' --max 10
       ottla consume __consumer_offsets --formatter offsets -e

@@ -74,7 +74,7 @@ def demo(
     Examples:
       ottla demo
       ottla demo --orders 1000000 --rate 50000
-      ottla demo --keep /tmp/shop        keeps the pipeline's file, its checkpoint and the broker's records
+      ottla demo --keep /tmp/shop             # and look at what it leaves there
       ottla demo --broker --size 1000 --compression lz4
     """
     if broker:

@@ -67,7 +67,8 @@ def run(
     Examples:
       ottla pipeline run revenue.yaml
       ottla pipeline run revenue.yaml --bootstrap 127.0.0.1:9092 --once
-      ottla pipeline run big_orders.py --master spark://host:7077 --set trigger='10 seconds'
+      ottla pipeline run big_orders.py --master spark://host:7077
+      ottla pipeline run revenue.yaml --set trigger='10 seconds'
       ottla pipeline run revenue.yaml --json | jq .rows_out
     """
     from ottla.pipeline.loading import load

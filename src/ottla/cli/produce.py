@@ -82,7 +82,7 @@ def produce(
       echo hello | ottla produce greetings
       ottla produce orders --file orders.csv --compression zstd
       printf 'ann:1\\nbob:2\\n' | ottla produce scores --key-separator :
-      ottla produce scores -k : --null NULL        # a line "ann:NULL" is a tombstone for ann
+      ottla produce scores -k : --null NULL     # "ann:NULL" is a tombstone
     """
     record_headers = parse_headers(headers)
     separator = decode_separator(key_separator)

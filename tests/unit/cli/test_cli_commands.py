@@ -432,6 +432,7 @@ def test_of_several_addresses_one_that_answers_is_enough(run: Run, broker: Any) 
         (("consume", "t", "--nope"), "ottla: no such option: --nope (ottla consume --help shows"),
         (("topic", "create", "t", "-p", "many"), "ottla: invalid value for '--partitions' / '-p'"),
         (("topic", "create", "t", "-p", "0"), "ottla: invalid value for '--partitions' / '-p'"),
+        (("config", "describe", "topics", "t"), "ottla: invalid value for 'KIND': 'topics' is not one of"),
     ],
 )
 def test_words_that_make_no_command(run: Run, words: tuple[str, ...], start: str) -> None:
@@ -461,11 +462,14 @@ def test_words_that_make_no_command(run: Run, words: tuple[str, ...], start: str
         ("pipeline", "status"),
     ],
 )
-def test_help_is_there_and_shows_examples(run: Run, words: tuple[str, ...]) -> None:
+def test_help_is_there_and_shows_examples(run: Run, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     ran = run(*words, "--help")
     assert ran.status == 0 and "Usage: ottla" in ran.out
     is_group = words in ((), ("topic",))
     assert is_group or "Examples:" in ran.out
+    examples = [line for line in ran.out.partition("Examples:")[2].partition("╭")[0].splitlines() if line.strip()]
+    assert all(line.startswith("   ") for line in examples), "none is broken at 80 columns"
 
 
 def test_without_a_word_it_shows_what_there_is(run: Run) -> None:

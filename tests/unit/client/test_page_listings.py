@@ -1,6 +1,8 @@
 """What the pages show runs as it is shown: each listing alone, with nothing but what it imports itself."""
 
 import re
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +42,12 @@ def test_every_listing_runs_as_typed(page: str, tmp_path: Path, monkeypatch: pyt
             exec(compile(code, page, "exec"), names)
             if "test_orders_are_counted" in names:
                 names["test_orders_are_counted"](broker, "orders")
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_called_without_its_words_says_which_it_takes(
+    example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(example)])
+    with pytest.raises(SystemExit, match=f"python examples/{example.name} "):
+        runpy.run_path(str(example), run_name="__main__")
