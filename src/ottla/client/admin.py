@@ -9,12 +9,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from ottla.client.admin_arguments import ByPartition, as_names, as_new_topics, by_partition
+from ottla.client.admin_arguments import as_names, as_new_topics, by_partition
 from ottla.client.admin_features import AsyncFeatureAdmin, resource_type
 from ottla.client.admin_groups import AsyncGroupAdmin
 from ottla.client.admin_prepared import AsyncPreparedAdmin
 from ottla.client.admin_transactions import AsyncTransactionAdmin
 from ottla.client.cluster_view import describe_topic
+from ottla.client.consumer_arguments import ByPartition
 from ottla.client.model import (
     CONFIG_SOURCES,
     CONFIG_TYPES,

@@ -3,15 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from ottla.client.consumer_arguments import PartitionLike, as_partition, check_mapping
+from ottla.client.consumer_arguments import ByPartition, PartitionLike, as_partition, check_mapping
 from ottla.client.model import NewTopic
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
 T = TypeVar("T")
-
-ByPartition = Mapping[TopicPartition, T] | Mapping[tuple[str, int], T]
-"""Two mappings, since type checkers do not take one of TopicPartitions for one of pairs."""
 
 
 def as_names(given: Iterable[str], what: str) -> list[str]:

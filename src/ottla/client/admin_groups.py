@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ottla.client.admin_arguments import ByPartition, as_names, as_partitions, by_partition
-from ottla.client.consumer_arguments import PartitionLike
+from ottla.client.admin_arguments import as_names, as_partitions, by_partition
+from ottla.client.consumer_arguments import ByPartition, PartitionLike
 from ottla.client.group_model import CommittedOffset, GroupDescription, GroupListing, classic_group, consumer_group
 from ottla.client.model import Node, error_of
 from ottla.client.network import Network

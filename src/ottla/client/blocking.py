@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.client.admin import AsyncAdmin
-from ottla.client.admin_arguments import ByPartition
 from ottla.client.admin_features import FeatureAdmin
 from ottla.client.admin_groups import GroupAdmin
 from ottla.client.admin_prepared import PreparedAdmin
@@ -19,7 +18,7 @@ from ottla.client.arrow import iteration_wait_ms
 from ottla.client.arrow_send import ArrowDelivery
 from ottla.client.callers_thread import Call, CallersThread
 from ottla.client.consumer import AsyncConsumer, PartitionLike
-from ottla.client.consumer_arguments import check_timeout
+from ottla.client.consumer_arguments import ByPartition, check_timeout
 from ottla.client.delivery import Delivery, Sending
 from ottla.client.documented import documented_by
 from ottla.client.group_consumer import GroupConsumer, OffsetLike
@@ -389,7 +388,7 @@ class Consumer(GroupConsumer, _Blocking):
     def end_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
         return self._call(self._async.end_offsets(partitions))
 
-    def offsets_for_times(self, times: Mapping[PartitionLike, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    def offsets_for_times(self, times: ByPartition[int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         return self._call(self._async.offsets_for_times(times))
 
     def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> Records:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ottla.client.arrow import arrow_module, iteration_wait_ms, take_arrow
 from ottla.client.backlog import Backlog
 from ottla.client.consumer_arguments import (
+    ByPartition,
     OffsetLike,
     PartitionLike,
     as_offset,
@@ -250,9 +251,7 @@ class AsyncConsumer(AsyncGroupConsumer):
         """The offset after the last record that this consumer may see, of each partition."""
         return await self._offsets(partitions, LATEST)
 
-    async def offsets_for_times(
-        self, times: Mapping[PartitionLike, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    async def offsets_for_times(self, times: ByPartition[int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (milliseconds since 1970), of each partition; None if there is none.
 
         >>> await consumer.offsets_for_times({("orders", 0): 1_700_000_000_000})

@@ -3,7 +3,7 @@
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ottla.assignors import Assignor
 from ottla.assignors.choosing import SETTING, choose_assignors
@@ -13,7 +13,11 @@ from ottla.client.settings import ConsumerConfig, check_settings
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
+T = TypeVar("T")
+
 PartitionLike = TopicPartition | tuple[str, int]
+ByPartition = Mapping[TopicPartition, T] | Mapping[tuple[str, int], T]
+"""Two mappings, since type checkers do not take one of TopicPartitions for one of pairs."""
 OffsetLike = int | CommittedOffset
 
 LISTENER_METHODS = ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost")

@@ -2,11 +2,12 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from ottla.client.admin_groups import AsyncGroupAdmin
 from ottla.client.consumer_arguments import (
+    ByPartition,
     OffsetLike,
     PartitionLike,
     as_offset,
@@ -80,9 +81,7 @@ class AsyncGroupConsumer:
         """The topics subscribed to; for a pattern, those that match as far as is known."""
         return set(self._subscription.topics or ())
 
-    async def commit(
-        self, offsets: Mapping[PartitionLike, OffsetLike] | None = None, timeout_ms: int | None = None
-    ) -> None:
+    async def commit(self, offsets: ByPartition[OffsetLike] | None = None, timeout_ms: int | None = None) -> None:
         """Commits everything given out so far, or these offsets, and waits until that is safe.
 
         An offset is the one of the next record to read: of the last one processed, plus one. The leader epoch of
@@ -98,7 +97,7 @@ class AsyncGroupConsumer:
             await group.run_callbacks()
 
     async def commit_async(
-        self, offsets: Mapping[PartitionLike, OffsetLike] | None = None, callback: CommitCallback | None = None
+        self, offsets: ByPartition[OffsetLike] | None = None, callback: CommitCallback | None = None
     ) -> None:
         """Commits without waiting. `callback(offsets, error)` is called in a later poll(), commit() or close()."""
         group = self._group_side()
@@ -143,9 +142,7 @@ class AsyncGroupConsumer:
             )
         return self._group
 
-    def _offsets_to_commit(
-        self, offsets: Mapping[PartitionLike, OffsetLike] | None
-    ) -> dict[TopicPartition, CommittedOffset]:
+    def _offsets_to_commit(self, offsets: ByPartition[OffsetLike] | None) -> dict[TopicPartition, CommittedOffset]:
         group = self._group_side()
         if offsets is None:
             return group.consumed()
@@ -185,11 +182,11 @@ class GroupConsumer:
     def subscription(self) -> set[str]:
         return self._call(self._async.subscription())
 
-    def commit(self, offsets: Mapping[PartitionLike, OffsetLike] | None = None, timeout_ms: int | None = None) -> None:
+    def commit(self, offsets: ByPartition[OffsetLike] | None = None, timeout_ms: int | None = None) -> None:
         return self._call(self._async.commit(offsets, timeout_ms))
 
     def commit_async(
-        self, offsets: Mapping[PartitionLike, OffsetLike] | None = None, callback: CommitCallback | None = None
+        self, offsets: ByPartition[OffsetLike] | None = None, callback: CommitCallback | None = None
     ) -> None:
         here = None if callback is None else self._here(callback)
         return self._call(self._async.commit_async(offsets, here))

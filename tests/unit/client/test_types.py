@@ -28,6 +28,24 @@ from ottla.client.transaction_requests import GroupMetadata
 from ottla.client.transform import Transformed
 
 
+def by_partition(
+    consumer: Consumer,
+    admin: Admin,
+    offsets: dict[TopicPartition, int],
+    commits: dict[TopicPartition, int | CommittedOffset],
+    pairs: dict[tuple[str, int], int],
+) -> None:
+    consumer.commit(offsets)
+    consumer.commit(commits)
+    consumer.commit(pairs)
+    consumer.commit_async(offsets)
+    consumer.offsets_for_times(offsets)
+    admin.alter_group_offsets("g", offsets)
+    admin.alter_group_offsets("g", commits)
+    admin.list_offsets(offsets)
+    admin.delete_records(pairs)
+
+
 class Orders(RebalanceListener):
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None: ...
 
