@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ottla.client.producer import AsyncProducer
@@ -226,7 +226,7 @@ class Driver:
         started = system_clock()
         await _all(
             [
-                self._commit_parts(plan.decision, plan.commit),
+                self._commit_parts(plan.decision, plan.commit, {part.task for part in batch.parts}),
                 *(self._clients.abort_part(self._names, part) for part in plan.abort),
             ]
         )
@@ -244,13 +244,27 @@ class Driver:
             done.commit_ms,
         )
 
-    async def _commit_parts(self, decision: Decision, parts: Sequence[Part]) -> None:
+    async def _commit_parts(self, decision: Decision, parts: Sequence[Part], told: Collection[int]) -> None:
         if is_set():
             for part in parts:  # one after the other, so that a test can stop between two
-                await self._commit_part(decision, part)
+                await self._commit_told(decision, part, told)
                 reach("between-commits")
             return
-        await _all(self._commit_part(decision, part) for part in parts)
+        await _all(self._commit_told(decision, part, told) for part in parts)
+
+    async def _commit_told(self, decision: Decision, part: Part, told: Collection[int]) -> None:
+        """`told` are the tasks of this run that have a part: what a task finds lost, it writes again and tells of."""
+        try:
+            await self._commit_part(decision, part)
+        except LostPart as lost:
+            if part.task in told:
+                raise
+            raise LostForGood(
+                f"batch {decision.batch} was decided, the broker does not have the part of task {part.task} any more, "
+                "and no task has its rows now",
+                "Start the query with as many tasks as before (minPartitions, spark.sql.shuffle.partitions, "
+                "repartition), until the batch is done.",
+            ) from lost
 
     async def _commit_part(self, decision: Decision, part: Part) -> None:
         try:

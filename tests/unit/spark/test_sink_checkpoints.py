@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from ottla import Admin, Broker
 from ottla.spark.sink import SinkMessage, StreamSink
-from ottla.spark.sink_errors import LostPart, NotOwner
+from ottla.spark.sink_errors import LostForGood, LostPart, NotOwner
 from ottla.spark.sink_options import SinkOptions
 from ottla.testing.sink_stage import SinkRun, SinkStage
 from ottla.testing.waiting import eventually
@@ -115,3 +115,21 @@ def test_what_became_of_a_part_that_the_brokers_have_forgotten_is_not_guessed(to
         again = stage.start()
         again.commit(0, again.write(0, 0, ["a"]), again.write(0, 1, ["b"]))
         assert stage.read() == ["a", "a", "b", "b"]
+
+
+def test_a_lost_part_that_no_task_has_any_more_names_the_cure(broker: Any, topic: str) -> None:
+    """The broker dropped a decided part, and the query comes back with fewer tasks: none of them has its rows.
+
+    To start it again, as it is, would never help. With as many tasks as before it does.
+    """
+    stage = SinkStage(broker.bootstrap, topic)
+    first = stage.start()
+    plan = first.decide(0, *(first.write(0, task, [f"{task}"]) for task in range(3)))
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.abort_prepared(plan.commit[2].prepared(stage.names))
+    fewer = stage.start()
+    with pytest.raises(LostForGood, match=r"part of task 2 .* no task .* as many tasks as before"):
+        fewer.commit(0, *(fewer.write(0, task, [f"{task}"]) for task in range(2)))
+    again = stage.start()
+    again.commit(0, *(again.write(0, task, [f"{task}"]) for task in range(3)))
+    assert stage.read() == ["0", "1", "2"]
