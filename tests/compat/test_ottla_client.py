@@ -135,8 +135,11 @@ def test_topics_and_their_settings(admin: Admin, topic: str) -> None:
         (lambda admin, topic: admin.alter_configs("topic", topic, {"retention.ms": "x"}), ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_mistakes_have_the_same_codes(admin: Admin, topic: str, mistake: Any, code: ErrorCode) -> None:
+def test_mistakes_have_the_same_codes(
+    admin: Admin, topic: str, await_leaders: Callable[..., None], mistake: Any, code: ErrorCode
+) -> None:
     admin.create_topic(topic, partitions=1)
+    await_leaders(topic)
     with pytest.raises(KafkaError) as caught:
         mistake(admin, topic)
     assert caught.value.code == code
