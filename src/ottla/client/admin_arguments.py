@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from ottla.client.arguments import whole_number
 from ottla.client.consumer_arguments import ByPartition, PartitionLike, as_partition, check_mapping
 from ottla.client.model import NewTopic
 from ottla.errors import OttlaError
@@ -34,7 +35,7 @@ def as_new_topics(given: Iterable[NewTopic]) -> list[NewTopic]:
         if not isinstance(topic, NewTopic):
             raise OttlaError(f"not a topic to create: {topic!r}", 'Write NewTopic("orders", 3).')
         for count, number in (("partitions", topic.partitions), ("replication_factor", topic.replication_factor)):
-            if type(number) is not int:
+            if whole_number(number) is None:
                 raise OttlaError(f"the {count} of topic {topic.name} must be a whole number, not {number!r}")
     return topics
 

@@ -7,6 +7,7 @@ import pytest
 
 from ottla import Admin, NewTopic, OttlaError, TopicPartition
 from ottla.client.model import LATEST
+from ottla.testing.waiting import eventually
 
 NOBODY = "127.0.0.1:1"
 
@@ -56,3 +57,17 @@ def test_partitions_are_plain_pairs_as_for_a_consumer(broker: Any, topic: str) -
         admin.delete_group_offsets(topic, [pair])
         assert admin.list_group_offsets(topic) == {}
         assert admin.delete_records({pair: 0}) == {partition: 0}
+
+
+def test_any_whole_number_counts_partitions(broker: Any, topic: str) -> None:
+    """Such as numpy's, which is none of Python's own."""
+
+    class Three:
+        def __index__(self) -> int:
+            return 3
+
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic(topic, partitions=Three())  # type: ignore[arg-type]
+        eventually(
+            lambda: len({p for known in admin.list_topics() if known.name == topic for p in known.partitions}) == 3
+        )
