@@ -20,6 +20,9 @@ from ottla.types import TopicPartition
 
 GROUP, IDS, START, INITIAL = "@group", "@ids", "@start", "@initial"
 
+NEWS_S = 5.0
+"""How long news of a topic may take to reach all brokers."""
+
 Offsets = Mapping[TopicPartition, int]
 
 

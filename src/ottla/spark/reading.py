@@ -12,7 +12,7 @@ from ottla.client.fetched import FetchedPartition
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.spark.explaining import BrokersAway
-from ottla.spark.offsets import OffsetRange, recreated
+from ottla.spark.offsets import NEWS_S, OffsetRange, recreated
 from ottla.types import ZERO_UUID, TopicPartition
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ IDLE_CONSUMERS_MAX = 4
 
 GLANCE_MS = 2_000
 """How long to wait for records before asking whether the topic is still there."""
-
-NEWS_MS = 5_000
-"""How long news of a topic may take to reach all brokers."""
 
 ASK_AGAIN_MS = 100
 
@@ -75,7 +72,7 @@ class AsyncRangeConsumer(AsyncConsumer):
 
     async def is_gone(self, partition: TopicPartition) -> bool:
         """Whether the brokers say that there is no such partition, also when news of it have reached everybody."""
-        deadline = self._network.now() + NEWS_MS
+        deadline = self._network.now() + NEWS_S * 1000
         while True:
             try:
                 await self.beginning_offsets([partition])
@@ -93,7 +90,7 @@ class AsyncRangeConsumer(AsyncConsumer):
 
     async def is_another(self, topic: str, topic_id: bytes) -> bool:
         """Whether the topic of this name is not the one with this id, also when its news have reached everybody."""
-        view, deadline = self._network.view, self._network.now() + NEWS_MS
+        view, deadline = self._network.view, self._network.now() + NEWS_S * 1000
 
         def is_it() -> bool:
             return view.topic_id(topic) in (topic_id, ZERO_UUID)

@@ -13,12 +13,9 @@ from ottla.client.settings import AdminConfig
 from ottla.clock import monotonic
 from ottla.config import settings_of
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.spark.offsets import Found, Offsets, SourceOffset, may_be_old_news
+from ottla.spark.offsets import NEWS_S, Found, Offsets, SourceOffset, may_be_old_news
 from ottla.spark.source_options import Bound, SourceOptions
 from ottla.types import ZERO_UUID, TopicPartition
-
-NEWS_S = 5
-"""How long news of a topic may take to reach all brokers."""
 
 log = logging.getLogger("ottla.spark")
 
