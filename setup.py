@@ -26,9 +26,9 @@ else:
     extensions += cythonize(
         [
             Extension(
-                "ottla.client._intake",
-                ["src/ottla/client/intake.py"],
-                depends=["src/ottla/client/_intake.pxd"],
+                "ottla.client.producer._intake",
+                ["src/ottla/client/producer/intake.py"],
+                depends=["src/ottla/client/producer/_intake.pxd"],
                 **OPTIONS,
             ),
         ],

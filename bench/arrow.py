@@ -194,7 +194,7 @@ WAYS: dict[str, Any] = {
 
 def kernels(size: int, repeat: int = 7) -> dict[str, float]:
     """Best processor time for each record of a megabyte, in memory: batches to columns and columns to batches."""
-    from ottla.client.arrow import read_partition
+    from ottla.client.consumer.arrow import read_partition
     from ottla.protocol.arrow_rows import open_rows, seal
     from ottla.protocol.record_batch import HEADER_SIZE
     from ottla.types import TopicPartition

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ottla.testing.oracle import PRODUCTION_JVM, RealKafka, kafka_version, oracle_available
+from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka, kafka_version, oracle_available
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PARTITIONS = 4

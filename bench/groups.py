@@ -13,13 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import startup
-from bench.brokers import Contender, scratch
-from bench.results import Results
-from ottla.protocol.framing import encode_request
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
-from ottla.protocol.schema import Message
-from ottla.testing.group_requests import (
+from tests.support.wire.group_requests import (
     assignment,
     commit_request,
     heartbeat_request,
@@ -28,7 +22,14 @@ from ottla.testing.group_requests import (
     offsets_request,
     sync_request,
 )
-from ottla.testing.raw import RawConnection
+from tests.support.wire.raw import RawConnection
+
+from bench import startup
+from bench.brokers import Contender, scratch
+from bench.results import Results
+from ottla.protocol.framing import encode_request
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.schema import Message
 from ottla.types import partition_for
 
 SUITE = "groups"
@@ -318,9 +319,10 @@ def commit_rows(groups: int, partitions: int, *, apart: bool = False) -> Iterato
 
 
 def group_rows(groups: int) -> Iterator[list[Any]]:
+    from tests.support.wire.group_requests import subscription
+
     from ottla.coordinator.group.classic_group import ClassicGroup, Member
     from ottla.coordinator.group.records import group_key, group_value
-    from ottla.testing.group_requests import subscription
 
     for number in range(groups):
         group = ClassicGroup(f"group-{number:06}", NOW)

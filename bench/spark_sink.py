@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support.processes.oracle import extras_directory
+
 from bench.brokers import Contender, ottla
 from bench.results import Results
-from ottla.testing.oracle import extras_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka, answers_metadata, free_port
+
 from bench.brokers import Contender, scratch
 from bench.results import Results
-from ottla.testing.oracle import PRODUCTION_JVM, RealKafka, answers_metadata, free_port
 
 SUITE = "startup"
 PARTITIONS = 1000

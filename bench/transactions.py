@@ -90,8 +90,8 @@ def produce(
 
 def bare_requests(contender: Contender, seconds: float) -> float:
     """Transactions per second of one producer that waits for every answer: Produce v12, EndTxn v5 (KIP-890)."""
-    from ottla.testing.raw import RawConnection
-    from ottla.testing.raw_transactions import RawTransactions
+    from tests.support.wire.raw import RawConnection
+    from tests.support.wire.raw_transactions import RawTransactions
 
     topic = f"txn-bare-{time.monotonic_ns()}"
     contender.create_topic(topic, 1)

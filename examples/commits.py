@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import groupby
 
 from ottla import CommittedOffset, Consumer, ConsumerRecord, KafkaError, TopicPartition
-from ottla.client.model import Records
+from ottla.client.core.model import Records
 
 BATCH = 200
 Process = Callable[[ConsumerRecord], None]

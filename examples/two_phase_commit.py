@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 
 from ottla import Admin, Producer
-from ottla.client.transaction_model import PreparedTransaction
+from ottla.client.admin.transaction_model import PreparedTransaction
 
 
 def prepare(bootstrap: str, topic: str, values: Iterable[str], *, two_phase: bool = True) -> PreparedTransaction:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from tests.support.processes.oracle import Target
+
     from ottla.broker.embedded import EmbeddedBroker
-    from ottla.testing.oracle import Target
 
 _numbers = itertools.count(1)
 SPARK = Path(__file__).parent / "spark"
@@ -64,7 +65,7 @@ def broker() -> "Iterator[EmbeddedBroker]":
 
 @pytest.fixture(scope="session")
 def postgres_of_the_worker() -> "Iterator[Path]":
-    from ottla.testing.postgres import NoPostgres, postgres_server
+    from tests.support.processes.postgres import NoPostgres, postgres_server
 
     try:
         with postgres_server() as socket:
@@ -92,8 +93,9 @@ def topic() -> str:
 
 @pytest.fixture(scope="session")
 def ottla() -> "Iterator[Target]":
+    from tests.support.processes.oracle import Target
+
     from ottla import Broker
-    from ottla.testing.oracle import Target
 
     # As the oracle has it: a group's first generation does not wait for company, and records with old timestamps stay.
     settings = {"group.initial.rebalance.delay.ms": 0, "log.retention.check.interval.ms": 3_600_000_000}
@@ -111,7 +113,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def kafka(run_directory: Path) -> "Target":
     """The oracle. Shared by all workers; it ends when the process that runs the whole session ends."""
-    from ottla.testing.oracle import Target, oracle_available, shared_kafka
+    from tests.support.processes.oracle import Target, oracle_available, shared_kafka
 
     reason = oracle_available()
     if reason is not None:

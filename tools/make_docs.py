@@ -6,9 +6,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ottla.broker.config import BrokerConfig
 from ottla.broker.dispatch import SERVED, advertised
-from ottla.client.settings import ClientConfig, ConsumerConfig, ProducerConfig
+from ottla.broker.settings.config import BrokerConfig
+from ottla.client.core.settings import ClientConfig, ConsumerConfig, ProducerConfig
 from ottla.config import Setting, settings_of
 from ottla.log.config import TopicConfig
 from ottla.protocol.api import API

@@ -4,20 +4,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.broker.embedded import Broker
-    from ottla.client.admin import AsyncAdmin
+    from ottla.client.admin.admin import AsyncAdmin
+    from ottla.client.admin.group_model import CommittedOffset
     from ottla.client.blocking import Admin, Consumer, Producer
-    from ottla.client.consumer import AsyncConsumer, WakeupError
-    from ottla.client.database_store import DatabaseOffsetStore
-    from ottla.client.deserializing import AsyncDeserializingConsumer, DeserializingConsumer, RecordDeserializationError
-    from ottla.client.group_mirror import GroupMirror
-    from ottla.client.group_model import CommittedOffset
-    from ottla.client.model import ConsumerRecord, NewTopic
-    from ottla.client.offset_store import FileOffsetStore, OffsetStore
-    from ottla.client.producer import AsyncProducer
-    from ottla.client.rebalance_listener import RebalanceListener
-    from ottla.client.stored_offsets import AsyncStoredOffsets, StoredOffsets
-    from ottla.client.topic_store import AsyncSnapshotStore, SnapshotStore
-    from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal
+    from ottla.client.consumer.consumer import AsyncConsumer, WakeupError
+    from ottla.client.consumer.deserializing import (
+        AsyncDeserializingConsumer,
+        DeserializingConsumer,
+        RecordDeserializationError,
+    )
+    from ottla.client.core.model import ConsumerRecord, NewTopic
+    from ottla.client.group.rebalance_listener import RebalanceListener
+    from ottla.client.producer.producer import AsyncProducer
+    from ottla.client.stores.database_store import DatabaseOffsetStore
+    from ottla.client.stores.group_mirror import GroupMirror
+    from ottla.client.stores.offset_store import FileOffsetStore, OffsetStore
+    from ottla.client.stores.snapshot_store import AsyncSnapshotStore, SnapshotStore
+    from ottla.client.stores.stored_offsets import AsyncStoredOffsets, StoredOffsets
+    from ottla.client.transactions.errors import TransactionAbortable, TransactionFatal
     from ottla.client.transform import Output, async_transform, transform
     from ottla.errors import ErrorCode, KafkaError, OttlaError
     from ottla.types import TopicPartition
@@ -63,35 +67,35 @@ __version__ = "0.1.0"
 # Where the public names live. Each is imported when it is first asked for, so that `import ottla` stays light.
 _HOMES = {
     "Admin": "ottla.client.blocking",
-    "AsyncAdmin": "ottla.client.admin",
-    "AsyncConsumer": "ottla.client.consumer",
-    "AsyncDeserializingConsumer": "ottla.client.deserializing",
-    "AsyncProducer": "ottla.client.producer",
-    "AsyncSnapshotStore": "ottla.client.topic_store",
-    "AsyncStoredOffsets": "ottla.client.stored_offsets",
+    "AsyncAdmin": "ottla.client.admin.admin",
+    "AsyncConsumer": "ottla.client.consumer.consumer",
+    "AsyncDeserializingConsumer": "ottla.client.consumer.deserializing",
+    "AsyncProducer": "ottla.client.producer.producer",
+    "AsyncSnapshotStore": "ottla.client.stores.snapshot_store",
+    "AsyncStoredOffsets": "ottla.client.stores.stored_offsets",
     "Broker": "ottla.broker.embedded",
-    "CommittedOffset": "ottla.client.group_model",
+    "CommittedOffset": "ottla.client.admin.group_model",
     "Consumer": "ottla.client.blocking",
-    "ConsumerRecord": "ottla.client.model",
-    "DatabaseOffsetStore": "ottla.client.database_store",
-    "DeserializingConsumer": "ottla.client.deserializing",
+    "ConsumerRecord": "ottla.client.core.model",
+    "DatabaseOffsetStore": "ottla.client.stores.database_store",
+    "DeserializingConsumer": "ottla.client.consumer.deserializing",
     "ErrorCode": "ottla.errors",
-    "FileOffsetStore": "ottla.client.offset_store",
-    "GroupMirror": "ottla.client.group_mirror",
+    "FileOffsetStore": "ottla.client.stores.offset_store",
+    "GroupMirror": "ottla.client.stores.group_mirror",
     "KafkaError": "ottla.errors",
-    "NewTopic": "ottla.client.model",
-    "OffsetStore": "ottla.client.offset_store",
+    "NewTopic": "ottla.client.core.model",
+    "OffsetStore": "ottla.client.stores.offset_store",
     "OttlaError": "ottla.errors",
     "Output": "ottla.client.transform",
     "Producer": "ottla.client.blocking",
-    "RebalanceListener": "ottla.client.rebalance_listener",
-    "RecordDeserializationError": "ottla.client.deserializing",
-    "SnapshotStore": "ottla.client.topic_store",
-    "StoredOffsets": "ottla.client.stored_offsets",
+    "RebalanceListener": "ottla.client.group.rebalance_listener",
+    "RecordDeserializationError": "ottla.client.consumer.deserializing",
+    "SnapshotStore": "ottla.client.stores.snapshot_store",
+    "StoredOffsets": "ottla.client.stores.stored_offsets",
     "TopicPartition": "ottla.types",
-    "TransactionAbortable": "ottla.client.transaction_errors",
-    "TransactionFatal": "ottla.client.transaction_errors",
-    "WakeupError": "ottla.client.consumer",
+    "TransactionAbortable": "ottla.client.transactions.errors",
+    "TransactionFatal": "ottla.client.transactions.errors",
+    "WakeupError": "ottla.client.consumer.consumer",
     "async_transform": "ottla.client.transform",
     "transform": "ottla.client.transform",
 }

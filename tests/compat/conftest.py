@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ottla.testing.clients import ForeignClient, foreign_clients
-from ottla.testing.oracle import Target
-from ottla.testing.raw import Side, differences
+from tests.support.clients import ForeignClient, foreign_clients
+from tests.support.processes.oracle import Target
+from tests.support.wire.raw import Side, differences
 
 CLIENTS = {client.name: client for client in foreign_clients()}
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.support.clients import ClientError, ForeignClient, Found, Message
+from tests.support.waiting import until
 
 from ottla import Broker
-from ottla.testing.clients import ClientError, ForeignClient, Found, Message
-from ottla.testing.waiting import until
 
 
 def test_a_topic_is_created_seen_and_deleted(broker: Any, client: ForeignClient, topic: str) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clients import foreign_clients
+from tests.support.wire.raw import RawConnection
 
 from ottla import Broker
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.record_batch import Record, build_batch, iter_batches, read_records
-from ottla.testing.clients import foreign_clients
-from ottla.testing.raw import RawConnection
 
 ROUNDS = int(os.environ.get("OTTLA_ROUNDS", "10"))
 PARTITIONS = 3
@@ -192,7 +192,7 @@ def test_a_torn_end_of_the_log_is_cut_off(tmp_path: Path, tail: str) -> None:
     """R6: what a power cut leaves behind the last whole batch disappears; everything before it stays."""
     values = [b"%d" % i for i in range(500)]
     client = foreign_clients()[0]
-    from ottla.testing.clients import Message
+    from tests.support.clients import Message
 
     with Broker.embedded(tmp_path / "data") as broker:
         client.create_topic(broker.bootstrap, TOPIC, configs=CONFIGS)
@@ -217,7 +217,7 @@ def test_a_torn_end_of_the_log_is_cut_off(tmp_path: Path, tail: str) -> None:
 
 def test_lost_and_spoiled_indexes_are_rebuilt(tmp_path: Path) -> None:
     """R6: indexes are only a help; without them, or with nonsense in them, the log says the same."""
-    from ottla.testing.clients import Message
+    from tests.support.clients import Message
 
     client = foreign_clients()[0]
     at = 1_700_000_000_000

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.support.clients.members import MEMBERS, ConfluentMember, Event, JavaMember, Member, await_true
+from tests.support.waiting import eventually
 
 from ottla import Admin, Broker, Producer
-from ottla.client.group_model import CommittedOffset
-from ottla.testing.clients.members import MEMBERS, ConfluentMember, Event, JavaMember, Member, await_true
-from ottla.testing.waiting import eventually
+from ottla.client.admin.group_model import CommittedOffset
 from ottla.types import TopicPartition
 
 QUICK = {"group.initial.rebalance.delay.ms": 0}

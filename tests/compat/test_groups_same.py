@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
+from tests.support.wire.raw import RawConnection, Side, plain
+from tests.support.wire.raw_group import RawMember, await_coordinator, await_rebalance, hand_out, settle, subscription
 
-from ottla.client.group_model import CommittedOffset
+from ottla.client.admin.group_model import CommittedOffset
 from ottla.errors import ErrorCode
 from ottla.protocol.framing import decode_record_key, decode_versioned, encode_record_key, encode_versioned
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -28,9 +31,6 @@ from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
 from ottla.protocol.record_batch import iter_batches, read_records
 from ottla.protocol.schema import Message
-from ottla.testing.raw import RawConnection, Side, plain
-from ottla.testing.raw_group import RawMember, await_coordinator, await_rebalance, hand_out, settle, subscription
-from ottla.testing.waiting import eventually
 from ottla.types import ZERO_UUID, TopicPartition, partition_for
 
 pytestmark = pytest.mark.oracle

@@ -15,6 +15,8 @@ from typing import Any
 import cramjam
 import lz4.frame
 import pytest
+from tests.support.waiting import eventually, until
+from tests.support.wire.raw import RawConnection, Side, batch
 
 from ottla import Broker
 from ottla.errors import ErrorCode
@@ -25,8 +27,6 @@ from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.primitives import ProtocolError
-from ottla.testing.raw import RawConnection, Side, batch
-from ottla.testing.waiting import eventually, until
 
 MEMORY_LIMIT_MB = 250
 """The most the broker may ever have used. An idle one uses about 40; the largest request allowed is 100."""

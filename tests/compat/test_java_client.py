@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from ottla.testing.clients import ClientError, Message
-from ottla.testing.clients.java import JavaClient
-from ottla.testing.waiting import until
+from tests.support.clients import ClientError, Message
+from tests.support.clients.java import JavaClient
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.java
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clients import Message
+from tests.support.clients.java import JavaClient
+from tests.support.waiting import until
 
 from ottla import Broker
-from ottla.testing.clients import Message
-from ottla.testing.clients.java import JavaClient
-from ottla.testing.waiting import until
 
 pytestmark = pytest.mark.java
 

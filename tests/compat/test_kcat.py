@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from ottla.testing.clients import foreign_clients
+from tests.support.clients import foreign_clients
 
 pytestmark = [
     pytest.mark.kcat,

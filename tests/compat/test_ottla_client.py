@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
 
 from ottla import Admin, Consumer, ErrorCode, KafkaError, Producer
-from ottla.client.model import EARLIEST, LATEST, MAX_TIMESTAMP
-from ottla.testing.waiting import eventually
+from ottla.client.core.model import EARLIEST, LATEST, MAX_TIMESTAMP
 from ottla.types import TopicPartition
 
 

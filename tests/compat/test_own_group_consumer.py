@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.support.waiting import PATIENCE_S
 
 from ottla import Admin, AsyncConsumer, Consumer, ErrorCode, KafkaError, OttlaError, Producer
-from ottla.client.consumer import WakeupError
-from ottla.client.group_model import CommittedOffset
-from ottla.client.rebalance_listener import RebalanceListener
+from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.consumer.consumer import WakeupError
+from ottla.client.group.rebalance_listener import RebalanceListener
 from ottla.clock import monotonic
-from ottla.testing.waiting import PATIENCE_S
 from ottla.types import TopicPartition
 
 QUICK = {"session.timeout.ms": 20_000, "heartbeat.interval.ms": 200, "auto.offset.reset": "earliest"}

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import PATIENCE_S
 
 from ottla import AsyncAdmin, AsyncConsumer, AsyncProducer, Broker, async_transform
 from ottla.clock import monotonic
-from ottla.testing.waiting import PATIENCE_S
 from ottla.types import TopicPartition
 
 SETTINGS = {

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
 
 from ottla import Admin, Consumer, ErrorCode, KafkaError, Producer, SnapshotStore, transform
-from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal
-from ottla.client.transaction_requests import GroupMetadata
-from ottla.testing.waiting import eventually
+from ottla.client.transactions.errors import TransactionAbortable, TransactionFatal
+from ottla.client.transactions.requests import GroupMetadata
 from ottla.types import TopicPartition
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from ottla.testing.clients import ClientError, ForeignClient, Message, Received, foreign_clients
+from tests.support.clients import ClientError, ForeignClient, Message, Received, foreign_clients
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

@@ -7,6 +7,8 @@ import time
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
+from tests.support.wire.raw import AT, RawConnection, Side, batch
 
 from ottla.errors import ErrorCode
 from ottla.protocol.api import API, ApiKey
@@ -23,8 +25,6 @@ from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from ottla.protocol.record_batch import Codec, build_batch
-from ottla.testing.raw import AT, RawConnection, Side, batch
-from ottla.testing.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 

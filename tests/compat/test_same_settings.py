@@ -4,13 +4,13 @@ import time
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
+from tests.support.wire.raw import Side, differences
 
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from ottla.testing.raw import Side, differences
-from ottla.testing.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 

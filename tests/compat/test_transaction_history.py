@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.history import FAILED, OK, UNKNOWN, Transaction, anomalies
+from tests.support.waiting import until
+from tests.support.wire.raw import RawConnection
+from tests.support.wire.raw_transactions import RawTransactions
 
 from ottla import Broker, Consumer, ErrorCode, KafkaError, Producer, TransactionAbortable
-from ottla.testing.history import FAILED, OK, UNKNOWN, Transaction, anomalies
-from ottla.testing.raw import RawConnection
-from ottla.testing.raw_transactions import RawTransactions
-from ottla.testing.waiting import until
 
 SECONDS = float(os.environ.get("OTTLA_HISTORY_S", "8"))
 WORKERS, PARTITIONS = 4, 3

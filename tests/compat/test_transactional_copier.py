@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.processes.copier import settle
+from tests.support.wire.transactional import RawClient
 
 from ottla import Broker
-from ottla.testing.copier import settle
-from ottla.testing.transactional import RawClient
 
 COPIES = int(os.environ.get("OTTLA_COPIES", "2000"))
 BOUNCES = int(os.environ.get("OTTLA_BOUNCES", "3"))
@@ -126,7 +126,7 @@ def fill(bootstrap: str, partitions: int) -> dict[int, list[bytes]]:
     return values
 
 
-LIBRDKAFKA, OWN = "ottla.testing.copier_process", "ottla.testing.own_copier_process"
+LIBRDKAFKA, OWN = "tests.support.processes.copier_process", "tests.support.processes.own_copier_process"
 
 
 @pytest.mark.timeout(DEADLINE_S + 60)

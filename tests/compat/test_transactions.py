@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-from ottla.testing.clients import ClientError, ForeignClient
-from ottla.testing.clients.transactions import open_transactional, read_committed
-from ottla.testing.raw import RawConnection
-from ottla.testing.raw_transactions import RawTransactions
-from ottla.testing.waiting import eventually, until
+from tests.support.clients import ClientError, ForeignClient
+from tests.support.clients.transactions import open_transactional, read_committed
+from tests.support.waiting import eventually, until
+from tests.support.wire.raw import RawConnection
+from tests.support.wire.raw_transactions import RawTransactions
 
 FENCED = {
     "PRODUCER_FENCED",

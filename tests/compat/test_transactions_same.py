@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-from ottla.testing.raw import RawConnection, Side
-from ottla.testing.raw_transactions import RawTransactions
+from tests.support.wire.raw import RawConnection, Side
+from tests.support.wire.raw_transactions import RawTransactions
 
 pytestmark = pytest.mark.oracle
 

@@ -10,11 +10,11 @@ import os
 import random
 
 import pytest
+from tests.support.worlds.group_world import GroupWorld, assignment
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.framing import decode_versioned
 from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from ottla.testing.group_world import GroupWorld, assignment
 
 SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "40")))
 PARTITIONS = 6

@@ -11,15 +11,7 @@ import os
 from typing import Any
 
 import pytest
-
-from ottla.coordinator.group.classic_group import ClassicGroup
-from ottla.coordinator.runtime import CoordinatorRuntime
-from ottla.errors import ErrorCode
-from ottla.protocol.framing import decode_versioned
-from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
-from ottla.protocol.schema import Message
-from ottla.testing.group_requests import (
+from tests.support.wire.group_requests import (
     assignment,
     commit_request,
     heartbeat_request,
@@ -28,7 +20,15 @@ from ottla.testing.group_requests import (
     offsets_request,
     sync_request,
 )
-from ottla.testing.transactional import RawClient
+from tests.support.wire.transactional import RawClient
+
+from ottla.coordinator.group.classic_group import ClassicGroup
+from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.errors import ErrorCode
+from ottla.protocol.framing import decode_versioned
+from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.schema import Message
 from ottla.testing.world import BOOTSTRAP, World
 
 SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "12")))

@@ -9,12 +9,12 @@ import os
 from typing import Any
 
 import pytest
+from tests.support.processes.copier import GROUP, INPUT, OUTPUT, fill, settle
+from tests.support.wire.transactional import RawClient
 
-from ottla.client.transaction_errors import TransactionAbortable
+from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import KafkaError
-from ottla.testing.copier import GROUP, INPUT, OUTPUT, fill, settle
 from ottla.testing.sim_loop import SimHost
-from ottla.testing.transactional import RawClient
 from ottla.testing.world import BOOTSTRAP, World
 
 SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "5")))

@@ -8,9 +8,9 @@ import asyncio
 import os
 
 import pytest
+from tests.support.processes.copier import Copier, check, fill, one_copy
+from tests.support.wire.transactional import NEW, OLD, Protocol, RawClient
 
-from ottla.testing.copier import Copier, check, fill, one_copy
-from ottla.testing.transactional import NEW, OLD, Protocol, RawClient
 from ottla.testing.world import BOOTSTRAP, World
 
 SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "6")))

@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 
 from ottla.pipeline.checking import check
 from ottla.pipeline.loading import load
-from ottla.spark.database_connections import connect
-from ottla.spark.database_options import DatabaseOptions
-from ottla.spark.database_sink import DatabaseDataSource, StreamDatabaseWriter
+from ottla.spark.database.connections import connect
+from ottla.spark.database.options import DatabaseOptions
+from ottla.spark.database.sink import DatabaseDataSource, StreamDatabaseWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,11 +14,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.support.waiting import eventually, until
+
 from ottla import Admin, Broker, Consumer, Producer
 from ottla.clock import monotonic
 from ottla.pipeline.loading import load
 from ottla.pipeline.state import StateDirectory
-from ottla.testing.waiting import eventually, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
 PATIENCE_S = 200

@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.support.waiting import eventually
+
 from ottla import Admin, Consumer, Producer
 from ottla.pipeline.checking import check
 from ottla.pipeline.failures import failure_of
@@ -20,9 +22,8 @@ from ottla.pipeline.loading import load
 from ottla.pipeline.model import Pipeline
 from ottla.pipeline.progress import Batch
 from ottla.pipeline.queries import Queries
-from ottla.spark.database_connections import connect
-from ottla.spark.database_options import DatabaseOptions
-from ottla.testing.waiting import eventually
+from ottla.spark.database.connections import connect
+from ottla.spark.database.options import DatabaseOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.processes.oracle import Target
+from tests.support.processes.spark_driver import Driver, start
+from tests.support.waiting import eventually, until
 
 from ottla import Broker
 from ottla.client.blocking import Admin, Consumer, Producer
-from ottla.client.model import LATEST
-from ottla.testing.oracle import Target
-from ottla.testing.spark_driver import Driver, start
-from ottla.testing.waiting import eventually, until
+from ottla.client.core.model import LATEST
 from ottla.types import TopicPartition
 
 PARTITIONS = 2

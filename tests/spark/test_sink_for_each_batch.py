@@ -16,12 +16,12 @@ pytest.importorskip("pyspark")
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
+from tests.support.waiting import until
 
 from ottla import Broker
 from ottla.client.blocking import Admin, Consumer
-from ottla.spark.batch_writer import BatchWriter
 from ottla.spark.datasource import OttlaDataSource
-from ottla.testing.waiting import until
+from ottla.spark.sink.batch_writer import BatchWriter
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from tests.support.processes.oracle import RealKafka, oracle_available
+from tests.support.waiting import until
+from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 from ottla import Admin, Broker, Producer
-from ottla.spark.sink_errors import SinkError
-from ottla.spark.sink_tasks import Place, Rows, write_at_least_once, write_exactly_once
-from ottla.testing.oracle import RealKafka, oracle_available
-from ottla.testing.sink_stage import SinkRun, SinkStage
-from ottla.testing.waiting import until
+from ottla.spark.sink.errors import SinkError
+from ottla.spark.sink.tasks import Place, Rows, write_at_least_once, write_exactly_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

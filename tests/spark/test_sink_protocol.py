@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.processes.oracle import Target
+from tests.support.waiting import eventually
+from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 from ottla import Broker
 from ottla.client.blocking import Admin
 from ottla.errors import OttlaError
-from ottla.spark import sink_driver
-from ottla.spark.decisions import is_decided
-from ottla.spark.ledger import Entry
-from ottla.spark.sink_errors import LostForGood, LostPart, NotOwner, SinkError
-from ottla.testing.oracle import Target
-from ottla.testing.sink_stage import SinkRun, SinkStage
-from ottla.testing.waiting import eventually
+from ottla.spark.sink import driver as sink_driver
+from ottla.spark.sink.decisions import is_decided
+from ottla.spark.sink.errors import LostForGood, LostPart, NotOwner, SinkError
+from ottla.spark.sink.ledger import Entry
 
 
 @pytest.fixture(scope="module")

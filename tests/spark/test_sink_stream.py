@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.processes.oracle import Target
+from tests.support.waiting import until
 
 from ottla import Broker
 from ottla.client.blocking import Admin, Consumer
-from ottla.client.model import ConsumerRecord
+from ottla.client.core.model import ConsumerRecord
 from ottla.spark import session
-from ottla.spark.checkpoints import plan_of
-from ottla.spark.decisions import SinkState
-from ottla.testing.oracle import Target
-from ottla.testing.waiting import until
+from ottla.spark.sink.checkpoints import plan_of
+from ottla.spark.sink.decisions import SinkState
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:

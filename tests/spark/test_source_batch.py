@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
+from tests.support.processes.oracle import Target
+from tests.support.waiting import eventually
 
 from ottla import Admin, Broker, Producer
-from ottla.testing.oracle import Target
-from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.support.processes.oracle import Target, extras_directory
+
 from ottla import Admin, Producer
-from ottla.testing.oracle import Target, extras_directory
 
 JARS = sorted(str(jar) for jar in (extras_directory() / "spark-kafka").glob("*.jar"))
 

@@ -11,10 +11,11 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("grpc")
 
+from tests.support.processes.oracle import Target
+
 from ottla import Admin, Consumer, Producer
 from ottla.errors import OttlaError
 from ottla.spark.java import java_home
-from ottla.testing.oracle import Target
 from ottla.types import TopicPartition
 
 SERVER = """

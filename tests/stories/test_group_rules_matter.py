@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.worlds.coordinator_world import CoordinatorWorld
 
 from ottla.coordinator import runtime
 from ottla.coordinator.effects import Effects
@@ -23,7 +24,6 @@ from ottla.coordinator.group.rebalance import ClassicRebalance
 from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.errors import ErrorCode, KafkaError
-from ottla.testing.coordinator_world import CoordinatorWorld
 
 Patch = pytest.MonkeyPatch
 UNIT = Path(__file__).parent.parent / "unit" / "coordinator"

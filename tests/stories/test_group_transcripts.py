@@ -8,8 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from ottla.testing.transcript import tell
+from tests.support.wire.transcript import tell
 
 STORIES = sorted((Path(__file__).parent / "transcripts").glob("group_*.txt"))
 

@@ -5,6 +5,9 @@ import asyncio
 import struct
 
 import pytest
+from tests.support.processes.copier import settle
+from tests.support.wire.transactional import NEW, OLD, Protocol, RawClient
+from tests.support.worlds.transaction_stage import Stage, refused, told
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.framing import decode_response, encode_request
@@ -15,9 +18,6 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
-from ottla.testing.copier import settle
-from ottla.testing.transaction_stage import Stage, refused, told
-from ottla.testing.transactional import NEW, OLD, Protocol, RawClient
 from ottla.testing.world import BOOTSTRAP, PORT
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.processes.copier import Copier, check, fill, one_copy
+from tests.support.wire.transactional import NEW, OLD, RawClient
 
 from ottla.broker.handlers import txn_offset_commit
 from ottla.coordinator.group.offset_requests import OffsetRequests
@@ -21,8 +23,6 @@ from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producer_state import ProducerEntry, ProducerStateManager
-from ottla.testing.copier import Copier, check, fill, one_copy
-from ottla.testing.transactional import NEW, OLD, RawClient
 from ottla.testing.world import BOOTSTRAP, World
 
 Patch = pytest.MonkeyPatch

@@ -4,11 +4,11 @@ groups and operators see of it. (E3, E5-E9, E11, R3, R4)"""
 import asyncio
 
 import pytest
+from tests.support.processes.copier import settle
+from tests.support.wire.transactional import NEW, OLD, Protocol
+from tests.support.worlds.transaction_stage import Stage, refused, told
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.testing.copier import settle
-from ottla.testing.transaction_stage import Stage, refused, told
-from ottla.testing.transactional import NEW, OLD, Protocol
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
 

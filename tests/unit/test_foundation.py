@@ -12,7 +12,7 @@ import pytest
 from ottla import config, errors, types
 from ottla.config import parse, read_properties, setting, settings_of
 from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
-from ottla.spark.sink_errors import NotOwner
+from ottla.spark.sink.errors import NotOwner
 from ottla.types import Endpoint, TopicPartition, java_hash, partition_for, uuid_from_text, uuid_to_text
 
 

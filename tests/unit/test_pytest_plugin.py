@@ -46,7 +46,7 @@ import sys
 
 def test_both_are_there(ottla_broker, ottla_topic):
     assert ottla_topic
-    assert "ottla.client.network" not in sys.modules, "nobody has asked for a client"
+    assert "ottla.client.core.network" not in sys.modules, "nobody has asked for a client"
 """
 REFUSED = """
 import pytest

@@ -7,7 +7,9 @@ by coverage; a test feeds them by chance in every test run.
 import struct
 from collections.abc import Callable
 
-from ottla.client.arrow import read_partition
+from tests.support.wire.messages import every_message
+
+from ottla.client.consumer.arrow import read_partition
 from ottla.errors import KafkaError
 from ottla.log.checkpoints import CorruptCheckpoint, decode_epochs, decode_offsets, decode_partition_metadata
 from ottla.log.index import CorruptIndex, OffsetIndex, TimeIndex
@@ -18,7 +20,6 @@ from ottla.protocol._speedups import crc32c
 from ottla.protocol.api import API
 from ottla.protocol.compression import CompressionError
 from ottla.protocol.primitives import ProtocolError
-from ottla.testing.messages import every_message
 from ottla.types import TopicPartition
 
 MAX_BYTES = 1 << 20

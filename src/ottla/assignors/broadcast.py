@@ -1,7 +1,7 @@
 """`broadcast`: every member gets every partition of its topics (MISSION A7). Pure.
 
 The members' commits would overwrite each other, as a group stores one offset a partition: turn `enable.auto.commit`
-off and keep each member's offsets in a store of its own (`ottla.client.stored_offsets`).
+off and keep each member's offsets in a store of its own (`ottla.client.stores.stored_offsets`).
 """
 
 from collections.abc import Mapping

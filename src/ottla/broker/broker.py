@@ -8,13 +8,13 @@ import socket
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from ottla.broker.config import BrokerConfig, Settings
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.dispatch import Dispatcher
-from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners
+from ottla.broker.handler_support.fetch_sessions import FetchSessions
+from ottla.broker.handler_support.transaction_seams import TransactionalAppend, TransactionVerifier, Verdicts
 from ottla.broker.services import Services
-from ottla.broker.transaction_seams import TransactionalAppend, TransactionVerifier, Verdicts
+from ottla.broker.settings.config import BrokerConfig, Settings
+from ottla.broker.settings.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners
 from ottla.clock import Clock, system_clock
 from ottla.errors import OttlaError
 from ottla.log.disk import Disk
@@ -215,7 +215,7 @@ def _verify_by(services: Services) -> TransactionVerifier:
     """Asks the transaction coordinator, whose code is loaded with the first transaction."""
 
     def verify(append: TransactionalAppend) -> Verdicts | Awaitable[Verdicts]:
-        from ottla.broker.transaction_requests import verifier
+        from ottla.broker.handler_support.transaction_requests import verifier
 
         services.verify_transaction = verifier(services)
         return services.verify_transaction(append)

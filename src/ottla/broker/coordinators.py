@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from ottla.broker.config import BrokerConfig
+from ottla.broker.settings.config import BrokerConfig
 from ottla.clock import Clock
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import ClusterImage

@@ -237,7 +237,7 @@ class Dispatcher:
         if route.api_key == ApiKey.PRODUCE and request.acks == 0:
             # Nobody waits for a response: closing is the only way to say that something is wrong.
             raise Disconnect(f"Produce with acks=0 failed: {code.name}: {detail}") from None
-        from ottla.broker.error_responses import error_response
+        from ottla.broker.handler_support.error_responses import error_response
 
         response = error_response(route.response, request, route.version, code, detail)
         if response is None:

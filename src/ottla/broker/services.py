@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.transaction_seams import TransactionVerifier, refuse_transactions
+from ottla.broker.handler_support.transaction_seams import TransactionVerifier, refuse_transactions
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from ottla.broker.config import BrokerConfig, Settings
     from ottla.broker.coordinators import Coordinators
-    from ottla.broker.fetch_sessions import FetchSessions
+    from ottla.broker.handler_support.fetch_sessions import FetchSessions
+    from ottla.broker.settings.config import BrokerConfig, Settings
     from ottla.clock import Clock
     from ottla.coordinator.group.shard import GroupShard
     from ottla.coordinator.runtime import CoordinatorRuntime

@@ -23,8 +23,8 @@ from ottla.cli.session import (
     report_outages,
 )
 from ottla.client.blocking import Consumer
-from ottla.client.model import ConsumerRecord
-from ottla.client.settings import ConsumerConfig, build
+from ottla.client.core.model import ConsumerRecord
+from ottla.client.core.settings import ConsumerConfig, build
 from ottla.errors import OttlaError
 from ottla.protocol.primitives import ProtocolError
 from ottla.types import INTERNAL_TOPICS, TopicPartition

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from ottla.cli.output import console, count, print_json, print_table, size
 from ottla.cli.session import check_reachable, client_settings
-from ottla.client.admin import AsyncAdmin
-from ottla.client.consumer import AsyncConsumer
-from ottla.client.model import Records
-from ottla.client.producer import AsyncProducer
+from ottla.client.admin.admin import AsyncAdmin
+from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.core.model import Records
+from ottla.client.producer.producer import AsyncProducer
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from ottla.cli.demo_shop import ENRICHED, REVENUE, Expected
 from ottla.cli.output import console, count, print_table
 from ottla.client.blocking import Admin, Consumer
-from ottla.client.model import LATEST, Records
+from ottla.client.core.model import LATEST, Records
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition

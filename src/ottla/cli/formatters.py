@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from ottla.cli.output import bytes_json
 from ottla.cli.transaction_formatter import transaction_json, transaction_text
+from ottla.client.admin.group_model import CONSUMER, read_assignment, read_subscription
 from ottla.client.blocking import Admin
-from ottla.client.group_model import CONSUMER, read_assignment, read_subscription
-from ottla.client.model import ConsumerRecord
+from ottla.client.core.model import ConsumerRecord
 from ottla.errors import KafkaError, OttlaError
 from ottla.protocol.framing import decode_record_key, decode_versioned
 from ottla.protocol.messages.group_records import (

@@ -15,7 +15,7 @@ from ottla.cli.group_reset import reset_offsets
 from ottla.cli.group_text import duration, find_group, member_names, partitions_text, refuse_members, state_text
 from ottla.cli.output import console, count, plural, print_facts, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin
-from ottla.client.group_model import CommittedOffset, GroupDescription, GroupMember
+from ottla.client.admin.group_model import CommittedOffset, GroupDescription, GroupMember
 from ottla.clock import system_clock
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ottla.cli.session import client_settings
+from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.admin.open_transactions import OpenTransaction
 from ottla.client.blocking import Admin, Consumer
-from ottla.client.group_model import CommittedOffset
-from ottla.client.model import EARLIEST, LATEST, OffsetAndTimestamp
-from ottla.client.open_transactions import OpenTransaction
+from ottla.client.core.model import EARLIEST, LATEST, OffsetAndTimestamp
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition

@@ -12,9 +12,9 @@ from ottla.assignors.choosing import choose_assignors, left_over, run_assignor
 from ottla.cli.group_text import find_group, member_names, partitions_text
 from ottla.cli.output import CommandError, console, plural, print_facts, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin
+from ottla.client.admin.group_model import GroupDescription, GroupMember
 from ottla.client.blocking import Admin
-from ottla.client.group_model import GroupDescription, GroupMember
-from ottla.client.model import TopicDescription
+from ottla.client.core.model import TopicDescription
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
 

@@ -17,9 +17,9 @@ from ottla.cli.group_lag import find_offsets
 from ottla.cli.group_text import refuse_members
 from ottla.cli.output import CommandError, console, plural, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, check_partitions, find_topics, open_admin
+from ottla.client.admin.group_model import CommittedOffset, GroupDescription
 from ottla.client.blocking import Admin
-from ottla.client.group_model import CommittedOffset, GroupDescription
-from ottla.client.model import EARLIEST, LATEST
+from ottla.client.core.model import EARLIEST, LATEST
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 
 from ottla.cli.output import CommandError, plural
+from ottla.client.admin.group_model import GroupDescription, GroupMember
 from ottla.client.blocking import Admin
-from ottla.client.group_model import GroupDescription, GroupMember
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
 

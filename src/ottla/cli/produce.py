@@ -32,8 +32,8 @@ from ottla.cli.session import (
     report_outages,
 )
 from ottla.client.blocking import Producer
-from ottla.client.delivery import Delivery
-from ottla.client.settings import ProducerConfig, build
+from ottla.client.core.settings import ProducerConfig, build
+from ottla.client.producer.delivery import Delivery
 from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
 

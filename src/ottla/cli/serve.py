@@ -11,7 +11,7 @@ from ottla.errors import KafkaError, OttlaError
 if TYPE_CHECKING:
     import asyncio
 
-    from ottla.broker.config import BrokerConfig
+    from ottla.broker.settings.config import BrokerConfig
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA = "ottla-data"
@@ -151,7 +151,7 @@ def _run(options: Options) -> int:
     import asyncio
     import logging
 
-    from ottla.broker.config import load_config
+    from ottla.broker.settings.config import load_config
 
     logging.basicConfig(
         stream=sys.stderr,

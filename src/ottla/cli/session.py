@@ -11,8 +11,8 @@ import typer
 
 from ottla.cli.output import CommandError
 from ottla.client.blocking import Admin
-from ottla.client.model import TopicDescription
-from ottla.client.settings import parse_endpoint
+from ottla.client.core.model import TopicDescription
+from ottla.client.core.settings import parse_endpoint
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.connection import Connection
 

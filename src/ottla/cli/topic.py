@@ -19,7 +19,7 @@ from ottla.cli.session import (
     parse_pairs,
 )
 from ottla.client.blocking import Admin
-from ottla.client.model import EARLIEST, LATEST, TopicDescription
+from ottla.client.core.model import EARLIEST, LATEST, TopicDescription
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
 

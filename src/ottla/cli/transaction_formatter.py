@@ -3,8 +3,8 @@
 from typing import Any
 
 from ottla.cli.output import safe_text
-from ottla.client.model import ConsumerRecord
-from ottla.client.transaction_model import StoredTransaction, read_key, read_value
+from ottla.client.admin.transaction_model import StoredTransaction, read_key, read_value
+from ottla.client.core.model import ConsumerRecord
 from ottla.protocol.primitives import ProtocolError
 
 Read = tuple[str, StoredTransaction | None]

@@ -11,8 +11,7 @@ from rich.text import Text
 from ottla.cli.group_text import duration
 from ottla.cli.output import CommandError, console, plural, print_facts, print_json, print_table, time_text
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, client_settings, find_topics, open_admin
-from ottla.client.blocking import Admin, Consumer
-from ottla.client.transaction_model import (
+from ottla.client.admin.transaction_model import (
     STATES,
     TRANSACTIONS_TOPIC,
     HangingTransaction,
@@ -23,6 +22,7 @@ from ottla.client.transaction_model import (
     read_value,
     tell,
 )
+from ottla.client.blocking import Admin, Consumer
 from ottla.clock import system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition, partition_for

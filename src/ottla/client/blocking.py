@@ -8,21 +8,18 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ottla.client.admin import AsyncAdmin
-from ottla.client.admin_features import FeatureAdmin
-from ottla.client.admin_groups import GroupAdmin
-from ottla.client.admin_prepared import PreparedAdmin
-from ottla.client.admin_transactions import TransactionAdmin
-from ottla.client.arguments import as_headers
-from ottla.client.arrow import iteration_wait_ms
-from ottla.client.arrow_send import ArrowDelivery
-from ottla.client.callers_thread import Call, CallersThread
-from ottla.client.consumer import AsyncConsumer, PartitionLike
-from ottla.client.consumer_arguments import ByPartition, check_timeout
-from ottla.client.delivery import Delivery, Sending
-from ottla.client.documented import documented_by
-from ottla.client.group_consumer import GroupConsumer, OffsetLike
-from ottla.client.model import (
+from ottla.client.admin.admin import AsyncAdmin
+from ottla.client.admin.features import FeatureAdmin
+from ottla.client.admin.groups import GroupAdmin
+from ottla.client.admin.prepared import PreparedAdmin
+from ottla.client.admin.transactions import TransactionAdmin
+from ottla.client.consumer.arrow import iteration_wait_ms
+from ottla.client.consumer.consumer import AsyncConsumer, PartitionLike
+from ottla.client.consumer.consumer_arguments import ByPartition, check_timeout
+from ottla.client.core.arguments import as_headers
+from ottla.client.core.callers_thread import Call, CallersThread
+from ottla.client.core.documented import documented_by
+from ottla.client.core.model import (
     ApiVersionRange,
     Bytes,
     ClusterDescription,
@@ -37,8 +34,11 @@ from ottla.client.model import (
     Records,
     TopicDescription,
 )
-from ottla.client.producer import AsyncProducer
-from ottla.client.transactional import Transactional
+from ottla.client.group.group_consumer import GroupConsumer, OffsetLike
+from ottla.client.producer.arrow_send import ArrowDelivery
+from ottla.client.producer.delivery import Delivery, Sending
+from ottla.client.producer.producer import AsyncProducer
+from ottla.client.transactions.transactional import Transactional
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
 

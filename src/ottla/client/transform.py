@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ottla.client.blocking import _io
-from ottla.client.callers_thread import CallersThread
-from ottla.client.consumer import AsyncConsumer
-from ottla.client.delivery import Delivery
-from ottla.client.group_consumer import OffsetLike, PartitionLike, as_partition
-from ottla.client.model import Bytes, ConsumerRecord, HeadersLike
-from ottla.client.producer import AsyncProducer
-from ottla.client.settings import ClientConfig, ConsumerConfig, ProducerConfig
-from ottla.client.transaction_errors import TransactionAbortable
+from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.core.callers_thread import CallersThread
+from ottla.client.core.model import Bytes, ConsumerRecord, HeadersLike
+from ottla.client.core.settings import ClientConfig, ConsumerConfig, ProducerConfig
+from ottla.client.group.group_consumer import OffsetLike, PartitionLike, as_partition
+from ottla.client.producer.delivery import Delivery
+from ottla.client.producer.producer import AsyncProducer
+from ottla.client.transactions.errors import TransactionAbortable
 from ottla.config import settings_of, unknown_setting
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition

@@ -66,7 +66,7 @@ def failure_of(error: Exception) -> Failure:
 def explain(text: str) -> Failure:
     """What the text of an error from Spark means: our own words if they are in it, else Spark's.
 
-    >>> explain("[STREAM_FAILED] … ottla.spark.sink_errors.NotOwner: Another driver has this sink. Stop it.").curable
+    >>> explain("[STREAM_FAILED] … ottla.spark.sink.errors.NotOwner: Another driver has this sink. Stop it.").curable
     False
     """
     ours = list(OURS.finditer(text))

@@ -267,18 +267,18 @@ def quote(name: str) -> str:
 def check_sink(frames: Frames, output: Output, frame: "DataFrame") -> None:
     """Looks whether the sink can take these columns, and changes nothing in it."""
     if isinstance(output.sink, TopicSink):
-        from ottla.spark.sink_options import SinkOptions
-        from ottla.spark.sink_rows import used_columns
+        from ottla.spark.sink.options import SinkOptions
+        from ottla.spark.sink.rows import used_columns
 
         rows = frames.for_sink(output, frame)
         used_columns(rows.schema, SinkOptions.parse(frames.sink_options(output, rows), streaming=True))
         return
     import contextlib
 
-    from ottla.spark.database_connections import connect
-    from ottla.spark.database_ledger import check_keys
-    from ottla.spark.database_options import DatabaseOptions
-    from ottla.spark.database_types import SQLITE, check_columns, column_type
+    from ottla.spark.database.connections import connect
+    from ottla.spark.database.ledger import check_keys
+    from ottla.spark.database.options import DatabaseOptions
+    from ottla.spark.database.types import SQLITE, check_columns, column_type
 
     options = DatabaseOptions.parse(frames.sink_options(output, frame))
     names: Mapping[str, str] = {name.lower(): name for name in frame.columns}

@@ -66,7 +66,7 @@ def lag_between(positions: Positions, ends: Mapping[TopicPartition, int]) -> int
 
 def end_offsets(admin: "Admin", topics: list[str]) -> dict[TopicPartition, int]:
     """The end of every partition of some topics, as a reader of committed records sees it."""
-    from ottla.client.model import LATEST
+    from ottla.client.core.model import LATEST
 
     if not topics:
         return {}
@@ -81,7 +81,7 @@ def end_offsets(admin: "Admin", topics: list[str]) -> dict[TopicPartition, int]:
 
 def admin_settings(bootstrap: str, kafka: Mapping[str, str]) -> dict[str, str]:
     """The settings of an admin client that answers soon or says that it cannot."""
-    from ottla.client.settings import AdminConfig
+    from ottla.client.core.settings import AdminConfig
     from ottla.config import settings_of
 
     known = settings_of(AdminConfig)

@@ -70,7 +70,7 @@ class DatabaseSink:
 
     @property
     def shown(self) -> str:
-        from ottla.spark.database_options import without_password
+        from ottla.spark.database.options import without_password
 
         return f"table {self.table} of {without_password(self.url)}"
 

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ottla.client.settings import ConsumerConfig, ProducerConfig
+from ottla.client.core.settings import ConsumerConfig, ProducerConfig
 from ottla.config import settings_of, unknown_setting
 from ottla.errors import OttlaError
 from ottla.pipeline.model import AT_LEAST_ONCE, EXACTLY_ONCE, DatabaseSink, Output, Pipeline, Source, TopicSink
 from ottla.pipeline.problems import Reader
-from ottla.spark.database_options import DatabaseOptions
-from ottla.spark.sink_options import SinkOptions, default_sink_name
-from ottla.spark.source_options import SourceOptions
+from ottla.spark.database.options import DatabaseOptions
+from ottla.spark.sink.options import SinkOptions, default_sink_name
+from ottla.spark.source.options import SourceOptions
 
 BROKERS = "127.0.0.1:9092"
 """Stands for the brokers where only names are looked at."""

@@ -17,7 +17,7 @@ from ottla.pipeline.state import RunState, StateDirectory, local_path
 
 if TYPE_CHECKING:
     from ottla.client.blocking import Admin
-    from ottla.spark.ledger import Names
+    from ottla.spark.sink.ledger import Names
 
 
 @dataclass
@@ -126,13 +126,13 @@ def _add_checkpoint(status: QueryStatus, directory: Path) -> None:
 
 
 def _add_ledger(made: Pipeline, status: QueryStatus, sink: DatabaseSink) -> None:
-    from ottla.spark.database_connections import connect
-    from ottla.spark.database_options import DatabaseOptions
+    from ottla.spark.database.connections import connect
+    from ottla.spark.database.options import DatabaseOptions
 
     options = DatabaseOptions.parse(sink_options(made, made.outputs[status.name], "127.0.0.1:9092"))
     if sink.url.startswith("sqlite:///") and not Path(sink.url.removeprefix("sqlite:///")).exists():
         return  # to look must not make it
-    from ottla.spark.database_ledger import entries
+    from ottla.spark.database.ledger import entries
 
     with contextlib.suppress(OttlaError), contextlib.closing(connect(options)) as database:
         found = entries(database, options)
@@ -143,8 +143,8 @@ def _add_ledger(made: Pipeline, status: QueryStatus, sink: DatabaseSink) -> None
 def _add_decisions(made: Pipeline, status: Status) -> None:
     """What the sinks of topics have on record."""
     from ottla.client.blocking import Admin
-    from ottla.spark.sink_clients import clients, run
-    from ottla.spark.sink_options import SinkOptions
+    from ottla.spark.sink.clients import clients, run
+    from ottla.spark.sink.options import SinkOptions
 
     assert status.bootstrap is not None
     directory = local_path(made.checkpoint)
@@ -172,8 +172,8 @@ def _add_decisions(made: Pipeline, status: Status) -> None:
 
 def _sink_names(sink_name: str | None, checkpoint: Path) -> "Names | None":
     """The names that a sink uses: the user's, else made of the query's id, which Spark keeps with the checkpoint."""
-    from ottla.spark.ledger import Names
-    from ottla.spark.sink_options import default_sink_name
+    from ottla.spark.sink.ledger import Names
+    from ottla.spark.sink.options import default_sink_name
 
     if sink_name is not None:
         return Names(sink_name)

@@ -5,8 +5,8 @@
         is_whole = builder.add("orders", 0, section, from_offset, until_offset)
     batch = builder.finish()                                        # a pyarrow.RecordBatch of schema("us")
 
-No Python object is made for any record. `ottla.client.arrow.read_partition` does all of this for the bytes that a
-fetch brought, passing over control batches and aborted transactions; the other way round is `arrow_rows.py`.
+No Python object is made for any record. `ottla.client.consumer.arrow.read_partition` does all of this for the bytes that
+a fetch brought, passing over control batches and aborted transactions; the other way round is `arrow_rows.py`.
 """
 
 import functools

@@ -6,7 +6,7 @@
     batch, count, base_timestamp, max_timestamp = rows.encode(None, 0, rows.count, 65_536, HEADER_SIZE)
     seal(batch, codec=0, count=count, base_timestamp=base_timestamp, max_timestamp=max_timestamp)
 
-No Python object is made for any row. `ottla.client.arrow_send` is built on it; the other way round is
+No Python object is made for any row. `ottla.client.producer.arrow_send` is built on it; the other way round is
 `arrow_batches.py`.
 """
 

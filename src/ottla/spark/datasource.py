@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from ottla.spark.source_options import SourceOptions
+    from ottla.spark.source.options import SourceOptions
 
 
 class OttlaDataSource(DataSource):
@@ -29,34 +29,34 @@ class OttlaDataSource(DataSource):
         return "ottla"
 
     def _source_options(self) -> "SourceOptions":
-        from ottla.spark.source_options import SourceOptions
+        from ottla.spark.source.options import SourceOptions
 
         return SourceOptions.parse(self.options)
 
     def schema(self) -> StructType:
-        from ottla.spark.source import spark_schema
+        from ottla.spark.source.source import spark_schema
 
         return spark_schema(self._source_options())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from ottla.spark.source import BatchReader
+        from ottla.spark.source.source import BatchReader
 
         return BatchReader(self._source_options(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from ottla.spark.source import StreamReader
+        from ottla.spark.source.source import StreamReader
 
         return StreamReader(self._source_options(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from ottla.spark.batch_writer import BatchWriter
-        from ottla.spark.sink_options import SinkOptions
+        from ottla.spark.sink.batch_writer import BatchWriter
+        from ottla.spark.sink.options import SinkOptions
 
         return BatchWriter(SinkOptions.parse(self.options, streaming=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from ottla.spark.sink import StreamSink
-        from ottla.spark.sink_options import SinkOptions
+        from ottla.spark.sink.options import SinkOptions
+        from ottla.spark.sink.sink import StreamSink
         from ottla.spark.workers import settle
 
         settle()

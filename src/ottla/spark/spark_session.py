@@ -103,7 +103,7 @@ def register(spark: "SparkSession") -> None:
     Where ottla is installed, it does: `pyspark_ottla` and `pyspark_ottla_database` are on the path of its workers.
     This call is for a cluster whose workers get ottla with the job (`--py-files`).
     """
-    from ottla.spark.database_sink import DatabaseDataSource
+    from ottla.spark.database.sink import DatabaseDataSource
     from ottla.spark.datasource import OttlaDataSource
 
     spark.dataSource.register(OttlaDataSource)

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ottla.broker.broker import Broker
-from ottla.broker.config import load_config
-from ottla.client.admin import AsyncAdmin
-from ottla.client.consumer import AsyncConsumer
-from ottla.client.producer import AsyncProducer
+from ottla.broker.settings.config import load_config
+from ottla.client.admin.admin import AsyncAdmin
+from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.producer.producer import AsyncProducer
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.testing.sim_disk import SimDisk, SimPlatter
 from ottla.testing.sim_loop import SimHost, SimLoop

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.support.worlds.admin_world import AdminWorld
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import NewTopic
@@ -18,7 +19,6 @@ from ottla.protocol.messages.describe_topic_partitions import (
 )
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from ottla.protocol.messages.list_config_resources import ListConfigResourcesRequest
-from ottla.testing.admin_world import AdminWorld
 from ottla.types import ZERO_UUID, Endpoint
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32

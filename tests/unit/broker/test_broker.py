@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from ottla.broker.broker import Broker
-from ottla.broker.config import load_config
+from ottla.broker.settings.config import load_config
 from ottla.errors import OttlaError
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.framing import decode_response, encode_request

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ottla.broker.config import load_config
-from ottla.broker.listeners import Listener, advertised_endpoints, parse_listeners
+from ottla.broker.settings.config import load_config
+from ottla.broker.settings.listeners import Listener, advertised_endpoints, parse_listeners
 from ottla.errors import ConfigError
 from ottla.types import Endpoint
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.broker.config import (
+from ottla.broker.settings.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
@@ -12,7 +12,7 @@ from ottla.broker.config import (
     Synonym,
     load_config,
 )
-from ottla.broker.settings_table import ALIASES, UNUSED
+from ottla.broker.settings.settings_table import ALIASES, UNUSED
 from ottla.config import read_properties
 from ottla.errors import ConfigError, ErrorCode, KafkaError
 from ottla.log.config import TopicConfig

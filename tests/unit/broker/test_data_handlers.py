@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.worlds.data_world import DataWorld, batch_of, only_partition
 
-from ottla.broker.config import BrokerConfig, Settings
+from ottla.broker.settings.config import BrokerConfig, Settings
 from ottla.errors import ErrorCode
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import BrokerRegistration
@@ -14,7 +15,6 @@ from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
-from ottla.testing.data_world import DataWorld, batch_of, only_partition
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.broker import dispatch
 from ottla.broker.dispatch import SERVED, Dispatcher, advertised, handler_for
-from ottla.broker.error_responses import error_response
+from ottla.broker.handler_support.error_responses import error_response
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.server import Disconnect
 from ottla.protocol.api import API, ApiKey

@@ -6,13 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from ottla.broker.config import BrokerConfig
-from ottla.errors import ErrorCode
-from ottla.log.partition_log import Origin
-from ottla.protocol.messages.fetch import FetchRequest
-from ottla.protocol.record_batch import control_batch
-from ottla.testing.data_world import (
+from tests.support.worlds.data_world import (
     Asked,
     DataWorld,
     batch_of,
@@ -21,6 +15,12 @@ from ottla.testing.data_world import (
     records_in,
     values_in,
 )
+
+from ottla.broker.settings.config import BrokerConfig
+from ottla.errors import ErrorCode
+from ottla.log.partition_log import Origin
+from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.record_batch import control_batch
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.fetch_sessions import (
+from ottla.broker.handler_support.fetch_sessions import (
     EPOCH_MAX,
     EVICTION_MS,
     PARTITIONS_MAX,

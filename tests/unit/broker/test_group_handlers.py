@@ -5,15 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ottla.errors import ErrorCode
-from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
-from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
-from ottla.protocol.messages.list_groups import ListGroupsRequest
-from ottla.testing.coordinator_world import CoordinatorWorld
-from ottla.testing.data_world import topic_id_of
-from ottla.testing.group_requests import (
+from tests.support.wire.group_requests import (
     assignment,
     commit_request,
     delete_offsets_request,
@@ -24,6 +16,14 @@ from ottla.testing.group_requests import (
     subscription,
     sync_request,
 )
+from tests.support.worlds.coordinator_world import CoordinatorWorld
+from tests.support.worlds.data_world import topic_id_of
+
+from ottla.errors import ErrorCode
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.types import ZERO_UUID
 
 ORDERS = topic_id_of("orders")

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.worlds.data_world import DataWorld, only_partition
 
 from ottla.errors import ErrorCode
 from ottla.log.partition_log import Origin
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.record_batch import control_batch
-from ottla.testing.data_world import DataWorld, only_partition
 from ottla.types import TopicPartition
 
 VERSIONS = range(1, 12)

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from tests.support.worlds.admin_world import AdminWorld
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import NewTopic, TopicReference
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from ottla.testing.admin_world import AdminWorld
 from ottla.types import ZERO_UUID, Endpoint
 
 Asked = MetadataRequest.MetadataRequestTopic

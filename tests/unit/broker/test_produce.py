@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.worlds.data_world import DataWorld, batch_of, only_partition, produce_request
 
-from ottla.broker.transaction_seams import TransactionalAppend
+from ottla.broker.handler_support.transaction_seams import TransactionalAppend
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
 from ottla.log.validation import InvalidRecord
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.record_batch import Codec, build_batch, control_batch
 from ottla.replication.maintenance import ReplicaConfig
-from ottla.testing.data_world import DataWorld, batch_of, only_partition, produce_request
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition

@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from tests.support.wire.raw_group import assignment, subscription
 
 from ottla.cli.formatters import FORMATTERS, _group_json, _group_text, check_formatter, offsets_formatter
-from ottla.client.model import ConsumerRecord
+from ottla.client.core.model import ConsumerRecord
 from ottla.errors import OttlaError
 from ottla.protocol.framing import decode_versioned, encode_record_key, encode_versioned
 from ottla.protocol.messages.group_records import (
@@ -18,7 +19,6 @@ from ottla.protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from ottla.protocol.primitives import ProtocolError
-from ottla.testing.raw_group import assignment, subscription
 from ottla.types import TopicPartition
 
 WEEK_MS = 604_800_000

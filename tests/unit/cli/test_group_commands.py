@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.wire.raw import RawConnection
+from tests.support.wire.raw_group import RawMember, await_rebalance, hand_out, settle
 
 from ottla import Admin, Broker, Producer
 from ottla.cli import group_lag, group_reset
 from ottla.cli.main import main
-from ottla.client.group_model import CommittedOffset
+from ottla.client.admin.group_model import CommittedOffset
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from ottla.protocol.messages.end_txn import EndTxnRequest
@@ -24,9 +27,6 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch
-from ottla.testing.raw import RawConnection
-from ottla.testing.raw_group import RawMember, await_rebalance, hand_out, settle
-from ottla.testing.waiting import PATIENCE_S, eventually
 from ottla.types import TopicPartition
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
 
 from ottla import Admin, Broker, Consumer
 from ottla.cli.main import main
-from ottla.testing.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.wire.raw import RawConnection, Side
+from tests.support.wire.raw_transactions import RawTransactions
 
 from ottla import Broker
 from ottla.cli.main import main
 from ottla.cli.transaction_formatter import transaction_json, transaction_text
-from ottla.client.model import ConsumerRecord
-from ottla.client.transaction_model import StoredTransaction, tell
+from ottla.client.admin.transaction_model import StoredTransaction, tell
+from ottla.client.core.model import ConsumerRecord
 from ottla.protocol.primitives import ProtocolError
-from ottla.testing.raw import RawConnection, Side
-from ottla.testing.raw_transactions import RawTransactions
 from ottla.types import TopicPartition
 
 

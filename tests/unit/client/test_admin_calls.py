@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
 
 from ottla import Admin, ErrorCode, KafkaError, OttlaError, Producer, TopicPartition, TransactionFatal
-from ottla.client.model import ConfigResource
-from ottla.testing.waiting import eventually
+from ottla.client.core.model import ConfigResource
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
+from tests.support.wire.raw_group import RawMember, await_rebalance, settle
 
 from ottla import Admin, AsyncAdmin, ErrorCode, KafkaError
-from ottla.client.admin_groups import AsyncGroupAdmin, GroupAdmin
-from ottla.client.group_model import CommittedOffset, GroupMember, read_assignment, read_subscription
-from ottla.client.model import Node
+from ottla.client.admin.group_model import CommittedOffset, GroupMember, read_assignment, read_subscription
+from ottla.client.admin.groups import AsyncGroupAdmin, GroupAdmin
+from ottla.client.core.model import Node
 from ottla.protocol.messages.find_coordinator import FindCoordinatorResponse
-from ottla.testing.raw_group import RawMember, await_rebalance, settle
-from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
 
 from ottla import Admin, NewTopic, OttlaError, TopicPartition
-from ottla.client.model import LATEST
-from ottla.testing.waiting import eventually
+from ottla.client.core.model import LATEST
 
 NOBODY = "127.0.0.1:1"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.processes.crashing import load_example
 
 from ottla import Admin, Broker, Consumer, Producer
-from ottla.testing.crashing import load_example
 
 ROOT = Path(__file__).parents[3]
 

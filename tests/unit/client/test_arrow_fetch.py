@@ -3,10 +3,10 @@
 import random
 
 import pytest
+from tests.support.worlds.consumer_world import ConsumerWorld
 
-from ottla.client.arrow import take_arrow
+from ottla.client.consumer.arrow import take_arrow
 from ottla.errors import ErrorCode, KafkaError
-from ottla.testing.consumer_world import ConsumerWorld
 from ottla.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

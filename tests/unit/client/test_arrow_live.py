@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from ottla import Admin, AsyncConsumer, AsyncProducer, Consumer, ErrorCode, KafkaError, OttlaError, Producer
-from ottla.client.arrow import SCHEMA
-from ottla.client.partitioner import partition_for_key
+from ottla.client.consumer.arrow import SCHEMA
+from ottla.client.producer.partitioner import partition_for_key
 from ottla.clock import monotonic
 from ottla.types import TopicPartition
 
@@ -382,8 +382,6 @@ for call in (lambda: consumer.poll_arrow(), lambda: producer.send_arrow(0, "t"),
 
 
 def test_importing_the_client_does_not_import_pyarrow() -> None:
-    program = (
-        "import sys, ottla; ottla.Consumer; ottla.Producer; import ottla.client.arrow; print('pyarrow' in sys.modules)"
-    )
+    program = "import sys, ottla; ottla.Consumer; ottla.Producer; import ottla.client.consumer.arrow; print('pyarrow' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "False"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.worlds.producer_world import ProducerWorld
 
-from ottla.client.arrow_send import ArrowDelivery, StoredRows, TableSending
-from ottla.client.partitioner import StickyPartitioner
+from ottla.client.producer.arrow_send import ArrowDelivery, StoredRows, TableSending
+from ottla.client.producer.partitioner import StickyPartitioner
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.protocol.record_batch import HEADER_SIZE, open_batch, read_records
-from ottla.testing.producer_world import ProducerWorld
 from ottla.types import TopicPartition
 
 P0 = TopicPartition("t", 0)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
 
 from ottla import (
     Admin,
@@ -27,7 +28,6 @@ from ottla import (
 )
 from ottla.assignors import Assignment, Assignor, ClusterMetadata, PartitionAssignor, Subscription
 from ottla.clock import monotonic
-from ottla.testing.waiting import eventually
 
 TIMEOUT_MS = 600
 PATIENCE_S = 30.0

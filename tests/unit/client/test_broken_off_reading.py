@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ottla import Consumer, DeserializingConsumer, Producer
-from ottla.client.backlog import Backlog
-from ottla.client.callers_thread import Call
-from ottla.client.model import ConsumerRecord, Records
+from ottla.client.consumer.backlog import Backlog
+from ottla.client.core.callers_thread import Call
+from ottla.client.core.model import ConsumerRecord, Records
 from ottla.types import TopicPartition
 
 COUNT = 10

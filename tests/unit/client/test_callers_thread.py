@@ -9,9 +9,9 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
+from tests.support.waiting import PATIENCE_S, eventually
 
-from ottla.client.callers_thread import Call, CallersThread
-from ottla.testing.waiting import PATIENCE_S, eventually
+from ottla.client.core.callers_thread import Call, CallersThread
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import threading
 from typing import Any
 
 import pytest
+from tests.support.waiting import PATIENCE_S, eventually
 
 import ottla
 from ottla import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
-from ottla.client.consumer import WakeupError
+from ottla.client.consumer.consumer import WakeupError
 from ottla.errors import OttlaError
-from ottla.testing.waiting import PATIENCE_S, eventually
 
 PAIRS = [(AsyncAdmin, Admin), (AsyncProducer, Producer), (AsyncConsumer, Consumer)]
 SPECIAL = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.waiting import PATIENCE_S, eventually
 
 from ottla import Admin, AsyncConsumer, AsyncProducer, Broker, Consumer, ErrorCode, KafkaError, OttlaError, Producer
-from ottla.client.model import EARLIEST, LATEST, MAX_TIMESTAMP, ConfigEntry, NewTopic
+from ottla.client.core.model import EARLIEST, LATEST, MAX_TIMESTAMP, ConfigEntry, NewTopic
 from ottla.protocol.record_batch import Codec
-from ottla.testing.waiting import PATIENCE_S, eventually
 from ottla.types import TopicPartition
 
 

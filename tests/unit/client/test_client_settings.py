@@ -3,7 +3,7 @@
 import pytest
 
 from ottla import Admin, Consumer, Producer
-from ottla.client.settings import AdminConfig, ConsumerConfig, ProducerConfig, build, parse_endpoint
+from ottla.client.core.settings import AdminConfig, ConsumerConfig, ProducerConfig, build, parse_endpoint
 from ottla.errors import ConfigError
 from ottla.types import INT32_MAX, Endpoint
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ottla.client.cluster_view import ClusterView, Leader
-from ottla.client.model import Node
+from ottla.client.core.cluster_view import ClusterView, Leader
+from ottla.client.core.model import Node
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.messages.metadata import MetadataResponse

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ottla.client.consumer import AsyncConsumer
-from ottla.client.group_model import CommittedOffset
-from ottla.client.rebalance_listener import RebalanceListener
+from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.group.rebalance_listener import RebalanceListener
 from ottla.errors import ErrorCode, KafkaError
 from ottla.testing.world import World
 from ottla.types import TopicPartition

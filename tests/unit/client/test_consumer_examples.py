@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.processes.crashing import PROCESS, Step, crash_example, load_example
+from tests.support.waiting import PATIENCE_S, eventually
 
 from ottla import Admin, Broker, Consumer, ConsumerRecord, FileOffsetStore, OttlaError, Producer, TopicPartition
 from ottla.assignors.rack_by_user_data import RackByUserDataAssignor
-from ottla.testing.crashing import PROCESS, Step, crash_example, load_example
-from ottla.testing.waiting import PATIENCE_S, eventually
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 COUNT = 100
@@ -252,7 +252,7 @@ def test_partitions_go_to_the_member_in_their_leaders_rack(topic: str) -> None:
 # --- offsets of one's own ---------------------------------------------------------------------------------------------
 
 
-SAVE = "ottla.client.offset_store:FileOffsetStore.save"
+SAVE = "ottla.client.stores.offset_store:FileOffsetStore.save"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_offsets_in_a_file_miss_nothing_when_killed(
     assert {p.partition: c.offset for p, c in admin.list_group_offsets(filled).items()} == {0: 50, 1: 50}, "lag shows"
 
 
-STORE = "ottla.client.database_store:DatabaseOffsetStore"
+STORE = "ottla.client.stores.database_store:DatabaseOffsetStore"
 
 
 def cached(path: Path) -> list[int]:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.support.worlds.consumer_world import ConsumerWorld
 
 from ottla import Consumer, DeserializingConsumer, KafkaError, OttlaError, Producer
-from ottla.client.rebalance_listener import RebalanceListener
+from ottla.client.group.rebalance_listener import RebalanceListener
 from ottla.errors import ErrorCode
-from ottla.testing.consumer_world import ConsumerWorld
 from ottla.types import TopicPartition
 
 COUNT = 5

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.waiting import eventually
 
 from ottla.client.blocking import Admin, Consumer, Producer
 from ottla.errors import OttlaError
-from ottla.testing.waiting import eventually
 
 if TYPE_CHECKING:
     from ottla.broker.embedded import EmbeddedBroker

@@ -1,6 +1,6 @@
 """Fetch sessions: only what changed is said, and trouble starts it again."""
 
-from ottla.client.fetch_session import FetchFrom, FetchSession
+from ottla.client.consumer.fetch_session import FetchFrom, FetchSession
 from ottla.types import INT32_MAX, TopicPartition
 
 A, B, C = (TopicPartition("t", i) for i in range(3))

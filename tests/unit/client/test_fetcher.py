@@ -1,11 +1,11 @@
 """The fetcher: keeps leaders busy, keeps order, copes with leaders that move and logs that end."""
 
 import pytest
+from tests.support.worlds.consumer_world import ConsumerWorld, ModelLog
 
-from ottla.client.model import Node
+from ottla.client.core.model import Node
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.messages.fetch import FetchResponse
-from ottla.testing.consumer_world import ConsumerWorld, ModelLog
 from ottla.types import TopicPartition
 
 T0 = TopicPartition("t", 0)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
 
 from ottla import Admin, Consumer, FileOffsetStore, OttlaError, Producer, StoredOffsets, TopicPartition
 from ottla.clock import monotonic
-from ottla.testing.waiting import eventually
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 PATIENCE_S = 60

@@ -1,11 +1,11 @@
 """A broker's answer that leaves out what was asked for: told to the user, and asked for again."""
 
 import pytest
+from tests.support.worlds.consumer_world import VERSION, ConsumerWorld
 
-from ottla.client.offsets import read_list_offsets
+from ottla.client.core.offset_requests import read_list_offsets
 from ottla.errors import KafkaError
 from ottla.protocol.messages.list_offsets import ListOffsetsResponse
-from ottla.testing.consumer_world import VERSION, ConsumerWorld
 from ottla.testing.world import World
 
 
@@ -29,7 +29,7 @@ def test_who_looks_up_offsets_hears_of_those_that_the_leader_says_nothing_of(mon
     def leave_out(response: ListOffsetsResponse) -> list[object]:
         return [found for found in read_list_offsets(response) if found[0].partition != 1]
 
-    monkeypatch.setattr("ottla.client.offset_lookup.read_list_offsets", leave_out)
+    monkeypatch.setattr("ottla.client.core.offset_lookup.read_list_offsets", leave_out)
 
     async def story(world: World) -> None:
         async with world.admin() as admin, world.consumer() as consumer:

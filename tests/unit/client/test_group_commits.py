@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from ottla.client.cluster_view import ClusterView
-from ottla.client.commits import COMMITTED, Commits, CommittedLookup
-from ottla.client.coordinator import CoordinatorFinder
-from ottla.client.group_model import CommittedOffset
-from ottla.client.model import EARLIEST, Node
-from ottla.client.polling import Request
-from ottla.client.positions import Positions
-from ottla.client.settings import ConsumerConfig, build
-from ottla.client.subscription import TopicWatch, check_pattern
+from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.consumer.positions import Positions
+from ottla.client.consumer.subscription import TopicWatch, check_pattern
+from ottla.client.core.cluster_view import ClusterView
+from ottla.client.core.coordinator_lookup import CoordinatorFinder
+from ottla.client.core.model import EARLIEST, Node
+from ottla.client.core.polling import Request
+from ottla.client.core.settings import ConsumerConfig, build
+from ottla.client.group.commits import COMMITTED, Commits, CommittedLookup
 from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.messages.find_coordinator import FindCoordinatorResponse

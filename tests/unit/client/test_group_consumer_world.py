@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ottla.client.consumer import AsyncConsumer
-from ottla.client.rebalance_listener import RebalanceListener
+from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.group.rebalance_listener import RebalanceListener
 from ottla.errors import KafkaError
 from ottla.testing.sim_loop import SimHost
 from ottla.testing.world import World

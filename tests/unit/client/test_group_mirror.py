@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import PATIENCE_S, eventually
 
 from ottla import Admin, AsyncConsumer, Consumer, DatabaseOffsetStore, Producer, SnapshotStore
 from ottla.assignors.broadcast import BroadcastAssignor
 from ottla.cli.main import main
-from ottla.client.group_mirror import GroupMirror
-from ottla.client.group_model import CommittedOffset
-from ottla.client.mirroring import MARK
-from ottla.client.offset_store import FileOffsetStore
-from ottla.client.stored_offsets import AsyncStoredOffsets, StoredOffsets
+from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.stores.group_mirror import GroupMirror
+from ottla.client.stores.mirroring import MARK
+from ottla.client.stores.offset_store import FileOffsetStore
+from ottla.client.stores.stored_offsets import AsyncStoredOffsets, StoredOffsets
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
-from ottla.testing.waiting import PATIENCE_S, eventually
 from ottla.types import TopicPartition
 
 SETTINGS = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}

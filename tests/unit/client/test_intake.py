@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ottla.client import delivery, intake
+from ottla.client.producer import delivery, intake
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol._speedups import find_compiled
 from ottla.types import TopicPartition
 
-COMPILED = find_compiled("ottla.client._intake", delivery.INTERFACE)
+COMPILED = find_compiled("ottla.client.producer._intake", delivery.INTERFACE)
 TOPIC = (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2))
 
 

@@ -3,18 +3,18 @@
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
+from tests.support.worlds.consumer_world import ConsumerWorld
 
 from ottla import Admin, Broker, Consumer, Producer
-from ottla.client.commits import CommittedLookup
-from ottla.client.coordinator import CoordinatorFinder
-from ottla.client.fetched import FetchedPartition
-from ottla.client.group_model import CommittedOffset
-from ottla.client.positions import EPOCHS_KEPT, PartitionState
+from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.consumer.fetched import FetchedPartition
+from ottla.client.consumer.positions import EPOCHS_KEPT, PartitionState
+from ottla.client.core.coordinator_lookup import CoordinatorFinder
+from ottla.client.group.commits import CommittedLookup
 from ottla.net.backoff import Backoff
 from ottla.protocol.messages.offset_fetch import OffsetFetchResponse
 from ottla.protocol.record_batch import build_batch
-from ottla.testing.consumer_world import ConsumerWorld
-from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 T0 = TopicPartition("t", 0)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ottla import Consumer, Producer
-from ottla.client.consumer import AsyncConsumer
-from ottla.client.rebalance_listener import RebalanceListener, has_own_lost
+from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.group.rebalance_listener import RebalanceListener, has_own_lost
 from ottla.errors import KafkaError, OttlaError
 from ottla.testing.world import World
 from ottla.types import TopicPartition

@@ -7,13 +7,13 @@ import pytest
 
 from ottla.assignors import Assignment, Assignor, ClusterMetadata, Subscription
 from ottla.assignors.choosing import choose_assignors
-from ottla.client.cluster_view import ClusterView
-from ottla.client.coordinator import CoordinatorFinder
-from ottla.client.group_protocol import join_request, read_assignment, read_subscriptions
-from ottla.client.membership import Membership
-from ottla.client.membership_stage import ALLOWED, Stage
-from ottla.client.polling import Request
-from ottla.client.settings import ConsumerConfig, build
+from ottla.client.core.cluster_view import ClusterView
+from ottla.client.core.coordinator_lookup import CoordinatorFinder
+from ottla.client.core.polling import Request
+from ottla.client.core.settings import ConsumerConfig, build
+from ottla.client.group.membership import Membership
+from ottla.client.group.membership_stage import ALLOWED, Stage
+from ottla.client.group.protocol import join_request, read_assignment, read_subscriptions
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import API, ApiKey

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from ottla.client.network import Network
-from ottla.client.polling import ANY_NODE, Poll, Request
-from ottla.client.settings import ClientConfig
+from ottla.client.core.network import Network
+from ottla.client.core.polling import ANY_NODE, Poll, Request
+from ottla.client.core.settings import ClientConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.peers import Peers
 from ottla.protocol.api import ApiKey

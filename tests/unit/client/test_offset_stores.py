@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla import Admin, Consumer, Producer
-from ottla.client.database_store import DatabaseOffsetStore, OffsetsMovedError
+from ottla.client.stores.database_store import DatabaseOffsetStore, OffsetsMovedError
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 

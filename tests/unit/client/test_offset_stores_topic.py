@@ -7,14 +7,14 @@ import os
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
 
 from ottla import Admin, AsyncConsumer, Producer
-from ottla.client import topic_store
 from ottla.client.blocking import _io
-from ottla.client.topic_store import AsyncSnapshotStore, SnapshotStore
-from ottla.client.transaction_errors import TransactionFatal
+from ottla.client.stores import snapshot_store as topic_store
+from ottla.client.stores.snapshot_store import AsyncSnapshotStore, SnapshotStore
+from ottla.client.transactions.errors import TransactionFatal
 from ottla.errors import KafkaError, OttlaError
-from ottla.testing.waiting import eventually
 from ottla.testing.world import World
 from ottla.types import TopicPartition
 

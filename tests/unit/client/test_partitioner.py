@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from ottla.client.partitioner import StickyPartitioner, murmur2, partition_for_key
+from ottla.client.producer.partitioner import StickyPartitioner, murmur2, partition_for_key
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import sys
 import threading
 
-from ottla.client.consumer import AsyncConsumer
-from ottla.client.model import ConsumerRecord, Records
+from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.core.model import ConsumerRecord, Records
 from ottla.types import TopicPartition
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.transaction_errors import TransactionAbortable
+from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.testing.world import World
 

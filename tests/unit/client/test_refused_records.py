@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla import Admin, AsyncProducer, Consumer, Producer
-from ottla.client.accumulator import Accumulator
+from ottla.client.producer.accumulator import Accumulator
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
 

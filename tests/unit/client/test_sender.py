@@ -1,15 +1,15 @@
 """The sender: batches out, answers in; no record lost, none doubled, order kept."""
 
 import pytest
+from tests.support.worlds.producer_world import VERSION, ProducerWorld, Stored
 
-from ottla.client.accumulator import ProducerBatch
-from ottla.client.delivery import Delivery
-from ottla.client.idempotence import Idempotence
-from ottla.client.sender import DOUBTFUL
+from ottla.client.producer.accumulator import ProducerBatch
+from ottla.client.producer.delivery import Delivery
+from ottla.client.producer.idempotence import Idempotence
+from ottla.client.producer.sender import DOUBTFUL
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.record_batch import read_header
-from ottla.testing.producer_world import VERSION, ProducerWorld, Stored
 from ottla.types import TopicPartition
 
 

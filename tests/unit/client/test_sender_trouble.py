@@ -1,12 +1,12 @@
 """The sender after trouble: what a broker may have done without saying so, and what must not follow from it."""
 
 import pytest
+from tests.support.worlds.producer_world import ProducerWorld
 
-from ottla.client.delivery import Delivery
-from ottla.client.model import Node
+from ottla.client.core.model import Node
+from ottla.client.producer.delivery import Delivery
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.produce import ProduceResponse
-from ottla.testing.producer_world import ProducerWorld
 from ottla.types import TopicPartition
 
 PLACE = TopicPartition("t", 0)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ottla.client.admin import AsyncAdmin
-from ottla.client.topic_store import read_between
-from ottla.client.transaction_model import PreparedTransaction
+from ottla.client.admin.admin import AsyncAdmin
+from ottla.client.admin.transaction_model import PreparedTransaction
+from ottla.client.stores.snapshot_store import read_between
 from ottla.errors import KafkaError
 from ottla.testing.world import BOOTSTRAP, World
 from ottla.types import TopicPartition

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ottla import Admin, AsyncConsumer, Consumer, Producer, RebalanceListener
-from ottla.client.database_store import DatabaseOffsetStore
-from ottla.client.offset_store import OffsetStore
-from ottla.client.stored_offsets import AsyncStoredOffsets, StoredOffsets
+from ottla.client.stores.database_store import DatabaseOffsetStore
+from ottla.client.stores.offset_store import OffsetStore
+from ottla.client.stores.stored_offsets import AsyncStoredOffsets, StoredOffsets
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.testing.world import World

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.worlds.consumer_world import ConsumerWorld
 
 from ottla import Consumer, Producer
 from ottla.client.blocking import _io
-from ottla.client.consumer import AsyncConsumer, WakeupError
-from ottla.client.fetched import FetchedPartition
-from ottla.testing.consumer_world import ConsumerWorld
+from ottla.client.consumer.consumer import AsyncConsumer, WakeupError
+from ottla.client.consumer.fetched import FetchedPartition
 from ottla.types import TopicPartition
 
 COUNT = 50

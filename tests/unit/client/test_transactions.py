@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from ottla.client.group_model import CommittedOffset
-from ottla.client.settings import ProducerConfig, build
-from ottla.client.transaction_errors import TransactionAbortable, TransactionFatal, Verdict, judge, judge_produce
-from ottla.client.transaction_requests import GroupMetadata
-from ottla.client.transaction_state import Operation, State
-from ottla.client.transactions import Transactions
+from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.core.settings import ProducerConfig, build
+from ottla.client.transactions.errors import TransactionAbortable, TransactionFatal, Verdict, judge, judge_produce
+from ottla.client.transactions.requests import GroupMetadata
+from ottla.client.transactions.state import Operation, State
+from ottla.client.transactions.transaction_manager import Transactions
 from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.processes.crashing import Step, crash_example, load_example
+from tests.support.waiting import eventually
 
 from ottla import Admin, Broker, Consumer, Producer, TransactionFatal
-from ottla.client.model import LATEST
-from ottla.testing.crashing import Step, crash_example, load_example
-from ottla.testing.waiting import eventually
+from ottla.client.core.model import LATEST
 from ottla.types import TopicPartition
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -67,8 +67,8 @@ def steps_for(broker: Any, steps: list[Step], few: slice) -> list[Step]:
 
 
 PRODUCER = "ottla.client.blocking:Producer"
-STORE = "ottla.client.database_store:DatabaseOffsetStore"
-SNAPSHOTS = "ottla.client.topic_store"
+STORE = "ottla.client.stores.database_store:DatabaseOffsetStore"
+SNAPSHOTS = "ottla.client.stores.snapshot_store"
 
 EXACTLY_ONCE = [
     Step("after", f"{PRODUCER}.init_transactions"),
@@ -94,9 +94,9 @@ def test_exactly_once(broker: Any, source: str, admin: Admin) -> None:
 
 
 COMMITS = {
-    "at-most-once": "ottla.client.group_consumer:AsyncGroupConsumer.commit",
-    "at-least-once": "ottla.client.group_consumer:AsyncGroupConsumer.commit",
-    "exactly-once": "ottla.client.transactional:AsyncTransactional.commit_transaction",
+    "at-most-once": "ottla.client.group.group_consumer:AsyncGroupConsumer.commit",
+    "at-least-once": "ottla.client.group.group_consumer:AsyncGroupConsumer.commit",
+    "exactly-once": "ottla.client.transactions.transactional:AsyncTransactional.commit_transaction",
 }
 
 
@@ -157,7 +157,7 @@ RESTORE = [
     Step("after", f"{SNAPSHOTS}:AsyncSnapshotStore._send_incremental"),
     Step("after", f"{PRODUCER}.commit_transaction"),
     Step("before", f"{SNAPSHOTS}:SnapshotStore.save_full"),
-    Step("after", "ottla.client.producer:AsyncProducer.send_and_wait"),
+    Step("after", "ottla.client.producer.producer:AsyncProducer.send_and_wait"),
     Step("after", f"{SNAPSHOTS}:SnapshotStore.save_full"),
 ]
 """Every step of opening, of a transaction and of a full snapshot."""

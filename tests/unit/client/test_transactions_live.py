@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla import Admin, AsyncProducer, Consumer, KafkaError, OttlaError, Producer, TransactionFatal
-from ottla.client.model import LATEST
+from ottla.client.core.model import LATEST
 from ottla.types import TopicPartition
 
 

@@ -9,11 +9,11 @@ import os
 from typing import Any
 
 import pytest
+from tests.support.processes.copier import ABORTED, GROUP, INPUT, OUTPUT, check, fill
+from tests.support.wire.transactional import RawClient
 
-from ottla.client.transaction_errors import TransactionAbortable
+from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.testing.copier import ABORTED, GROUP, INPUT, OUTPUT, check, fill
-from ottla.testing.transactional import RawClient
 from ottla.testing.world import BOOTSTRAP, World
 from ottla.types import TopicPartition
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
 
 from ottla import Admin, AsyncConsumer, AsyncProducer, Consumer, ErrorCode, Producer
-from ottla.client.model import LATEST, ConsumerRecord
-from ottla.client.transaction_errors import TransactionAbortable
+from ottla.client.core.model import LATEST, ConsumerRecord
+from ottla.client.transactions.errors import TransactionAbortable
 from ottla.client.transform import GUARANTEES, Output, async_transform, transform
 from ottla.errors import KafkaError, OttlaError
-from ottla.testing.waiting import eventually
 from ottla.types import TopicPartition
 
 COUNT = 60

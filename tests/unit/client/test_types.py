@@ -17,14 +17,14 @@ from ottla import (
     DatabaseOffsetStore, DeserializingConsumer, FileOffsetStore, GroupMirror, NewTopic, OffsetStore, Producer,
     RebalanceListener, SnapshotStore, StoredOffsets, TopicPartition,
 )
-from ottla.client.delivery import Delivery
-from ottla.client.deserializing import DeserializedRecord
-from ottla.client.group_model import GroupDescription, GroupListing
-from ottla.client.model import (
+from ottla.client.producer.delivery import Delivery
+from ottla.client.consumer.deserializing import DeserializedRecord
+from ottla.client.admin.group_model import GroupDescription, GroupListing
+from ottla.client.core.model import (
     ConfigEntry, CreatedTopic, LogDirectory, OffsetAndTimestamp, RecordMetadata, Records, TopicDescription,
 )
-from ottla.client.transaction_model import FencedProducer, PreparedTransaction, TransactionDescription
-from ottla.client.transaction_requests import GroupMetadata
+from ottla.client.admin.transaction_model import FencedProducer, PreparedTransaction, TransactionDescription
+from ottla.client.transactions.requests import GroupMetadata
 from ottla.client.transform import Transformed
 
 

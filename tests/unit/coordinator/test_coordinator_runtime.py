@@ -7,6 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.wire.group_requests import (
+    assignment,
+    commit_request,
+    heartbeat_request,
+    join_request,
+    leave_request,
+    offsets_request,
+    sync_request,
+)
+from tests.support.worlds.coordinator_world import CoordinatorWorld
+from tests.support.worlds.data_world import Asked
 
 from ottla.coordinator import runtime as runtime_module
 from ottla.coordinator.effects import Effects
@@ -17,17 +28,6 @@ from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.record_batch import build_batch, control_batch, iter_batches
 from ottla.replication.maintenance import ReplicaConfig
-from ottla.testing.coordinator_world import CoordinatorWorld
-from ottla.testing.data_world import Asked
-from ottla.testing.group_requests import (
-    assignment,
-    commit_request,
-    heartbeat_request,
-    join_request,
-    leave_request,
-    offsets_request,
-    sync_request,
-)
 from ottla.types import TopicPartition
 
 OFFSETS = TopicPartition("__consumer_offsets", 0)

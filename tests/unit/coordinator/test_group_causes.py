@@ -1,7 +1,8 @@
 """Why did it rebalance? What the coordinator notes of each rebalance (MISSION B6)."""
 
+from tests.support.worlds.group_world import GroupWorld, assignment, image_of, subscription
+
 from ottla.coordinator.group.history import CAUSES_MAX, Cause, Rebalanced
-from ottla.testing.group_world import GroupWorld, assignment, image_of, subscription
 
 
 def rebalance(group: GroupWorld, ids: dict[str, str], shares: dict[str, list[int]]) -> Rebalanced:

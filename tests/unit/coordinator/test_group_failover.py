@@ -1,7 +1,8 @@
 """The coordinator moves, in every state a group can be in (MISSION B6, PROTOCOL 5, TESTING R5)."""
 
+from tests.support.worlds.group_world import GroupWorld, assignment, subscription
+
 from ottla.errors import ErrorCode
-from ottla.testing.group_world import GroupWorld, assignment, subscription
 
 
 def test_a_stable_group_goes_on_as_if_nothing_had_happened() -> None:

@@ -1,10 +1,10 @@
 """JoinGroup to a classic group, a rule at a time (MISSION B2-B4, PROTOCOL 6.1-6.4)."""
 
 import pytest
+from tests.support.worlds.group_world import GroupWorld, subscription
 
 from ottla.coordinator.group.classic_group import ALLOWED, GroupState
 from ottla.errors import ErrorCode
-from ottla.testing.group_world import GroupWorld, subscription
 
 # --- who may come in ----------------------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 """OffsetCommit, OffsetFetch and OffsetDelete, a rule at a time (MISSION C2, PROTOCOL 8.1, 8.2, 8.4)."""
 
 import pytest
+from tests.support.worlds.group_world import GroupWorld, image_of, subscription, topic_id
 
 from ottla.coordinator.group import offsets as offsets_module
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
-from ottla.testing.group_world import GroupWorld, image_of, subscription, topic_id
 from ottla.types import ZERO_UUID
 
 # --- who may commit -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.worlds.group_world import GroupWorld
 
 from ottla.coordinator.group.classic_group import ClassicGroup, GroupState, Member
 from ottla.coordinator.group.records import (
@@ -30,7 +31,6 @@ from ottla.protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from ottla.protocol.primitives import ProtocolError
-from ottla.testing.group_world import GroupWorld
 from ottla.types import ZERO_UUID, partition_for
 
 AT = 1_700_000_000_000

@@ -1,9 +1,9 @@
 """Static members (KIP-345): a place that waits for its owner, a rule at a time (PROTOCOL 6.3, TESTING R5)."""
 
 import pytest
+from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 from ottla.errors import ErrorCode
-from ottla.testing.group_world import GroupWorld, assignment, subscription
 
 
 def test_a_static_member_needs_one_join_only_and_is_named_after_its_instance() -> None:

@@ -1,9 +1,9 @@
 """SyncGroup, Heartbeat and LeaveGroup, a rule at a time (MISSION B5, PROTOCOL 6.6-6.7)."""
 
 import pytest
+from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 from ottla.errors import ErrorCode
-from ottla.testing.group_world import GroupWorld, assignment, subscription
 
 
 def completing(*clients: str, **options: object) -> tuple[GroupWorld, dict[str, str]]:

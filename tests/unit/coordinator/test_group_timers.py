@@ -1,9 +1,9 @@
 """What time does to a group: the initial delay, sessions, the rebalance and the sync timeout (PROTOCOL 6.4-6.5)."""
 
 import pytest
+from tests.support.worlds.group_world import GroupWorld, subscription
 
 from ottla.errors import ErrorCode
-from ottla.testing.group_world import GroupWorld, subscription
 
 # --- the initial delay --------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """TxnOffsetCommit: offsets that wait for their transaction to end (MISSION E5, E9, PROTOCOL 8.5)."""
 
 import pytest
+from tests.support.worlds.group_world import GroupWorld
 
 from ottla.errors import ErrorCode
-from ottla.testing.group_world import GroupWorld
 
 # --- pending, visible, dropped ------------------------------------------------------------------------------
 

@@ -5,12 +5,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.processes.copier import settle
+from tests.support.wire.transactional import NEW, OLD, Protocol
+from tests.support.worlds.transaction_stage import Stage, told
 
 from ottla.coordinator.transaction.shard import SendMarkers
 from ottla.errors import ErrorCode, KafkaError
-from ottla.testing.copier import settle
-from ottla.testing.transaction_stage import Stage, told
-from ottla.testing.transactional import NEW, OLD, Protocol
 from ottla.types import TopicPartition
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])

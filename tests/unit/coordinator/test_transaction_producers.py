@@ -2,6 +2,7 @@
 expiry, failover. (E3, E6)"""
 
 import pytest
+from tests.support.worlds.transaction_world import NEW, OLD, TIMEOUT_MS, TransactionWorld, places
 
 from ottla.coordinator.transaction.transaction import (
     EPOCH_MAX,
@@ -11,7 +12,6 @@ from ottla.coordinator.transaction.transaction import (
     TransactionState,
 )
 from ottla.errors import ErrorCode
-from ottla.testing.transaction_world import NEW, OLD, TIMEOUT_MS, TransactionWorld, places
 
 S = TransactionState
 IDLE_STATES = [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT]

@@ -1,10 +1,10 @@
 """Two-phase commit (KIP-939): an outside coordinator decides; a prepared transaction outlives its producer. (E11)"""
 
 import pytest
+from tests.support.worlds.transaction_world import NEW, OLD, TransactionWorld, places
 
 from ottla.coordinator.transaction.transaction import LAST_CLIENT_EPOCH, NEVER_MS, ProducerIdAndEpoch
 from ottla.errors import ErrorCode
-from ottla.testing.transaction_world import NEW, OLD, TransactionWorld, places
 
 
 def prepared() -> tuple[TransactionWorld, ProducerIdAndEpoch]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.support.worlds.log_world import NOON, FailingDisk, LogWorld
 
 from ottla.errors import KafkaError
 from ottla.log.compaction import Cleanable, CleanableSegment, choose_cleanable, group_segments
@@ -11,7 +12,6 @@ from ottla.log.disk import Disk
 from ottla.log.partition_log import Origin
 from ottla.log.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import Codec, read_records
-from ottla.testing.log_world import NOON, FailingDisk, LogWorld
 from ottla.types import INT32_MAX
 
 HOUR = 3_600_000

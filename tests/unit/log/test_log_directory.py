@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.worlds.log_world import NOON, FailingDisk
 
 from ottla.errors import OttlaError
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory, partition_of
 from ottla.protocol.record_batch import build_batch
-from ottla.testing.log_world import NOON, FailingDisk
 from ottla.types import ZERO_UUID, TopicPartition
 
 ORDERS, PEOPLE = TopicPartition("my-orders", 12), TopicPartition("people", 0)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.worlds.log_world import FailingDisk, LogWorld
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.testing.log_world import FailingDisk, LogWorld
 
 SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
 

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.processes.oracle import RealKafka, oracle_available
 
 from ottla.clock import system_clock
 from ottla.log.checkpoints import decode_partition_metadata
@@ -20,7 +21,6 @@ from ottla.log.inspect import (
 from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import Origin
 from ottla.protocol.record_batch import ControlType, build_batch, control_batch, iter_batches
-from ottla.testing.oracle import RealKafka, oracle_available
 from ottla.types import TopicPartition
 
 pytestmark = [

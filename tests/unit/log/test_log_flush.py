@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from ottla.testing.log_world import FailingDisk, LogWorld
+from tests.support.worlds.log_world import FailingDisk, LogWorld
 
 SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
 

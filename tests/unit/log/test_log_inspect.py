@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.support.worlds.log_world import NOON, LogWorld
 
 from ottla.log.inspect import (
     DumpedBatch,
@@ -18,7 +19,6 @@ from ottla.log.inspect import (
 )
 from ottla.log.producer_snapshot import CorruptSnapshot
 from ottla.protocol.record_batch import Codec, ControlType, CorruptBatch
-from ottla.testing.log_world import NOON, LogWorld
 
 
 @pytest.fixture

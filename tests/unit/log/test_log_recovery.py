@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.worlds.log_world import FailingDisk, LogWorld
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.disk import Disk
 from ottla.log.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import iter_batches
-from ottla.testing.log_world import FailingDisk, LogWorld
 
 SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
 

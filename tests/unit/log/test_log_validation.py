@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.worlds.log_world import NOON, LogWorld
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
@@ -15,7 +16,6 @@ from ottla.log.partition_log import Origin
 from ottla.log.validation import BatchRules, InvalidRecord
 from ottla.protocol import _speedups
 from ottla.protocol.record_batch import Codec, build_batch, control_batch, read_header, read_records
-from ottla.testing.log_world import NOON, LogWorld
 
 HOUR = 3_600_000
 STRICT = TopicConfig(cleanup_policy=("compact",), compression_type="gzip")

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.worlds.log_world import NOON, LogWorld
 
 from ottla.log.time_search import OffsetAndTimestamp
 from ottla.protocol.record_batch import Codec, build_batch
-from ottla.testing.log_world import NOON, LogWorld
 
 SMALL = {"segment_bytes": 700, "index_interval_bytes": 100}
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from ottla.broker.config import Settings, load_config
+from ottla.broker.settings.config import Settings, load_config
 from ottla.errors import ErrorCode
 from ottla.metadata import records
 from ottla.metadata.config_changes import ConfigChange, ConfigOperation, ResourceChange, ResourceType, alter_configs

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.config import Settings, load_config
+from ottla.broker.settings.config import Settings, load_config
 from ottla.errors import ErrorCode
 from ottla.metadata import controller, records
 from ottla.metadata.controller import MorePartitions, NewTopic, TopicReference, TopicResult

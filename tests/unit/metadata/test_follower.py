@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.config import Settings, load_config
+from ottla.broker.settings.config import Settings, load_config
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.metadata.config_changes import ConfigChange, ResourceChange, ResourceType
 from ottla.metadata.controller import MorePartitions, NewTopic, TopicReference

@@ -21,7 +21,7 @@ from ottla.pipeline.problems import PipelineError, Problem
 from ottla.pipeline.progress import batch_of, positions_in
 from ottla.pipeline.restarts import Restarts
 from ottla.pipeline.state import AlreadyRunning, QueryState, RunState, StateDirectory, local_path, recall, remember
-from ottla.spark.database_connections import DatabaseUnavailable
+from ottla.spark.database.connections import DatabaseUnavailable
 from ottla.spark.explaining import BrokersAway
 from ottla.types import TopicPartition
 
@@ -71,7 +71,7 @@ def test_a_query_without_records_is_trusted_again_after_a_while() -> None:
     [
         (
             "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed: Traceback\n"
-            "ottla.spark.database_connections.DatabaseUnavailable: cannot connect to x. Is it up?\n SQLSTATE: 38000\n"
+            "ottla.spark.database.connections.DatabaseUnavailable: cannot connect to x. Is it up?\n SQLSTATE: 38000\n"
             "=== Streaming Query ===\nId: 1",
             "cannot connect to x. Is it up?",
             True,
@@ -81,7 +81,7 @@ def test_a_query_without_records_is_trusted_again_after_a_while() -> None:
             "table t has no column a. Add it.",
             False,
         ),
-        ("x ottla.spark.sink_errors.NotOwner: Another driver has it.", "Another driver has it.", False),
+        ("x ottla.spark.sink.errors.NotOwner: Another driver has it.", "Another driver has it.", False),
         (
             "x pyspark.errors.PySparkTypeError: a ottla.errors.OttlaError: no such column. SQLSTATE: 38000\n"
             " SQLSTATE: XXKST",

@@ -5,12 +5,12 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.support.processes.oracle import Target
+from tests.support.worlds.sink_stage import SinkStage
 
 from ottla.client.blocking import Admin
 from ottla.pipeline.loading import load
 from ottla.pipeline.status import QueryStatus, status_of
-from ottla.testing.oracle import Target
-from ottla.testing.sink_stage import SinkStage
 
 FILE = """\
 name: copy

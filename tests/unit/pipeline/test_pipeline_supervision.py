@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.transaction_errors import TransactionAbortable
+from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError
 from ottla.pipeline import supervisor as supervision
 from ottla.pipeline.failures import Failure, QueryFailed, failure_of
@@ -17,9 +17,9 @@ from ottla.pipeline.progress import Batch
 from ottla.pipeline.queries import Queries, Running
 from ottla.pipeline.state import StateDirectory
 from ottla.pipeline.supervisor import Supervisor
-from ottla.spark.decisions import Digest, check_same, is_lost
 from ottla.spark.explaining import ExplainedError, explained
-from ottla.spark.sink_errors import LostPart
+from ottla.spark.sink.decisions import Digest, check_same, is_lost
+from ottla.spark.sink.errors import LostPart
 
 FILE = """\
 source: orders
@@ -111,7 +111,7 @@ def test_a_pipeline_outlives_an_outage_that_its_driver_does_not(begin: Begin) ->
 
 
 def test_one_output_that_always_fails_is_given_up_though_the_other_works(begin: Begin) -> None:
-    gone = RuntimeError("x ottla.spark.database_connections.DatabaseUnavailable: cannot connect to x.")
+    gone = RuntimeError("x ottla.spark.database.connections.DatabaseUnavailable: cannot connect to x.")
     run = begin(*(Scripted(batch("topic", n), failed("table", gone)) for n in range(9)), max_restarts=4)
     assert run.run() == Failure("cannot connect to x.", query="table")
     assert run.waits == [1, 2, 4, 8] and run.run_state.phase == "failed"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.arrow import SCHEMA, read_partition
-from ottla.client.fetched import FetchedPartition
-from ottla.client.model import ConsumerRecord
+from ottla.client.consumer.arrow import SCHEMA, read_partition
+from ottla.client.consumer.fetched import FetchedPartition
+from ottla.client.core.model import ConsumerRecord
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol import _arrow_pure, arrow_batches, arrow_rows
 from ottla.protocol.record_batch import HEADER_SIZE, Codec, build_batch, control_batch, open_batch, read_records

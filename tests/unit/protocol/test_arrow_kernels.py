@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.partitioner import murmur2 as client_murmur2
+from ottla.client.producer.partitioner import murmur2 as client_murmur2
 from ottla.protocol import _arrow_pure, _pure
 from ottla.protocol.arrow_rows import open_rows
 from ottla.protocol.record_batch import Record

@@ -10,13 +10,13 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.wire.messages import every_message, full
 
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.primitives import ProtocolError, uvarint
 from ottla.protocol.schema import Message, Struct, field
-from ottla.testing.messages import every_message, full
 
 each_message = pytest.mark.parametrize("cls", every_message(), ids=lambda cls: cls.__name__)
 

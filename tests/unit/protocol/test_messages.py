@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.wire.messages import every_message, full, reference_encode, structs
 
 from ottla.protocol.api import API
 from ottla.protocol.messages import group_records, share_records, transaction_records
 from ottla.protocol.schema import Message
-from ottla.testing.messages import every_message, full, reference_encode, structs
 
 MESSAGES = every_message()
 each_message = pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)

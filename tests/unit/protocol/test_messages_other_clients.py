@@ -5,6 +5,7 @@ import pkgutil
 from typing import Any
 
 import pytest
+from tests.support.wire.messages import every_message, full
 
 from ottla.protocol.messages.api_versions import ApiVersionsResponse
 from ottla.protocol.messages.fetch import FetchRequest
@@ -13,7 +14,6 @@ from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.schema import Message
-from ottla.testing.messages import every_message, full
 
 kafka_protocol = pytest.importorskip("kafka.protocol", reason="kafka-python is not installed")
 

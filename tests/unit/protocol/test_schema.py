@@ -5,13 +5,13 @@ import pickle
 import struct
 
 import pytest
+from tests.support.wire.messages import reference_encode
 
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.primitives import ProtocolError
 from ottla.protocol.schema import Message, Struct, Versions, field
-from ottla.testing.messages import reference_encode
 from ottla.types import ZERO_UUID
 
 

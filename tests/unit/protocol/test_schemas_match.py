@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.wire.messages import every_message
 
 from ottla.protocol.api import snake_case
 from ottla.protocol.schema import Field, Message, Struct
-from ottla.testing.messages import every_message
 from ottla.types import ZERO_UUID
 
 SCHEMAS = Path(__file__).parents[4] / "shared" / "handbook" / "schemas"

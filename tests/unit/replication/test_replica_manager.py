@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.worlds.data_world import DataWorld, batch_of, topic_id_of
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import NO_IMAGE
 from ottla.protocol.record_batch import build_batch, iter_batches, read_records
 from ottla.replication.maintenance import ReplicaConfig
-from ottla.testing.data_world import DataWorld, batch_of, topic_id_of
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition
@@ -468,14 +468,14 @@ def test_after_a_restart_flush_before_ack_makes_sure_of_what_was_written() -> No
 
 
 def test_the_config_takes_what_it_needs_from_the_brokers() -> None:
-    from ottla.broker.config import BrokerConfig
+    from ottla.broker.settings.config import BrokerConfig
 
     taken = ReplicaConfig.taken_from(BrokerConfig())
     assert taken == ReplicaConfig()
 
 
 def test_no_setting_of_ours_is_unknown_to_the_broker() -> None:
-    from ottla.broker.config import BrokerConfig
+    from ottla.broker.settings.config import BrokerConfig
     from ottla.config import settings_of
 
     assert set(settings_of(ReplicaConfig)) <= set(settings_of(BrokerConfig))

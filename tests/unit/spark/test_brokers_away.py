@@ -7,11 +7,11 @@ import pytest
 
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.pipeline.failures import Failure, explain
-from ottla.spark import sink_clients
 from ottla.spark.explaining import ExplainedError, explained
-from ottla.spark.ledger import Names
-from ottla.spark.sink_clients import Clients
-from ottla.spark.sink_options import SinkOptions
+from ottla.spark.sink import clients as sink_clients
+from ottla.spark.sink.clients import Clients
+from ottla.spark.sink.ledger import Names
+from ottla.spark.sink.options import SinkOptions
 from ottla.types import TopicPartition
 
 NOWHERE = "127.0.0.1:1"

@@ -29,10 +29,10 @@ from pyspark.sql.types import (
 )
 
 from ottla.errors import OttlaError
-from ottla.spark import database_ledger as ledger
-from ottla.spark.database_connections import Database, connect, quoted
-from ottla.spark.database_options import DatabaseOptions
-from ottla.spark.database_rows import rows_of
+from ottla.spark.database import ledger as ledger
+from ottla.spark.database.connections import Database, connect, quoted
+from ottla.spark.database.options import DatabaseOptions
+from ottla.spark.database.rows import rows_of
 
 ORDERS = StructType([StructField("id", LongType()), StructField("item", StringType())])
 SINK = "3f5a"
@@ -405,7 +405,7 @@ def test_a_database_that_cannot_be_had_is_named_without_its_password(tmp_path: P
 
 
 def test_the_database_protocol_is_what_both_offer() -> None:
-    from ottla.spark.database_connections import PostgresDatabase, SqliteDatabase
+    from ottla.spark.database.connections import PostgresDatabase, SqliteDatabase
 
     wanted = {name for name in vars(Database) if not name.startswith("_") and callable(vars(Database)[name])}
     assert all(callable(getattr(kind, name)) for kind in (SqliteDatabase, PostgresDatabase) for name in wanted)

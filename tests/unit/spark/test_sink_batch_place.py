@@ -4,14 +4,14 @@ import uuid
 
 import pytest
 
-from ottla.spark.sink_errors import SinkError
-from ottla.spark.sink_options import SinkOptions
-from ottla.spark.sink_tasks import Place
+from ottla.spark.sink.errors import SinkError
+from ottla.spark.sink.options import SinkOptions
+from ottla.spark.sink.tasks import Place
 
 pytest.importorskip("pyspark")
 
-from ottla.spark.batch_writer import batch_place
-from ottla.spark.sink import BATCH_ID, QUERY_ID, RUN_ID
+from ottla.spark.sink.batch_writer import batch_place
+from ottla.spark.sink.sink import BATCH_ID, QUERY_ID, RUN_ID
 
 RUN = str(uuid.UUID(int=7))
 TOLD = {BATCH_ID: "5", QUERY_ID: "q", RUN_ID: RUN}

@@ -14,13 +14,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StringType, StructField, StructType
+from tests.support.waiting import eventually
+from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 from ottla import Admin, Broker
-from ottla.spark.sink import SinkMessage, StreamSink
-from ottla.spark.sink_errors import LostForGood, LostPart, NotOwner
-from ottla.spark.sink_options import SinkOptions
-from ottla.testing.sink_stage import SinkRun, SinkStage
-from ottla.testing.waiting import eventually
+from ottla.spark.sink.errors import LostForGood, LostPart, NotOwner
+from ottla.spark.sink.options import SinkOptions
+from ottla.spark.sink.sink import SinkMessage, StreamSink
 
 SCHEMA = StructType([StructField("value", StringType())])
 

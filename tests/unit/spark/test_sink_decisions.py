@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark import sink_failpoints
-from ottla.spark.decisions import (
+from ottla.spark.sink import failpoints as sink_failpoints
+from ottla.spark.sink.decisions import (
     DECISION_KEY,
     DONE_KEY,
     Decision,
@@ -26,8 +26,8 @@ from ottla.spark.decisions import (
     moment,
     unfinished,
 )
-from ottla.spark.ledger import Entry, Names
-from ottla.spark.sink_errors import NotOwner, SinkError
+from ottla.spark.sink.errors import NotOwner, SinkError
+from ottla.spark.sink.ledger import Entry, Names
 
 RUN = Run("r1", 1_794_786_567_039, "host")
 PARTS = {0: Part(0, 11, 4, Digest(3, 15, 700)), 1: Part(1, 12, 9, Digest(1, 5, 300))}

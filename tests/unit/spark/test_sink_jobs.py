@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
+from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
-from ottla.spark import sink_driver
-from ottla.spark.sink_clients import run
-from ottla.spark.sink_driver import Batch
-from ottla.spark.sink_errors import SinkError
-from ottla.spark.sink_tasks import Place, Written
-from ottla.testing.sink_stage import SinkRun, SinkStage
-from ottla.testing.waiting import eventually
+from ottla.spark.sink import driver as sink_driver
+from ottla.spark.sink.clients import run
+from ottla.spark.sink.driver import Batch
+from ottla.spark.sink.errors import SinkError
+from ottla.spark.sink.tasks import Place, Written
 
 _runs = itertools.count(1)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.support.worlds.sink_model import Rules, World, digest_of
 
-from ottla.spark import decisions
-from ottla.spark.decisions import Digest
-from ottla.testing.sink_model import Rules, World, digest_of
+from ottla.spark.sink import decisions
+from ottla.spark.sink.decisions import Digest
 
 SEEDS = 2000
 EVERYTHING = [(batch, task) for batch in range(World.BATCHES) for task in range(World.TASKS)]

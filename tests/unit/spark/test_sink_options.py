@@ -2,8 +2,8 @@
 
 import pytest
 
-from ottla.spark.sink_errors import SinkError
-from ottla.spark.sink_options import SinkOptions
+from ottla.spark.sink.errors import SinkError
+from ottla.spark.sink.options import SinkOptions
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 

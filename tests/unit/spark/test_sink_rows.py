@@ -4,10 +4,10 @@ import datetime
 
 import pytest
 
-from ottla.spark.decisions import Digest
-from ottla.spark.sink_errors import SinkError
-from ottla.spark.sink_options import SinkOptions
-from ottla.spark.sink_rows import digest, to_records, used_columns
+from ottla.spark.sink.decisions import Digest
+from ottla.spark.sink.errors import SinkError
+from ottla.spark.sink.options import SinkOptions
+from ottla.spark.sink.rows import digest, to_records, used_columns
 
 pa = pytest.importorskip("pyarrow")
 types = pytest.importorskip("pyspark.sql.types")

@@ -14,15 +14,15 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from ottla import Admin, Broker, Consumer, Producer
-from ottla.client.model import LATEST, TopicDescription
+from ottla.client.core.model import LATEST, TopicDescription
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.spark import reading, source
 from ottla.spark.explaining import BrokersAway
-from ottla.spark.offsets import OffsetRange
-from ottla.spark.source import StreamReader
-from ottla.spark.source_lookup import Lookup
-from ottla.spark.source_options import SourceOptions
+from ottla.spark.source import reading, source
+from ottla.spark.source.lookup import Lookup
+from ottla.spark.source.offsets import OffsetRange
+from ottla.spark.source.options import SourceOptions
+from ottla.spark.source.source import StreamReader
 from ottla.types import TopicPartition
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.errors import OttlaError
-from ottla.spark.offsets import (
+from ottla.spark.source.offsets import (
     Found,
     OffsetRange,
     SourceOffset,

@@ -4,9 +4,9 @@ import pickle
 
 import pytest
 
-from ottla.client.model import EARLIEST, LATEST
+from ottla.client.core.model import EARLIEST, LATEST
 from ottla.errors import OttlaError
-from ottla.spark.source_options import OPTIONS, REFUSED, SourceOptions
+from ottla.spark.source.options import OPTIONS, REFUSED, SourceOptions
 from ottla.types import TopicPartition
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -15,14 +15,14 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ottla import Admin, Broker, Producer
-from ottla.client.fetcher import Fetcher
+from ottla.client.consumer.fetcher import Fetcher
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
-from ottla.spark import reading
 from ottla.spark.explaining import BrokersAway
-from ottla.spark.offsets import OffsetRange
-from ottla.spark.source import BatchReader, StreamReader, read, spark_schema
-from ottla.spark.source_options import SourceOptions
+from ottla.spark.source import reading
+from ottla.spark.source.offsets import OffsetRange
+from ottla.spark.source.options import SourceOptions
+from ottla.spark.source.source import BatchReader, StreamReader, read, spark_schema
 from ottla.types import TopicPartition
 
 

@@ -1,8 +1,7 @@
 """R2's checker finds each anomaly it is there for, and none in a clean history."""
 
 import pytest
-
-from ottla.testing.history import FAILED, OK, UNKNOWN, Transaction, anomalies
+from tests.support.history import FAILED, OK, UNKNOWN, Transaction, anomalies
 
 
 def test_a_clean_history_has_none() -> None:

@@ -4,9 +4,9 @@ from collections.abc import Awaitable
 
 from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.broker.dispatch import handles
-from ottla.broker.group_requests import ensure_offsets_topic
+from ottla.broker.handler_support.group_requests import ensure_offsets_topic
+from ottla.broker.handler_support.transaction_requests import answer_with, fenced_code, require_transactional_id
 from ottla.broker.services import Context
-from ottla.broker.transaction_requests import answer_with, fenced_code, require_transactional_id
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

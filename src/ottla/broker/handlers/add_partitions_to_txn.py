@@ -7,8 +7,13 @@ client of version 2 writes to, or only ask whether the partitions are registered
 from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.transaction_requests import (
+    answer_with,
+    check_partitions,
+    fenced_code,
+    require_transactional_id,
+)
 from ottla.broker.services import Context
-from ottla.broker.transaction_requests import answer_with, check_partitions, fenced_code, require_transactional_id
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse

@@ -1,7 +1,7 @@
 """CreatePartitions v0-3: adds partitions to topics, each by itself. v2 is flexible."""
 
-from ottla.broker.deadline import within
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
 from ottla.metadata.controller import MorePartitions
 from ottla.protocol.api import ApiKey

@@ -4,8 +4,8 @@ v4 takes -1 for the broker's number of partitions or replicas; v5 is flexible an
 settings included; v7 with the topic id.
 """
 
-from ottla.broker.deadline import within
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
 from ottla.metadata.controller import NewTopic, TopicResult

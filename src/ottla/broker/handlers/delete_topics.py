@@ -3,8 +3,8 @@
 v3 knows TOPIC_DELETION_DISABLED; v4 is flexible; v5 says what went wrong in words; v6 takes topic ids.
 """
 
-from ottla.broker.deadline import within
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
 from ottla.metadata.controller import TopicReference

@@ -3,8 +3,8 @@
 There are no controllers beside the brokers here, and a broker that is gone is not remembered as fenced.
 """
 
-from ottla.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey

@@ -4,9 +4,9 @@ v3 adds types and documentation; v4 is flexible. A broker resource without a nam
 at run time.
 """
 
-from ottla.broker.config import ConfigEntry
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
+from ottla.broker.settings.config import ConfigEntry
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.config_changes import ResourceType
 from ottla.metadata.controller import check_topic_name

@@ -2,7 +2,7 @@
 unknown group that it is unknown instead of Dead."""
 
 from ottla.broker.dispatch import handles
-from ottla.broker.group_requests import GROUP_OPERATIONS, ask
+from ottla.broker.handler_support.group_requests import GROUP_OPERATIONS, ask
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions v0: topics page by page, sorted by name. A cursor says where the next page begins."""
 
-from ottla.broker.authorized_operations import TOPIC_OPERATIONS
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.authorized_operations import TOPIC_OPERATIONS
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import check_topic_name

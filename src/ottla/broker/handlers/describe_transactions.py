@@ -1,8 +1,8 @@
 """DescribeTransactions v0: shows transactions: state, producer, timeout, since when, and their partitions."""
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.transaction_requests import ask
 from ottla.broker.services import Context
-from ottla.broker.transaction_requests import ask
 from ottla.coordinator.effects import Effects
 from ottla.coordinator.transaction.shard import TransactionShard
 from ottla.errors import ErrorCode, KafkaError

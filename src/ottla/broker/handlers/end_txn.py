@@ -8,8 +8,8 @@ transactional id, producer id and epoch decides, which is how an outside coordin
 from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.transaction_requests import answer_with, fenced_code, require_transactional_id
 from ottla.broker.services import Context
-from ottla.broker.transaction_requests import answer_with, fenced_code, require_transactional_id
 from ottla.coordinator.transaction.transaction import LAST_CLIENT_EPOCH, ProducerIdAndEpoch
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey

@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Generator
 from typing import Any
 
-from ottla.broker.current_leader import current_leader
 from ottla.broker.dispatch import handles
-from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
+from ottla.broker.handler_support.current_leader import current_leader
+from ottla.broker.handler_support.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey

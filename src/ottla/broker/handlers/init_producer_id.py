@@ -35,7 +35,7 @@ async def init_producer_id(request: InitProducerIdRequest, context: Context) -> 
 async def _init_transactional(
     transactional_id: str, request: InitProducerIdRequest, fresh_id: int, context: Context
 ) -> InitProducerIdResponse:
-    from ottla.broker.transaction_requests import ask
+    from ottla.broker.handler_support.transaction_requests import ask
     from ottla.coordinator.transaction.starting import Wish
 
     wish = Wish(

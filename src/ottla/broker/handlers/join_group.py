@@ -4,7 +4,7 @@ static members, v8 carries a reason, v9 tells a returning leader to skip the ass
 from typing import Any
 
 from ottla.broker.dispatch import handles
-from ottla.broker.group_requests import require_group_id
+from ottla.broker.handler_support.group_requests import require_group_id
 from ottla.broker.services import Context
 from ottla.coordinator.effects import RequestInfo
 from ottla.protocol.api import ApiKey

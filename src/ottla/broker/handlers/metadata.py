@@ -10,8 +10,8 @@ A topic that is created on the way is in the answer with its leaders: the client
 
 from collections.abc import Awaitable, Sequence
 
-from ottla.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import check_topic_name

@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from ottla.broker.current_leader import current_leader
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.current_leader import current_leader
+from ottla.broker.handler_support.transaction_seams import TransactionalAppend, Verdicts
 from ottla.broker.services import Context
-from ottla.broker.transaction_seams import TransactionalAppend, Verdicts
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
 from ottla.protocol.api import ApiKey

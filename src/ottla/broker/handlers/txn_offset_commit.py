@@ -8,13 +8,13 @@ from typing import Any
 
 from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.broker.dispatch import handles
-from ottla.broker.services import Context
-from ottla.broker.transaction_requests import (
+from ottla.broker.handler_support.transaction_requests import (
     ABORTABLE_SINCE_OFFSET_COMMIT,
     IMPLICIT_ADD_SINCE_OFFSET_COMMIT,
     check_partitions,
     require_transactional_id,
 )
+from ottla.broker.services import Context
 from ottla.coordinator.effects import RequestInfo
 from ottla.coordinator.runtime import APPEND_ERRORS
 from ottla.errors import ErrorCode, KafkaError

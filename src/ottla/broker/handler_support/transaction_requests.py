@@ -1,0 +1,152 @@
+"""What the handlers of transactional requests share: asking the coordinator, and its errors by version."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ottla.broker.handler_support.transaction_seams import TransactionalAppend, Verdicts
+from ottla.coordinator.effects import Effects
+from ottla.coordinator.transaction.shard import TransactionShard
+from ottla.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.services import Services
+    from ottla.coordinator.runtime import CoordinatorRuntime
+
+R = TypeVar("R")
+
+IMPLICIT_ADD_SINCE_PRODUCE = 12
+IMPLICIT_ADD_SINCE_OFFSET_COMMIT = 5
+ABORTABLE_SINCE_PRODUCE = 11
+ABORTABLE_SINCE_OFFSET_COMMIT = 4
+
+_RETRY_LATER = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+def require_transactional_id(transactional_id: str | None) -> None:
+    if not transactional_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id is needed")
+
+
+async def ask(
+    transactions: "CoordinatorRuntime[TransactionShard]",
+    transactional_id: str,
+    decide: Callable[[TransactionShard, int, int], Effects],
+) -> Any:
+    """The coordinator's reply, once what it rests on is committed."""
+    require_transactional_id(transactional_id)
+    answer = transactions.submit(transactional_id, decide)
+    return await answer if isinstance(answer, asyncio.Future) else answer
+
+
+def answer_with(
+    submit: Callable[[], Any], pack: Callable[[Any], R], refuse: Callable[[ErrorCode], R]
+) -> R | Awaitable[R]:
+    """The response at once where the coordinator's reply waits for nothing, which spares a task; else, later."""
+    try:
+        reply = submit()
+    except KafkaError as error:
+        return refuse(error.code)
+    if isinstance(reply, asyncio.Future):
+        return _answer_later(reply, pack, refuse)
+    return pack(reply)
+
+
+async def _answer_later(reply: "asyncio.Future[Any]", pack: Callable[[Any], R], refuse: Callable[[ErrorCode], R]) -> R:
+    try:
+        return pack(await reply)
+    except KafkaError as error:
+        return refuse(error.code)
+
+
+def fenced_code(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
+    """Older versions have no PRODUCER_FENCED: there INVALID_PRODUCER_EPOCH says it."""
+    if code is ErrorCode.PRODUCER_FENCED and version < fenced_since:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+def verifier(services: "Services") -> Callable[[TransactionalAppend], Verdicts | Awaitable[Verdicts]]:
+    """Answers Produce: may this transaction write to these partitions? (KIP-890)"""
+
+    def verify(append: TransactionalAppend) -> Verdicts | Awaitable[Verdicts]:
+        implicit = append.produce_version >= IMPLICIT_ADD_SINCE_PRODUCE
+        if not implicit and not services.config.transaction_partition_verification_enable:
+            return dict.fromkeys(append.partitions, ErrorCode.NONE)
+        try:
+            answer = check_partitions(
+                services,
+                append.transactional_id,
+                append.producer_id,
+                append.producer_epoch,
+                append.partitions,
+                implicit=implicit,
+            )
+        except KafkaError as error:
+            code = for_producer(error.code, append.produce_version, implicit)
+            return dict.fromkeys(append.partitions, code)
+        if isinstance(answer, asyncio.Future):
+            return _verified_later(append, answer, implicit)
+        return _verdicts(append, answer, implicit)
+
+    return verify
+
+
+async def _verified_later(append: TransactionalAppend, answer: "asyncio.Future[Any]", implicit: bool) -> Verdicts:
+    try:
+        return _verdicts(append, await answer, implicit)
+    except KafkaError as error:
+        return dict.fromkeys(append.partitions, for_producer(error.code, append.produce_version, implicit))
+
+
+def _verdicts(append: TransactionalAppend, answer: Any, implicit: bool) -> Verdicts:
+    if answer is ErrorCode.NONE:
+        return dict.fromkeys(append.partitions, ErrorCode.NONE)
+    return {partition: for_producer(code, append.produce_version, implicit) for partition, code in answer.items()}
+
+
+def check_partitions(
+    services: "Services",
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Any,
+    *,
+    implicit: bool,
+) -> Any:
+    """Verifies that partitions are in the transaction, or adds them: ErrorCode.NONE, {partition: code}, or a future."""
+    require_transactional_id(transactional_id)
+    if implicit:
+        return services.transactions.submit(
+            transactional_id,
+            lambda shard, request_id, now: shard.add_partitions(
+                transactional_id, producer_id, producer_epoch, partitions, request_id, now, client_version=2
+            ),
+        )
+
+    def look(shard: TransactionShard, request_id: int, now: int) -> Effects:
+        effects = Effects()
+        try:
+            effects.reply(request_id, shard.verify(transactional_id, producer_id, producer_epoch, partitions))
+        except KafkaError as error:
+            effects.reply(request_id, error)
+        return effects
+
+    return services.transactions.submit(transactional_id, look)
+
+
+def for_producer(code: ErrorCode, produce_version: int, implicit: bool) -> ErrorCode:
+    """What a producer is told of a failed verification, in words its version knows."""
+    if code in _RETRY_LATER or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not implicit):
+        # Retriable without looking for another leader.
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and produce_version < ABORTABLE_SINCE_PRODUCE:
+        return ErrorCode.INVALID_TXN_STATE
+    return code

@@ -1,0 +1,1 @@
+"""Broker settings: the table of names and defaults, parsing and overrides, listeners."""

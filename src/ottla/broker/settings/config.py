@@ -1,0 +1,468 @@
+"""The broker's settings at work: read from text, overlaid by what was changed at run time, described. Pure.
+
+A value is looked for in this order: the topic's own setting, this broker's dynamic setting, the dynamic setting
+of all brokers, the file or command line, the default. DescribeConfigs tells the user which of them it was.
+"""
+
+import difflib
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ottla.broker.settings.settings_table import ALIASES, UNUSED, BrokerConfig, is_unused
+from ottla.config import Setting, settings_of, unknown_setting
+from ottla.errors import ConfigError, ErrorCode, KafkaError
+from ottla.log.config import TopicConfig
+from ottla.metadata.image import ClusterImage, TopicImage
+
+if TYPE_CHECKING:
+    from ottla.metadata.controller import NewTopic
+
+__all__ = ["BrokerConfig", "ConfigEntry", "ConfigSource", "Settings", "Synonym", "load_config"]
+
+BROKER_SETTINGS = settings_of(BrokerConfig)
+TOPIC_SETTINGS = settings_of(TopicConfig)
+
+TOPIC_RESOURCE = 2
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
+    "log.retention.ms": (
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", MINUTE_MS),
+        ("log.retention.hours", HOUR_MS),
+    ),
+    "log.roll.ms": (("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)),
+    "log.roll.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)),
+    "log.flush.interval.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
+}
+"""Broker settings with several names: each name, and what its value is multiplied with. The first that is set holds."""
+
+
+def _is_replica(item: str) -> bool:
+    partition, colon, broker = item.partition(":")
+    return bool(colon) and partition.isdecimal() and broker.isdecimal()
+
+
+UNUSED_TOPIC_SETTINGS = {
+    setting.name: setting
+    for setting in (
+        *(
+            Setting(
+                f"{role}.replication.throttled.replicas",
+                (),
+                "Accepted, without effect here: * or a list of partition:broker.",
+                "list",
+                "",
+                check=lambda items: items == ("*",) or all(_is_replica(item) for item in items),
+            )
+            for role in ("leader", "follower")
+        ),
+        Setting(
+            "remote.storage.enable",
+            False,
+            "Tiered storage is not offered: only false is accepted.",
+            "boolean",
+            "",
+            check=lambda enabled: not enabled,
+        ),
+        Setting("local.retention.ms", -2, "Accepted, without effect here.", "long", "", at_least=-2),
+        Setting("local.retention.bytes", -2, "Accepted, without effect here.", "long", "", at_least=-2),
+    )
+}
+
+
+class ConfigSource(enum.IntEnum):
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class Synonym(NamedTuple):
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """One line of DescribeConfigs."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_read_only: bool
+    is_sensitive: bool
+    synonyms: Sequence[Synonym]
+    """Where the value could come from, the one that holds first."""
+    config_type: int
+    documentation: str
+
+
+CONFIG_TYPES = {
+    "boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8, "password": 9,
+}  # fmt: skip
+
+
+# Reading
+
+
+def load_config(values: Mapping[str, str]) -> BrokerConfig:
+    """The broker's config from text under dotted names. Raises ConfigError, with a hint, for what cannot be."""
+    chosen: dict[str, Any] = {}
+    notices = []
+    for name, text in values.items():
+        known = BROKER_SETTINGS.get(ALIASES.get(name, name))
+        if known is not None:
+            value = known.parse(text)
+            if chosen.setdefault(known.attribute, value) != value:
+                raise ConfigError(f"{name} contradicts {known.name}", "They mean the same: give one of them.")
+        elif name == "authorizer.class.name":
+            if text.strip():
+                raise ConfigError(
+                    "authorizer.class.name cannot be honoured: this broker does not restrict who may do what",
+                    "Remove the setting if that is what you want.",
+                )
+        elif is_unused(name):
+            notices.append(f"{name} has no effect here")
+        else:
+            raise unknown_setting(name, [*BROKER_SETTINGS, *ALIASES, *UNUSED])
+    config = BrokerConfig(**chosen, given=dict(values), notices=tuple(notices))
+    _check_together(config)
+    return config
+
+
+def _check_together(config: BrokerConfig) -> None:
+    """Settings that are fine alone and wrong together."""
+    if len(config.log_dirs) != 1 or not config.log_dirs[0]:
+        raise ConfigError("log.dirs must name exactly one directory", "One broker keeps its data in one place.")
+    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        value = getattr(config, BROKER_SETTINGS[name].attribute)
+        if value is not None and (value == 0 or value < -1):
+            raise ConfigError(f"Invalid value {value} for configuration {name}: must be -1 (never) or at least 1")
+    for low, high in (
+        ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
+        ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
+        ("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+        ("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
+        ("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+        ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"),
+        ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+    ):
+        first, second = (getattr(config, BROKER_SETTINGS[name].attribute) for name in (low, high))
+        if first > second:
+            raise ConfigError(f"{low} ({first}) must not be more than {high} ({second})")
+
+
+# At work
+
+
+class Settings:
+    """What holds for a topic or this broker, given an image. Also the rules the controller goes by."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.static = config
+        self._given = _set_values(config)
+        self._overlay: Mapping[str, Mapping[str, str]] | None = None
+        self._broker_config = config
+        self._topic_defaults = TopicConfig()
+        self._topic_configs: dict[str, tuple[Mapping[str, str], TopicConfig]] = {}
+
+    @property
+    def num_partitions(self) -> int:
+        return self.static.num_partitions
+
+    @property
+    def default_replication_factor(self) -> int:
+        return self.static.default_replication_factor
+
+    @property
+    def delete_topic_enable(self) -> bool:
+        return self.static.delete_topic_enable
+
+    def broker_config(self, image: ClusterImage) -> BrokerConfig:
+        """The broker's config with what was changed at run time."""
+        self._refresh(image)
+        return self._broker_config
+
+    def topic_config(self, image: ClusterImage, topic_name: str) -> TopicConfig:
+        """What holds for a topic; the broker's defaults for one that does not exist."""
+        self._refresh(image)
+        topic = image.topics.get(topic_name)
+        if topic is None or not topic.configs:
+            return self._topic_defaults
+        cached = self._topic_configs.get(topic_name)
+        if cached is None or cached[0] is not topic.configs:
+            cached = (topic.configs, _overridden(self._topic_defaults, TOPIC_SETTINGS, topic.configs))
+            self._topic_configs[topic_name] = cached
+        return cached[1]
+
+    def allows_unclean_election(self, image: ClusterImage, topic: TopicImage) -> bool:
+        return self.topic_config(image, topic.name).unclean_leader_election_enable
+
+    def _refresh(self, image: ClusterImage) -> None:
+        """Works out the broker's values again when its dynamic settings have changed."""
+        overlay = image.broker_configs
+        if self._overlay is overlay:
+            return
+        self._overlay = overlay
+        self._topic_configs = {}
+        dynamic = {**overlay.get("", {}), **overlay.get(str(self.static.node_id), {})}
+        self._broker_config = _overridden(self.static, BROKER_SETTINGS, dynamic)
+        self._topic_defaults = replace(
+            TopicConfig(),
+            **{setting.attribute: self._effective(image, setting.server_name) for setting in TOPIC_SETTINGS.values()},
+        )
+
+    def _effective(self, image: ClusterImage, server_name: str) -> Any:
+        """The value of a broker setting that may have several names."""
+        for layer, _ in self._layers(image):
+            for name, factor in _names_of(server_name):
+                if name in layer:
+                    return _multiplied(_parsed(BROKER_SETTINGS[name], layer[name]), factor)
+        defaults = [(BROKER_SETTINGS[name].default, factor) for name, factor in _names_of(server_name)]
+        return next(_multiplied(value, factor) for value, factor in defaults if value is not None)
+
+    def _layers(self, image: ClusterImage) -> tuple[tuple[Mapping[str, str], ConfigSource], ...]:
+        return (
+            (image.broker_configs.get(str(self.static.node_id), {}), ConfigSource.DYNAMIC_BROKER),
+            (image.broker_configs.get("", {}), ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (self._given, ConfigSource.STATIC_BROKER),
+        )
+
+    # What the controller asks
+
+    def check_topic_configs(self, image: ClusterImage, configs: Mapping[str, str]) -> None:
+        try:
+            for name, text in configs.items():
+                setting = TOPIC_SETTINGS.get(name) or UNUSED_TOPIC_SETTINGS.get(name)
+                if setting is None:
+                    raise ConfigError(f"Unknown topic config name: {name}{_near_match(name, TOPIC_SETTINGS)}")
+                setting.parse(text)
+            self._refresh(image)
+            config = _overridden(self._topic_defaults, TOPIC_SETTINGS, configs)
+            if config.max_compaction_lag_ms < config.min_compaction_lag_ms:
+                raise ConfigError(
+                    f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
+                    f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
+                )
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
+
+    def check_broker_configs(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
+        known = {name: BROKER_SETTINGS.get(ALIASES.get(name, name)) for name in configs}
+        static = [name for name, setting in known.items() if setting is not None and setting.read_only]
+        if static:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Cannot update these configs dynamically: {', '.join(static)}. Set them in the broker's "
+                "configuration and restart it.",
+            )
+        for name, setting in known.items():
+            if setting is not None:
+                try:
+                    setting.parse(configs[name])
+                except ConfigError as error:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
+            elif is_unused(name):
+                if _unused_setting(name).kind == "password":
+                    raise KafkaError(
+                        ErrorCode.INVALID_REQUEST, f"{name} would have no effect here, and it is not kept for nothing."
+                    )
+            else:
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Unknown broker config name: {name}{_near_match(name, BROKER_SETTINGS)}",
+                )
+
+    def list_default(self, image: ClusterImage, resource_type: int, name: str) -> Sequence[str] | None:
+        if resource_type == TOPIC_RESOURCE:
+            setting = TOPIC_SETTINGS.get(name) or UNUSED_TOPIC_SETTINGS.get(name)
+            if setting is None or setting.kind != "list":
+                return None
+            self._refresh(image)
+            value = getattr(self._topic_defaults, setting.attribute) if setting.attribute else setting.default
+        else:
+            setting = BROKER_SETTINGS.get(ALIASES.get(name, name))
+            if setting is None or setting.kind != "list":
+                return None
+            value = getattr(self.broker_config(image), setting.attribute)
+        items: Sequence[str] = value
+        return items
+
+    def automatic_topic(self, image: ClusterImage, name: str) -> "NewTopic":
+        """The topic to create when somebody asks for `name`. Internal topics have settings of their own, and as
+        many replicas as were asked for or as there are brokers."""
+        from ottla.metadata.controller import NewTopic
+
+        brokers = max(1, len(image.brokers))
+        config = self.static
+        if name == "__consumer_offsets":
+            codec = ("producer", "gzip", "snappy", "lz4", "zstd")[config.offsets_topic_compression_codec]
+            return NewTopic(
+                name,
+                config.offsets_topic_num_partitions,
+                min(config.offsets_topic_replication_factor, brokers),
+                configs=(
+                    ("cleanup.policy", "compact"),
+                    ("compression.type", codec),
+                    ("segment.bytes", str(config.offsets_topic_segment_bytes)),
+                ),
+            )
+        if name == "__transaction_state":
+            replicas = min(config.transaction_state_log_replication_factor, brokers)
+            return NewTopic(
+                name,
+                config.transaction_state_log_num_partitions,
+                replicas,
+                configs=(
+                    ("cleanup.policy", "compact"),
+                    ("compression.type", "uncompressed"),
+                    ("min.insync.replicas", str(min(config.transaction_state_log_min_isr, replicas))),
+                    ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
+                    ("unclean.leader.election.enable", "false"),
+                ),
+            )
+        return NewTopic(name)
+
+    # What DescribeConfigs shows
+
+    def describe_topic(self, image: ClusterImage, name: str) -> list[ConfigEntry]:
+        """Every setting of an existing topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        topic = image.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return self.describe_topic_configs(image, topic.configs)
+
+    def describe_topic_configs(self, image: ClusterImage, configs: Mapping[str, str]) -> list[ConfigEntry]:
+        """Every setting of a topic that has `configs` set."""
+        return sorted(self._topic_entries(image, configs))
+
+    def _topic_entries(self, image: ClusterImage, configs: Mapping[str, str]) -> Iterator[ConfigEntry]:
+        self._refresh(image)
+        effective = _overridden(self._topic_defaults, TOPIC_SETTINGS, configs)
+        for name, setting in TOPIC_SETTINGS.items():
+            value = setting.format(getattr(effective, setting.attribute))
+            synonyms = self._synonyms(image, setting.server_name)
+            if name in configs:
+                synonyms.insert(0, Synonym(name, value, ConfigSource.TOPIC))
+            yield _entry(name, value, setting, synonyms, read_only=False)
+        for name, setting in UNUSED_TOPIC_SETTINGS.items():
+            if name in configs:
+                synonyms = [Synonym(name, configs[name], ConfigSource.TOPIC)]
+                yield _entry(name, configs[name], setting, synonyms, read_only=False)
+
+    def describe_broker(self, image: ClusterImage, broker_id: int | None) -> list[ConfigEntry]:
+        """Every setting of this broker; for None, those set for all brokers at run time."""
+        if broker_id is None:
+            return sorted(self._cluster_entries(image))
+        if broker_id != self.static.node_id:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {self.static.node_id} or empty string, but received {broker_id}",
+            )
+        return sorted(self._broker_entries(image))
+
+    def _broker_entries(self, image: ClusterImage) -> Iterator[ConfigEntry]:
+        config = self.broker_config(image)
+        for name, setting in BROKER_SETTINGS.items():
+            value = setting.format(getattr(config, setting.attribute))
+            synonyms = self._synonyms(image, name)
+            while synonyms and synonyms[0].name != name:
+                del synonyms[0]  # another name's value stands in for this one, but is not its value
+            yield _entry(name, value, setting, synonyms, read_only=setting.read_only)
+            for alias, meant in ALIASES.items():
+                if meant == name:
+                    yield _entry(alias, value, setting, synonyms, read_only=setting.read_only)
+        unused = {name for layer, _ in self._layers(image) for name in layer if name not in BROKER_SETTINGS}
+        for name in unused:
+            setting = _unused_setting(name)
+            synonyms = self._synonyms(image, name)
+            shown = None if setting.kind == "password" else synonyms[0].value
+            yield _entry(name, shown, setting, synonyms, read_only=not _was_set_at_run_time(image, name))
+
+    def _cluster_entries(self, image: ClusterImage) -> Iterator[ConfigEntry]:
+        for name, text in image.broker_configs.get("", {}).items():
+            setting = BROKER_SETTINGS.get(ALIASES.get(name, name)) or _unused_setting(name)
+            value = None if setting.kind == "password" else text
+            synonym = Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            yield _entry(name, value, setting, [synonym], read_only=False)
+
+    def _synonyms(self, image: ClusterImage, server_name: str) -> list[Synonym]:
+        names = [name for name, _ in _names_of(server_name)]
+        setting = BROKER_SETTINGS.get(server_name) or _unused_setting(server_name)
+        found = [
+            Synonym(name, None if setting.kind == "password" else layer[name], source)
+            for layer, source in self._layers(image)
+            for name in names
+            if name in layer
+        ]
+        # A default counts under the name it is declared with, as in Kafka: retention.ms has none of its own.
+        if setting.default is not None:
+            found.append(Synonym(server_name, setting.format(setting.default), ConfigSource.DEFAULT))
+        return found
+
+
+def _entry(
+    name: str, value: str | None, setting: Setting, synonyms: Sequence[Synonym], *, read_only: bool
+) -> ConfigEntry:
+    return ConfigEntry(
+        name=name,
+        value=value,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
+        is_read_only=read_only,
+        is_sensitive=setting.kind == "password",
+        synonyms=synonyms,
+        config_type=CONFIG_TYPES[setting.kind],
+        documentation=setting.doc,
+    )
+
+
+def _set_values(config: BrokerConfig) -> dict[str, str]:
+    """What was set in the file or by the program, as text under the settings' first names."""
+    values = {ALIASES.get(name, name): text for name, text in config.given.items()}
+    for name, setting in BROKER_SETTINGS.items():
+        value = getattr(config, setting.attribute)
+        if value != setting.default:
+            values.setdefault(name, setting.format(value) or "")
+    return values
+
+
+def _was_set_at_run_time(image: ClusterImage, name: str) -> bool:
+    """Whether a setting was set at run time."""
+    return any(name in configs for configs in image.broker_configs.values())
+
+
+def _unused_setting(name: str) -> Setting:
+    # Nobody knows what these hold: what sounds like a secret is treated as one.
+    is_secret = any(word in name for word in ("password", "secret", "jaas", "key"))
+    return Setting(name, None, "Accepted, without effect here.", "password" if is_secret else "string", "")
+
+
+def _names_of(server_name: str) -> tuple[tuple[str, int], ...]:
+    return SYNONYMS.get(server_name, ((server_name, 1),))
+
+
+def _multiplied(value: Any, factor: int) -> Any:
+    return value if factor == 1 else max(value * factor, -1)
+
+
+def _parsed(setting: Setting, text: str) -> Any:
+    """The value of a setting that was accepted once; its default, should this version no longer accept it."""
+    try:
+        return setting.parse(text)
+    except ConfigError:
+        return setting.default
+
+
+def _overridden(config: Any, settings: Mapping[str, Setting], texts: Mapping[str, str]) -> Any:
+    changes = {
+        settings[name].attribute: _parsed(settings[name], text) for name, text in texts.items() if name in settings
+    }
+    return replace(config, **changes) if changes else config
+
+
+def _near_match(name: str, known: Mapping[str, Setting]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""

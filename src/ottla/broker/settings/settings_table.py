@@ -1,0 +1,468 @@
+"""Every broker setting, under Kafka's names with Kafka's defaults. Pure.
+
+`broker/settings/config.py` reads them from a file, lays the settings changed at run time over them, and describes them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ottla.config import setting, settings_of
+from ottla.log.config import TopicConfig
+from ottla.types import INT32_MAX, INT64_MAX
+
+
+def topic_default(topic_setting: str) -> Any:
+    """The broker setting that gives a topic setting its default: same rules, changeable while running."""
+    declared = settings_of(TopicConfig)[topic_setting]
+    return setting(
+        declared.server_name,
+        declared.default,
+        f"Default of the topic setting {topic_setting}: {declared.doc}",
+        kind=declared.kind,
+        check=declared.check,
+        at_least=declared.at_least,
+        at_most=declared.at_most,
+        choices=declared.choices,
+        read_only=False,
+    )
+
+
+@dataclass(init=False, repr=False, eq=False)
+class BrokerConfig:
+    """How one broker is set up; immutable. `read_only=False` marks what can be changed while it runs.
+
+    A hundred-odd fields would cost every start several milliseconds if the dataclass wrote their __init__,
+    __repr__ and __setattr__; the defaults are class attributes, so an instance holds what differs from them.
+    """
+
+    def __init__(self, *, given: Mapping[str, str] | None = None, notices: tuple[str, ...] = (), **values: Any) -> None:
+        """`given` is what the user set, as text, under the names the user used; `notices` is what to tell the user
+        about it: settings that are accepted, but without effect here."""
+        for name in values:
+            if name not in type(self).__dataclass_fields__:
+                raise TypeError(f"BrokerConfig has no {name!r}")
+        self.__dict__.update(values, given=given or {}, notices=notices)
+
+    if TYPE_CHECKING:
+        given: ClassVar[Mapping[str, str]]
+        notices: ClassVar[tuple[str, ...]]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"BrokerConfig is immutable: {name}")
+
+    def __repr__(self) -> str:
+        fields = type(self).__dataclass_fields__
+        return f"BrokerConfig({', '.join(f'{k}={v!r}' for k, v in self.__dict__.items() if k in fields)})"
+
+    # Who and where
+
+    node_id: int = setting(
+        "node.id", 0, "This broker's id, unique in the cluster; broker.id means the same.", at_least=0
+    )
+    broker_rack: str | None = setting(
+        "broker.rack", None, "The rack this broker stands in; replicas are spread over racks."
+    )
+    log_dirs: tuple[str, ...] = setting(
+        "log.dirs", ("/tmp/ottla-logs",), "The directory that holds the data; log.dir means the same."
+    )
+    listeners: str = setting(
+        "listeners",
+        "PLAINTEXT://:9092",
+        "Where to listen: NAME://host:port, several with commas; an empty host is every interface.",
+    )
+    advertised_listeners: str | None = setting(
+        "advertised.listeners", None, "What clients are told to connect to, if it differs from listeners."
+    )
+    listener_security_protocol_map: str = setting(
+        "listener.security.protocol.map",
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        "The protocol each listener name stands for: NAME:PROTOCOL, several with commas.",
+    )
+    inter_broker_listener_name: str | None = setting(
+        "inter.broker.listener.name", None, "The listener other brokers use; the first one if not set."
+    )
+    controller_listener_names: tuple[str, ...] = setting(
+        "controller.listener.names",
+        (),
+        "Listeners of an Apache Kafka controller, left out here: brokers are their own controllers.",
+    )
+
+    # Connections
+
+    socket_request_max_bytes: int = setting(
+        "socket.request.max.bytes", 104_857_600, "A larger request ends the connection.", at_least=1
+    )
+    socket_listen_backlog_size: int = setting(
+        "socket.listen.backlog.size", 50, "Connections that may wait to be accepted.", at_least=1
+    )
+    connections_max_idle_ms: int = setting(
+        "connections.max.idle.ms", 600_000, "A connection silent for this long is closed (-1: never).", kind="long"
+    )
+    max_connections: int = setting("max.connections", INT32_MAX, "Connections served at the same time.", at_least=0)
+    max_connections_per_ip: int = setting(
+        "max.connections.per.ip", INT32_MAX, "Connections served at the same time from one address.", at_least=0
+    )
+
+    # Requests
+
+    fetch_max_bytes: int = setting(
+        "fetch.max.bytes",
+        57_671_680,
+        "The most one fetch response carries, whatever the client asks for.",
+        at_least=1024,
+    )
+    max_incremental_fetch_session_cache_slots: int = setting(
+        "max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions remembered at the same time.", at_least=0
+    )
+    max_request_partition_size_limit: int = setting(
+        "max.request.partition.size.limit", 2000, "Partitions in one response to DescribeTopicPartitions.", at_least=1
+    )
+    request_timeout_ms: int = setting(
+        "request.timeout.ms", 30_000, "How long a broker waits for another one's answer.", at_least=0
+    )
+
+    # Topics
+
+    auto_create_topics_enable: bool = setting(
+        "auto.create.topics.enable", True, "Whether asking for an unknown topic creates it, if the client agrees."
+    )
+    num_partitions: int = setting(
+        "num.partitions", 1, "Partitions of a topic that is created without a number.", at_least=1
+    )
+    default_replication_factor: int = setting(
+        "default.replication.factor", 1, "Replicas of a topic that is created without a number.", at_least=1
+    )
+    delete_topic_enable: bool = setting("delete.topic.enable", True, "Whether topics can be deleted.")
+
+    # The log: defaults of topic settings
+
+    compression_type: str = topic_default("compression.type")
+    compression_gzip_level: int = topic_default("compression.gzip.level")
+    compression_lz4_level: int = topic_default("compression.lz4.level")
+    compression_zstd_level: int = topic_default("compression.zstd.level")
+    message_max_bytes: int = topic_default("max.message.bytes")
+    min_insync_replicas: int = topic_default("min.insync.replicas")
+    unclean_leader_election_enable: bool = topic_default("unclean.leader.election.enable")
+    log_cleanup_policy: tuple[str, ...] = topic_default("cleanup.policy")
+    log_cleaner_delete_retention_ms: int = topic_default("delete.retention.ms")
+    log_cleaner_max_compaction_lag_ms: int = topic_default("max.compaction.lag.ms")
+    log_cleaner_min_cleanable_ratio: float = topic_default("min.cleanable.dirty.ratio")
+    log_cleaner_min_compaction_lag_ms: int = topic_default("min.compaction.lag.ms")
+    log_flush_interval_messages: int = topic_default("flush.messages")
+    log_index_interval_bytes: int = topic_default("index.interval.bytes")
+    log_index_size_max_bytes: int = topic_default("segment.index.bytes")
+    log_message_timestamp_after_max_ms: int = topic_default("message.timestamp.after.max.ms")
+    log_message_timestamp_before_max_ms: int = topic_default("message.timestamp.before.max.ms")
+    log_message_timestamp_type: str = topic_default("message.timestamp.type")
+    log_preallocate: bool = topic_default("preallocate")
+    log_retention_bytes: int = topic_default("retention.bytes")
+    log_segment_bytes: int = topic_default("segment.bytes")
+    log_segment_delete_delay_ms: int = topic_default("file.delete.delay.ms")
+
+    # Those with several names, the finest unit first; the first that is set holds.
+
+    log_retention_ms: int | None = setting(
+        "log.retention.ms", None, "Default of the topic setting retention.ms (-1: never).", kind="long", read_only=False
+    )
+    log_retention_minutes: int | None = setting(
+        "log.retention.minutes", None, "The same in minutes, if log.retention.ms is not set."
+    )
+    log_retention_hours: int = setting(
+        "log.retention.hours", 168, "The same in hours, if neither of the finer ones is set."
+    )
+    log_roll_ms: int | None = setting(
+        "log.roll.ms", None, "Default of the topic setting segment.ms.", kind="long", at_least=1, read_only=False
+    )
+    log_roll_hours: int = setting("log.roll.hours", 168, "The same in hours, if log.roll.ms is not set.", at_least=1)
+    log_roll_jitter_ms: int | None = setting(
+        "log.roll.jitter.ms",
+        None,
+        "Default of the topic setting segment.jitter.ms.",
+        kind="long",
+        at_least=0,
+        read_only=False,
+    )
+    log_roll_jitter_hours: int = setting(
+        "log.roll.jitter.hours", 0, "The same in hours, if log.roll.jitter.ms is not set.", at_least=0
+    )
+    log_flush_interval_ms: int | None = setting(
+        "log.flush.interval.ms",
+        None,
+        "Default of the topic setting flush.ms.",
+        kind="long",
+        at_least=0,
+        read_only=False,
+    )
+    log_flush_scheduler_interval_ms: int = setting(
+        "log.flush.scheduler.interval.ms",
+        INT64_MAX,
+        "Used for log.flush.interval.ms where that is not set.",
+        kind="long",
+    )
+
+    # The log: upkeep
+
+    log_retention_check_interval_ms: int = setting(
+        "log.retention.check.interval.ms", 300_000, "How often to look for segments to delete.", kind="long", at_least=1
+    )
+    log_cleaner_enable: bool = setting("log.cleaner.enable", True, "Whether compacted topics are compacted.")
+    log_cleaner_backoff_ms: int = setting(
+        "log.cleaner.backoff.ms", 15_000, "How long to rest when no log needs compaction.", kind="long", at_least=0
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
+        "replica.high.watermark.checkpoint.interval.ms",
+        5_000,
+        "How often high watermarks are written to the checkpoint file.",
+        kind="long",
+        at_least=1,
+    )
+    producer_id_expiration_ms: int = setting(
+        "producer.id.expiration.ms", 86_400_000, "A producer silent for this long is forgotten.", at_least=1
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        "producer.id.expiration.check.interval.ms", 600_000, "How often to forget silent producers.", at_least=1
+    )
+
+    # Replication
+
+    replica_lag_time_max_ms: int = setting(
+        "replica.lag.time.max.ms",
+        30_000,
+        "A follower that was not caught up for this long leaves the in-sync set.",
+        kind="long",
+    )
+    replica_fetch_max_bytes: int = setting(
+        "replica.fetch.max.bytes", 1_048_576, "Bytes a follower asks for per partition.", at_least=0
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        "replica.fetch.wait.max.ms", 500, "How long a follower's fetch may wait for records."
+    )
+    replica_fetch_min_bytes: int = setting("replica.fetch.min.bytes", 1, "Bytes a follower's fetch waits for.")
+    replica_fetch_response_max_bytes: int = setting(
+        "replica.fetch.response.max.bytes", 10_485_760, "Bytes one response to a follower carries.", at_least=0
+    )
+    replica_fetch_backoff_ms: int = setting(
+        "replica.fetch.backoff.ms", 1000, "How long a follower rests after a failed fetch.", at_least=0
+    )
+    auto_leader_rebalance_enable: bool = setting(
+        "auto.leader.rebalance.enable", True, "Whether leadership returns to the first replica once it is in sync."
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        "leader.imbalance.check.interval.seconds",
+        300,
+        "How often to look whether leadership should return.",
+        kind="long",
+        at_least=1,
+    )
+    broker_session_timeout_ms: int = setting(
+        "broker.session.timeout.ms", 9_000, "A broker silent for this long counts as dead.", at_least=1
+    )
+
+    # Groups and offsets
+
+    offsets_topic_num_partitions: int = setting(
+        "offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets.", at_least=1
+    )
+    offsets_topic_replication_factor: int = setting(
+        "offsets.topic.replication.factor",
+        3,
+        "Replicas of __consumer_offsets, or as many as there are brokers.",
+        kind="short",
+        at_least=1,
+    )
+    offsets_topic_segment_bytes: int = setting(
+        "offsets.topic.segment.bytes", 104_857_600, "Segment size of __consumer_offsets.", at_least=1_048_576
+    )
+    offsets_topic_compression_codec: int = setting(
+        "offsets.topic.compression.codec",
+        0,
+        "How __consumer_offsets is compressed: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        at_least=0,
+        at_most=4,
+    )
+    offsets_retention_minutes: int = setting(
+        "offsets.retention.minutes", 10_080, "How long offsets outlive the group's last use of them.", at_least=1
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        "offsets.retention.check.interval.ms",
+        600_000,
+        "How often to look for offsets to expire.",
+        kind="long",
+        at_least=1,
+    )
+    offset_metadata_max_bytes: int = setting(
+        "offset.metadata.max.bytes", 4096, "The longest text a client may commit with an offset."
+    )
+    offsets_commit_timeout_ms: int = setting(
+        "offsets.commit.timeout.ms", 5000, "How long a commit may wait for its replicas.", at_least=1
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        "group.initial.rebalance.delay.ms",
+        3000,
+        "How long the first rebalance of an empty group waits for more members.",
+        at_least=0,
+    )
+    group_min_session_timeout_ms: int = setting(
+        "group.min.session.timeout.ms", 6000, "The shortest session timeout a member may ask for.", at_least=1
+    )
+    group_max_session_timeout_ms: int = setting(
+        "group.max.session.timeout.ms", 1_800_000, "The longest session timeout a member may ask for.", at_least=1
+    )
+    group_max_size: int = setting("group.max.size", INT32_MAX, "Members of one classic group.", at_least=1)
+    group_coordinator_rebalance_protocols: tuple[str, ...] = setting(
+        "group.coordinator.rebalance.protocols",
+        ("classic", "consumer"),
+        "Group protocols that are served.",
+        choices=("classic", "consumer", "share", "streams"),
+    )
+    group_consumer_session_timeout_ms: int = setting(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "A member of the new protocol unheard for this long leaves the group.",
+        at_least=1,
+    )
+    group_consumer_min_session_timeout_ms: int = setting(
+        "group.consumer.min.session.timeout.ms", 45_000, "The shortest session timeout of the new protocol.", at_least=1
+    )
+    group_consumer_max_session_timeout_ms: int = setting(
+        "group.consumer.max.session.timeout.ms", 60_000, "The longest session timeout of the new protocol.", at_least=1
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        "group.consumer.heartbeat.interval.ms", 5000, "How often members of the new protocol report.", at_least=1
+    )
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        "group.consumer.min.heartbeat.interval.ms",
+        5000,
+        "The shortest heartbeat interval of the new protocol.",
+        at_least=1,
+    )
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        "The longest heartbeat interval of the new protocol.",
+        at_least=1,
+    )
+    group_consumer_max_size: int = setting(
+        "group.consumer.max.size", INT32_MAX, "Members of one group of the new protocol.", at_least=1
+    )
+    group_consumer_assignors: tuple[str, ...] = setting(
+        "group.consumer.assignors", ("uniform", "range"), "Assignors of the new protocol; the first is the default."
+    )
+    group_consumer_migration_policy: str = setting(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        "Which groups may change between the classic and the new protocol.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
+
+    # Transactions
+
+    transaction_state_log_num_partitions: int = setting(
+        "transaction.state.log.num.partitions", 50, "Partitions of __transaction_state.", at_least=1
+    )
+    transaction_state_log_replication_factor: int = setting(
+        "transaction.state.log.replication.factor",
+        3,
+        "Replicas of __transaction_state, or as many as there are brokers.",
+        kind="short",
+        at_least=1,
+    )
+    transaction_state_log_min_isr: int = setting(
+        "transaction.state.log.min.isr",
+        2,
+        "min.insync.replicas of __transaction_state, or as many as it has replicas.",
+        at_least=1,
+    )
+    transaction_state_log_segment_bytes: int = setting(
+        "transaction.state.log.segment.bytes", 104_857_600, "Segment size of __transaction_state.", at_least=1_048_576
+    )
+    transaction_max_timeout_ms: int = setting(
+        "transaction.max.timeout.ms", 900_000, "The longest transaction timeout a producer may ask for.", at_least=1
+    )
+    transactional_id_expiration_ms: int = setting(
+        "transactional.id.expiration.ms",
+        604_800_000,
+        "A transactional id unused for this long is forgotten.",
+        at_least=1,
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10_000,
+        "How often to abort what took too long.",
+        at_least=1,
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3_600_000,
+        "How often to forget unused transactional ids.",
+        at_least=1,
+    )
+    transaction_partition_verification_enable: bool = setting(
+        "transaction.partition.verification.enable",
+        True,
+        "Whether a partition's leader asks the coordinator if a transactional write belongs to an open transaction.",
+        read_only=False,
+    )
+    transaction_two_phase_commit_enable: bool = setting(
+        "transaction.two.phase.commit.enable",
+        False,
+        "Whether producers may prepare transactions that an outside coordinator decides.",
+    )
+
+    # Ottla's own
+
+    flush_before_ack: bool = setting(
+        "ottla.flush.before.ack", False, "acks=all waits until the records are on stable storage (syncs are shared)."
+    )
+    metrics_listen: str | None = setting(
+        "ottla.metrics.listen", None, "host:port where metrics can be scraped by Prometheus; not set, there are none."
+    )
+
+
+UNUSED = frozenset(
+    """
+    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms advertised.host.name
+    advertised.port alter.config.policy.class.name auto.include.jmx.reporter background.threads
+    broker.heartbeat.interval.ms broker.id.generation.enable client.quota.callback.class config.providers
+    connection.failed.authentication.delay.ms connections.max.reauth.ms controlled.shutdown.enable
+    controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms controller.socket.timeout.ms
+    cordoned.log.dirs create.topic.policy.class.name delete.records.purgatory.purge.interval.requests
+    early.start.listeners eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
+    follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
+    group.consumer.assignment.interval.ms group.consumer.max.assignment.interval.ms
+    group.consumer.min.assignment.interval.ms group.coordinator.append.linger.ms
+    group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes group.coordinator.new.enable
+    group.coordinator.threads initial.broker.registration.timeout.ms inter.broker.protocol.version
+    leader.imbalance.per.broker.percentage leader.replication.throttled.rate log.cleaner.dedupe.buffer.size
+    log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second
+    log.cleaner.threads log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms
+    log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.message.downconversion.enable
+    log.message.format.version log.message.timestamp.difference.max.ms max.connection.creation.rate
+    max.connections.per.ip.overrides num.io.threads num.network.threads num.recovery.threads.per.data.dir
+    num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.required.acks offsets.load.buffer.size
+    password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
+    password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
+    principal.builder.class process.roles producer.purgatory.purge.interval.requests queued.max.request.bytes
+    queued.max.requests replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms
+    reserved.broker.max.id security.inter.broker.protocol security.providers server.max.startup.time.ms
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms socket.receive.buffer.bytes
+    socket.send.buffer.bytes transaction.state.log.load.buffer.size unclean.leader.election.interval.ms
+    unstable.api.versions.enable unstable.feature.versions.enable
+    """.split()  # noqa: SIM905
+)
+"""Settings of Apache Kafka that mean nothing here: accepted, so that an existing file can be used, and reported."""
+
+UNUSED_PREFIXES = (
+    "alter.log.dirs.", "confluent.", "controller.quorum.", "controller.quota.", "delegation.token.", "group.share.",
+    "group.streams.", "kafka.metrics.", "listener.name.", "log.local.retention.", "metadata.log.", "metadata.max.",
+    "metric.reporters", "metrics.", "quota.", "remote.", "replica.alter.log.dirs.", "replication.quota.", "sasl.",
+    "share.", "ssl.", "telemetry.", "zookeeper.",
+)  # fmt: skip
+
+ALIASES = {"broker.id": "node.id", "log.dir": "log.dirs"}
+"""Second names of settings."""
+
+
+def is_unused(name: str) -> bool:
+    return name in UNUSED or name.startswith(UNUSED_PREFIXES)

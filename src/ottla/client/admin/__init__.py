@@ -1,0 +1,1 @@
+"""The admin client: topics, configs, groups, transactions and the cluster."""

@@ -1,0 +1,181 @@
+"""What the admin tells of groups: listings, members, committed offsets. Plain values. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.client.core.model import Node
+from ottla.protocol.framing import decode_versioned
+from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from ottla.protocol.primitives import ProtocolError
+from ottla.types import TopicPartition
+
+CONSUMER = "consumer"
+"""The protocol type of consumers, whose subscriptions and assignments can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """One group of a list. `state` and `group_type` are empty where an old broker does not tell."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str
+    coordinator_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSubscription:
+    """What a member told the group's leader: topics it wants, partitions it had, and the assignor's own bytes."""
+
+    topics: tuple[str, ...]
+    owned_partitions: tuple[TopicPartition, ...] = ()
+    generation: int = -1
+    rack: str | None = None
+    user_data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member. While a group rebalances nobody tells what its members want and have."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    subscription: MemberSubscription | None
+    """None where it is not known, or not a consumer's."""
+    assignment: tuple[TopicPartition, ...]
+    metadata: bytes = b""
+    assignment_bytes: bytes = b""
+
+    @property
+    def is_static(self) -> bool:
+        return self.group_instance_id is not None
+
+    @property
+    def host(self) -> str:
+        """The address alone: brokers write it Java's way, with a slash in front."""
+        return self.client_host.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group, its members and the broker that coordinates it. `protocol` is the assignor, where there is one."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    group_type: str
+    coordinator: Node
+    members: tuple[GroupMember, ...]
+    epoch: int | None = None
+    """The group's epoch under the new protocol (KIP-848); classic groups keep their generation to themselves."""
+
+    @property
+    def owners(self) -> dict[TopicPartition, GroupMember]:
+        """Which member has which partition."""
+        return {partition: member for member in self.members for partition in member.assignment}
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A position that a group committed. `leader_epoch` is -1 where the committer did not know it."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+def read_subscription(metadata: bytes) -> MemberSubscription | None:
+    """A consumer's subscription, or None where the bytes are no such thing.
+
+    >>> read_subscription(bytes.fromhex("000000000001000174ffffffff")).topics
+    ('t',)
+    """
+    if not metadata:
+        return None
+    try:
+        read = decode_versioned(ConsumerProtocolSubscription, metadata, accept_newer=True)
+    except ProtocolError:
+        return None
+    owned = [TopicPartition(part.topic, p) for part in read.owned_partitions for p in part.partitions]
+    return MemberSubscription(
+        tuple(read.topics), tuple(sorted(owned)), read.generation_id, read.rack_id, read.user_data
+    )
+
+
+def read_assignment(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """A consumer's partitions in order; none where the bytes are no assignment.
+
+    >>> read_assignment(bytes.fromhex("000000000001000174000000020000000000000001ffffffff"))
+    (TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1))
+    """
+    if not assignment:
+        return ()
+    try:
+        read = decode_versioned(ConsumerProtocolAssignment, assignment, accept_newer=True)
+    except ProtocolError:
+        return ()
+    return tuple(sorted(TopicPartition(part.topic, p) for part in read.assigned_partitions for p in part.partitions))
+
+
+def classic_group(described: Any, coordinator: Node) -> GroupDescription:
+    """A group of a DescribeGroups response."""
+    is_consumer = described.protocol_type == CONSUMER
+    members = [
+        GroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscription=read_subscription(member.member_metadata) if is_consumer else None,
+            assignment=read_assignment(member.member_assignment) if is_consumer else (),
+            metadata=member.member_metadata,
+            assignment_bytes=member.member_assignment,
+        )
+        for member in described.members
+    ]
+    return GroupDescription(
+        group_id=described.group_id,
+        state=described.group_state,
+        protocol_type=described.protocol_type,
+        protocol=described.protocol_data,
+        group_type="classic",
+        coordinator=coordinator,
+        members=tuple(sorted(members, key=lambda member: member.member_id)),
+    )
+
+
+def consumer_group(described: Any, coordinator: Node) -> GroupDescription:
+    """A group of a ConsumerGroupDescribe response: the protocol that assigns on the broker (KIP-848)."""
+    members = [
+        GroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscription=MemberSubscription(
+                topics=tuple(member.subscribed_topic_names), generation=member.member_epoch, rack=member.rack_id
+            ),
+            assignment=tuple(
+                sorted(
+                    TopicPartition(part.topic_name, p)
+                    for part in member.assignment.topic_partitions
+                    for p in part.partitions
+                )
+            ),
+        )
+        for member in described.members
+    ]
+    return GroupDescription(
+        group_id=described.group_id,
+        state=described.group_state,
+        protocol_type=CONSUMER,
+        protocol=described.assignor_name,
+        group_type="consumer",
+        coordinator=coordinator,
+        members=tuple(sorted(members, key=lambda member: member.member_id)),
+        epoch=described.group_epoch,
+    )

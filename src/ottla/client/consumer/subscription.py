@@ -1,0 +1,177 @@
+"""What a consumer wants to read (topics, a pattern, or partitions of its own choice), one kind at a time. Pure."""
+
+import enum
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ottla.client.core.model import error_of
+from ottla.client.core.polling import ANY_NODE, Poll, Request
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.net.backoff import Backoff
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.metadata import MetadataRequest
+
+
+class Kind(enum.Enum):
+    """How a consumer came to its partitions."""
+
+    NONE = "nothing"
+    AUTO_TOPICS = "topics"
+    AUTO_PATTERN = "a pattern"
+    USER_ASSIGNED = "partitions"
+
+
+class Subscription:
+    """Which kind of subscription there is, and to what (MISSION B9: the kinds exclude each other)."""
+
+    def __init__(self) -> None:
+        self.kind = Kind.NONE
+        self.topics: tuple[str, ...] | None = None
+        """The topics wanted; None while a pattern has not been compared with the cluster's topics yet."""
+        self.pattern: re.Pattern[str] | None = None
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the group decides which partitions are read."""
+        return self.kind in (Kind.AUTO_TOPICS, Kind.AUTO_PATTERN)
+
+    def subscribe_topics(self, topics: tuple[str, ...]) -> None:
+        self._become(Kind.AUTO_TOPICS)
+        self.topics = topics
+
+    def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
+        self._become(Kind.AUTO_PATTERN)
+        self.pattern = pattern
+        self.topics = None
+
+    def assign(self) -> None:
+        self._become(Kind.USER_ASSIGNED)
+
+    def clear(self) -> None:
+        self.kind = Kind.NONE
+        self.topics = self.pattern = None
+
+    def _become(self, kind: Kind) -> None:
+        if self.kind not in (Kind.NONE, kind):
+            raise OttlaError(
+                "Subscription to topics, partitions and pattern are mutually exclusive: "
+                f"this consumer has {self.kind.value}",
+                "Call unsubscribe() first.",
+            )
+        self.kind = kind
+
+
+def check_topics(topics: Any) -> tuple[str, ...]:
+    """The topics to subscribe to, each once, or an error that says what is wrong with them.
+
+    >>> check_topics(["b", "a", "b"])
+    ('a', 'b')
+    """
+    if topics is None:
+        raise OttlaError("Topic collection to subscribe to cannot be None", "An empty list unsubscribes.")
+    if isinstance(topics, str):
+        raise OttlaError(f"topics must be a list of names, not the one name {topics!r}", f"Write [{topics!r}].")
+    if not isinstance(topics, Iterable):
+        raise OttlaError(f"topics must be a list of names, not {topics!r}")
+    names = list(topics)
+    for name in names:
+        if name is None or (isinstance(name, str) and not name.strip()):
+            raise OttlaError("Topic collection to subscribe to cannot contain None or blank topic")
+        if not isinstance(name, str):
+            raise OttlaError(f"not the name of a topic: {name!r}")
+    return tuple(sorted(set(names)))
+
+
+def check_pattern(pattern: Any) -> re.Pattern[str]:
+    """A pattern that names are searched with from their beginning to their end."""
+    if isinstance(pattern, str):
+        if not pattern:
+            raise OttlaError("Topic pattern to subscribe to cannot be empty")
+        try:
+            return re.compile(pattern)
+        except re.error as error:
+            raise OttlaError(f"not a pattern: {pattern!r}: {error}") from error
+    if not isinstance(pattern, re.Pattern) or not isinstance(pattern.pattern, str):
+        raise OttlaError(f"not a pattern: {pattern!r}", 'Write re.compile("orders-.*").')
+    return pattern
+
+
+class TopicWatch:
+    """Looks now and then which topics of the cluster a pattern matches. Polled, it asks for all of them."""
+
+    def __init__(
+        self,
+        *,
+        max_age_ms: int,
+        exclude_internal: bool,
+        on_topics: Callable[[tuple[str, ...], int], None],
+        backoff: Backoff,
+        jitter: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.pattern: re.Pattern[str] | None = None
+        self._max_age_ms = max_age_ms
+        self._exclude_internal = exclude_internal
+        self._on_topics = on_topics
+        self._backoff = backoff
+        self._jitter = jitter
+        self._turn = 0
+        self._in_flight = False
+        self._due_at = 0
+        self._failures = 0
+
+    def watch(self, pattern: re.Pattern[str] | None) -> None:
+        """Compares with this pattern from now on; None ends it."""
+        self.pattern = pattern
+        self._turn += 1
+        self._in_flight = False
+        self._due_at = self._failures = 0
+
+    def poll(self, now: int) -> Poll:
+        if self.pattern is None or self._in_flight:
+            return Poll()
+        if now < self._due_at:
+            return Poll(wake_at=self._due_at)
+        self._in_flight = True
+        turn = self._turn
+
+        def build(version: int) -> MetadataRequest:
+            # Before version 1 an empty list meant all topics; now it is null.
+            message = MetadataRequest(topics=None if version >= 1 else [])
+            if version >= 4:
+                message.allow_auto_topic_creation = False
+            return message
+
+        def on_response(response: Any, version: int, now: int) -> None:
+            if turn == self._turn:
+                self._in_flight = False
+                # A broker that has just started may know nobody yet, not even itself, and no topics either.
+                if response.error_code or not response.brokers:
+                    self._try_again(now)
+                else:
+                    self._take(response, now)
+
+        def on_failure(error: KafkaError, now: int) -> None:
+            if turn == self._turn:
+                self._in_flight = False
+                self._try_again(now)
+
+        return Poll([Request(ANY_NODE, ApiKey.METADATA, build, on_response, on_failure)])
+
+    def _try_again(self, now: int) -> None:
+        self._failures += 1
+        self._due_at = now + self._backoff.delay_ms(self._failures, self._jitter())
+
+    def _take(self, response: Any, now: int) -> None:
+        assert self.pattern is not None
+        self._failures = 0
+        self._due_at = now + self._max_age_ms
+        matching = [
+            topic.name
+            for topic in response.topics
+            if topic.name
+            and error_of(topic.error_code) == ErrorCode.NONE
+            and not (self._exclude_internal and topic.is_internal)
+            and self.pattern.fullmatch(topic.name)
+        ]
+        self._on_topics(tuple(sorted(matching)), now)

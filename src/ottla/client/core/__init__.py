@@ -1,0 +1,1 @@
+"""What every client uses: network, polling, cluster view, lookups, settings and argument checks."""

@@ -1,0 +1,259 @@
+"""What a client knows of the cluster (brokers, topics, leaders, epochs) and when it asks again. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ottla.client.core.arguments import check_topic
+from ottla.client.core.model import Node, PartitionDescription, TopicDescription, error_of
+from ottla.client.core.polling import ANY_NODE, Poll, Request
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.backoff import Backoff
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.types import ZERO_UUID, TopicPartition
+
+REFRESHING = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Errors that say: what you know of the cluster is out of date."""
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, and since which epoch (-1 where the broker does not tell)."""
+
+    node_id: int
+    epoch: int
+
+
+class ClusterView:
+    """The client's picture of the cluster. Ask it for leaders; tell it of responses; poll it for requests.
+
+    A leader never goes back to an older epoch: a broker that lags behind cannot undo what we have learnt.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_age_ms: int,
+        backoff: Backoff,
+        max_idle_ms: int | None = None,
+        allow_auto_topic_creation: bool = False,
+        jitter: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.max_age_ms = max_age_ms
+        self.max_idle_ms = max_idle_ms
+        self.backoff = backoff
+        self.allow_auto_topic_creation = allow_auto_topic_creation
+        self.cluster_id = ""
+        self.controller_id = -1
+        self.brokers: dict[int, Node] = {}
+        self.topics: dict[str, TopicDescription] = {}
+        self.partitions: dict[str, tuple[TopicPartition, ...]] = {}
+        """The partitions of each known topic, by number: ready to use for every record that is sent."""
+        self.topic_errors: dict[str, ErrorCode] = {}
+        self.version = 0
+        """Counts the responses taken in, so that an owner can see that something may have changed."""
+        self.last_error: KafkaError | None = None
+        """Why the last request failed; None once one has succeeded."""
+        self._jitter = jitter
+        self._leaders: dict[TopicPartition, Leader] = {}
+        self._wanted: dict[str, int] = {}
+        self._update_wanted = True
+        self._in_flight = False
+        self._refreshed_at: int | None = None
+        self._retry_at = 0
+        self._failures = 0
+
+    # --- what is known ------------------------------------------------------------------------------------
+
+    def find_leader(self, partition: TopicPartition) -> Leader | None:
+        return self._leaders.get(partition)
+
+    def find_partition_count(self, topic: str) -> int | None:
+        partitions = self.partitions.get(topic)
+        return len(partitions) if partitions is not None else None
+
+    def topic_id(self, topic: str) -> bytes:
+        description = self.topics.get(topic)
+        return description.topic_id if description is not None else ZERO_UUID
+
+    def led_partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic that can be written to now."""
+        return [p.partition for p in self.partitions.get(topic, ()) if p in self._leaders]
+
+    # --- what is wanted -----------------------------------------------------------------------------------
+
+    def want(self, topic: str, now: int) -> None:
+        """Keeps a topic in the picture from now on (or until it has been idle for `max_idle_ms`)."""
+        if topic not in self._wanted:
+            check_topic(topic)  # one that cannot be asked for would keep all the others from being asked for
+            self._update_wanted = True
+            if not self._failures:
+                self._retry_at = now  # the back-off is for asking the same again
+        self._wanted[topic] = now
+
+    def keep_only(self, topics: Iterable[str], now: int) -> None:
+        """Keeps exactly these topics in the picture."""
+        wanted = set(topics)
+        for topic in wanted - self._wanted.keys():
+            check_topic(topic)
+        for topic in [known for known in self._wanted if known not in wanted]:
+            self._drop(topic)
+        for topic in wanted:
+            self.want(topic, now)
+
+    def request_update(self) -> None:
+        """Asks the cluster again as soon as the back-off allows."""
+        self._update_wanted = True
+
+    def learn_leader(self, partition: TopicPartition, node_id: int, epoch: int, nodes: Mapping[int, Node]) -> None:
+        """Takes the hint that newer brokers put into an error: who leads now, and where it is."""
+        known = self._leaders.get(partition)
+        if node_id < 0 or (known is not None and epoch <= known.epoch):
+            return
+        self.brokers.update(nodes)
+        if node_id in self.brokers:
+            self._leaders[partition] = Leader(node_id, epoch)
+            self.version += 1
+
+    # --- asking -------------------------------------------------------------------------------------------
+
+    def poll(self, now: int) -> Poll:
+        if self._in_flight:
+            return Poll()
+        self._forget_idle(now)
+        due_at = 0 if self._refreshed_at is None else self._refreshed_at + self.max_age_ms
+        if self._update_wanted:
+            due_at = 0
+        due_at = max(due_at, self._retry_at)
+        if now < due_at:
+            return Poll(wake_at=due_at)
+        self._in_flight, self._update_wanted = True, False
+        asked = list(self._wanted)
+
+        def build(version: int) -> MetadataRequest:
+            topics: list[Any] = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in asked]
+            if version >= 4:
+                return MetadataRequest(topics=topics, allow_auto_topic_creation=self.allow_auto_topic_creation)
+            return MetadataRequest(topics=topics)
+
+        request = Request(
+            ANY_NODE,
+            ApiKey.METADATA,
+            build,
+            on_response=lambda response, version, at: self.on_response(asked, response, at),
+            on_failure=self.on_failure,
+        )
+        return Poll([request])
+
+    def on_response(self, asked: list[str], response: Any, now: int) -> None:
+        self._in_flight = False
+        if response.error_code:
+            self.on_failure(KafkaError(error_of(response.error_code), "asking for metadata"), now)
+            return
+        if not response.brokers:
+            # A broker that has just started may know nobody yet, not even itself.
+            self.on_failure(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker knows no brokers yet"), now)
+            return
+        self._refreshed_at = now
+        self._failures = 0
+        self.last_error = None
+        self.version += 1
+        self.cluster_id = response.cluster_id or ""
+        self.controller_id = response.controller_id
+        self.brokers = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
+        unsettled = False
+        for topic in response.topics:
+            if topic.name in self._wanted:
+                unsettled |= not self._take_topic(topic)
+        if unsettled:
+            self._update_wanted = True
+        # A flood of requests for updates (every send to a missing topic asks) is held to one per back-off.
+        self._retry_at = now + self.backoff.delay_ms(1, self._jitter())
+        if not self._wanted.keys() <= set(asked):
+            self._retry_at = now  # what was wanted meanwhile has not been asked for yet
+
+    def on_failure(self, error: KafkaError, now: int) -> None:
+        self._in_flight = False
+        self._update_wanted = True
+        self._failures += 1
+        self.last_error = error
+        self._retry_at = now + self.backoff.delay_ms(self._failures, self._jitter())
+
+    # --- taking in ----------------------------------------------------------------------------------------
+
+    def _take_topic(self, topic: Any) -> bool:
+        """Takes one topic of a response; False when it should be asked for again soon."""
+        error = error_of(topic.error_code)
+        if error != ErrorCode.NONE:
+            self.topic_errors[topic.name] = error
+            if error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+                self._remove_topic(topic.name)
+            return not error.retriable
+        self.topic_errors.pop(topic.name, None)
+        known = self.topics.get(topic.name)
+        description = describe_topic(topic)
+        # Under a new id it is another topic of the same name, whose epochs start again.
+        is_same = known is not None and known.topic_id == description.topic_id
+        if not is_same:
+            self._remove_topic(topic.name)
+        for partition in description.partitions:
+            self._take_leader(TopicPartition(topic.name, partition.partition), partition)
+        self.topics[topic.name] = description
+        self.partitions[topic.name] = tuple(TopicPartition(topic.name, i) for i in range(len(description.partitions)))
+        return all(partition.leader >= 0 for partition in description.partitions)
+
+    def _take_leader(self, topic_partition: TopicPartition, partition: PartitionDescription) -> None:
+        known = self._leaders.get(topic_partition)
+        if known is not None and 0 <= partition.leader_epoch < known.epoch:
+            return
+        if partition.leader < 0 or partition.leader not in self.brokers:
+            self._leaders.pop(topic_partition, None)
+        else:
+            self._leaders[topic_partition] = Leader(partition.leader, partition.leader_epoch)
+
+    def _forget_idle(self, now: int) -> None:
+        if self.max_idle_ms is not None:
+            for topic in [t for t, used_at in self._wanted.items() if now - used_at > self.max_idle_ms]:
+                self._drop(topic)
+
+    def _drop(self, topic: str) -> None:
+        self._wanted.pop(topic, None)
+        self.topic_errors.pop(topic, None)
+        self._remove_topic(topic)
+
+    def _remove_topic(self, topic: str) -> None:
+        self.topics.pop(topic, None)
+        for partition in self.partitions.pop(topic, ()):
+            self._leaders.pop(partition, None)
+
+
+def describe_topic(topic: Any) -> TopicDescription:
+    """A topic of a Metadata response as a plain value, partitions in order."""
+    partitions = [
+        PartitionDescription(
+            partition=p.partition_index,
+            leader=p.leader_id,
+            leader_epoch=p.leader_epoch,
+            replicas=tuple(p.replica_nodes),
+            in_sync_replicas=tuple(p.isr_nodes),
+            offline_replicas=tuple(p.offline_replicas),
+            error=error_of(p.error_code),
+        )
+        for p in topic.partitions
+    ]
+    partitions.sort(key=lambda p: p.partition)
+    return TopicDescription(topic.name, topic.topic_id, topic.is_internal, tuple(partitions))

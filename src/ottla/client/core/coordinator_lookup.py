@@ -1,0 +1,96 @@
+"""Which broker coordinates a group, and asking again when it is no longer the one. Pure."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ottla.client.core.cluster_view import ClusterView
+from ottla.client.core.model import error_of
+from ottla.client.core.polling import ANY_NODE, Poll, Request
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.backoff import Backoff
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+
+GROUP_KEY = 0
+
+MOVED = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+"""Errors after which the coordinator is looked for again."""
+
+
+class CoordinatorFinder:
+    """Knows the coordinator, or finds it once somebody has asked for it. Polled, it asks any broker."""
+
+    def __init__(
+        self, group_id: str, view: ClusterView, *, backoff: Backoff, jitter: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        self.group_id = group_id
+        self.errors: list[Exception] = []
+        """What poll() has to raise to the user."""
+        self._view = view
+        self._backoff = backoff
+        self._jitter = jitter
+        self._node_id: int | None = None
+        self._wanted = False
+        self._in_flight = False
+        self._retry_at = 0
+        self._failures = 0
+
+    def find(self) -> int | None:
+        """The coordinator's node id; None while it is looked for, which asking sets off."""
+        if self._node_id is not None and self._node_id not in self._view.brokers:
+            # It came after our picture of the cluster was taken, or is gone: then another coordinates by now.
+            self._view.request_update()
+            self._node_id = None
+        if self._node_id is None:
+            self._wanted = True
+        return self._node_id
+
+    def note(self, error: ErrorCode, node_id: int | None = None) -> None:
+        """Hears of an error from `node_id`; forgets it as the coordinator if the error says so."""
+        if error in MOVED and node_id in (None, self._node_id):
+            self._node_id = None
+
+    def poll(self, now: int) -> Poll:
+        if not self._wanted or self._in_flight or self._node_id is not None:
+            return Poll()
+        if now < self._retry_at:
+            return Poll(wake_at=self._retry_at)
+        self._in_flight = True
+
+        def build(version: int) -> FindCoordinatorRequest:
+            if version >= 4:
+                return FindCoordinatorRequest(key_type=GROUP_KEY, coordinator_keys=[self.group_id])
+            if version >= 1:
+                return FindCoordinatorRequest(key=self.group_id, key_type=GROUP_KEY)
+            return FindCoordinatorRequest(key=self.group_id)
+
+        return Poll([Request(ANY_NODE, ApiKey.FIND_COORDINATOR, build, self._on_response, self._on_failure)])
+
+    def _on_response(self, response: Any, version: int, now: int) -> None:
+        answer = response.coordinators[0] if response.coordinators else response
+        error = error_of(answer.error_code)
+        if error != ErrorCode.NONE:
+            detail = f"finding the coordinator of group {self.group_id}"
+            self._on_failure(KafkaError(error, detail), now)
+            return
+        self._in_flight = self._wanted = False
+        self._failures = 0
+        self._node_id = answer.node_id
+        # A coordinator that is found and fails at once is not asked for in a tight loop.
+        self._retry_at = now + self._backoff.delay_ms(1, self._jitter())
+
+    def _on_failure(self, error: KafkaError, now: int) -> None:
+        self._in_flight = False
+        self._failures += 1
+        self._retry_at = now + self._backoff.delay_ms(self._failures, self._jitter())
+        if not error.retriable:
+            self._wanted = False
+            self.errors.append(error)

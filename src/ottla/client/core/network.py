@@ -1,0 +1,347 @@
+"""Drives every decider's poll(now) over net/peers: sends what they want sent, hands them what comes back. OWNER."""
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from ottla.client.core.cluster_view import REFRESHING, ClusterView
+from ottla.client.core.polling import ANY_NODE, CONTROLLER, Decider, Poll, Request
+from ottla.client.core.settings import ClientConfig
+from ottla.clock import Clock, monotonic, system_clock
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.net.backoff import Backoff
+from ottla.net.connection import Answer
+from ottla.net.peers import Peers
+
+T = TypeVar("T")
+
+log = logging.getLogger("ottla.client")
+
+
+class Network:
+    """One client's way to the cluster. Lives on the event loop where it is first used.
+
+    Nothing runs between events: a response, a timer or `wake()` polls the deciders once more.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        max_idle_ms: int | None = None,
+        allow_auto_topic_creation: bool = False,
+        clock: Clock = system_clock,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.random = rng if rng is not None else random.Random()
+        self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        self.view = ClusterView(
+            max_age_ms=config.metadata_max_age_ms,
+            backoff=self.backoff,
+            max_idle_ms=max_idle_ms,
+            allow_auto_topic_creation=allow_auto_topic_creation,
+            jitter=self.jitter,
+        )
+        # Bootstrap servers are nodes too, under negative ids: nobody knows yet who they are.
+        self._bootstrap = {-1 - i: endpoint for i, endpoint in enumerate(config.endpoints())}
+        self._peers = Peers(
+            client_id=config.client_id,
+            connect_timeout_ms=config.socket_connection_setup_timeout_ms,
+            request_timeout_ms=config.request_timeout_ms,
+            reconnect_backoff=Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
+            rng=self.random,
+        )
+        self._peers.set_nodes(self._bootstrap)
+        self.lock = threading.Lock()
+        """Held while deciders decide or hear answers: who holds it may look at them from another thread."""
+        self._deciders: list[Decider] = []
+        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._handle: asyncio.Handle | None = None
+        self._lead_s = 0.0
+        """How far the loop's time is ahead of the clock that other threads read."""
+        self._is_called = False
+        """Another thread has asked for the loop's attention and not got it yet."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen_version = 0
+        self._closed = False
+
+    # --- life ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Binds to the running event loop. Every public call comes through here; only the first does something."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            self._lead_s = loop.time() - monotonic()
+            self.wake()
+        elif self._loop is not loop:
+            raise OttlaError("this client belongs to another event loop", "Make one client for each event loop.")
+        if self._closed:
+            raise OttlaError("this client is closed", "Make a new one.")
+
+    def add(self, decider: Decider) -> None:
+        self._deciders.append(decider)
+
+    def remove(self, decider: Decider) -> None:
+        self._deciders.remove(decider)
+
+    async def close(self) -> None:
+        """Closes every connection. Calls that still wait fail."""
+        if self._closed:
+            return
+        self._closed = True
+        for handle in (self._handle, self._timer):
+            if handle is not None:
+                handle.cancel()
+        await self._peers.close()
+        for _predicate, future in self._waiters:
+            if not future.done():
+                future.set_exception(OttlaError("the client was closed while this call waited"))
+        self._waiters.clear()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it has ever been used, and so belongs to an event loop."""
+        return self._loop is not None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the client is in use, and the loop has come to all that other threads asked of it."""
+        return self._loop is not None and not self._closed and not self._is_called
+
+    @property
+    def is_about_to_run(self) -> bool:
+        """Whether deciders have something to do as soon as the loop has a turn."""
+        return self._handle is not None
+
+    def now(self) -> int:
+        """Milliseconds that never jump, as the deciders count them."""
+        loop = self._loop if self._loop is not None else asyncio.get_running_loop()
+        return int(loop.time() * 1000)
+
+    def now_elsewhere(self) -> int:
+        """The same for a thread that is not the loop's."""
+        return int((monotonic() + self._lead_s) * 1000)
+
+    def jitter(self) -> float:
+        return self.random.uniform(-1, 1)
+
+    # --- the drive ----------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Polls every decider as soon as the loop gets to it. Any thread."""
+        if self._loop is None or self._closed:
+            return
+        if asyncio._get_running_loop() is not self._loop:
+            if not self._is_called:  # the loop has not come to the last call yet: it sees what is new then
+                self._is_called = True
+                self._loop.call_soon_threadsafe(self._wake_from_afar)
+        elif self._handle is None:
+            self._handle = self._loop.call_soon(self._run)
+
+    def _wake_from_afar(self) -> None:
+        self._is_called = False
+        self.wake()
+
+    def _run(self) -> None:
+        self._handle = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._closed:
+            with self.lock:
+                self._poll_deciders()
+
+    def _poll_deciders(self) -> None:
+        assert self._loop is not None
+        if self.view.version != self._seen_version:
+            self._seen_version = self.view.version
+            known = {node_id: node.endpoint for node_id, node in self.view.brokers.items()}
+            self._peers.set_nodes(self._bootstrap | known)
+        now = self.now()
+        wake_at: int | None = None
+        # The view comes last: the others may have just found out that they need a newer one.
+        for decider in (*self._deciders, self.view):
+            try:
+                poll = decider.poll(now)
+            except Exception:
+                # A mistake, but the others go on, and whoever waits still hears of what has happened.
+                log.exception("%s failed to decide what to send; it is asked again", type(decider).__name__)
+                poll = Poll(wake_at=now + self.backoff.max_ms)
+            for request in poll.requests:
+                self._send(request)
+            if poll.wake_at is not None and (wake_at is None or poll.wake_at < wake_at):
+                wake_at = poll.wake_at
+        self._release_waiters()
+        if wake_at is not None and self._handle is None:
+            self._timer = self._loop.call_later(max(0, wake_at - now) / 1000 + 0.0005, self.wake)
+
+    def _send(self, request: Request) -> None:
+        future = self._dispatch(request)
+        future.add_done_callback(lambda done: self._answered(request, done))
+
+    def _dispatch(self, request: Request) -> "asyncio.Future[Answer]":
+        return self._peers.send(
+            self._resolve(request.destination),
+            request.api_key,
+            request.build,
+            lane=request.lane,
+            max_version=request.max_version,
+            timeout_ms=request.timeout_ms,
+            expects_response=request.expects_response,
+        )
+
+    def _answered(self, request: Request, done: "asyncio.Future[Answer]") -> None:
+        if done.cancelled():
+            return
+        try:
+            with self.lock:
+                self._tell(request, done)
+        finally:
+            self.wake()  # even if the hearer failed: others may have something to do
+
+    def _tell(self, request: Request, done: "asyncio.Future[Answer]") -> None:
+        error = done.exception()
+        if error is None:
+            answer = done.result()
+            request.on_response(answer.message, answer.version, self.now())
+        elif isinstance(error, KafkaError):
+            if error.code in REFRESHING:
+                self.view.request_update()
+            request.on_failure(error, self.now())
+        else:  # a message that could not be encoded: our mistake, but nobody may wait for ever because of it
+            request.on_failure(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)), self.now())
+
+    def _resolve(self, destination: int) -> int:
+        if destination == CONTROLLER:
+            destination = self.view.controller_id if self.view.controller_id in self.view.brokers else ANY_NODE
+        return self._least_loaded() if destination == ANY_NODE else destination
+
+    def _least_loaded(self) -> int:
+        """A reachable broker with little to do; the bootstrap servers again when no broker can be reached."""
+        loads = [(load, node) for node in self.view.brokers if (load := self._peers.load(node)) is not None]
+        if loads:
+            fewest = min(load for load, _ in loads)
+            candidates = [node for load, node in loads if load == fewest]
+            connected = [node for node in candidates if self._peers.is_connected(node)]
+            return self.random.choice(connected or candidates)
+        everyone = list(self._bootstrap) + list(self.view.brokers)
+        reachable = [node for node in everyone if self._peers.load(node) is not None]
+        return self.random.choice(reachable or everyone)
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        api_key: int,
+        build: Callable[[int], Any],
+        *,
+        destination: int = ANY_NODE,
+        timeout_ms: int | None = None,
+        max_version: int | None = None,
+    ) -> Answer:
+        """One request, one try. Raises KafkaError when no answer came."""
+        self.start()
+        node_id = self._resolve(destination)
+        return await self._peers.send(node_id, api_key, build, timeout_ms=timeout_ms, max_version=max_version)
+
+    def feature(self, name: str) -> int:
+        """The level of a feature that the cluster has agreed on, as the brokers we are connected to tell it."""
+        return max((connection.features.get(name, 0) for connection in self._peers.connections()), default=0)
+
+    async def retrying(
+        self, attempt: Callable[[], Awaitable[T]], *, timeout_ms: int | None = None, final: frozenset[int] = frozenset()
+    ) -> T:
+        """Runs `attempt` until it succeeds, fails for good (or with a code in `final`), or time is up."""
+        self.start()
+        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = self.now() + timeout_ms
+        failures = 0
+        while True:
+            scope = asyncio.timeout(max(0, deadline - self.now()) / 1000)
+            try:
+                async with scope:
+                    return await attempt()
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+                raise self.out_of_time(timeout_ms) from None
+            except KafkaError as error:
+                failures += 1
+                delay_ms = self.backoff.delay_ms(failures, self.jitter())
+                if not error.retriable or error.code in final or self.now() + delay_ms >= deadline:
+                    raise
+                if error.code in REFRESHING:
+                    self.view.request_update()
+                    self.wake()
+            await asyncio.sleep(delay_ms / 1000)
+
+    async def until(self, predicate: Callable[[], bool], timeout_ms: int) -> bool:
+        """Waits until `predicate()` holds; it is asked whenever something has happened. False when time is up."""
+        self.start()
+        if predicate():
+            return True
+        assert self._loop is not None
+        future: asyncio.Future[None] = self._loop.create_future()
+        waiter = (predicate, future)
+        self._waiters.append(waiter)
+        self.wake()
+        timer = self._loop.call_later(timeout_ms / 1000, _give_up, future)
+        try:
+            await future
+            return True
+        except TimeoutError:
+            return predicate()
+        finally:
+            timer.cancel()
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def _release_waiters(self) -> None:
+        for waiter in list(self._waiters):
+            predicate, future = waiter
+            if not future.done() and predicate():
+                future.set_result(None)
+
+    async def until_connected(self, timeout_ms: int | None = None) -> None:
+        """Waits for the first picture of the cluster, or says which addresses did not answer and why."""
+        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        if not await self.until(lambda: bool(self.view.brokers), timeout_ms):
+            raise self.out_of_time(timeout_ms)
+
+    def check_node(self, node_id: int) -> None:
+        """Raises if there is no such broker, as far as is known."""
+        if node_id >= 0 and node_id not in self.view.brokers:
+            there = ", ".join(map(str, sorted(self.view.brokers)))
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {node_id}, only {there}")
+
+    def out_of_time(self, timeout_ms: int, doing: str = "the call") -> KafkaError:
+        """Why nothing came of a call: nobody can be reached, at which addresses and why; or it just took too long."""
+        if not self.view.brokers:
+            if self.view.last_error is not None:
+                return self.view.last_error
+            servers = ", ".join(self.config.bootstrap_servers)
+            return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"no broker answered at {servers} within {timeout_ms} ms")
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{doing} took longer than {timeout_ms} ms{self.blame()}")
+
+    def blame(self) -> str:
+        """What to add to the words that something took too long: who has not answered, or what went wrong last."""
+        owing = self._peers.owing()
+        if owing:
+            return f": no answer yet from {', '.join(map(str, owing))}"
+        return f": {self.view.last_error}" if self.view.last_error is not None else ""
+
+
+def _give_up(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())

@@ -1,0 +1,222 @@
+"""The messages of a group's member: requests from what it knows, plain values from what it is told. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ottla.assignors.base import Assignment, ClusterMetadata, PartitionInfo, Subscription
+from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.admin.groups import by_topic
+from ottla.client.core.cluster_view import ClusterView
+from ottla.client.core.settings import ConsumerConfig
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.framing import decode_versioned, encode_versioned
+from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from ottla.protocol.messages.join_group import JoinGroupRequest
+from ottla.protocol.messages.leave_group import LeaveGroupRequest
+from ottla.protocol.messages.offset_commit import OffsetCommitRequest
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
+from ottla.protocol.messages.sync_group import SyncGroupRequest
+from ottla.types import TopicPartition
+
+CONSUMER = "consumer"
+BLOB_VERSION = 3
+"""Of subscriptions and assignments; every reader of an older one ignores what it does not know."""
+
+Build = Callable[[int], Any]
+
+
+def join_request(
+    config: ConsumerConfig,
+    member_id: str,
+    generation: int,
+    owned: Iterable[TopicPartition],
+    subscriptions: list[tuple[str, Subscription]],
+    reason: str,
+) -> Build:
+    """JoinGroup with what each assignor wants told, the preferred one first."""
+    had = [
+        ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
+        for topic, partitions in by_topic(owned).items()
+    ]
+    protocols = []
+    for name, subscription in subscriptions:
+        blob = ConsumerProtocolSubscription(
+            topics=subscription.topics,
+            user_data=subscription.user_data,
+            owned_partitions=had,
+            generation_id=generation,
+            rack_id=subscription.rack_id or config.client_rack or None,
+        )
+        metadata = encode_versioned(blob, BLOB_VERSION)
+        protocols.append(JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata))
+
+    def build(version: int) -> JoinGroupRequest:
+        return JoinGroupRequest(
+            group_id=group_of(config),
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.max_poll_interval_ms,
+            member_id=member_id,
+            group_instance_id=_instance_id(config, version, since=5),
+            protocol_type=CONSUMER,
+            protocols=protocols,
+            reason=reason,
+        )
+
+    return build
+
+
+def sync_request(
+    config: ConsumerConfig, member_id: str, generation: int, protocol: str | None, shares: Mapping[str, Assignment]
+) -> Build:
+    """SyncGroup; `shares` is empty unless we lead."""
+    assignments = []
+    for member, share in shares.items():
+        parts = [
+            ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=partitions)
+            for topic, partitions in by_topic(share.partitions).items()
+        ]
+        blob = ConsumerProtocolAssignment(assigned_partitions=parts, user_data=share.user_data)
+        assignments.append(
+            SyncGroupRequest.SyncGroupRequestAssignment(
+                member_id=member, assignment=encode_versioned(blob, BLOB_VERSION)
+            )
+        )
+
+    def build(version: int) -> SyncGroupRequest:
+        return SyncGroupRequest(
+            group_id=group_of(config),
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=_instance_id(config, version, since=3),
+            protocol_type=CONSUMER,
+            protocol_name=protocol,
+            assignments=assignments,
+        )
+
+    return build
+
+
+def heartbeat_request(config: ConsumerConfig, member_id: str, generation: int) -> Build:
+    def build(version: int) -> HeartbeatRequest:
+        return HeartbeatRequest(
+            group_id=group_of(config),
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=_instance_id(config, version, since=3),
+        )
+
+    return build
+
+
+def leave_request(config: ConsumerConfig, member_id: str, reason: str) -> Build:
+    def build(version: int) -> LeaveGroupRequest:
+        if version < 3:
+            return LeaveGroupRequest(group_id=group_of(config), member_id=member_id)
+        identity = LeaveGroupRequest.MemberIdentity(member_id=member_id, reason=reason)
+        return LeaveGroupRequest(group_id=group_of(config), members=[identity])
+
+    return build
+
+
+def offset_commit_request(
+    config: ConsumerConfig, member_id: str, generation: int, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> Build:
+    topics = []
+    for name, indexes in by_topic(offsets).items():
+        partitions = []
+        for index in indexes:
+            committed = offsets[TopicPartition(name, index)]
+            partitions.append(
+                OffsetCommitRequest.OffsetCommitRequestPartition(
+                    partition_index=index,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    committed_metadata=committed.metadata,
+                )
+            )
+        topics.append(OffsetCommitRequest.OffsetCommitRequestTopic(name=name, partitions=partitions))
+
+    def build(version: int) -> OffsetCommitRequest:
+        # Outside the group (assign() with a group.id) there is no generation, and no instance either.
+        instance_id = _instance_id(config, version, since=7) if member_id else None
+        return OffsetCommitRequest(
+            group_id=group_of(config),
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            topics=topics,
+        )
+
+    return build
+
+
+def offset_fetch_request(config: ConsumerConfig, partitions: Iterable[TopicPartition]) -> Build:
+    """OffsetFetch. A read_committed reader waits for transactions that are about to commit offsets."""
+    wanted = by_topic(partitions)
+    require_stable = config.isolation_level == "read_committed"
+
+    def build(version: int) -> OffsetFetchRequest:
+        if version >= 8:
+            topics = OffsetFetchRequest.OffsetFetchRequestTopics
+            asked = [topics(name=name, partition_indexes=indexes) for name, indexes in wanted.items()]
+            group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_of(config), topics=asked)
+            return OffsetFetchRequest(groups=[group], require_stable=require_stable)
+        old = OffsetFetchRequest.OffsetFetchRequestTopic
+        named = [old(name=name, partition_indexes=indexes) for name, indexes in wanted.items()]
+        return OffsetFetchRequest(
+            group_id=group_of(config), topics=named, require_stable=require_stable and version >= 7
+        )
+
+    return build
+
+
+def group_of(config: ConsumerConfig) -> str:
+    """The group's id, without which none of these requests is ever made."""
+    assert config.group_id is not None
+    return config.group_id
+
+
+def _instance_id(config: ConsumerConfig, version: int, *, since: int) -> str | None:
+    if config.group_instance_id is not None and version < since:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "the broker knows no static members (group.instance.id)")
+    return config.group_instance_id
+
+
+def read_subscriptions(members: Iterable[Any]) -> dict[str, Subscription]:
+    """Member to subscription, from the JoinGroup answer that a leader gets."""
+    subscriptions = {}
+    for member in members:
+        blob = decode_versioned(ConsumerProtocolSubscription, member.metadata, accept_newer=True)
+        subscriptions[member.member_id] = Subscription(
+            topics=list(blob.topics),
+            user_data=blob.user_data,
+            owned_partitions=[TopicPartition(part.topic, p) for part in blob.owned_partitions for p in part.partitions],
+            generation_id=blob.generation_id,
+            rack_id=blob.rack_id,
+            group_instance_id=member.group_instance_id,
+        )
+    return subscriptions
+
+
+def read_assignment(blob: bytes) -> Assignment:
+    """What SyncGroup brought us; nothing at all is an empty assignment."""
+    if not blob:
+        return Assignment([])
+    read = decode_versioned(ConsumerProtocolAssignment, blob, accept_newer=True)
+    partitions = [TopicPartition(part.topic, p) for part in read.assigned_partitions for p in part.partitions]
+    return Assignment(sorted(partitions), read.user_data)
+
+
+def cluster_metadata(view: ClusterView, topics: Iterable[str]) -> ClusterMetadata:
+    """What an assignor may know of these topics: their partitions and the racks of leaders and replicas."""
+    racks = {node_id: node.rack for node_id, node in view.brokers.items() if node.rack}
+    infos = []
+    for topic in topics:
+        description = view.topics.get(topic)
+        if description is None:
+            continue
+        for partition in description.partitions:
+            near = frozenset(racks[node_id] for node_id in partition.replicas if node_id in racks)
+            infos.append(PartitionInfo(topic, partition.partition, near, racks.get(partition.leader)))
+    return ClusterMetadata(infos)

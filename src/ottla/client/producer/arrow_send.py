@@ -1,0 +1,375 @@
+"""Arrow tables on their way to the brokers: rows spread over partitions, batches built, and the promise of them all.
+
+`AsyncProducer.send_arrow` and `Producer.send_arrow` are thin over this. The steps, for both:
+
+    sending = TableSending(producer, table, topic)      # refuses a wrong schema
+    ... wait until sending.topics are known ...
+    sending.plan()                                      # refuses wrong rows, before the first is sent
+    for batch in sending.batches():
+        ... accumulator.add_batch(batch), waiting while it has no room ...
+    sending.delivery
+"""
+
+import asyncio
+import sys
+import threading
+from array import array
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ottla.client.consumer.arrow import arrow_module
+from ottla.client.core.arguments import check_topic
+from ottla.client.producer.accumulator import ProducerBatch
+from ottla.client.producer.delivery import BatchOutcome
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.compression import Codec, compress
+from ottla.protocol.record_batch import HEADER_SIZE, read_records
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.client.producer.intake import Row
+    from ottla.client.producer.producer import AsyncProducer
+
+
+_EMPTY = bytearray()
+
+
+def _references_when_alone() -> int:
+    """What getrefcount says of what one variable holds alone: interpreters count that or do not."""
+    buffer = bytearray(1)
+    return sys.getrefcount(buffer)
+
+
+_ALONE = _references_when_alone()
+
+
+class StoredRows(NamedTuple):
+    """Where rows of a table are stored in one partition. Other producers' records may lie between them."""
+
+    first_offset: int
+    last_offset: int
+    rows: int
+
+
+class ArrowBatch(ProducerBatch):
+    """A batch that was made of columns: its records are bytes already."""
+
+    __slots__ = ("_base_timestamp", "_buffer", "_codec", "_count", "_is_sealed", "_max_timestamp")
+
+    def __init__(
+        self, partition: TopicPartition, buffer: bytearray, codec: Codec, count: int, base: int, highest: int
+    ) -> None:
+        """`buffer` has room for the header, and then the records, compressed with `codec`."""
+        super().__init__(partition, ())
+        self._buffer = buffer
+        self._codec = codec
+        self._count = count
+        self._base_timestamp, self._max_timestamp = base, highest
+        self._is_sealed = False
+        self.size_bytes = len(buffer)
+        self.is_full = True
+
+    @property
+    def record_count(self) -> int:
+        return self._count
+
+    def encode(self, codec: Codec, level: int | None, transactional: bool = False) -> bytes | bytearray:
+        if self.encoded is None:
+            if self._is_sealed:  # under other numbers; those bytes may still be on their way
+                self._buffer = bytearray(self._buffer)
+            self._seal(transactional)
+            self.encoded = self._buffer
+        return self.encoded
+
+    def rows(self) -> "list[Row]":
+        """As objects: for the rare batch that a broker finds too large."""
+        if not self._is_sealed:
+            self._seal(False)
+        return [record[1:] for record in read_records(self._buffer)]
+
+    def give_up_buffer(self) -> bytearray | None:
+        """The bytes of a stored batch, to be written over; None where somebody may still look at them."""
+        buffer = self._buffer
+        self._buffer = _EMPTY
+        self.encoded = None
+        if self.outcome.error is not None or self._codec or sys.getrefcount(buffer) > _ALONE:
+            return None
+        return buffer
+
+    def _seal(self, transactional: bool) -> None:
+        self._is_sealed = True
+        arrow_module("arrow_rows").seal(
+            self._buffer,
+            codec=self._codec,
+            count=self._count,
+            base_timestamp=self._base_timestamp,
+            max_timestamp=self._max_timestamp,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self.base_sequence,
+            transactional=transactional,
+        )
+
+
+class _Part(NamedTuple):
+    """A batch's outcome, and the rows of the table in it: `order[start:start + rows]`, counted from `first_row`."""
+
+    outcome: BatchOutcome
+    rows: int
+    order: "array[int] | None"
+    start: int
+    first_row: int
+
+    def row(self, place: int) -> int:
+        place += self.start
+        return self.first_row + (place if self.order is None else self.order[place])
+
+
+class ArrowDelivery:
+    """Comes back from send_arrow(). Await it (async) or call `result()` (blocking) to learn where the rows are stored.
+
+    >>> delivery = producer.send_arrow(table, "orders")
+    >>> delivery.count
+    100000
+    >>> delivery.result()
+    {TopicPartition('orders', 0): StoredRows(first_offset=0, last_offset=99999, rows=100000)}
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        """How many rows were handed over."""
+        self._parts: list[_Part] = []
+
+    def done(self) -> bool:
+        """Whether all rows have been stored or have failed."""
+        return all(part.outcome.is_done for part in self._parts)
+
+    def result(self, timeout: float | None = None) -> dict[TopicPartition, StoredRows]:
+        """Where the rows are stored; waits up to `timeout` seconds (TimeoutError). Not for an event loop's thread.
+
+        KafkaError names the first row that failed and says how many did.
+        """
+        finished = threading.Event()
+        waiting = [part.outcome for part in self._parts if not part.outcome.is_done]
+        if waiting:
+            for outcome in waiting:
+                outcome.check_wait()
+            left = _Countdown(len(waiting), finished.set)
+            for outcome in waiting:
+                outcome.add_callback(left)
+            if not finished.wait(timeout):
+                raise TimeoutError(f"not all of {self.count} rows were answered for within {timeout} s")
+        return self._stored()
+
+    def exception(self) -> KafkaError | None:
+        """Why rows failed; None if all were stored, or as long as none is known to have failed."""
+        failures = list(self._failures())
+        if not failures:
+            return None
+        # Of a batch that failed because of some of its rows, those are to be named.
+        row, partition, error = next((f[:3] for f in failures if f[3]), failures[0][:3])
+        detail = f"row {row}, for {partition}: {error.detail or error.code.name}"
+        return KafkaError(error.code, f"{detail} ({len(failures)} of {self.count} rows failed)")
+
+    def __await__(self) -> Generator[Any, None, dict[TopicPartition, StoredRows]]:
+        waiting = [part.outcome for part in self._parts if not part.outcome.is_done]
+        if waiting:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+
+            def finish() -> None:
+                if not future.done():
+                    future.set_result(None)
+
+            left = _Countdown(len(waiting), lambda: loop.call_soon_threadsafe(finish))
+            for outcome in waiting:
+                outcome.add_callback(left)
+            yield from future
+        return self._stored()
+
+    def _stored(self) -> dict[TopicPartition, StoredRows]:
+        error = self.exception()
+        if error is not None:
+            raise error
+        stored: dict[TopicPartition, StoredRows] = {}
+        for part in self._parts:
+            partition = part.outcome.partition
+            first, last = _offset(part.outcome, 0), _offset(part.outcome, part.rows - 1)
+            before = stored.get(partition)
+            if before is not None:
+                first, last = min(first, before.first_offset), max(last, before.last_offset)
+            stored[partition] = StoredRows(first, last, part.rows + (before.rows if before is not None else 0))
+        return stored
+
+    def _failures(self) -> Iterator[tuple[int, TopicPartition, KafkaError, bool]]:
+        """Row, partition, error, and whether the row itself is to blame."""
+        for part in self._parts:
+            if part.outcome.error is None and part.outcome.find(0)[0] is part.outcome:
+                continue
+            for index in range(part.rows):
+                outcome, place = part.outcome.find(index)
+                error = outcome.error_of(place)
+                if error is not None:
+                    yield part.row(index), outcome.partition, error, error is not outcome.error
+
+    def __repr__(self) -> str:
+        state = "failed" if self.exception() else "stored" if self.done() else "under way"
+        return f"<ArrowDelivery of {self.count} rows: {state}>"
+
+
+class _Countdown:
+    """Calls `when_done` at the last of so many calls, which may come from any thread."""
+
+    def __init__(self, count: int, when_done: Any) -> None:
+        self._left = count
+        self._when_done = when_done
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            self._left -= 1
+            is_last = not self._left
+        if is_last:
+            self._when_done()
+
+
+def _offset(outcome: BatchOutcome, index: int) -> int:
+    outcome, index = outcome.find(index)
+    return outcome.base_offset + index if outcome.base_offset >= 0 else -1
+
+
+class _Plan(NamedTuple):
+    """A piece of the table whose rows have their partitions: slot after slot in `order`, each up to its end."""
+
+    rows: Any
+    first_row: int
+    order: "array[int] | None"
+    ends: list[int]
+    partitions: list[TopicPartition]
+
+
+class TableSending:
+    """One table being sent by one producer."""
+
+    def __init__(self, producer: "AsyncProducer", source: Any, topic: str | None) -> None:
+        self._arrow = arrow_module("arrow_rows")
+        if topic is not None:
+            check_topic(topic)
+        table = self._arrow.as_table(source)
+        self._arrow.check_schema(table.schema, needs_topic=topic is None)
+        self._producer = producer
+        self._chunks = self._arrow.chunks(table)
+        self._topics: list[tuple[list[str], Any]] = []  # by chunk: names, and each row's as a number into them
+        self.topics: set[str] = set()
+        """The topics that must be known before `plan`."""
+        first_row = 0
+        for chunk in self._chunks:
+            names, codes = ([topic], None) if topic is not None else self._arrow.topics_of(chunk, first_row)
+            self._topics.append((names, codes))
+            self.topics.update(names)
+            first_row += chunk.num_rows
+        self.highest_partition: int | None = self._arrow.highest_partition(self._chunks)
+        self._plans: list[_Plan] = []
+        self._spare: list[bytearray] = []
+        """Memory of batches that are stored. Fresh memory would cost as much as filling it does."""
+        self.delivery = ArrowDelivery(table.num_rows)
+        self.sent = 0
+        """Rows that were handed over so far."""
+
+    def plan(self) -> None:
+        """Gives every row its partition, and refuses what cannot be sent, naming the row."""
+        for _ in self.planning():
+            pass
+
+    def planning(self) -> Iterator[None]:
+        """As `plan`, in steps of a few milliseconds, for a loop that has other things to do."""
+        producer = self._producer
+        now = producer._clock()
+        first_row = 0
+        for chunk, (names, codes) in zip(self._chunks, self._topics, strict=True):
+            try:
+                rows = self._arrow.open_rows(chunk, first_row, now)
+                rows.measure(producer._record_bytes_max)
+            except OverflowError as error:
+                limit = f"max.request.size ({producer.config.max_request_size})"
+                raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} is larger than {limit}") from None
+            except ValueError as error:
+                code = ErrorCode.INVALID_TIMESTAMP if "timestamp" in str(error) else ErrorCode.INVALID_RECORD
+                raise KafkaError(code, str(error)) from None
+            self._plans.append(self._spread(chunk, rows, first_row, names, codes))
+            first_row += chunk.num_rows
+            yield
+        self._chunks = []
+
+    def _spread(self, chunk: Any, rows: Any, first_row: int, names: list[str], codes: Any) -> _Plan:
+        view = self._producer._network.view
+        partitions: list[TopicPartition] = []
+        bases: list[int] = []
+        counts: list[int] = []
+        for name in names:
+            known = view.partitions.get(name)
+            if known is None:  # deleted since it was looked up
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
+            bases.append(len(partitions))
+            counts.append(len(known))
+            partitions += known
+        if len(partitions) == 1 and "partition" not in chunk.schema.names:
+            return _Plan(rows, first_row, None, [rows.count], partitions)
+        slots = array("i", bytes(4 * rows.count))
+        try:
+            code_data = None if codes is None else codes.buffers()[1]
+            loose = rows.assign(slots, code_data, self._arrow.partitions_of(chunk, first_row), bases, counts)
+        except LookupError as error:
+            row, topic, partition = error.args
+            detail = f"row {row}: topic {names[topic]} has partitions 0 to {counts[topic] - 1}, not {partition}"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail) from None
+        if loose:
+            self._stick(rows, slots, names, bases)
+        order = array("i", bytes(4 * rows.count))
+        return _Plan(rows, first_row, order, rows.group(slots, len(partitions), order), partitions)
+
+    def _stick(self, rows: Any, slots: "array[int]", names: list[str], bases: list[int]) -> None:
+        """Rows without a key fill one partition's batch after the other's."""
+        size = self._producer._accumulator.batch_size
+        for topic, name in enumerate(names):
+            row = 0
+            while row < rows.count:
+                partition = self._producer._sticky.partition(name, size)
+                row, _ = rows.stick(slots, row, topic, bases[topic] + partition, size - HEADER_SIZE)
+
+    def batches(self) -> Iterator[ArrowBatch]:
+        """The batches, one of each partition in turn. Each must be handed over before the next is asked for."""
+        config = self._producer.config
+        codec, level = Codec[config.compression_type.upper()], config.compression_level
+        bytes_max = self._producer._accumulator.batch_size - HEADER_SIZE
+        while self._plans:
+            rows, first_row, order, ends, partitions = self._plans.pop(0)
+            starts = [0, *ends[:-1]]
+            pending = [slot for slot, start in enumerate(starts) if start < ends[slot]]
+            while pending:
+                for slot in pending:
+                    start = starts[slot]
+                    spare = self._spare.pop() if self._spare else None
+                    buffer, count, base, highest = rows.encode(order, start, ends[slot], bytes_max, HEADER_SIZE, spare)
+                    if codec:
+                        with memoryview(buffer) as records:
+                            buffer = bytearray(HEADER_SIZE) + compress(codec, records[HEADER_SIZE:], level)
+                    batch = ArrowBatch(partitions[slot], buffer, codec, count, base, highest)
+                    del buffer, spare
+                    batch.outcome.add_callback(self._reuse, batch)
+                    yield batch
+                    self.delivery._parts.append(_Part(batch.outcome, count, order, start, first_row))
+                    self.sent += count
+                    starts[slot] += count
+                pending = [slot for slot in pending if starts[slot] < ends[slot]]
+
+    def _reuse(self, batch: ArrowBatch) -> None:
+        buffer = batch.give_up_buffer()
+        if buffer is not None:
+            self._spare.append(buffer)
+
+    def explain(self, error: KafkaError) -> KafkaError:
+        """The error of a table that stopped on its way."""
+        if not self.sent:
+            return error
+        return KafkaError(error.code, f"{error.detail}; {self.sent} of {self.delivery.count} rows had been handed over")

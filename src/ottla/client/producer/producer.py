@@ -1,0 +1,388 @@
+"""AsyncProducer: records in, promises out."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from ottla.client.core.arguments import as_bytes, as_headers, as_number, as_timestamp, check_topic
+from ottla.client.core.model import Bytes, Headers, HeadersLike, RecordMetadata, TopicDescription
+from ottla.client.core.network import Network
+from ottla.client.core.settings import ProducerConfig, build
+from ottla.client.producer.accumulator import Accumulator
+from ottla.client.producer.arrow_send import ArrowDelivery, TableSending
+from ottla.client.producer.delivery import Delivery, record_size
+from ottla.client.producer.partitioner import (
+    Partitioner,
+    StickyPartitioner,
+    ask_partitioner,
+    find_partitioner,
+    partition_for_key,
+)
+from ottla.client.producer.sender import Sender
+from ottla.client.transactions.transactional import AsyncTransactional
+from ottla.clock import Clock, system_clock
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.protocol.record_batch import HEADER_SIZE
+
+ARROW_PAUSE_BYTES = 1 << 20
+"""send_arrow() lets others on its loop run after so much work."""
+
+STICKY_BYTES = 65_536
+"""What a partition gets of records without a key before another has its turn; a batch may take several turns."""
+
+ROOM_PATIENCE_MS = 20
+"""Who waits for room gets half of the buffer, if it is free so soon: to be woken for every batch would cost more."""
+
+
+class AsyncProducer(AsyncTransactional):
+    """Sends records, in batches and with retries. Idempotent unless told otherwise: no loss, no doubles, in order.
+
+    >>> async with AsyncProducer({"bootstrap.servers": "127.0.0.1:9092"}, linger_ms=20) as producer:
+    ...     delivery = await producer.send("orders", b"42 apples", key=b"customer-7")
+    ...     metadata = await delivery                # wait for this one record, or …
+    ...     await producer.flush()                   # … for all of them
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        partitioner: Partitioner | None = None,
+        clock: Clock = system_clock,
+        rng: random.Random | None = None,
+        **keywords: Any,
+    ) -> None:
+        self.config = build(ProducerConfig, settings, keywords)
+        self._partitioner = find_partitioner(partitioner, self.config.partitioner_class)
+        self._network = Network(
+            self.config,
+            max_idle_ms=self.config.metadata_max_idle_ms,
+            allow_auto_topic_creation=True,
+            clock=clock,
+            rng=rng,
+        )
+        self._clock = clock
+        self._accumulator = Accumulator(
+            # A batch that no request may carry would be of no use.
+            batch_size=min(self.config.batch_size, self.config.max_request_size),
+            linger_ms=self.config.linger_ms,
+            buffer_memory=self.config.buffer_memory,
+            wake=self._network.wake,
+            clock=clock,
+        )
+        if self._partitioner is None:  # otherwise it is asked for every record, on the long way
+            self._accumulator.known_partitions = self._network.view.partitions
+        self._sender = Sender(
+            self.config,
+            self._accumulator,
+            self._network.view,
+            backoff=self._network.backoff,
+            jitter=self._network.jitter,
+        )
+        self._network.add(self._sender)
+        if self.config.transactional_id is not None:
+            self._set_up_transactions()
+        self._sticky = StickyPartitioner(
+            min(self.config.batch_size, STICKY_BYTES), self._network.random.choice, self._writable
+        )
+        self._record_bytes_max = self.config.max_request_size - HEADER_SIZE
+        self._flushing = 0
+        self._waiting_for_room = 0
+        self._closing = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- sending ------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Bytes = None,
+        *,
+        key: Bytes = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: HeadersLike = None,
+    ) -> Delivery:
+        """Hands a record over and returns the promise of its delivery; waits only for room and for the topic.
+
+        Text is sent as UTF-8. Records with equal keys go to the same partition; records without a key fill
+        one partition's batch after the other's. A `partitioner` given to the producer is asked first.
+        """
+        if timestamp is None and headers is None:
+            delivery = self._accumulator.take_in(topic, value, key, partition)
+            if delivery is not None:
+                return delivery
+        made_headers = as_headers(headers)  # once: they may come from an iterator
+        if not self._is_beyond(topic, partition):
+            delivery = self._append(topic, value, key, partition, timestamp, made_headers)
+            if delivery is not None:
+                return delivery
+        self._network.start()
+        deadline = self._network.now() + self.config.max_block_ms
+        while True:
+            await self._until_topic(topic, deadline, partition)
+            delivery = self._append(topic, value, key, partition, timestamp, made_headers)
+            if delivery is not None:
+                return delivery
+            if topic in self._network.view.topics:
+                await self._until_room(deadline)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Bytes = None,
+        *,
+        key: Bytes = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: HeadersLike = None,
+    ) -> RecordMetadata:
+        """Sends one record and waits until it is stored: RecordMetadata(topic, partition, offset, timestamp)."""
+        sent = await self.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+        stored: RecordMetadata = await sent
+        return stored
+
+    def try_send(
+        self,
+        topic: str,
+        value: Bytes = None,
+        *,
+        key: Bytes = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: HeadersLike = None,
+    ) -> Delivery | None:
+        """As send(), but never waits: None when the topic is not known yet or the buffer is full. Any thread."""
+        if self._is_beyond(topic, partition):
+            self._look_again()  # it may be there the next time
+        return self._append(topic, value, key, partition, timestamp, as_headers(headers))
+
+    async def send_arrow(self, table: Any, topic: str | None = None) -> ArrowDelivery:
+        """Hands all rows of a pyarrow Table or RecordBatch over and returns the promise of them.
+
+        Columns: value, and where wanted key, topic, partition, timestamp, headers; `topic` here counts for all rows.
+        Rows go where send() would send them, in their order. All are looked at before the first is sent.
+        """
+        self._raise_if_over()
+        self._network.start()
+        sending = self._sending(table, topic)
+        await self._until_topics(sending)
+        for _ in sending.planning():
+            await asyncio.sleep(0)
+        since_pause = 0
+        for batch in sending.batches():
+            self._raise_if_over()
+            try:
+                while not self._accumulator.add_batch(batch):
+                    await self._until_room_again()
+            except KafkaError as error:
+                raise sending.explain(error) from None
+            since_pause += batch.size_bytes
+            if since_pause >= ARROW_PAUSE_BYTES:  # others on this loop, and the network, get their turn
+                since_pause = 0
+                await asyncio.sleep(0)
+        return sending.delivery
+
+    def _sending(self, table: Any, topic: str | None) -> TableSending:
+        sending = TableSending(self, table, topic)
+        if self._partitioner is not None and "partition" not in table.schema.names:
+            raise OttlaError("send_arrow() does not ask the producer's own partitioner", "Add a column partition.")
+        return sending
+
+    async def _until_topics(self, sending: TableSending) -> None:
+        self._network.start()
+        deadline = self._network.now() + self.config.max_block_ms
+        for name in sorted(sending.topics):
+            await self._until_topic(name, deadline, sending.highest_partition)
+
+    async def _until_room_again(self) -> None:
+        await self._until_room(self._network.now() + self.config.max_block_ms)
+        self._raise_if_over()
+
+    def _raise_if_over(self) -> None:
+        if self._sender.fatal_error is not None:
+            raise self._sender.fatal_error
+        if self._closing:
+            raise OttlaError("this producer is closed", "Make a new one.")
+
+    def _append(
+        self,
+        topic: str,
+        value: Bytes,
+        key: Bytes,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Headers,
+    ) -> Delivery | None:
+        """The long way into a batch, for whatever `take_in` left. Nothing is kept of a record that is refused."""
+        self._raise_if_over()
+        if type(topic) is not str or not topic:
+            check_topic(topic)
+        if type(value) is not bytes:
+            value = as_bytes(value, "value")
+        if key is not None and type(key) is not bytes:
+            key = as_bytes(key, "key")
+        if partition is not None and type(partition) is not int:
+            partition = as_number(partition, "a record's partition", "a whole number")
+        if timestamp is not None:
+            timestamp = as_timestamp(timestamp)
+        size_bytes = record_size(key, value, headers)
+        if size_bytes > self._record_bytes_max:
+            detail = f"a record of {size_bytes} bytes is larger than max.request.size ({self.config.max_request_size})"
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
+        partitions = self._network.view.partitions.get(topic)
+        if partitions is None:
+            if self._accumulator.refusal is not None:
+                raise self._accumulator.refusal.with_traceback(None)
+            return None
+        lanes = self._accumulator.topics.get(topic)
+        if lanes is None or lanes.partitions is not partitions:
+            self._sticky.forget(topic)
+            lanes = self._accumulator.open_topic(topic, partitions)
+        if partition is None and self._partitioner is not None:
+            partition = ask_partitioner(self._partitioner, topic, key, value, len(partitions))
+        if partition is None:
+            if key is not None:
+                partition = partition_for_key(key, len(partitions))
+            else:
+                partition = self._sticky.partition(topic, size_bytes)
+                lanes.sticky = self._sticky.find_current(topic)
+        elif not 0 <= partition < len(partitions):
+            detail = f"topic {topic} has partitions 0 to {len(partitions) - 1}, not {partition}"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+        if timestamp is None:
+            timestamp = self._clock()
+        return self._accumulator.append(partitions[partition], timestamp, key, value, headers, size_bytes)
+
+    def _writable(self, topic: str) -> Sequence[int]:
+        view = self._network.view
+        return view.led_partitions(topic) or range(view.find_partition_count(topic) or 1)
+
+    def _is_beyond(self, topic: str, partition: int | None) -> bool:
+        """Whether a partition is not among those known, as happens when its topic has grown since."""
+        if partition is None:
+            return False
+        known = self._network.view.find_partition_count(topic) if type(topic) is str else None
+        return known is not None and as_number(partition, "a record's partition", "a whole number") >= known
+
+    def _look_again(self) -> None:
+        self._network.view.request_update()
+        self._network.wake()
+
+    async def _until_topic(self, topic: str, deadline: int, partition: int | None = None) -> None:
+        """Waits until the topic is known. Asks once more where it does not seem to have this partition."""
+        view = self._network.view
+        if topic in view.topics:
+            if self._is_beyond(topic, partition):
+                before = view.version
+                self._look_again()
+                await self._network.until(lambda: view.version > before, max(0, deadline - self._network.now()))
+            return
+        self._accumulator.loop = asyncio.get_running_loop()  # no record comes before its topic is known
+        view.want(topic, self._network.now())
+        self._network.wake()
+
+        def settled() -> bool:
+            error = view.topic_errors.get(topic)
+            return topic in view.topics or (error is not None and not error.retriable)
+
+        if not await self._network.until(settled, max(0, deadline - self._network.now())):
+            if not view.brokers:
+                raise self._network.out_of_time(self.config.max_block_ms)
+            if view.last_error is not None:
+                raise view.last_error
+            limit = f"max.block.ms ({self.config.max_block_ms} ms)"
+            detail = f"topic {topic} did not appear within {limit}{self._network.blame()}"
+            raise KafkaError(view.topic_errors.get(topic, ErrorCode.REQUEST_TIMED_OUT), detail)
+        if topic not in view.topics:
+            raise KafkaError(view.topic_errors[topic], f"topic {topic}")
+
+    async def _until_room(self, deadline: int) -> None:
+        """Waits until some of the buffer is free; meanwhile nothing lingers."""
+        accumulator = self._accumulator
+        self._waiting_for_room += 1
+        self._sender.memory_is_short = True
+        try:
+            # Less than now in any case: a large record may find no room where half of the buffer is free.
+            full = accumulator.buffered_bytes
+            half = max(0, min(accumulator.buffer_memory // 2, full - 1))
+            left_ms = max(0, deadline - self._network.now())
+            free = await self._network.until(
+                lambda: accumulator.buffered_bytes <= half or self._sender.fatal_error is not None,
+                min(ROOM_PATIENCE_MS, left_ms),
+            )
+            if not free:  # half may never be: what has taken it cannot leave, as long as its partition has no leader
+                free = await self._network.until(
+                    lambda: accumulator.buffered_bytes < full or self._sender.fatal_error is not None,
+                    max(0, left_ms - ROOM_PATIENCE_MS),
+                )
+        finally:
+            self._waiting_for_room -= 1
+            self._sender.memory_is_short = self._waiting_for_room > 0
+        if not free:
+            detail = (
+                f"buffer.memory ({accumulator.buffer_memory} bytes) stayed full for "
+                f"max.block.ms ({self.config.max_block_ms} ms)"
+            )
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+
+    # --- waiting ------------------------------------------------------------------------------------------
+
+    async def flush(self, timeout_ms: int | None = None) -> None:
+        """Waits until everything sent so far is stored or has failed; look at the promises to see which."""
+        waiting = self._accumulator.outcomes()
+        if not waiting:
+            return
+        if timeout_ms is None:  # by then each of them has its outcome
+            timeout_ms = self.config.delivery_timeout_ms + self.config.request_timeout_ms
+        self._flushing += 1
+        self._accumulator.is_flushing = True
+
+        def finished() -> bool:
+            while waiting and waiting[-1].is_done:
+                waiting.pop()
+            return not waiting
+
+        try:
+            if not await self._network.until(finished, timeout_ms):
+                detail = f"{len(waiting)} batches are still under way after {timeout_ms} ms"
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+        finally:
+            self._flushing -= 1
+            self._accumulator.is_flushing = self._flushing > 0
+
+    async def partitions_for(self, topic: str) -> TopicDescription:
+        """What is known of a topic's partitions; waits up to `max.block.ms` for it."""
+        check_topic(topic)
+        self._network.start()
+        await self._until_topic(topic, self._network.now() + self.config.max_block_ms)
+        return self._network.view.topics[topic]
+
+    async def close(self, timeout_ms: int | None = None) -> None:
+        """Sends what still waits (for at most `timeout_ms`; 0 drops it) and closes the connections."""
+        if self._closing:
+            return
+        self._closing = True
+        self._accumulator.stop(OttlaError("this producer is closed", "Make a new one."))
+        try:
+            if timeout_ms != 0:
+                started = self._network.now()
+                await self._end_at_close(timeout_ms)
+                left_ms = None if timeout_ms is None else max(0, started + timeout_ms - self._network.now())
+                await self.flush(left_ms)
+        except KafkaError as error:
+            if error.code != ErrorCode.REQUEST_TIMED_OUT:
+                raise
+        finally:
+            await asyncio.shield(self._shut())
+
+    async def _shut(self) -> None:
+        error = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed before the record was stored")
+        self._sender.abandon(error)
+        await self._network.close()

@@ -1,0 +1,150 @@
+"""Offsets in a database, written in the very transaction that stores the results: both are there, or neither is."""
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ottla.client.stores.offset_store import OffsetStore
+from ottla.errors import OttlaError
+from ottla.types import TopicPartition
+
+TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+PLACEHOLDERS = {
+    "qmark": lambda number: "?",
+    "format": lambda number: "%s",
+    "pyformat": lambda number: "%s",
+    "numeric": lambda number: f":{number}",
+    "numeric_dollar": lambda number: f"${number}",
+}
+"""How DB-API modules (PEP 249) mark parameters that are given in order."""
+
+
+class OffsetsMovedError(OttlaError):
+    """Somebody else has stored an offset since this store last looked: two consumers work on one partition."""
+
+
+class DatabaseOffsetStore(OffsetStore):
+    """Offsets in a table of any database with a DB-API connection: SQLite, PostgreSQL and others.
+
+    `save` joins the transaction that is open on the connection and leaves the commit to you:
+
+    >>> store = DatabaseOffsetStore(connection, name="billing")
+    >>> for partition, offset in store.load(consumer.assignment()).items():
+    ...     consumer.seek(partition, offset)
+    >>> with store.transaction() as cursor:                     # commits, or rolls back when the block raises
+    ...     cursor.execute("insert into bills values (?, ?)", bill)
+    ...     store.save({TopicPartition("orders", 0): record.offset + 1})
+
+    An offset is replaced only if it is still what this store knew: a consumer that was replaced without noticing gets
+    OffsetsMovedError, and its results are rolled back with its offsets. `name` tells consumers apart that read the
+    same partitions for different purposes. After a rollback of your own, `load` again before the next `save`.
+
+    `mirror` hears of offsets when a `transaction()` block has committed them; after a commit of your own, call
+    `stored()` with them.
+    """
+
+    def __init__(
+        self,
+        connection: Any,
+        *,
+        name: str = "",
+        table: str = "ottla_offsets",
+        paramstyle: str | None = None,
+        create: bool = True,
+    ) -> None:
+        if not TABLE_NAME.fullmatch(table):
+            raise OttlaError(f"{table!r} is not a table's name", "Use letters, digits and _, or schema.table.")
+        self.connection = connection
+        self.name = name
+        self.table = table
+        style = paramstyle or _paramstyle_of(connection)
+        if style not in PLACEHOLDERS:
+            raise OttlaError(
+                f"parameters in the style {style!r} are not known",
+                f"Give paramstyle=, one of {', '.join(PLACEHOLDERS)}.",
+            )
+        self._placeholder = PLACEHOLDERS[style]
+        self.known: dict[TopicPartition, int] = {}
+        self._saved: dict[TopicPartition, int] = {}
+        """In a `transaction()` block: what it will have stored."""
+        if create:
+            self._create()
+
+    def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        wanted = set(partitions)
+        with contextlib.closing(self.connection.cursor()) as cursor:
+            self._execute(
+                cursor, f"select topic, partition_id, next_offset from {self.table} where consumer = ?", self.name
+            )
+            stored = {TopicPartition(topic, int(index)): int(offset) for topic, index, offset in cursor.fetchall()}
+        for partition in wanted:
+            self.known.pop(partition, None)
+        found = {partition: offset for partition, offset in stored.items() if partition in wanted}
+        self.known.update(found)
+        return found
+
+    def save(self, offsets: Mapping[TopicPartition, int]) -> None:
+        with contextlib.closing(self.connection.cursor()) as cursor:
+            for partition, offset in sorted(offsets.items()):
+                self._save(cursor, partition, offset)
+        self.known.update(offsets)
+        self._saved.update(offsets)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """A cursor for the results; commits at the end of the block, rolls back when it raises."""
+        before = dict(self.known)
+        self._saved.clear()
+        cursor = self.connection.cursor()
+        try:
+            yield cursor
+            self.connection.commit()
+        except BaseException:
+            self.known = before
+            self.connection.rollback()
+            raise
+        finally:
+            cursor.close()
+        self.stored(dict(self._saved))
+
+    def _save(self, cursor: Any, partition: TopicPartition, offset: int) -> None:
+        key = (self.name, partition.topic, partition.partition)
+        known = self.known.get(partition)
+        if known is None:
+            # Two that both begin a partition collide at the primary key, here or at the commit.
+            insert = f"insert into {self.table} (consumer, topic, partition_id, next_offset) values (?, ?, ?, ?)"
+            self._execute(cursor, insert, *key, offset)
+            return
+        update = (
+            f"update {self.table} set next_offset = ? "
+            "where consumer = ? and topic = ? and partition_id = ? and next_offset = ?"
+        )
+        self._execute(cursor, update, offset, *key, known)
+        if cursor.rowcount != 1:
+            raise OffsetsMovedError(
+                f"the stored offset of {partition} is not {known} any more",
+                "Another consumer works on this partition, or a rollback was not followed by load().",
+            )
+
+    def _create(self) -> None:
+        with contextlib.closing(self.connection.cursor()) as cursor:
+            cursor.execute(
+                f"create table if not exists {self.table} (consumer varchar(249) not null, "
+                "topic varchar(249) not null, partition_id integer not null, next_offset bigint not null, "
+                "primary key (consumer, topic, partition_id))"
+            )
+        self.connection.commit()
+
+    def _execute(self, cursor: Any, statement: str, *values: Any) -> None:
+        parts = statement.split("?")
+        marked = "".join(part + self._placeholder(number) for number, part in enumerate(parts[:-1], 1)) + parts[-1]
+        cursor.execute(marked, values)
+
+
+def _paramstyle_of(connection: Any) -> str:
+    """The parameter style of the module that the connection comes from."""
+    package = type(connection).__module__.partition(".")[0]
+    module = sys.modules.get(package)
+    return str(getattr(module, "paramstyle", "qmark"))

@@ -1,0 +1,150 @@
+"""Committing for a group without members, having looked first whether anybody else's offsets are there. Pure."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.core.cluster_view import ClusterView
+from ottla.client.core.coordinator_lookup import CoordinatorFinder
+from ottla.client.core.model import error_of
+from ottla.client.core.polling import Decider, Poll, Request
+from ottla.client.core.settings import ConsumerConfig
+from ottla.client.group.commits import MAX_VERSION_WITH_NAMES, Commits
+from ottla.client.group.protocol import offset_fetch_request
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.backoff import Backoff
+from ottla.protocol.api import ApiKey
+from ottla.types import TopicPartition
+
+log = logging.getLogger("ottla.client")
+
+MARK = "mirrored"
+"""The metadata of offsets that are kept elsewhere: they may be replaced by newer ones, others may not."""
+
+NO_GENERATION = -1
+
+
+class Mirroring:
+    """Shows offsets as those of a group. The newest wins; what cannot be shown is told once, in the log."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        group_id: str,
+        view: ClusterView,
+        *,
+        backoff: Backoff,
+        jitter: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.group_id = group_id
+        self.refusal: str | None = None
+        """Why nothing is shown."""
+        self._config = replace(config, group_id=group_id, group_instance_id=None, isolation_level="read_uncommitted")
+        self._coordinator = CoordinatorFinder(group_id, view, backoff=backoff, jitter=jitter)
+        self._commits = Commits(
+            self._config,
+            view,
+            self._coordinator,
+            on_fenced=lambda error, generation: None,
+            backoff=backoff,
+            jitter=jitter,
+        )
+        self._backoff = backoff
+        self._jitter = jitter
+        self._waiting: dict[TopicPartition, CommittedOffset] = {}
+        self._ours: set[TopicPartition] = set()
+        """Partitions whose offset in the group is a mirrored one, or none."""
+        self._in_flight = False
+        self._retry_at = 0
+        self._failures = 0
+
+    @property
+    def deciders(self) -> Iterable[Decider]:
+        return (self, self._commits, self._coordinator)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting and self._commits.is_idle
+
+    def show(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        if self.refusal is None:
+            self._waiting.update(offsets)
+
+    def poll(self, now: int) -> Poll:
+        poll = Poll()
+        for error in self._coordinator.errors:
+            self._refuse(str(error))
+        self._coordinator.errors.clear()
+        if not self._waiting or self._in_flight:
+            return poll
+        unknown = self._waiting.keys() - self._ours
+        if unknown:
+            self._look(unknown, now, poll)
+        elif self._commits.is_idle:  # one at a time: whatever is newer by then goes along
+            offsets, self._waiting = self._waiting, {}
+            self._commits.add(
+                offsets,
+                generation=NO_GENERATION,
+                member_id="",
+                now=now,
+                timeout_ms=self._config.default_api_timeout_ms,
+                on_done=self._on_committed,
+            )
+            poll.wake_by(now)  # the commits are asked after us, or once more
+        return poll
+
+    def _on_committed(self, offsets: dict[TopicPartition, CommittedOffset], error: KafkaError | None) -> None:
+        if error is not None and not error.retriable:
+            self._refuse(f"{error} (has the group members of its own?)")
+
+    def _look(self, partitions: Iterable[TopicPartition], now: int, poll: Poll) -> None:
+        """Reads what the group has of these partitions."""
+        if now < self._retry_at:
+            poll.wake_by(self._retry_at)
+            return
+        node_id = self._coordinator.find()
+        if node_id is None:
+            return
+        self._in_flight = True
+        asked = sorted(partitions)
+
+        def answered(response: Any, version: int, now: int) -> None:
+            self._in_flight = False
+            answer = response.groups[0] if response.groups else response
+            results = [(topic.name, part) for topic in answer.topics for part in topic.partitions]
+            errors = [error_of(code) for code in (answer.error_code, *(part.error_code for _, part in results))]
+            error = next((error for error in errors if error != ErrorCode.NONE), None)
+            if error is not None:
+                self._coordinator.note(error, node_id)
+                self._failed(KafkaError(error, "reading its offsets"), now)
+                return
+            self._failures = 0
+            foreign = [name for name, part in results if part.committed_offset >= 0 and part.metadata != MARK]
+            if foreign:
+                self._refuse(f"it has offsets of its own for {foreign[0]}")
+            self._ours.update(asked)
+
+        def failed(error: KafkaError, now: int) -> None:
+            self._in_flight = False
+            if error.retriable:
+                self._coordinator.note(ErrorCode.NETWORK_EXCEPTION, node_id)
+            self._failed(error, now)
+
+        build = offset_fetch_request(self._config, asked)
+        poll.requests.append(
+            Request(node_id, ApiKey.OFFSET_FETCH, build, answered, failed, max_version=MAX_VERSION_WITH_NAMES)
+        )
+
+    def _failed(self, error: KafkaError, now: int) -> None:
+        self._failures += 1
+        self._retry_at = now + self._backoff.delay_ms(self._failures, self._jitter())
+        if not error.retriable:
+            self._refuse(str(error))
+
+    def _refuse(self, why: str) -> None:
+        if self.refusal is None:
+            self.refusal = why
+            log.warning("progress is not shown as group %s: %s", self.group_id, why)
+        self._waiting.clear()

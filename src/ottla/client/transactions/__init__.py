@@ -1,0 +1,1 @@
+"""The transactional producer: its states, requests and errors."""

@@ -1,0 +1,203 @@
+"""The requests of a transactional producer, and how their answers are read. Pure."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.consumer.consumer_arguments import as_offset, as_partition, check_mapping
+from ottla.client.core.model import error_of
+from ottla.client.core.settings import ProducerConfig
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from ottla.protocol.messages.end_txn import EndTxnRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from ottla.types import INT64_MAX, TopicPartition
+
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+PRODUCE_WITHOUT_ADDING = 11
+"""From Produce v12 on, a write adds its partition to the transaction (KIP-890)."""
+OFFSETS_WITHOUT_ADDING, OFFSETS_ADDING = 4, 5
+"""TxnOffsetCommit v5 adds the group; v6 names topics by id, which a consumer of names does not need."""
+END_WITHOUT_NEW_EPOCH = 4
+ADD_PARTITIONS_OF_CLIENTS = 3
+"""From v4 on it is what brokers say to each other."""
+INIT_WITHOUT_TWO_PHASE = 5
+TWO_PHASE_VERSION = 6
+IMPLICIT_VERSION = 2
+"""The transaction.version from which writing to a partition adds it, and each transaction has an epoch of its own."""
+CONCURRENT_BACKOFF_MS = 20
+"""The last transaction's markers are still being written: that takes a moment, not a second."""
+
+Build = Callable[[int], Any]
+
+
+class GroupMetadata(NamedTuple):
+    """A consumer group, and who in it consumed what is committed: a member that was replaced is refused (KIP-447)."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+def group_metadata(group: Any) -> GroupMetadata:
+    """From a group id, or from what `consumer.group_metadata()` gives."""
+    if isinstance(group, str):
+        return GroupMetadata(group)
+    return GroupMetadata(
+        group.group_id, group.generation_id, group.member_id, getattr(group, "group_instance_id", None)
+    )
+
+
+def offsets_to_commit(offsets: Any) -> dict[TopicPartition, CommittedOffset]:
+    """What a user wants committed, made plain or refused by name: in the transaction it would be everybody's trouble.
+
+    >>> offsets_to_commit({("orders", 0): 42})
+    {TopicPartition(topic='orders', partition=0): CommittedOffset(offset=42, leader_epoch=-1, metadata='')}
+    """
+    wanted = {}
+    for like, given in check_mapping(offsets, "offsets", '{("orders", 0): 42}').items():
+        partition = as_partition(like)
+        offset = as_offset(getattr(given, "offset", given), partition).offset
+        if not 0 <= offset <= INT64_MAX:
+            raise OttlaError(f"the offset for {partition} is not one of a log: {offset}")
+        leader_epoch = getattr(given, "leader_epoch", None)
+        metadata = getattr(given, "metadata", None) or ""
+        if not isinstance(metadata, str):
+            raise OttlaError(f"the metadata of the offset for {partition} must be text, not {metadata!r}")
+        wanted[partition] = CommittedOffset(offset, -1 if leader_epoch is None else leader_epoch, metadata)
+    return wanted
+
+
+def check(code: int, what: str = "") -> None:
+    """Raises the error behind a code."""
+    error = error_of(code)
+    if error != ErrorCode.NONE:
+        raise KafkaError(error, what)
+
+
+def find_coordinator(key: str, key_type: int) -> Build:
+    def build(version: int) -> FindCoordinatorRequest:
+        if version >= 4:
+            return FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+        return FindCoordinatorRequest(key=key, key_type=key_type)
+
+    return build
+
+
+def coordinator_in(response: Any) -> int:
+    answer = response.coordinators[0] if response.coordinators else response
+    check(answer.error_code, answer.error_message or "")
+    return int(answer.node_id)
+
+
+def init_producer_id(
+    config: ProducerConfig, producer_id: int, producer_epoch: int, *, keep_prepared: bool = False
+) -> Build:
+    """With a producer id it asks for the next epoch (KIP-360), without one it takes the transactional id over."""
+    two_phase = config.transaction_two_phase_commit_enable
+
+    def build(version: int) -> InitProducerIdRequest:
+        if two_phase and version < TWO_PHASE_VERSION:
+            detail = "the brokers do not serve two-phase commit (transaction.two.phase.commit.enable)"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
+        request = InitProducerIdRequest(
+            transactional_id=config.transactional_id, transaction_timeout_ms=config.transaction_timeout_ms
+        )
+        if producer_id >= 0:
+            request.producer_id, request.producer_epoch = producer_id, producer_epoch
+        if two_phase:
+            request.enable2_pc, request.keep_prepared_txn = True, keep_prepared
+        return request
+
+    return build
+
+
+def add_partitions(
+    transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+) -> Build:
+    topics = [
+        AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=[p.partition for p in members])
+        for name, members in _by_topic(partitions).items()
+    ]
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=producer_epoch,
+        v3_and_below_topics=topics,
+    )
+    return lambda version: request
+
+
+def partitions_in(response: Any) -> dict[TopicPartition, int]:
+    """The error code of each partition; the one to blame first, then those that were left out because of it."""
+    codes = {
+        TopicPartition(topic.name, result.partition_index): result.partition_error_code
+        for topic in response.results_by_topic_v3_and_below
+        for result in topic.results_by_partition
+    }
+    return dict(sorted(codes.items(), key=lambda item: item[1] == ErrorCode.OPERATION_NOT_ATTEMPTED))
+
+
+def add_offsets(transactional_id: str, producer_id: int, producer_epoch: int, group_id: str) -> Build:
+    request = AddOffsetsToTxnRequest(
+        transactional_id=transactional_id, producer_id=producer_id, producer_epoch=producer_epoch, group_id=group_id
+    )
+    return lambda version: request
+
+
+def commit_offsets(
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    group: GroupMetadata,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+) -> Build:
+    topics = [
+        TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
+            name=name, partitions=[_committed(p.partition, offsets[p]) for p in members]
+        )
+        for name, members in _by_topic(offsets).items()
+    ]
+    request = TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group.group_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        generation_id_or_member_epoch=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id,
+        topics=topics,
+    )
+    return lambda version: request
+
+
+def _committed(index: int, offset: CommittedOffset) -> Any:
+    return TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+        partition_index=index,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
+    )
+
+
+def offsets_in(response: Any) -> dict[TopicPartition, int]:
+    return {TopicPartition(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
+
+
+def end(transactional_id: str, producer_id: int, producer_epoch: int, commit: bool) -> Build:
+    request = EndTxnRequest(
+        transactional_id=transactional_id, producer_id=producer_id, producer_epoch=producer_epoch, committed=commit
+    )
+    return lambda version: request
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    topics: dict[str, list[TopicPartition]] = defaultdict(list)
+    for partition in sorted(partitions):
+        topics[partition.topic].append(partition)
+    return topics

@@ -1,0 +1,1 @@
+"""`format("ottla-database")`: rows and progress in one transaction of SQLite or PostgreSQL."""

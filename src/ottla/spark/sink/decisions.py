@@ -1,0 +1,446 @@
+"""What a sink decides, from what it knows: the decision record, the ledger, and who asks. Pure.
+
+A sink's decision is one record of a compacted topic: this batch, made of these parts, by this run of the driver. It
+is written before the first part is committed. After it there is no way back, and whoever comes next rolls forward.
+The functions here say what a task and a driver have to do; sink_tasks.py and sink_driver.py do it.
+"""
+
+import datetime
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ottla.client.admin.transaction_model import PreparedTransaction
+from ottla.spark.sink.errors import LostForGood, NotOwner, SinkError
+from ottla.spark.sink.ledger import Ledger, Names, is_in
+
+DECISION_KEY, DONE_KEY = b"decision", b"done"
+BYTE_SUM_LIMIT = 1 << 63
+RUNS_KEPT = 32
+"""So many owners are remembered: one that was displaced must not take itself for a newcomer."""
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Rows, whatever their order: two runs of one task that differ here did not write the same."""
+
+    rows: int = 0
+    size_bytes: int = 0
+    byte_sum: int = 0
+
+    def __add__(self, other: "Digest") -> "Digest":
+        byte_sum = (self.byte_sum + other.byte_sum) % BYTE_SUM_LIMIT
+        return Digest(self.rows + other.rows, self.size_bytes + other.size_bytes, byte_sum)
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows of {self.size_bytes} bytes (sum {self.byte_sum})"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one task wrote for one batch: a transaction that waits for its end."""
+
+    task: int
+    producer_id: int
+    producer_epoch: int
+    digest: Digest = Digest()
+
+    def prepared(self, names: Names) -> PreparedTransaction:
+        return PreparedTransaction(names.task(self.task), self.producer_id, self.producer_epoch)
+
+    def is_same(self, other: "Part | None") -> bool:
+        """The very same transaction, not another copy of its rows."""
+        return other is not None and (self.producer_id, self.producer_epoch) == (
+            other.producer_id,
+            other.producer_epoch,
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """One start of the query: it owns the sink until another run does."""
+
+    run: str
+    since_ms: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """This batch is made of these parts."""
+
+    query: str
+    batch: int
+    parts: Mapping[int, Part]
+    runs: tuple[Run, ...]
+    """Who owned the sink, the owner last."""
+    decided_ms: int = 0
+    open_ms: int = 0
+    """From the first row of the batch to the decision."""
+    held_ms: int = 0
+    """The longest that a finished part waited for the decision: so long it held readers back."""
+    is_job: bool = False
+    """A batch write, whose `query` is the job's id and whose batch is 0."""
+    plan: str = ""
+    """Tells this batch from another of the same number, which ends elsewhere; "" where that is not known."""
+
+    @property
+    def owner(self) -> Run:
+        return self.runs[-1]
+
+    def to_bytes(self) -> bytes:
+        return _json(
+            {
+                "version": 1,
+                "query": self.query,
+                "batch": self.batch,
+                "decided_ms": self.decided_ms,
+                "open_ms": self.open_ms,
+                "held_ms": self.held_ms,
+                "is_job": self.is_job,
+                "plan": self.plan,
+                "parts": [
+                    [p.task, p.producer_id, p.producer_epoch, p.digest.rows, p.digest.size_bytes, p.digest.byte_sum]
+                    for p in self.parts.values()
+                ],
+                "runs": [[r.run, r.since_ms, r.host] for r in self.runs],
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Decision":
+        told = json.loads(data)
+        parts = [Part(task, pid, epoch, Digest(*digest)) for task, pid, epoch, *digest in told["parts"]]
+        return cls(
+            told["query"],
+            told["batch"],
+            {part.task: part for part in parts},
+            tuple(Run(*run) for run in told["runs"]),
+            told["decided_ms"],
+            told["open_ms"],
+            told["held_ms"],
+            told["is_job"],
+            told.get("plan", ""),
+        )
+
+
+@dataclass(frozen=True)
+class Done:
+    """Every part of this batch is committed. A witness beside the ledger, which may expire with its group."""
+
+    query: str
+    batch: int
+    at_ms: int = 0
+    commit_ms: int = 0
+    """How long the commit of all parts took."""
+
+    def to_bytes(self) -> bytes:
+        return _json(
+            {"version": 1, "query": self.query, "batch": self.batch, "at_ms": self.at_ms, "commit_ms": self.commit_ms}
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Done":
+        told = json.loads(data)
+        return cls(told["query"], told["batch"], told["at_ms"], told["commit_ms"])
+
+
+@dataclass(frozen=True)
+class SinkState:
+    """What the decisions topic says."""
+
+    decision: Decision | None = None
+    done: Done | None = None
+
+    def is_done(self) -> bool:
+        """Whether every part of the newest decision is known to be committed."""
+        decision, done = self.decision, self.done
+        if decision is None or not decision.parts:
+            return True
+        return done is not None and (done.query, done.batch) == (decision.query, decision.batch)
+
+    def replay(self, key: bytes | None, value: bytes | None) -> "SinkState":
+        """The state after one more record."""
+        if key == DECISION_KEY:
+            return replace(self, decision=None if value is None else Decision.from_bytes(value))
+        if key == DONE_KEY:
+            return replace(self, done=None if value is None else Done.from_bytes(value))
+        return self
+
+
+# --- a task ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Write:
+    """Write the rows."""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """The rows are there, or the batch was decided without any from this task."""
+
+
+@dataclass(frozen=True)
+class RollForward:
+    """The batch is decided and this part is not committed yet. Commit it; if it is lost, write the same again."""
+
+    part: Part
+
+
+@dataclass(frozen=True)
+class FinishFormer:
+    """A write before this one was decided and broke off, and nobody will come back to it. Commit its part, then write.
+
+    A job before this one; or an earlier batch, where the function inside foreachBatch went on after a failure.
+    """
+
+    part: Part
+
+
+def decide_write(
+    state: SinkState, ledger: Ledger, query: str, batch: int, task: int, *, is_job: bool = False
+) -> Write | Skip | RollForward | FinishFormer:
+    """What a task of this batch does before it writes anything. Raises NotOwner where the batch is not its own."""
+    decision = state.decision
+    check_query(decision, query, is_job)
+    check_ledger(ledger, query, batch)
+    check_job(decision, ledger, query)
+    if is_in(ledger, task, query, batch):
+        return Skip()
+    if decision is None or decision.query != query or decision.batch < batch:
+        return next((FinishFormer(part) for part in unfinished(state, ledger) if part.task == task), Write())
+    check_batch(decision, batch)
+    part = decision.parts.get(task)
+    if part is None or state.is_done():
+        return Skip()
+    return RollForward(part)
+
+
+def may_be_decided(first_batch: int, batch: int) -> bool:
+    """Whether an earlier run can have decided this batch, given the first one of this run that a worker saw.
+
+    Only the first batch after a start is run again. For those after it the driver has seen every decision there is.
+    """
+    return batch <= first_batch
+
+
+def is_repeat(state: SinkState, query: str, batch: int, run: str) -> bool:
+    """Whether this very run has decided this batch before: inside foreachBatch the same may be called twice."""
+    decision = state.decision
+    return decision is not None and (decision.query, decision.batch, decision.owner.run) == (query, batch, run)
+
+
+def check_repeat(decision: Decision, repeated: Digest) -> None:
+    """The second write of a batch in one run adds nothing, so it must be the first one again."""
+    written = sum((part.digest for part in decision.parts.values()), Digest())
+    if repeated != written:
+        raise SinkError(
+            f"batch {decision.batch} of this sink was written before in this run, and not with the same rows: "
+            f"{written} then, {repeated} now",
+            "Two writes inside foreachBatch need two names: give each a sinkName of its own. To try one write again, "
+            "persist the frame, so that it has the same rows.",
+        )
+
+
+def check_query(decision: Decision | None, query: str, is_job: bool) -> None:
+    if decision is None:
+        return
+    if decision.is_job != is_job:
+        theirs, ours = ("batch writes", "a stream") if decision.is_job else ("a stream", "a batch write")
+        raise NotOwner(f"this sink's name is in use by {theirs}, and this is {ours}", "Choose another sinkName.")
+    if not is_job and decision.query != query:
+        raise NotOwner(
+            f"this sink belongs to another query: {decision.query} wrote batch {decision.batch} to it, "
+            f"and this is {query}, with another checkpoint",
+            "Give this query a sinkName of its own. To give the name away, delete the sink's decisions topic.",
+        )
+
+
+def check_batch(decision: Decision, batch: int) -> None:
+    if decision.batch > batch:
+        raise NotOwner(
+            f"the checkpoint is older than the sink: this is batch {batch}, and the sink already has batch "
+            f"{decision.batch} of this query (driver on {decision.owner.host})",
+            "Is another driver running on a copy of the checkpoint, or was the checkpoint restored from a backup? "
+            "Go on with the newest checkpoint.",
+        )
+
+
+def check_plan(decision: Decision, plan: str) -> None:
+    """Spark repeats a batch as it was planned. One with another end is another batch, and its rows are not there."""
+    if decision.plan and plan and decision.plan != plan:
+        raise NotOwner(
+            f"the checkpoint is older than the sink: the sink has a batch {decision.batch} of this query that ended "
+            f"elsewhere (driver on {decision.owner.host})",
+            "Was the checkpoint restored from a backup, was its newest plan lost in a crash of the machine, or is "
+            "another driver running on a copy of it? Go on with the newest checkpoint.",
+        )
+
+
+def check_ledger(ledger: Ledger, query: str, batch: int) -> None:
+    """The ledger outlives the decisions topic if somebody deletes only that."""
+    for task, entry in ledger.items():
+        if entry.query != query:
+            continue
+        if entry.next_batch > batch + 1:
+            raise NotOwner(
+                f"the checkpoint is older than the sink: this is batch {batch}, and task {task} already wrote batch "
+                f"{entry.next_batch - 1} of this query",
+                "Go on with the newest checkpoint.",
+            )
+
+
+def check_job(decision: Decision | None, ledger: Ledger, query: str) -> None:
+    """A job has a number of its own only as long as it is the last: what the ledger has of it is of an earlier write.
+
+    That write was finished before the next one began. It must neither count as this one nor be repeated.
+    """
+    if decision is None or decision.query == query:
+        return
+    if any(entry.query == query for entry in ledger.values()):
+        raise SinkError(
+            f"job {query} was written to this sink before job {decision.query}",
+            "Nothing was written. If it is to be there once more, give it another jobId.",
+        )
+
+
+# --- the driver -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a driver has to do for a batch, in this order."""
+
+    decision: Decision
+    is_new: bool
+    """The decision has to be written, and waited for, before anything else."""
+    commit: tuple[Part, ...] = ()
+    abort: tuple[Part, ...] = ()
+    takes_over: bool = False
+    """This run was not the owner before: what runs before it left open has to be ended."""
+
+
+def check_owner(decision: Decision | None, run: str) -> None:
+    """Raises NotOwner where another run took this sink over from this one."""
+    if decision is None or decision.owner.run == run:
+        return
+    if any(each.run == run for each in decision.runs):
+        owner = decision.owner
+        raise NotOwner(
+            f"another driver owns this sink: run {owner.run} on {owner.host}, since {moment(owner.since_ms)}; "
+            f"this is run {run}",
+            "Two drivers run on one checkpoint. Stop one of them; the other goes on.",
+        )
+
+
+def decide_commit(
+    state: SinkState,
+    ledger: Ledger,
+    query: str,
+    batch: int,
+    run: Run,
+    parts: Iterable[Part],
+    now: int,
+    *,
+    is_job: bool = False,
+    plan: str = "",
+) -> Plan:
+    """What the driver does when every task of a batch has returned. `ledger` was read after `parts` were opened."""
+    before = state.decision
+    check_owner(before, run.run)
+    check_query(before, query, is_job)
+    check_ledger(ledger, query, batch)
+    check_job(before, ledger, query)
+    copies = {part.task: part for part in parts}
+    takes_over = before is None or before.owner.run != run.run
+    runs = before.runs if before is not None else ()
+    if takes_over:
+        runs = (*runs, run)[-RUNS_KEPT:]
+    if before is None or before.query != query or before.batch < batch:
+        # Without a decision for this batch no part of it can be in the ledger, unless the decision itself was deleted.
+        commit = {t: p for t, p in copies.items() if not is_in(ledger, t, query, batch)}
+        abort = tuple(p for t, p in copies.items() if t not in commit)
+        decision = Decision(query, batch, commit, runs, now, is_job=is_job, plan=plan)
+        return Plan(decision, True, tuple(commit.values()), abort, takes_over)
+    check_batch(before, batch)
+    check_plan(before, plan)
+    return _settle(state, before, ledger, copies, runs, takes_over)
+
+
+def _settle(
+    state: SinkState,
+    before: Decision,
+    ledger: Ledger,
+    copies: Mapping[int, Part],
+    runs: tuple[Run, ...],
+    takes_over: bool,
+) -> Plan:
+    """The batch was decided before: commit what is missing of it, and drop every copy of what is there."""
+    missing = {
+        task: part
+        for task, part in before.parts.items()
+        if not state.is_done() and not is_in(ledger, task, before.query, before.batch)
+    }
+    # A copy in the place of a missing part: opening it has ended the part it replaces, so there is no other.
+    commit = {task: copies.get(task, part) for task, part in missing.items()}
+    abort = tuple(
+        part for task, part in copies.items() if task not in commit and not part.is_same(before.parts.get(task))
+    )
+    substituted = any(not part.is_same(before.parts[task]) for task, part in commit.items())
+    decision = replace(before, parts={**before.parts, **commit}, runs=runs)
+    return Plan(decision, substituted or takes_over, tuple(commit.values()), abort, takes_over)
+
+
+def unfinished(state: SinkState, ledger: Ledger) -> list[Part]:
+    """The parts of the newest decision that are not committed yet, whoever asks."""
+    decision = state.decision
+    if decision is None or state.is_done():
+        return []
+    return [p for t, p in decision.parts.items() if not is_in(ledger, t, decision.query, decision.batch)]
+
+
+def is_decided(state: SinkState, query: str, batch: int) -> bool:
+    """Whether abort() comes too late."""
+    decision = state.decision
+    return decision is not None and decision.query == query and decision.batch >= batch
+
+
+def is_lost(ledger: Ledger, task: int, query: str, batch: int, *, is_known: bool) -> bool:
+    """Whether a decided part that the brokers do not commit has to be written again; else it was committed before.
+
+    The entry of an earlier batch proves that it was not committed. Without any, and where the brokers do not know the
+    transaction either (`is_known`), both have expired: nobody can tell, and to guess would lose rows or double them.
+    """
+    if is_in(ledger, task, query, batch):
+        return False
+    entry = ledger.get(task)
+    if not is_known and (entry is None or entry.query != query):
+        raise LostForGood(
+            f"batch {batch} was decided and not noted as done, and the brokers have forgotten what became of the part "
+            f"of task {task}: the query stood still for longer than they keep offsets and transactional ids",
+            "Look whether its rows are in the topic. If they are not, set lostParts=replace for one start; if they "
+            "are, begin a new checkpoint behind them.",
+        )
+    return True
+
+
+def check_same(expected: Digest, found: Digest, task: int) -> None:
+    """A lost part may be replaced by the same rows only: the others of its batch may be committed already."""
+    if expected != found:
+        raise LostForGood(
+            f"the batch was decided, then the broker dropped the part of task {task} (its transaction timed out, or "
+            f"somebody aborted it), and running it again gave other rows: {found} instead of {expected}",
+            "The query does not give the same rows twice. Set lostParts=replace to take the new ones; allow two-phase "
+            "commit on the brokers, or a longer transaction.timeout.ms, so that it does not happen again.",
+        )
+
+
+def moment(at_ms: int) -> str:
+    """A time as people read it, in UTC."""
+    return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

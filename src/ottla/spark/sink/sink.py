@@ -1,0 +1,131 @@
+"""The streaming sink of `format("ottla")`: what Spark calls, handed on to sink_tasks.py and sink_driver.py.
+
+Spark makes one of these anew for every batch, on the driver and in every task, and carries it between processes, so
+it holds options and nothing alive. The protocol is told in docs/exactly-once-on-spark.md.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from ottla.spark.sink.checkpoints import plan_of
+from ottla.spark.sink.driver import Batch, driver
+from ottla.spark.sink.errors import SinkError
+from ottla.spark.sink.options import SinkOptions, default_sink_name
+from ottla.spark.sink.rows import used_columns
+from ottla.spark.sink.tasks import (
+    Place,
+    Rows,
+    Written,
+    all_repeated,
+    write_at_least_once,
+    write_at_most_once,
+    write_exactly_once,
+)
+from ottla.spark.workers import settle
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import TaskContext
+    from pyspark.sql.types import StructType
+
+BATCH_ID, QUERY_ID, RUN_ID = "streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id"
+"""Where Spark tells a task what it is a part of; a run's id is the group of its jobs."""
+
+
+@dataclass
+class SinkMessage(WriterCommitMessage):
+    """What a task's write() tells the driver's commit()."""
+
+    place: Place
+    written: Written
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query."""
+
+    def __init__(self, options: SinkOptions, schema: "StructType") -> None:
+        self._options = options
+        self._used = used_columns(schema, options)
+
+    # --- in a task ----------------------------------------------------------------------------------------
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> SinkMessage:
+        settle()
+        place = self._place()
+        rows = Rows(iterator, self._used, self._options)
+        if self._options.delivery == "at-least-once":
+            return SinkMessage(place, write_at_least_once(self._options, rows))
+        if self._options.delivery == "at-most-once":
+            return SinkMessage(place, write_at_most_once(self._options, place, rows))
+        return SinkMessage(place, write_exactly_once(self._options, place, rows))
+
+    def _place(self) -> Place:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise SinkError("write() was called outside a Spark task")
+        if self._options.delivery != "at-least-once":
+            refuse_speculation(context, self._options.delivery)
+        batch, query, run_id = (context.getLocalProperty(name) for name in (BATCH_ID, QUERY_ID, RUN_ID))
+        if batch is None or query is None:
+            raise SinkError("Spark does not tell this task its batch", "Use writeStream with a micro-batch trigger.")
+        sink = self._options.sink_name or default_sink_name(query)
+        return Place(sink, query, run_id or "", int(batch), context.partitionId())
+
+    # --- on the driver ------------------------------------------------------------------------------------
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        from ottla.spark.sink.clients import run
+
+        settle()
+        told = [message for message in messages if isinstance(message, SinkMessage)]
+        if self._options.delivery != "exactly-once" or not told:
+            return
+        if not any(message.written.part or message.written.is_settled for message in told):
+            return  # nothing was written, now or by an earlier run
+        batch = batch_of(told, batchId, plan_of(self._options.checkpoint_location, batchId))
+        run(driver(self._options, told[0].place.sink).commit(batch))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        from ottla.spark.sink.clients import run
+
+        told = [message for message in messages if isinstance(message, SinkMessage)]
+        if self._options.delivery != "exactly-once" or not told:
+            return  # without a message nobody knows the query; the next start aborts what is open
+        run(driver(self._options, told[0].place.sink).abort(batch_of(told, batchId), silent_tasks(messages)))
+
+
+def silent_tasks(messages: Sequence[WriterCommitMessage | None]) -> list[int]:
+    """The tasks that returned no message; Spark keeps a place for each."""
+    return [task for task, message in enumerate(messages) if message is None]
+
+
+def refuse_speculation(context: "TaskContext", delivery: str) -> None:
+    if (context.getLocalProperty("spark.speculation") or "false").lower() == "true":
+        raise SinkError(
+            f"delivery={delivery} does not work with spark.speculation=true: a task and its speculative twin would "
+            "fence each other, and the one that Spark picks may be the one that was fenced",
+            "Set spark.speculation=false, or delivery=at-least-once.",
+        )
+
+
+def batch_of(told: Sequence[SinkMessage], batch: int, plan: str = "") -> Batch:
+    """The messages of a batch's tasks in one."""
+    place = told[0].place
+    written = [message.written for message in told]
+    return Batch(
+        place.query,
+        place.run,
+        batch,
+        tuple(each.part for each in written if each.part is not None),
+        min((each.opened_ms for each in written if each.opened_ms), default=0),
+        min((each.prepared_ms for each in written if each.prepared_ms), default=0),
+        place.is_job,
+        place.call,
+        all_repeated(written),
+        plan,
+    )

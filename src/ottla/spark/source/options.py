@@ -1,0 +1,442 @@
+"""The source's options, named after those of Spark's Kafka source: what each may be, and what excludes what. Pure."""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.client.core.model import EARLIEST, LATEST
+from ottla.client.core.settings import ConsumerConfig, build
+from ottla.config import settings_of
+from ottla.errors import ConfigError, OttlaError
+from ottla.spark.explaining import explained
+from ottla.types import INT32_MAX, INT64_MAX, TopicPartition
+
+BOOTSTRAP = "kafka.bootstrap.servers"
+PREFIX = "kafka."
+DEFAULT_GROUP_ID_PREFIX = "ottla-source"
+DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60_000
+DEFAULT_POLL_TIMEOUT_MS = 120_000
+
+OPTIONS = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "minRecordsPerPartition",
+    "failOnDataLoss",
+    "includeHeaders",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "partition.metadata.cache.ttl.ms",
+)
+"""Every option but kafka.*, as they are written in the documentation. Case does not matter."""
+
+_BY_LOWER = {name.lower(): name for name in OPTIONS}
+
+REFUSED = {
+    "auto.offset.reset": (
+        "where to begin is the query's own business, kept in its checkpoint",
+        "Set startingOffsets to earliest or latest.",
+    ),
+    "key.deserializer": ("keys come as binary", "Turn them into what they are with the DataFrame's functions."),
+    "value.deserializer": ("values come as binary", "Turn them into what they are with the DataFrame's functions."),
+    "enable.auto.commit": (
+        "offsets are committed when Spark has finished a batch, and only for display",
+        "Leave it out; kafka.group.id or groupIdPrefix names the group.",
+    ),
+    "auto.commit.interval.ms": ("offsets are committed after every batch", "Leave it out."),
+    "interceptor.classes": ("records are handed on as they are stored", "Leave it out."),
+    "max.poll.records": ("records are read in columns, batch by batch", "Leave it out."),
+    "group.instance.id": ("the source reads without being a member of a group", "Leave it out."),
+    "partition.assignment.strategy": ("Spark hands out the partitions", "Leave it out."),
+}
+"""Consumer settings that a Spark source cannot let the user choose: why, and what to do instead."""
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """Which topics or partitions are read: exactly one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def __str__(self) -> str:
+        if self.pattern:
+            return f"topics like {self.pattern}"
+        return ", ".join(self.topics or map(str, self.partitions))
+
+    @property
+    def label(self) -> str:
+        """A word for it that a group id may have in it."""
+        if self.topics:
+            word = self.topics[0]
+        elif self.partitions:
+            word = self.partitions[0].topic
+        else:
+            word = re.sub(r"[^a-zA-Z0-9_-]+", ".", self.pattern).strip(".")
+        return word[:100]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where reading begins or ends. `offsets` may hold EARLIEST and LATEST; times are in milliseconds since 1970."""
+
+    option: str
+    everywhere: int | None = None
+    """EARLIEST or LATEST, for every partition."""
+    offsets: Mapping[TopicPartition, int] | None = None
+    timestamp_ms: int | None = None
+    timestamps_ms: Mapping[TopicPartition, int] | None = None
+
+    def has(self, special: int) -> bool:
+        """Whether EARLIEST (or LATEST) is asked for, anywhere."""
+        return self.everywhere == special or special in (self.offsets or {}).values()
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What the user wrote, checked. A plain value: Spark carries it between processes."""
+
+    subscription: Subscription
+    client_settings: Mapping[str, str]
+    """The settings of our consumers on the executors, under Kafka's names."""
+    starting: Bound | None = None
+    """None where the user did not say: earliest for a batch, latest for a stream."""
+    ending: Bound | None = None
+    latest_if_no_match: bool = False
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = DEFAULT_MAX_TRIGGER_DELAY_MS
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    min_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    group_id: str | None = None
+    group_id_prefix: str = DEFAULT_GROUP_ID_PREFIX
+    poll_timeout_ms: int = DEFAULT_POLL_TIMEOUT_MS
+    offset_retries: int = 3
+    offset_retry_interval_ms: int = 10
+    metadata_cache_ms: int = -1
+
+    @property
+    def bootstrap(self) -> str:
+        return self.client_settings["bootstrap.servers"]
+
+    @property
+    def isolation_level(self) -> str:
+        return self.client_settings["isolation.level"]
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+        """Reads the options of `spark.read` or `spark.readStream`; raises OttlaError for what is wrong with them."""
+        with explained():
+            return cls._parse(options)
+
+    @classmethod
+    def _parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+        given = {name.lower(): value for name, value in options.items()}
+        _check_names(given)
+        known = {_BY_LOWER[name]: value for name, value in given.items() if name in _BY_LOWER}
+        client_settings, group_id = _client_settings(given)
+        subscription = _subscription(known)
+        starting = _bound(known, "starting", subscription)
+        ending = _bound(known, "ending", subscription)
+        _check_order(starting, ending)
+        positive: Callable[[str], int | None] = lambda name: _integer(known, name, at_least=1)  # noqa: E731
+        parsed = cls(
+            subscription=subscription,
+            client_settings=client_settings,
+            starting=starting,
+            ending=ending,
+            latest_if_no_match=_strategy(known) == "latest",
+            max_offsets_per_trigger=positive("maxOffsetsPerTrigger"),
+            min_offsets_per_trigger=positive("minOffsetsPerTrigger"),
+            max_trigger_delay_ms=_duration_ms(known, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
+            min_partitions=_integer(known, "minPartitions", at_least=1, at_most=INT32_MAX),
+            max_records_per_partition=positive("maxRecordsPerPartition"),
+            min_records_per_partition=positive("minRecordsPerPartition"),
+            fail_on_data_loss=_boolean(known, "failOnDataLoss", True),
+            include_headers=_boolean(known, "includeHeaders", False),
+            group_id=group_id,
+            group_id_prefix=_prefix(known),
+            poll_timeout_ms=positive("kafkaConsumer.pollTimeoutMs") or DEFAULT_POLL_TIMEOUT_MS,
+            offset_retries=_or(_integer(known, "fetchOffset.numRetries", at_least=0), 3),
+            offset_retry_interval_ms=_or(_integer(known, "fetchOffset.retryIntervalMs", at_least=0), 10),
+            metadata_cache_ms=_metadata_cache_ms(known),
+        )
+        low, high = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
+        if low is not None and high is not None and low > high:
+            raise OttlaError(
+                f"minOffsetsPerTrigger ({low}) is larger than maxOffsetsPerTrigger ({high})",
+                "A batch cannot be that small and that large: swap them, or leave one out.",
+            )
+        if parsed.min_partitions is not None and parsed.min_records_per_partition is not None:
+            raise OttlaError(
+                "minPartitions and minRecordsPerPartition exclude each other",
+                "The one makes more tasks and the other fewer: leave one out.",
+            )
+        return parsed
+
+    def check_batch(self) -> None:
+        """What a batch query cannot have: it begins at records that are there and ends at others."""
+        if self.starting is not None and self.starting.has(LATEST):
+            raise OttlaError(
+                f"{self.starting.option} cannot be latest in a batch query: there would be nothing to read",
+                "Use earliest (or -2), offsets or a timestamp.",
+            )
+        if self.ending is not None and self.ending.has(EARLIEST):
+            raise OttlaError(
+                f"{self.ending.option} cannot be earliest in a batch query: there would be nothing to read",
+                "Use latest (or -1), offsets or a timestamp.",
+            )
+
+    def check_stream(self) -> None:
+        """What a streaming query cannot have: an end."""
+        if self.ending is not None:
+            raise OttlaError(
+                f"{self.ending.option} is not for streaming queries, which have no end",
+                "Leave it out, or use spark.read. trigger(availableNow=True) reads what is there now and stops.",
+            )
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    if given.get("path"):
+        raise OttlaError(
+            f"load() takes no path here, and {given['path']!r} was given",
+            f"Name the topics: .option('subscribe', {given['path']!r}).load()",
+        )
+    for name in given:
+        if name in _BY_LOWER or name.startswith(PREFIX) or name == "path":
+            continue
+        candidates = [*_BY_LOWER, BOOTSTRAP, *(PREFIX + setting for setting in settings_of(ConsumerConfig))]
+        close = difflib.get_close_matches(name, candidates, n=1)
+        bare = PREFIX + name in candidates
+        nearest = PREFIX + name if bare else close[0] if close else ""
+        hint = f"Did you mean {_BY_LOWER.get(nearest, nearest)}?" if nearest else f"There are {', '.join(OPTIONS)}."
+        raise OttlaError(f"unknown option {name} of the source ottla", hint)
+
+
+def _client_settings(given: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
+    """The settings for our clients, and the group id, under which no client of the source ever joins."""
+    chosen = {name.removeprefix(PREFIX): value for name, value in given.items() if name.startswith(PREFIX)}
+    if "bootstrap.servers" not in chosen:
+        raise OttlaError(f"option {BOOTSTRAP} is missing", f"Say where the brokers are: {BOOTSTRAP}=host:port.")
+    for name, (reason, hint) in REFUSED.items():
+        if name in chosen:
+            raise OttlaError(f"option {PREFIX}{name} is not for the source: {reason}", hint)
+    if chosen.get("security.protocol", "").upper() == "PLAINTEXT":
+        del chosen["security.protocol"]
+    group_id = chosen.pop("group.id", None)
+    if group_id is not None and not group_id.strip():
+        raise OttlaError("option kafka.group.id must not be blank", "Leave it out for a group id made by the source.")
+    chosen.setdefault("isolation.level", "read_committed")
+    known = settings_of(ConsumerConfig)
+    for name in chosen:
+        if name not in known:
+            close = difflib.get_close_matches(name, list(known), n=1)
+            raise OttlaError(
+                f"unknown option {PREFIX}{name}: the client has no setting {name}",
+                f"Did you mean {PREFIX}{close[0]}?" if close else "Leave it out.",
+            )
+    try:
+        build(ConsumerConfig, chosen, {})
+    except ConfigError as error:
+        raise OttlaError(f"among the options kafka.*: {error.message}", error.hint) from None
+    return chosen, group_id
+
+
+def _subscription(known: Mapping[str, str]) -> Subscription:
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in known]
+    if len(chosen) != 1:
+        cause = f"{' and '.join(chosen)} exclude each other" if chosen else "no topic is named"
+        raise OttlaError(cause, "Give exactly one of subscribe, subscribePattern and assign.")
+    (name,) = chosen
+    text = known[name].strip()
+    if name == "assign":
+        return Subscription(partitions=_assigned(text))
+    if name == "subscribePattern":
+        if not text:
+            raise OttlaError("subscribePattern is empty", "Give a regular expression, as in orders-.*")
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OttlaError(f"subscribePattern {text!r} is not a regular expression: {error}") from None
+        return Subscription(pattern=text)
+    topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+    if not topics:
+        raise OttlaError("subscribe names no topic", "Give one or more, separated by commas.")
+    return Subscription(topics=topics)
+
+
+def _assigned(text: str) -> tuple[TopicPartition, ...]:
+    found: list[TopicPartition] = []
+    for topic, numbers in _json_object("assign", text, '{"orders": [0, 1]}').items():
+        if not isinstance(numbers, list) or not all(_is_integer(number) and number >= 0 for number in numbers):
+            raise OttlaError(
+                f"assign: the partitions of {topic} are {json.dumps(numbers)}",
+                'Give a list of numbers from 0 on, as in {"orders": [0, 1]}.',
+            )
+        found.extend(TopicPartition(topic, number) for number in numbers)
+    if not found:
+        raise OttlaError("assign names no partition", 'Give some, as in {"orders": [0, 1]}.')
+    return tuple(sorted(set(found)))
+
+
+def _bound(known: Mapping[str, str], side: str, subscription: Subscription) -> Bound | None:
+    """What the three options of one side say. As in Spark's source one timestamp for all comes before one for each,
+    and that before offsets."""
+    timestamp, by_timestamp, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
+    if timestamp in known:
+        at = _integer(known, timestamp, at_least=0, hint="Give milliseconds since 1970.")
+        return Bound(timestamp, timestamp_ms=at)
+    if by_timestamp in known:
+        times = _per_partition(by_timestamp, known[by_timestamp], subscription)
+        for partition, at in times.items():
+            if at < 0:
+                raise OttlaError(f"{by_timestamp}: {at} for {partition} is negative", "Give milliseconds since 1970.")
+        return Bound(by_timestamp, timestamps_ms=times)
+    if offsets not in known:
+        return None
+    text = known[offsets].strip()
+    if text.lower() in ("earliest", "latest"):
+        return Bound(offsets, everywhere=EARLIEST if text.lower() == "earliest" else LATEST)
+    found = _per_partition(offsets, text, subscription)
+    for partition, offset in found.items():
+        if offset < EARLIEST:
+            raise OttlaError(
+                f"{offsets}: {offset} for {partition} is no offset",
+                "Offsets begin at 0; -2 stands for the earliest and -1 for the latest.",
+            )
+    return Bound(offsets, offsets=found)
+
+
+def _per_partition(option: str, text: str, subscription: Subscription) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    example = '{"orders": {"0": 23, "1": -2}}'
+    for topic, entries in _json_object(option, text, example).items():
+        if not isinstance(entries, dict):
+            raise OttlaError(f"{option}: {topic} has {json.dumps(entries)}", f"Give a number for each: {example}.")
+        for number, value in entries.items():
+            if not (number.isascii() and number.isdigit()) or not _is_integer(value) or abs(value) > INT64_MAX:
+                raise OttlaError(
+                    f"{option}: {topic} has {json.dumps({number: value})}",
+                    f"Partitions and offsets are whole numbers: {example}.",
+                )
+            found[TopicPartition(topic, int(number))] = value
+    strangers = sorted({p.topic for p in found} - set(subscription.topics)) if subscription.topics else []
+    if strangers:
+        raise OttlaError(
+            f"{option} names {', '.join(strangers)}, which subscribe does not",
+            f"Subscribed is {subscription}.",
+        )
+    return found
+
+
+def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        words = "" if option == "assign" or "Timestamp" in option else "earliest, latest or "
+        raise OttlaError(f"{option} is {text!r}", f"Give {words}JSON, as in {example}.")
+    return found
+
+
+def _check_order(starting: Bound | None, ending: Bound | None) -> None:
+    """Refuses an end before the beginning, where both can be told apart without asking a broker."""
+    if starting is None or ending is None:
+        return
+    if starting.timestamp_ms is not None and ending.timestamp_ms is not None:
+        if starting.timestamp_ms > ending.timestamp_ms:
+            raise OttlaError(
+                f"startingTimestamp {starting.timestamp_ms} is after endingTimestamp {ending.timestamp_ms}"
+            )
+        return
+    for firsts, lasts in ((starting.offsets, ending.offsets), (starting.timestamps_ms, ending.timestamps_ms)):
+        for partition, first in (firsts or {}).items():
+            last = (lasts or {}).get(partition, LATEST)
+            if 0 <= last < first:
+                raise OttlaError(f"{starting.option} has {first} for {partition}, after {last} in {ending.option}")
+
+
+def _strategy(known: Mapping[str, str]) -> str:
+    text = known.get("startingOffsetsByTimestampStrategy", "error").strip().lower()
+    if text not in ("error", "latest"):
+        raise OttlaError(f"startingOffsetsByTimestampStrategy is {text!r}", "It may be error or latest.")
+    return text
+
+
+def _prefix(known: Mapping[str, str]) -> str:
+    prefix = known.get("groupIdPrefix", DEFAULT_GROUP_ID_PREFIX).strip()
+    if not prefix:
+        raise OttlaError("groupIdPrefix is blank", f"Leave it out for {DEFAULT_GROUP_ID_PREFIX}.")
+    return prefix
+
+
+def _metadata_cache_ms(known: Mapping[str, str]) -> int:
+    name = "partition.metadata.cache.ttl.ms"
+    found = _integer(known, name, at_least=-1, hint="Give milliseconds, or -1 to ask for every batch.")
+    if found == 0:
+        raise OttlaError(f"{name} is 0", "Give a positive number of milliseconds, or -1 to ask for every batch.")
+    return -1 if found is None else found
+
+
+def _integer(
+    known: Mapping[str, str], name: str, *, at_least: int, at_most: int = INT64_MAX, hint: str = ""
+) -> int | None:
+    if name not in known:
+        return None
+    text = known[name].strip()
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise OttlaError(f"{name} is {text!r}, which is not a whole number", hint)
+    value = int(text)
+    if not at_least <= value <= at_most:
+        raise OttlaError(f"{name} is {value}", hint or f"It must be a number from {at_least} on.")
+    return value
+
+
+def _boolean(known: Mapping[str, str], name: str, default: bool) -> bool:
+    text = known.get(name, "true" if default else "false").strip().lower()
+    if text not in ("true", "false"):
+        raise OttlaError(f"{name} is {text!r}", "It may be true or false.")
+    return text == "true"
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "": 1}
+
+
+def _duration_ms(known: Mapping[str, str], name: str, default: int) -> int:
+    if name not in known:
+        return default
+    text = known[name].strip().lower()
+    found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text)
+    if found is None or found[2] not in _UNITS_MS:
+        raise OttlaError(f"{name} is {text!r}", "Give a time with its unit: 500ms, 30s, 15m or 1h.")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

@@ -1,0 +1,314 @@
+"""The executor's side of the source: reads a range of offsets as Arrow batches, over a consumer kept between tasks."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ottla.client.blocking import Consumer
+from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.consumer.fetched import FetchedPartition
+from ottla.clock import monotonic
+from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.spark.explaining import BrokersAway
+from ottla.spark.source.offsets import NEWS_S, OffsetRange, recreated
+from ottla.types import ZERO_UUID, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ROWS_PER_BATCH = 10_000
+BYTES_PER_BATCH = 2 * 1024 * 1024
+"""An Arrow batch grows up to so many rows, and not beyond the record batch that makes it so many bytes. With the two
+fetches that are under way they bound what a task holds in memory."""
+
+COLUMNS = {"timestampType": "timestamp_type"}
+"""What Spark's columns are called elsewhere in Ottla, where that differs."""
+
+IDLE_CONSUMERS_MAX = 4
+"""Consumers that a worker keeps for the next task. Spark ends a worker that was idle for a minute, and them with it."""
+
+GLANCE_MS = 2_000
+"""How long to wait for records before asking whether the topic is still there."""
+
+ASK_AGAIN_MS = 100
+
+DEFAULTS = {
+    "auto.offset.reset": "none",
+    "enable.auto.commit": "false",
+    "allow.auto.create.topics": "false",
+    "client.id": "ottla-spark",
+    "max.partition.fetch.bytes": "4194304",
+}
+"""The consumer settings of the source that differ from the client's own."""
+
+log = logging.getLogger("ottla.spark")
+
+
+class AsyncRangeConsumer(AsyncConsumer):
+    """Reads one partition at a time, from one offset to another."""
+
+    async def start(self, piece: OffsetRange, topic_id: bytes = ZERO_UUID) -> None:
+        """With an id, another topic of the same name is an OFFSET_OUT_OF_RANGE."""
+        await self.assign([piece.partition])
+        state = self._positions.state(piece.partition)
+        state.fetch_until, state.topic_id = piece.end, topic_id
+        await self.seek(piece.partition, piece.start)
+
+    async def next_fetch(self, timeout_ms: int) -> FetchedPartition | None:
+        """What the next fetch brought, as it came: the caller reads it while the one after it is under way."""
+        deadline = self._network.now() + timeout_ms
+        while True:
+            self._raise_errors()
+            fetched = self._fetcher.take_fetch()
+            if fetched is not None:
+                self._network.wake()
+                return fetched
+            remaining_ms = deadline - self._network.now()
+            if remaining_ms <= 0:
+                return None
+            await self._network.until(self._is_worth_a_look, remaining_ms)
+
+    async def is_gone(self, partition: TopicPartition) -> bool:
+        """Whether the brokers say that there is no such partition, also when news of it have reached everybody."""
+        deadline = self._network.now() + NEWS_S * 1000
+        while True:
+            try:
+                await self.beginning_offsets([partition])
+                return False
+            except KafkaError as error:
+                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    return False
+            if self._network.now() >= deadline:
+                return True
+            await asyncio.sleep(ASK_AGAIN_MS / 1000)
+
+    async def met_another(self, partition: TopicPartition, topic_id: bytes) -> bool:
+        """Whether it was not the offset that was wrong, but the topic: a broker told of one with another id."""
+        return self._positions.state(partition).topic_id not in (topic_id, ZERO_UUID)
+
+    async def is_another(self, topic: str, topic_id: bytes) -> bool:
+        """Whether the topic of this name is not the one with this id, also when its news have reached everybody."""
+        view, deadline = self._network.view, self._network.now() + NEWS_S * 1000
+
+        def is_it() -> bool:
+            return view.topic_id(topic) in (topic_id, ZERO_UUID)
+
+        while not is_it():
+            if self._network.now() >= deadline:
+                return True
+            view.request_update()
+            await self._network.until(is_it, ASK_AGAIN_MS)
+        return False
+
+    async def rest(self) -> None:
+        """Stops fetching, and keeps the connections for the next range."""
+        await self.assign([])
+
+
+class RangeConsumer(Consumer):
+    """As AsyncRangeConsumer, for a worker's own thread."""
+
+    _async: AsyncRangeConsumer
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self._async = AsyncRangeConsumer(settings)
+
+    def start(self, piece: OffsetRange, topic_id: bytes = ZERO_UUID) -> None:
+        return self._call(self._async.start(piece, topic_id))
+
+    def next_fetch(self, timeout_ms: int) -> FetchedPartition | None:
+        return self._call(self._async.next_fetch(timeout_ms))
+
+    def is_gone(self, partition: TopicPartition) -> bool:
+        return self._call(self._async.is_gone(partition))
+
+    def met_another(self, partition: TopicPartition, topic_id: bytes) -> bool:
+        return self._call(self._async.met_another(partition, topic_id))
+
+    def is_another(self, topic: str, topic_id: bytes) -> bool:
+        return self._call(self._async.is_another(topic, topic_id))
+
+    def rest(self) -> None:
+        return self._call(self._async.rest())
+
+
+_idle: dict[tuple[tuple[str, str], ...], RangeConsumer] = {}
+"""Consumers that no task uses just now, by their settings. A worker runs one task after the other."""
+
+_of_parents: list[RangeConsumer] = []
+"""What a forked process found here. It is not its own, and closing it would disturb the parent: it is left alone."""
+
+
+def _leave_to_parent() -> None:
+    _of_parents.extend(_idle.values())
+    _idle.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def borrow(settings: Mapping[str, str]) -> RangeConsumer:
+    return _idle.pop(_key(settings), None) or RangeConsumer({**DEFAULTS, **settings})
+
+
+def give_back(settings: Mapping[str, str], consumer: RangeConsumer) -> None:
+    consumer.rest()
+    before = _idle.pop(_key(settings), None)
+    if before is not None:
+        before.close()
+    _idle[_key(settings)] = consumer
+    while len(_idle) > IDLE_CONSUMERS_MAX:
+        _idle.pop(next(iter(_idle))).close()
+
+
+def _key(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(settings.items()))
+
+
+def read_range(
+    piece: OffsetRange,
+    settings: Mapping[str, str],
+    schema: "pyarrow.Schema",
+    *,
+    fail_on_data_loss: bool,
+    poll_timeout_ms: int,
+    topic_id: bytes = ZERO_UUID,
+) -> "Iterator[pyarrow.RecordBatch]":
+    """The records of a range, in order. Ends when the position has passed the end, whatever the last offsets hold.
+
+    `topic_id` is that of the topic that the range was planned for, where it is known.
+    """
+    consumer = borrow(settings)
+    is_whole = False
+    try:
+        yield from _read(consumer, piece, topic_id, schema, fail_on_data_loss, poll_timeout_ms)
+        is_whole = True
+    except GeneratorExit:  # Spark has rows enough
+        is_whole = True
+        raise
+    finally:
+        if is_whole:
+            give_back(settings, consumer)
+        else:
+            consumer.close()
+
+
+def _read(
+    consumer: RangeConsumer,
+    piece: OffsetRange,
+    topic_id: bytes,
+    schema: "pyarrow.Schema",
+    fail_on_data_loss: bool,
+    poll_timeout_ms: int,
+) -> "Iterator[pyarrow.RecordBatch]":
+    partition, position, end = piece
+    consumer.start(piece, topic_id)
+    patience = Patience(poll_timeout_ms)
+    while position < end:
+        try:
+            fetched = consumer.next_fetch(patience.glance_ms())
+        except KafkaError as error:
+            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            if topic_id == ZERO_UUID or not consumer.met_another(partition, topic_id):
+                position = after_loss(consumer, piece, position, fail_on_data_loss)
+            elif consumer.is_another(partition.topic, topic_id):
+                lost(recreated(partition.topic), fail_on_data_loss)
+                return  # what the new one has is for the next batch, which begins with it
+            consumer.start(OffsetRange(partition, position, end), topic_id)
+            continue
+        if fetched is None:
+            if patience.is_over():
+                raise BrokersAway(
+                    f"nothing came of {partition} from offset {position} on for {poll_timeout_ms} ms, "
+                    f"and the batch goes up to {end}",
+                    "Are the brokers there? kafkaConsumer.pollTimeoutMs says how long to wait for them.",
+                )
+            if consumer.is_gone(partition):
+                lost(
+                    f"{partition} was deleted while offsets {position} to {end - 1} were to be read", fail_on_data_loss
+                )
+                return
+            continue
+        patience.begin_anew()
+        yield from batches_of(fetched, end, schema)
+        position = fetched.next_offset
+
+
+def batches_of(fetched: FetchedPartition, end: int, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
+    """The records of a fetch before `end`. Afterwards its `next_offset` is past all that it holds, or past `end`."""
+    import pyarrow as pa
+
+    from ottla.protocol.arrow_batches import ColumnBuilder
+
+    columns = [COLUMNS.get(name, name) for name in schema.names]
+    while not fetched.is_exhausted and fetched.next_offset < end:
+        sections = fetched.sections(ROWS_PER_BATCH, BYTES_PER_BATCH)
+        builder = ColumnBuilder(sections, max_records=ROWS_PER_BATCH, timestamp_unit="us", columns=columns)
+        for section in sections:
+            if section.header.base_offset >= end:
+                fetched.took(end)
+                break
+            try:
+                is_whole = builder.add(*fetched.partition, section, fetched.next_offset, end)
+            except OttlaError as error:
+                raise OttlaError(error.message, TIMESTAMP_HINT) from None
+            if not is_whole:
+                # Full, and the rest of the section is for the next; or the end lies within the section.
+                fetched.took(builder.last_offset + 1 if builder.is_full else end)
+                break
+            fetched.took()
+        if builder.rows:
+            yield pa.RecordBatch.from_arrays(builder.finish().columns, schema=schema)
+
+
+def after_loss(consumer: RangeConsumer, piece: OffsetRange, position: int, fail_on_data_loss: bool) -> int:
+    """Where to go on when the brokers do not have the offset that we are at."""
+    partition, _, end = piece
+    earliest = consumer.beginning_offsets([partition])[partition]
+    if earliest <= position:
+        latest = consumer.end_offsets([partition])[partition]
+        text = f"{partition} ends at offset {latest}, and the batch goes from {position} to {end}: its end was cut off"
+        lost(text, fail_on_data_loss)
+        return end
+    text = f"offsets {position} to {min(earliest, end) - 1} of {partition} are gone; the first there is {earliest}"
+    lost(text, fail_on_data_loss)
+    return min(earliest, end)
+
+
+TIMESTAMP_HINT = (
+    "Spark counts microseconds and has no such timestamp. Begin behind the record: startingOffsets, or a topic that "
+    "takes the broker's time (message.timestamp.type=LogAppendTime)."
+)
+
+LOSS_HINT = (
+    "Records are kept for retention.ms or up to retention.bytes of a topic: raise them, or run the query more often. "
+    "To go on without the lost records set failOnDataLoss to false."
+)
+
+
+def lost(text: str, fail_on_data_loss: bool) -> None:
+    """Records are gone that a query has yet to read: an error or a warning."""
+    if fail_on_data_loss:
+        raise OttlaError(f"data loss: {text}", LOSS_HINT)
+    log.warning("data loss: %s", text)
+
+
+class Patience:
+    """How long nothing may come."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self._deadline = monotonic() + self._timeout_ms / 1000
+
+    def glance_ms(self) -> int:
+        return max(1, min(GLANCE_MS, int((self._deadline - monotonic()) * 1000)))
+
+    def is_over(self) -> bool:
+        return monotonic() >= self._deadline

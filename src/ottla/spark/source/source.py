@@ -1,0 +1,331 @@
+"""The driver's side of the source: how far a batch goes, which task reads what, and progress shown as a group."""
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ottla.client.blocking import Admin
+from ottla.client.core.model import EARLIEST, LATEST
+from ottla.clock import monotonic
+from ottla.errors import KafkaError, OttlaError
+from ottla.spark.explaining import explained
+from ottla.spark.source.lookup import Lookup
+from ottla.spark.source.offsets import (
+    Found,
+    OffsetRange,
+    SourceOffset,
+    advance,
+    gather,
+    ranges_between,
+    split,
+    to_topics,
+    waiting,
+)
+from ottla.spark.source.options import Bound, SourceOptions
+from ottla.spark.source.reading import lost, read_range
+from ottla.spark.workers import settle
+from ottla.types import ZERO_UUID, TopicPartition, uuid_from_text
+
+T = TypeVar("T")
+
+COMMIT_TIMEOUT_MS = 5_000
+"""Group offsets are for display: a batch does not wait longer for them."""
+
+SHOW_AGAIN_S = 30
+"""How long a group that did not take them is left in peace."""
+
+RETRY_S = 0.5
+"""The pause before brokers that failed to answer are asked again."""
+
+log = logging.getLogger("ottla.spark")
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+
+def spark_schema(options: SourceOptions) -> StructType:
+    """The columns, as Spark's own Kafka source has them."""
+    fields = [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+    if options.include_headers:
+        fields.append(StructField("headers", HEADERS))
+    return StructType(fields)
+
+
+def check_schema(options: SourceOptions, schema: StructType | None) -> None:
+    """The columns are what they are; a schema that the user gave must be the same."""
+    own = spark_schema(options)
+    if schema is not None and schema != own:
+        raise OttlaError(
+            f"the columns of format ottla are fixed: {own.simpleString()}; schema() asks for {schema.simpleString()}",
+            "Leave schema() out, and make columns of the value afterwards, as with from_json.",
+        )
+
+
+class Task(InputPartition):
+    """What one task reads, and the ids of the topics that it was planned for."""
+
+    def __init__(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+        super().__init__(ranges)
+        topics = {piece.partition.topic for piece in ranges}
+        self.topic_ids = {topic: topic_id for topic, topic_id in topic_ids.items() if topic in topics}
+
+
+def read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
+    """What one task gives Spark: Arrow batches of its ranges. Runs in a worker process."""
+    settle()
+    schema = to_arrow_schema(spark_schema(options), timezone="UTC")
+    with explained(options.bootstrap):
+        for piece in partition.value or ():  # None is Spark's stand-in where there is nothing to read
+            topic_id = partition.topic_ids.get(piece.partition.topic) if isinstance(partition, Task) else None
+            yield from read_range(
+                piece,
+                options.client_settings,
+                schema,
+                fail_on_data_loss=options.fail_on_data_loss,
+                poll_timeout_ms=options.poll_timeout_ms,
+                topic_id=uuid_from_text(topic_id) if topic_id else ZERO_UUID,
+            )
+
+
+def tasks_for(
+    ranges: Iterable[OffsetRange], options: SourceOptions, topic_ids: Mapping[str, str]
+) -> list[InputPartition]:
+    """The tasks of a batch. A function of what is to be read and of the options alone."""
+    pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
+    return [Task(task, topic_ids) for task in gather(pieces, options.min_records_per_partition)]
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read.format("ottla")`: everything between two sets of offsets, decided when the query is planned."""
+
+    def __init__(self, options: SourceOptions, schema: StructType | None = None) -> None:
+        with explained(options.bootstrap):
+            options.check_batch()
+            check_schema(options, schema)
+        self.options = options
+
+    def partitions(self) -> list[InputPartition]:
+        options = self.options
+        with explained(options.bootstrap), Lookup(options) as lookup:
+            found = lookup.found(must_exist=True)
+            first = lookup.resolve(options.starting or Bound("startingOffsets", EARLIEST), found, is_start=True)
+            last = lookup.resolve(options.ending or Bound("endingOffsets", LATEST), found, is_start=False)
+            ranges = [OffsetRange(partition, first[partition], last[partition]) for partition in sorted(first)]
+            for partition, start, end in ranges:
+                if start > end:
+                    raise OttlaError(
+                        f"{partition} would be read from offset {start} back to {end}",
+                        "Choose an end after the beginning.",
+                    )
+            return tasks_for(ranges, options, found.topic_ids)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read(self.options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("ottla")`: lives in a process of its own as long as the query runs."""
+
+    def __init__(self, options: SourceOptions, schema: StructType | None = None) -> None:
+        # What is wrong with them is told by the first call: Spark cannot show an error that is raised here.
+        self.options = options
+        self._schema = schema
+        self._lookup: Lookup | None = None
+        self._committer: Admin | None = None
+        self._target: Found | None = None
+        """What was there when a query began that reads what is available now, and then ends."""
+        self._seen: Found | None = None
+        self._last_batch_at: float | None = None
+        self._is_warned = False
+        self._shown: dict[TopicPartition, int] | None = None
+        self._show_after = 0.0
+
+    # --- where to begin -----------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        with explained(self.options.bootstrap):
+            return self._patiently(self._beginning).to_dict()
+
+    def _beginning(self) -> SourceOffset:
+        self._ask().partitions(must_exist=True)
+        found = self._target or self._ask().found(must_exist=True)
+        bound = self.options.starting or Bound("startingOffsets", LATEST)
+        return SourceOffset(
+            positions=self._ask().resolve(bound, found, is_start=True),
+            group=self._new_group(),
+            topic_ids=found.topic_ids,
+            is_initial=True,
+        )
+
+    def _new_group(self) -> str:
+        """A group id of the query's own. It is made once and lives in the checkpoint with the offsets."""
+        if self.options.group_id is not None:
+            return ""
+        return f"{self.options.group_id_prefix}-{self.options.subscription.label}-{uuid.uuid4().hex[:8]}"
+
+    # --- how far to go ------------------------------------------------------------------------------------
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self.options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self.options.max_offsets_per_trigger)
+        if self.options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self.options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with explained(self.options.bootstrap):
+            self._target = self._patiently(lambda: self._ask().found(must_exist=False))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with explained(self.options.bootstrap):
+            offset = SourceOffset.from_dict(start)
+            # Spark has finished all before it, but calls commit() only with the next batch, and that may be far off.
+            self._show(offset)
+            offset = self._of_this_query(offset)
+            found = self._patiently(lambda: self._ask().settled(offset, self._target))
+            if self._target is not None:
+                self._target = found
+            self._seen = found
+            if not isinstance(limit, ReadAllAvailable) and self._waits_for_more(offset, found):
+                return start
+            most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            end, losses = advance(offset, found, most)
+            for loss in losses:
+                lost(loss.text, self.options.fail_on_data_loss)
+            if end is offset:
+                return start
+            self._last_batch_at = monotonic()
+            if not end.group:
+                end = replace(end, group=self._new_group())
+            return end.to_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return to_topics(self._seen.latest) if self._seen is not None else None
+
+    def _waits_for_more(self, offset: SourceOffset, found: Found) -> bool:
+        """Whether `minOffsetsPerTrigger` is not reached and `maxTriggerDelay` not over."""
+        least = self.options.min_offsets_per_trigger
+        # A query that reads what is available now would wait for ever.
+        if least is None or self._target is not None or self._last_batch_at is None:
+            return False
+        is_late = (monotonic() - self._last_batch_at) * 1000 >= self.options.max_trigger_delay_ms
+        return not is_late and waiting(offset, found) < least
+
+    def _of_this_query(self, offset: SourceOffset) -> SourceOffset:
+        """The offset without partitions that are not subscribed to (any more)."""
+        kept = {partition: at for partition, at in offset.positions.items() if self._is_subscribed(partition)}
+        if len(kept) == len(offset.positions):
+            return offset
+        others = ", ".join(sorted({partition.topic for partition in offset.positions if partition not in kept}))
+        hint = "Give this query a checkpointLocation of its own"
+        if not kept:
+            raise OttlaError(
+                f"the checkpoint is of a query that read {others}, and this one reads {self.options.subscription}",
+                f"{hint}.",
+            )
+        if self.options.fail_on_data_loss:
+            raise OttlaError(
+                f"the checkpoint has offsets of {others}, which this query no longer reads",
+                f"{hint}, or set failOnDataLoss to false to go on without {others}.",
+            )
+        if not self._is_warned:
+            log.warning("the checkpoint has offsets of %s, which this query no longer reads", others)
+            self._is_warned = True
+        return replace(offset, positions=kept)
+
+    def _is_subscribed(self, partition: TopicPartition) -> bool:
+        subscription = self.options.subscription
+        if subscription.pattern:
+            return re.fullmatch(subscription.pattern, partition.topic) is not None
+        return partition.topic in subscription.topics or partition in subscription.partitions
+
+    # --- which task reads what ----------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        # Nobody is asked here: a batch that is repeated must get the same tasks.
+        with explained(self.options.bootstrap):
+            last = SourceOffset.from_dict(end)
+            return tasks_for(ranges_between(SourceOffset.from_dict(start), last), self.options, last.topic_ids)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read(self.options, partition)
+
+    # --- progress -----------------------------------------------------------------------------------------
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._show(SourceOffset.from_dict(end))
+
+    def _show(self, offset: SourceOffset) -> None:
+        """Commits to the query's group how far it is. Spark itself goes by its checkpoint alone."""
+        group = self.options.group_id or offset.group
+        if offset.is_initial or not group or not offset.positions or offset.positions == self._shown:
+            return
+        if monotonic() < self._show_after:
+            return
+        try:
+            if self._committer is None:
+                settings = {**self._ask().settings, "default.api.timeout.ms": str(COMMIT_TIMEOUT_MS)}
+                self._committer = Admin(settings)
+            self._committer.alter_group_offsets(group, offset.positions)
+            self._shown = dict(offset.positions)
+        except Exception as error:  # whatever it is, a display must not stop the query
+            self._show_after = monotonic() + SHOW_AGAIN_S
+            log.warning("the query's offsets were not committed to group %s, for display: %s", group, error)
+
+    def stop(self) -> None:
+        for client in (self._lookup, self._committer):
+            if client is not None:
+                client.close()
+        self._lookup = self._committer = None
+
+    # --- helpers ------------------------------------------------------------------------------------------
+
+    def _ask(self) -> Lookup:
+        if self._lookup is None:
+            self.options.check_stream()
+            check_schema(self.options, self._schema)
+            self._lookup = Lookup(self.options)
+        return self._lookup
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Asks again while brokers are away, as long as a task would wait for them."""
+        deadline = monotonic() + self.options.poll_timeout_ms / 1000
+        while True:
+            try:
+                return ask()
+            except KafkaError as error:
+                if not error.retriable or monotonic() >= deadline:
+                    raise
+                log.warning("asking %s again: %s", self.options.bootstrap, error)
+            time.sleep(RETRY_S)

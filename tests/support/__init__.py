@@ -1,0 +1,1 @@
+"""Worlds, wire helpers, foreign clients and processes that the tests share."""

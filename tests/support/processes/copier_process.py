@@ -1,0 +1,157 @@
+"""R1's transactional copier on librdkafka, a process of its own so that it can be killed.
+
+python -m tests.support.processes.copier_process BOOTSTRAP INPUT OUTPUT GROUP NUMBER ASSIGNED SIZE ABORTS
+
+Copies partition p of INPUT to partition p of OUTPUT in transactions of SIZE records, the positions with them, and
+aborts a share of them at will. ASSIGNED lists its partitions, or is `group` for a member of GROUP. Ends by itself when
+everything is copied, by whomever.
+"""
+
+import random
+import signal
+import sys
+import time
+from typing import Any
+
+STUCK_S = 12
+"""A copier that got no further for this long ends: after a broker's restart librdkafka 2.x may wait for ever in
+send_offsets_to_transaction, for a request that it never sends and past the time it was given. Whoever started the
+copier starts it again."""
+
+
+def main(words: list[str]) -> None:
+    from confluent_kafka import KafkaException
+
+    signal.alarm(STUCK_S)
+    bootstrap, source, target, group, number, assigned, size, aborts = words
+    copier = _Copier(bootstrap, source, target, group, f"copier-{number}", assigned, int(size), float(aborts))
+    for _ in range(200):
+        try:
+            if copier.run():
+                return
+        except KafkaException as failure:
+            error = failure.args[0]
+            print(f"copier-{number}: {error}", file=sys.stderr)
+            time.sleep(0.1)
+    sys.exit("no instance came to the end")
+
+
+class _Copier:
+    def __init__(
+        self,
+        bootstrap: str,
+        source: str,
+        target: str,
+        group: str,
+        name: str,
+        assigned: str,
+        size: int,
+        aborts: float,
+    ) -> None:
+        self.bootstrap, self.source, self.target, self.group, self.name = bootstrap, source, target, group, name
+        self.assigned, self.size, self.aborts = assigned, size, aborts
+        self.random = random.Random()
+        self.began: dict[int, int] = {}
+        """Where this copier began in each partition that it has."""
+
+    def run(self) -> bool:
+        """One instance: True when all is copied, False when it has to start anew."""
+        from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+        quick = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "log_level": 0}
+        signal.alarm(STUCK_S)
+        # First the producer, which ends what the last instance left, then the positions that may have come of it.
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": self.name,
+                "transaction.timeout.ms": 30_000,
+                "message.timeout.ms": 30_000,
+                "batch.size": 512,
+                "linger.ms": 2,
+                **quick,
+            }
+        )
+        producer.init_transactions(60)
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": self.group,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 500,
+                "partition.assignment.strategy": "range",
+                **quick,
+            }
+        )
+        try:
+            if self.assigned == "group":
+                consumer.subscribe([self.source], on_assign=self._begin)
+            else:
+                self._begin(consumer, [TopicPartition(self.source, int(p)) for p in self.assigned.split(",")])
+            while True:
+                signal.alarm(STUCK_S)
+                messages: list[Any] = [m for m in consumer.consume(self.size, 0.3) if m.error() is None]
+                if not messages:
+                    if self._is_done(consumer):
+                        return True
+                    continue
+                if any(message.offset() < self.began.get(message.partition(), sys.maxsize) for message in messages):
+                    # After a rebalance librdkafka may hand out what it had fetched while the partition was its own
+                    # before. Whoever had it since has copied that.
+                    return False
+                producer.begin_transaction()
+                doomed = self.random.random() < self.aborts
+                following: dict[int, int] = {}
+                for message in messages:
+                    partition, offset, value = message.partition(), message.offset(), message.value()
+                    assert partition is not None and offset is not None and value is not None
+                    self._send(producer, partition, b"aborted" if doomed else value)
+                    following[partition] = offset + 1
+                offsets = [TopicPartition(self.source, p, offset) for p, offset in following.items()]
+                try:
+                    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
+                    if doomed:
+                        producer.abort_transaction(60)
+                        return False  # the positions in memory are ahead of what was committed
+                    producer.commit_transaction(60)
+                except KafkaException:
+                    return False  # the next instance aborts what this one leaves open
+        finally:
+            consumer.close()
+
+    def _begin(self, consumer: Any, partitions: list[Any]) -> None:
+        positions = consumer.committed(partitions, timeout=60)
+        for position in positions:
+            position.offset = max(0, position.offset)
+        self.began = {position.partition: position.offset for position in positions}
+        consumer.assign(positions)
+
+    def _is_done(self, consumer: Any) -> bool:
+        """Whether everything is copied, by this copier or another: a member that was killed may yet hold a partition
+        whose rest is then ours."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            partitions = consumer.list_topics(self.source, 10).topics[self.source].partitions
+            committed = consumer.committed([TopicPartition(self.source, p) for p in partitions], timeout=10)
+            return all(
+                position.offset >= consumer.get_watermark_offsets(position, timeout=10)[1] for position in committed
+            )
+        except KafkaException:
+            return False  # nobody there to ask just now
+
+    def _send(self, producer: Any, partition: int, value: bytes) -> None:
+        while True:
+            try:
+                producer.produce(self.target, value, partition=partition)
+                producer.poll(0)
+                return
+            except BufferError:
+                producer.poll(0.05)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Requests by hand: raw connections, transcripts, message strategies."""

@@ -1,0 +1,149 @@
+"""A broker's coordinators on real logs and a simulated loop: requests go through handlers, in bytes.
+
+`DataWorld` with the group coordinator in it. Time passes by `wait` only.
+"""
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+from tests.support.worlds.data_world import DataWorld, topic_id_of
+
+from ottla.broker.coordinators import OFFSETS_TOPIC, Coordinators
+from ottla.broker.dispatch import Dispatcher
+from ottla.broker.settings.config import Settings, load_config
+from ottla.coordinator.group.shard import GroupShard
+from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.log.partition_log import Origin
+from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
+from ottla.protocol.framing import decode_response, encode_request
+from ottla.protocol.record_batch import iter_batches, read_records
+from ottla.protocol.schema import Message
+from ottla.types import REBALANCES_TOPIC, TopicPartition
+
+
+class CoordinatorWorld(DataWorld):
+    """Broker 0, which coordinates groups as soon as `__consumer_offsets` is there."""
+
+    def __init__(self, directory: str, *, settings: dict[str, str] | None = None, **options: Any) -> None:
+        config = load_config({"group.initial.rebalance.delay.ms": "0", **(settings or {})})
+        self.created: list[str] = []
+        """Topics that were made on need, in order."""
+        self.coordinators: Coordinators | None = None
+        super().__init__(directory, broker_config=config, **options)
+
+    def start(self) -> None:
+        super().start()
+        self.services.settings = Settings(self.broker_config)
+        self.coordinators = Coordinators(
+            self.broker_config,
+            metadata=self,  # type: ignore[arg-type]
+            replicas=self.replicas,
+            clock=self.clock,
+        )
+        self.services.coordinators = self.coordinators
+        self.dispatcher = Dispatcher(self.services)
+        self._on_loop(self.coordinators.apply, self.image)
+        self.wait()
+
+    def stop(self) -> None:
+        assert self.coordinators is not None
+        self.run(self.coordinators.stop())
+        super().stop()
+
+    def _on_loop(self, function: Any, *arguments: Any) -> Any:
+        """Calls a function that wants a running loop."""
+
+        async def call() -> Any:
+            return function(*arguments)
+
+        return self.loop.run_until_complete(call())
+
+    # -- the cluster --
+
+    def publish(self, image: ClusterImage) -> None:
+        self._on_loop(self._publish, image)
+        self.wait()
+
+    def _publish(self, image: ClusterImage) -> None:
+        self.image = replace(image, version=self.image.version + 1)
+        self.replicas.apply(self.image)
+        if self.coordinators is not None:
+            self.coordinators.apply(self.image)
+
+    async def ensure_topics(self, topics: Any) -> list[Any]:
+        """As the metadata follower does it: whoever comes second finds the topic made."""
+        await asyncio.sleep(0.01)
+        for topic in topics:
+            if topic.name in self.image.topics:
+                continue
+            self.created.append(topic.name)
+            placed = tuple(PartitionImage(i, 0, 0, 0, (0,), (0,)) for i in range(topic.partitions))
+            made = TopicImage(topic.name, topic_id_of(topic.name), placed, dict(topic.configs))
+            self._publish(
+                replace(
+                    self.image,
+                    topics={**self.image.topics, topic.name: made},
+                    topic_names={**self.image.topic_names, made.topic_id: topic.name},
+                )
+            )
+        return []
+
+    def offsets_topic(self, **details: Any) -> None:
+        """Makes `__consumer_offsets`, of one partition unless told otherwise."""
+        configs = {"cleanup.policy": "compact", **details.pop("configs", {})}
+        self.topic(OFFSETS_TOPIC, **{"partitions": 1, **details}, configs=configs)
+
+    # -- requests --
+
+    def begin(self, request: Message, version: int, client_id: str = "test") -> Any:
+        """Sends a frame through the dispatcher: the response, or an awaitable of it."""
+        frame = encode_request(request.api_key, version, 1, client_id, request)[4:]
+
+        def read(answer: Any) -> Any:
+            return decode_response(request.api_key, version, bytes(answer)[4:])[1]
+
+        async def later(awaitable: Any) -> Any:
+            return read(await awaitable)
+
+        answer = self._on_loop(lambda: (self.dispatcher(frame, self.connection),))[0]  # type: ignore[arg-type]
+        return read(answer) if isinstance(answer, bytes | bytearray) else later(answer)
+
+    # -- looking inside --
+
+    @property
+    def groups(self) -> CoordinatorRuntime[GroupShard]:
+        assert self.coordinators is not None
+        return self.coordinators.groups
+
+    def shard(self, key: str = "g") -> GroupShard:
+        return self.groups.shard(key)
+
+    def append_raw(self, batch: bytes, partition: int = 0) -> None:
+        """Puts a batch into the coordinator's log behind its back."""
+        self.call(
+            lambda: self.replicas.append(
+                TopicPartition(OFFSETS_TOPIC, partition), batch, acks=1, origin=Origin.COORDINATOR
+            )
+        )
+
+    def call(self, function: Any, *arguments: Any) -> Any:
+        return self._on_loop(function, *arguments)
+
+    def stored(self, topic: str = OFFSETS_TOPIC, partition: int = 0) -> list[tuple[bytes | None, bytes | None]]:
+        """(key, value) of every record in a partition."""
+        log = self.log(topic, partition)
+        offset, found = log.log_start_offset, []
+        # One read gives no more than one segment has.
+        while offset < log.log_end_offset and (data := log.read(offset, 1 << 24, upper_bound=log.log_end_offset)):
+            for position, header in iter_batches(data):
+                found += [(record.key, record.value) for record in read_records(data, position, header)]
+                offset = header.next_offset
+        return found
+
+    def history(self) -> list[dict[str, Any]]:
+        """What was noted of the rebalances so far."""
+        if REBALANCES_TOPIC not in self.image.topics:
+            return []
+        return [json.loads(value or b"") for _, value in self.stored(REBALANCES_TOPIC)]
