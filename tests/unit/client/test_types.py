@@ -17,7 +17,7 @@ from ottla import (
     DatabaseOffsetStore, DeserializingConsumer, FileOffsetStore, GroupMirror, NewTopic, OffsetStore, Producer,
     RebalanceListener, SnapshotStore, StoredOffsets, TopicPartition,
 )
-from ottla.client.producer.delivery import Delivery
+from ottla.client.producer.speedups import Delivery
 from ottla.client.consumer.deserializing import DeserializedRecord
 from ottla.client.admin.group_model import GroupDescription, GroupListing
 from ottla.client.core.model import (

@@ -1,6 +1,6 @@
 """Group consumers and a whole broker in one simulated world: members pause and die, networks fail, the broker too.
 
-More seeds: OTTLA_SEEDS=1000 ./run test tests/unit/client/test_group_consumer_world.py
+More seeds: OTTLA_SEEDS=1000 ./run test tests/unit/client/group/test_group_consumer_world.py
 """
 
 import asyncio

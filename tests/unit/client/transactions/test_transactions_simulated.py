@@ -1,7 +1,7 @@
 """The transactional producer and a whole broker in a simulated world: the output equals the input exactly once,
 whatever is killed or cut when. (E9, R1)
 
-More seeds: OTTLA_SEEDS=1000 ./run test tests/unit/client/test_transactions_simulated.py
+More seeds: OTTLA_SEEDS=1000 ./run test tests/unit/client/transactions/test_transactions_simulated.py
 """
 
 import asyncio

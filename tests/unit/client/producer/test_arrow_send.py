@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.support.worlds.producer_world import ProducerWorld
 
-from ottla.client.producer.arrow_send import ArrowDelivery, StoredRows, TableSending
+from ottla.client.producer.arrow_send import ArrowDelivery, ArrowSend, StoredRows
 from ottla.client.producer.partitioner import StickyPartitioner
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.produce import ProduceResponse
@@ -28,7 +28,7 @@ def send(world: ProducerWorld, table: pa.Table) -> ArrowDelivery:
         _record_bytes_max=world.config.max_request_size - HEADER_SIZE,
         _sticky=StickyPartitioner(world.config.batch_size, world.random.choice, lambda _: range(1)),
     )
-    sending = TableSending(producer, table, "t")
+    sending = ArrowSend(producer, table, "t")
     sending.plan()
     for batch in sending.batches():
         assert world.accumulator.add_batch(batch), "the buffer is full"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.client.consumer.fetched import FetchedPartition
+from ottla.client.consumer.completed_fetch import FetchedPartition
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.record_batch import Codec, build_batch, control_batch
 from ottla.types import TopicPartition

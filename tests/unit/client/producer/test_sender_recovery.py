@@ -4,7 +4,7 @@ import pytest
 from tests.support.worlds.producer_world import ProducerWorld
 
 from ottla.client.core.model import Node
-from ottla.client.producer.delivery import Delivery
+from ottla.client.producer.speedups import Delivery
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.types import TopicPartition

@@ -382,6 +382,7 @@ for call in (lambda: consumer.poll_arrow(), lambda: producer.send_arrow(0, "t"),
 
 
 def test_importing_the_client_does_not_import_pyarrow() -> None:
-    program = "import sys, ottla; ottla.Consumer; ottla.Producer; import ottla.client.consumer.arrow; print('pyarrow' in sys.modules)"
+    uses = "import sys, ottla; ottla.Consumer; ottla.Producer; import ottla.client.consumer.arrow"
+    program = f"{uses}; print('pyarrow' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "False"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ottla import Consumer, DeserializingConsumer, Producer
-from ottla.client.consumer.backlog import Backlog
+from ottla.client.consumer.iteration_buffer import Backlog
 from ottla.client.core.callers_thread import Call
 from ottla.client.core.model import ConsumerRecord, Records
 from ottla.types import TopicPartition

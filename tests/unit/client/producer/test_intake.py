@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from ottla.client.producer import delivery, intake
+from ottla.client.producer import hot_path as intake
+from ottla.client.producer import speedups as delivery
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol._speedups import find_compiled
 from ottla.types import TopicPartition
 
-COMPILED = find_compiled("ottla.client.producer._intake", delivery.INTERFACE)
+COMPILED = find_compiled("ottla.client.producer._hot_path", delivery.INTERFACE)
 TOPIC = (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2))
 
 
@@ -30,15 +31,15 @@ def build(request: pytest.FixtureRequest) -> ModuleType:
 
 def opened(build: ModuleType, *, batch_size: int = 1000, buffer_memory: int = 10_000, clock: Any = lambda: 77) -> Any:
     """An intake with three lanes and an open batch in each; records without a key go to partition 1."""
-    taking = build.Intake(batch_size, buffer_memory, clock, None)
+    taking = build.RecordAppender(batch_size, buffer_memory, clock, None)
     lanes = []
     for partition in TOPIC:
-        lane = build.Lane(partition)
-        lane.open_batch = build.OpenBatch(build.BatchOutcome(partition))
+        lane = build.PartitionQueue(partition)
+        lane.open_batch = build.AppendableBatch(build.BatchOutcome(partition))
         lanes.append(lane)
     taking.known_partitions = {"t": TOPIC}
-    taking.topics["t"] = topic = build.TopicLanes(TOPIC, lanes)
-    topic.sticky = build.Sticky(1, 10_000)
+    taking.topics["t"] = topic = build.TopicQueues(TOPIC, lanes)
+    topic.sticky = build.StickyPartition(1, 10_000)
     return taking
 
 
@@ -53,9 +54,9 @@ def test_the_source_has_the_number_that_is_asked_of_a_build() -> None:
 
 def test_a_record_goes_where_it_is_told_or_where_its_key_says_or_to_the_sticky_partition(build: ModuleType) -> None:
     taking = opened(build)
-    assert taking.take_in("t", b"told", b"key", 2) is not None
-    assert taking.take_in("t", b"keyed", b"21", None) is not None
-    assert taking.take_in("t", b"plain", None, None) is not None
+    assert taking.try_append("t", b"told", b"key", 2) is not None
+    assert taking.try_append("t", b"keyed", b"21", None) is not None
+    assert taking.try_append("t", b"plain", None, None) is not None
     expected = (build.murmur2(b"21") & 0x7FFFFFFF) % 3
     assert rows(taking, 2)[0] == (77, b"key", b"told", ())
     assert rows(taking, expected)[-1] == (77, b"21", b"keyed", ())
@@ -63,9 +64,9 @@ def test_a_record_goes_where_it_is_told_or_where_its_key_says_or_to_the_sticky_p
 
 
 def test_the_clock_in_nanoseconds_gives_milliseconds(build: ModuleType) -> None:
-    taking = build.Intake(1000, 10_000, lambda: 1 / 0, lambda: 1_700_000_000_123_999_999)
+    taking = build.RecordAppender(1000, 10_000, lambda: 1 / 0, lambda: 1_700_000_000_123_999_999)
     taking.known_partitions, taking.topics["t"] = {"t": TOPIC}, opened(build).topics["t"]
-    assert taking.take_in("t", b"v", None, 0) is not None
+    assert taking.try_append("t", b"v", None, 0) is not None
     assert rows(taking, 0) == [(1_700_000_000_123, None, b"v", ())]
 
 
@@ -87,9 +88,9 @@ def test_what_is_unusual_goes_the_long_way_and_leaves_no_trace(
     build: ModuleType, value: Any, key: Any, partition: Any
 ) -> None:
     taking = opened(build)
-    assert taking.take_in("t", value, key, partition) is None
+    assert taking.try_append("t", value, key, partition) is None
     for topic in ("unknown", None, b"t", ["t"]):
-        assert taking.take_in(topic, b"v", None, None) is None
+        assert taking.try_append(topic, b"v", None, None) is None
     assert taking.buffered_bytes == 0 and taking.topics["t"].sticky.bytes_left == 10_000
     assert [rows(taking, i) for i in range(3)] == [[], [], []]
 
@@ -97,26 +98,26 @@ def test_what_is_unusual_goes_the_long_way_and_leaves_no_trace(
 def test_nothing_is_taken_in_once_it_is_refused_or_the_topic_is_seen_anew(build: ModuleType) -> None:
     taking = opened(build)
     taking.refuse(KafkaError(ErrorCode.PRODUCER_FENCED, "another took over"))
-    assert taking.take_in("t", b"v", None, None) is None
+    assert taking.try_append("t", b"v", None, None) is None
     taking.refuse(None)
-    assert taking.take_in("t", b"v", None, None) is not None
+    assert taking.try_append("t", b"v", None, None) is not None
     taking.known_partitions["t"] = (*TOPIC, TopicPartition("t", 3))
-    assert taking.take_in("t", b"v", None, None) is None
+    assert taking.try_append("t", b"v", None, None) is None
 
 
 def test_a_batch_and_the_buffer_take_no_more_than_they_hold(build: ModuleType) -> None:
     taking = opened(build, batch_size=1000, buffer_memory=1500)
     record = bytes(300 - 21)
-    taken = [taking.take_in("t", record, None, p) is not None for p in (0, 0, 0, 0, 1, 1, 2)]
+    taken = [taking.try_append("t", record, None, p) is not None for p in (0, 0, 0, 0, 1, 1, 2)]
     # The fourth would fill its batch, the sixth of those that fit exceeds the buffer.
     assert taken == [True, True, True, False, True, True, False]
     assert taking.buffered_bytes == 1500
     taking.give_back(300)
-    assert taking.take_in("t", record, None, 2) is not None
+    assert taking.try_append("t", record, None, 2) is not None
     batch = taking.topics["t"].lanes[2].open_batch
     taking.close_batch(taking.topics["t"].lanes[2], batch)
     taking.give_back(600)
-    assert taking.take_in("t", b"", None, 2) is None and len(batch.records) == 1
+    assert taking.try_append("t", b"", None, 2) is None and len(batch.records) == 1
 
 
 def test_nobody_waits_for_a_batch_on_the_loop_that_sends_it(build: ModuleType) -> None:
@@ -164,7 +165,7 @@ def test_records_of_many_threads_are_each_taken_once_and_in_the_order_of_their_t
         for i in range(each):
             value = b"%d %d" % (number, i)
             if rng.random() < 0.5:
-                promise = taking.take_in("t", value, None, None)
+                promise = taking.try_append("t", value, None, None)
             else:
                 taking.reserve(len(value) + 21)
                 promise = taking.put(taking.topics["t"].lanes[1].open_batch, (0, None, value, ()), len(value) + 21)

@@ -11,8 +11,8 @@ from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.core.polling import Request
 from ottla.client.core.settings import ConsumerConfig, build
+from ottla.client.group.member_state import ALLOWED, Stage
 from ottla.client.group.membership import Membership
-from ottla.client.group.membership_stage import ALLOWED, Stage
 from ottla.client.group.protocol import join_request, read_assignment, read_subscriptions
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff

@@ -9,8 +9,8 @@ from tests.support.worlds.consumer_world import ConsumerWorld
 
 from ottla import Consumer, Producer
 from ottla.client.blocking import _io
+from ottla.client.consumer.completed_fetch import FetchedPartition
 from ottla.client.consumer.consumer import AsyncConsumer, WakeupError
-from ottla.client.consumer.fetched import FetchedPartition
 from ottla.types import TopicPartition
 
 COUNT = 50

@@ -4,9 +4,9 @@ import pytest
 from tests.support.worlds.producer_world import VERSION, ProducerWorld, Stored
 
 from ottla.client.producer.accumulator import ProducerBatch
-from ottla.client.producer.delivery import Delivery
 from ottla.client.producer.idempotence import Idempotence
 from ottla.client.producer.sender import DOUBTFUL
+from ottla.client.producer.speedups import Delivery
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.record_batch import read_header
