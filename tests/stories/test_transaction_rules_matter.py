@@ -22,7 +22,7 @@ from ottla.coordinator.transaction import ending
 from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import PartitionLog
-from ottla.log.producer_state import ProducerEntry, ProducerStateManager
+from ottla.log.producers.producer_state import ProducerEntry, ProducerStateManager
 from ottla.testing.world import BOOTSTRAP, World
 
 Patch = pytest.MonkeyPatch

@@ -12,9 +12,9 @@ from tests.support.wire.messages import every_message
 from ottla.client.consumer.arrow import read_partition
 from ottla.errors import KafkaError
 from ottla.log.checkpoints import CorruptCheckpoint, decode_epochs, decode_offsets, decode_partition_metadata
-from ottla.log.index import CorruptIndex, OffsetIndex, TimeIndex
-from ottla.log.producer_snapshot import CorruptSnapshot, decode_snapshot
-from ottla.log.transaction_index import decode_entries
+from ottla.log.producers.producer_snapshot import CorruptSnapshot, decode_snapshot
+from ottla.log.segments.index import CorruptIndex, OffsetIndex, TimeIndex
+from ottla.log.segments.transaction_index import decode_entries
 from ottla.protocol import compression, framing, record_batch
 from ottla.protocol._speedups import crc32c
 from ottla.protocol.api import API

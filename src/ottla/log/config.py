@@ -1,8 +1,9 @@
 """The settings of one topic, under Kafka's names with Kafka's defaults. Pure."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from ottla.config import setting
+from ottla.config import setting, settings_of
 from ottla.types import INT64_MAX
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
@@ -101,3 +102,22 @@ class TopicConfig:
     @property
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
+
+
+# fmt: on
+
+
+def topic_default(topic_setting: str) -> Any:
+    """Declares the broker setting that gives a topic setting its default: same rules, changeable at run time."""
+    declared = settings_of(TopicConfig)[topic_setting]
+    return setting(
+        declared.server_name,
+        declared.default,
+        f"Default of the topic setting {topic_setting}: {declared.doc}",
+        kind=declared.kind,
+        check=declared.check,
+        at_least=declared.at_least,
+        at_most=declared.at_most,
+        choices=declared.choices,
+        read_only=False,
+    )

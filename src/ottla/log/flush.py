@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ottla.log.disk import Disk
 from ottla.log.open_files import LogFile, OpenFiles
-from ottla.log.segment import Segment
+from ottla.log.segments.segment import Segment
 
 
 class FlushTicket(NamedTuple):

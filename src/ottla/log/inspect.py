@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ottla.log.index import OffsetIndex, TimeIndex
-from ottla.log.producer_snapshot import SnapshotRow, decode_rows
-from ottla.log.transaction_index import ENTRY_SIZE, AbortedTransaction, decode_entries
+from ottla.log.producers.producer_snapshot import SnapshotRow, decode_rows
+from ottla.log.segments.index import OffsetIndex, TimeIndex
+from ottla.log.segments.transaction_index import ENTRY_SIZE, AbortedTransaction, decode_entries
 from ottla.protocol.record_batch import (
     HEADER_SIZE,
     BatchHeader,

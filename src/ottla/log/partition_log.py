@@ -12,23 +12,23 @@ from typing import Any, NamedTuple
 from ottla.clock import Clock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.checkpoints import encode_epochs
-from ottla.log.compaction import choose_cleanable
-from ottla.log.compactor import CompactionPlan
+from ottla.log.cleaning.compaction import choose_cleanable
+from ottla.log.cleaning.compactor import CompactionPlan
+from ottla.log.cleaning.retention import segments_to_delete
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.flush import FlushTicket
-from ottla.log.index import CorruptIndex
 from ottla.log.leader_epochs import LeaderEpochCache
-from ottla.log.log_store import LogStore
 from ottla.log.open_files import OpenFiles
-from ottla.log.producer_state import ProducerStateManager
+from ottla.log.producers.producer_state import ProducerStateManager
+from ottla.log.producers.replay import note_batch, note_marker
+from ottla.log.producers.snapshot_files import SnapshotFiles
 from ottla.log.recovery import EPOCHS_FILE, LogLoader
-from ottla.log.replay import note_batch, note_marker
-from ottla.log.retention import segments_to_delete
-from ottla.log.segment import Segment
-from ottla.log.snapshot_files import SnapshotFiles
-from ottla.log.time_search import OffsetAndTimestamp, find_by_timestamp, find_latest
-from ottla.log.transaction_index import AbortedTransaction, collect
+from ottla.log.segments.index import CorruptIndex
+from ottla.log.segments.log_store import LogStore
+from ottla.log.segments.segment import Segment
+from ottla.log.segments.time_search import OffsetAndTimestamp, find_by_timestamp, find_latest
+from ottla.log.segments.transaction_index import AbortedTransaction, collect
 from ottla.log.validation import BatchRules
 from ottla.protocol.record_batch import (
     BatchHeader,

@@ -13,13 +13,13 @@ from ottla.log.checkpoints import CorruptCheckpoint, decode_epochs
 from ottla.log.disk import Disk
 from ottla.log.leader_epochs import LeaderEpochCache
 from ottla.log.open_files import OpenFiles
-from ottla.log.producer_state import ProducerStateManager
-from ottla.log.replay import needs_bytes, note_batch
-from ottla.log.scan import BATCHES_CHUNK, scan_batches, scan_headers
-from ottla.log.segment import SUFFIXES, Segment, file_name
-from ottla.log.snapshot_files import SUFFIX as SNAPSHOT_SUFFIX
-from ottla.log.snapshot_files import SnapshotFiles
-from ottla.log.transaction_index import AbortedTransaction
+from ottla.log.producers.producer_state import ProducerStateManager
+from ottla.log.producers.replay import needs_bytes, note_batch
+from ottla.log.producers.snapshot_files import SUFFIX as SNAPSHOT_SUFFIX
+from ottla.log.producers.snapshot_files import SnapshotFiles
+from ottla.log.segments.scan import BATCHES_CHUNK, scan_batches, scan_headers
+from ottla.log.segments.segment import SUFFIXES, Segment, file_name
+from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import HEADER_SIZE, CorruptBatch
 from ottla.types import INT32_MAX
 

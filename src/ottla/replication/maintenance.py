@@ -8,15 +8,14 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from ottla.clock import Clock
-from ottla.config import setting, settings_of
 from ottla.errors import KafkaError
-from ottla.log.compactor import CompactionPlan
+from ottla.log.cleaning.compactor import CompactionPlan
 from ottla.log.flush import FlushTicket
 from ottla.log.log_directory import LogDirectory
+from ottla.replication.config import ReplicaConfig
 from ottla.replication.replica import Replica
 from ottla.types import INT64_MAX, TopicPartition
 
@@ -24,50 +23,6 @@ log = logging.getLogger("ottla.replication")
 
 RETENTION_CHUNK = 100
 """How many logs are looked at before other work gets its turn."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplicaConfig:
-    """How this broker keeps its replicas."""
-
-    flush_before_ack: bool = setting(
-        "ottla.flush.before.ack", False, "acks=all waits until the records are on stable storage (syncs are shared)."
-    )
-    retention_check_interval_ms: int = setting(
-        "log.retention.check.interval.ms", 300_000, "How often to look for segments to delete.", kind="long", at_least=1
-    )
-    high_watermark_checkpoint_interval_ms: int = setting(
-        "replica.high.watermark.checkpoint.interval.ms",
-        5_000,
-        "How long after a change offsets are written to the checkpoint files.",
-        kind="long",
-        at_least=1,
-    )
-    cleaner_enable: bool = setting("log.cleaner.enable", True, "Whether compacted topics are compacted.")
-    cleaner_backoff_ms: int = setting(
-        "log.cleaner.backoff.ms", 15_000, "How long after a write to look whether a log needs compaction.", kind="long"
-    )
-    producer_id_expiration_check_interval_ms: int = setting(
-        "producer.id.expiration.check.interval.ms", 600_000, "How often to forget idle producers.", at_least=1
-    )
-    producer_id_expiration_ms: int = setting(
-        "producer.id.expiration.ms", 86_400_000, "How long an idle producer's sequences are remembered.", at_least=1
-    )
-    replica_lag_time_max_ms: int = setting(
-        "replica.lag.time.max.ms",
-        30_000,
-        "A follower that was not caught up for this long leaves the in-sync set.",
-        kind="long",
-    )
-
-    @classmethod
-    def taken_from(cls, config: Any) -> "ReplicaConfig":
-        """Takes from a larger config what is declared here under the same setting names."""
-        theirs = settings_of(type(config))
-        mine = settings_of(cls)
-        return cls(
-            **{s.attribute: getattr(config, theirs[name].attribute) for name, s in mine.items() if name in theirs}
-        )
 
 
 class Upkeep:
@@ -119,7 +74,7 @@ class LogMaintenance:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._producers_checked_ms = self._clock()
-        self._arm("retention", self._config.retention_check_interval_ms, self._check_retention)
+        self._arm("retention", self._config.log_retention_check_interval_ms, self._check_retention)
         for path, handle in list(self._removals.items()):
             if handle is None:
                 self._remove_later(path, 0)
@@ -127,9 +82,9 @@ class LogMaintenance:
             if replica.upkeep.wants_sync:
                 loop.call_soon(self._sync, replica)
         if self._changed:
-            self._arm("checkpoint", self._config.high_watermark_checkpoint_interval_ms, self._checkpoint)
+            self._arm("checkpoint", self._config.replica_high_watermark_checkpoint_interval_ms, self._checkpoint)
         if self._to_compact:
-            self._arm("compaction", self._config.cleaner_backoff_ms, self._compact_next)
+            self._arm("compaction", self._config.log_cleaner_backoff_ms, self._compact_next)
 
     async def stop(self) -> None:
         """Waits for what runs, then syncs everything, so that closing the directory has little left to do."""
@@ -201,7 +156,7 @@ class LogMaintenance:
         """Its offsets differ from those in the checkpoint files."""
         replica.upkeep.is_changed = True
         self._changed[replica] = None
-        self._arm("checkpoint", self._config.high_watermark_checkpoint_interval_ms, self._checkpoint)
+        self._arm("checkpoint", self._config.replica_high_watermark_checkpoint_interval_ms, self._checkpoint)
         if replica.log.config.compacts:
             self._look_for_compaction(replica)
 
@@ -263,7 +218,7 @@ class LogMaintenance:
 
     def _checkpoint(self) -> None:
         if self._checkpointing:
-            self._arm("checkpoint", self._config.high_watermark_checkpoint_interval_ms, self._checkpoint)
+            self._arm("checkpoint", self._config.replica_high_watermark_checkpoint_interval_ms, self._checkpoint)
             return
         for replica in self._changed:
             replica.upkeep.is_changed = False
@@ -284,7 +239,7 @@ class LogMaintenance:
     # -- retention, rolling, idle producers --
 
     def _check_retention(self) -> None:
-        self._arm("retention", self._config.retention_check_interval_ms, self._check_retention)
+        self._arm("retention", self._config.log_retention_check_interval_ms, self._check_retention)
         now = self._clock()
         producers_due = now - self._producers_checked_ms >= self._config.producer_id_expiration_check_interval_ms
         if producers_due:
@@ -322,10 +277,10 @@ class LogMaintenance:
     # -- compaction: one log at a time, in a thread --
 
     def _look_for_compaction(self, replica: Replica) -> None:
-        if self._config.cleaner_enable:
+        if self._config.log_cleaner_enable:
             self._to_compact[replica] = None
             if self._compacting is None:
-                self._arm("compaction", self._config.cleaner_backoff_ms, self._compact_next)
+                self._arm("compaction", self._config.log_cleaner_backoff_ms, self._compact_next)
 
     def _compact_next(self) -> None:
         while self._to_compact and not self._stopping:
@@ -354,7 +309,7 @@ class LogMaintenance:
         self._compacting = None
         if self._to_compact:
             # The log just done may have more to do, but not before the others had their turn.
-            self._arm("compaction", 0 if others_wait else self._config.cleaner_backoff_ms, self._compact_next)
+            self._arm("compaction", 0 if others_wait else self._config.log_cleaner_backoff_ms, self._compact_next)
 
     # -- removing what was deleted --
 

@@ -17,7 +17,7 @@ from ottla.log.inspect import (
     dump_time_index,
     dump_transaction_index,
 )
-from ottla.log.producer_snapshot import CorruptSnapshot
+from ottla.log.producers.producer_snapshot import CorruptSnapshot
 from ottla.protocol.record_batch import Codec, ControlType, CorruptBatch
 
 

@@ -8,7 +8,7 @@ from tests.support.worlds.log_world import FailingDisk, LogWorld
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.disk import Disk
-from ottla.log.transaction_index import AbortedTransaction
+from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import iter_batches
 
 SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}

@@ -10,7 +10,7 @@ from tests.support.worlds.log_world import NOON, LogWorld
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.disk import Disk
 from ottla.log.partition_log import Appended, PartitionLog
-from ottla.log.transaction_index import AbortedTransaction
+from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import build_batch, iter_batches, read_header, stamp
 from ottla.types import INT32_MAX
 

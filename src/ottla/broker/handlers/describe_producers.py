@@ -3,7 +3,7 @@
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
 from ottla.errors import KafkaError
-from ottla.log.producer_state import ProducerEntry
+from ottla.log.producers.producer_state import ProducerEntry
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from ottla.types import TopicPartition

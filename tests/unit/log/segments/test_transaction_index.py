@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from ottla.log.index import CorruptIndex
-from ottla.log.transaction_index import AbortedTransaction, collect, decode_entries, encode_entries
+from ottla.log.segments.index import CorruptIndex
+from ottla.log.segments.transaction_index import AbortedTransaction, collect, decode_entries, encode_entries
 
 ENTRIES = [AbortedTransaction(1, 0, 10, 11), AbortedTransaction(2, 5, 15, 16), AbortedTransaction(3, 18, 30, 25)]
 

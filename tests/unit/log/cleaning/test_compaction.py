@@ -6,11 +6,11 @@ import pytest
 from tests.support.worlds.log_world import NOON, FailingDisk, LogWorld
 
 from ottla.errors import KafkaError
-from ottla.log.compaction import Cleanable, CleanableSegment, choose_cleanable, group_segments
+from ottla.log.cleaning.compaction import Cleanable, CleanableSegment, choose_cleanable, group_segments
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.partition_log import Origin
-from ottla.log.transaction_index import AbortedTransaction
+from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import Codec, read_records
 from ottla.types import INT32_MAX
 

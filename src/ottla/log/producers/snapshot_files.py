@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Collection
 
 from ottla.log.disk import Disk
-from ottla.log.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
-from ottla.log.producer_state import ProducerStateManager
+from ottla.log.producers.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
+from ottla.log.producers.producer_state import ProducerStateManager
 
 log = logging.getLogger("ottla.log")
 

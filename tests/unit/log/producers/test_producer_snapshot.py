@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.log.producer_snapshot import CorruptSnapshot, decode_rows, decode_snapshot, encode_snapshot
-from ottla.log.producer_state import BatchMetadata, ProducerEntry
+from ottla.log.producers.producer_snapshot import CorruptSnapshot, decode_rows, decode_snapshot, encode_snapshot
+from ottla.log.producers.producer_state import BatchMetadata, ProducerEntry
 from ottla.protocol._speedups import crc32c
 
 

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ottla.log.index import CorruptIndex
+from ottla.log.segments.index import CorruptIndex
 
 _ENTRY = struct.Struct(">hqqqq")
 ENTRY_SIZE = _ENTRY.size

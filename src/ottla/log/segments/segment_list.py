@@ -3,10 +3,10 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ottla.log.compaction import CleanableSegment
+from ottla.log.cleaning.compaction import CleanableSegment
+from ottla.log.cleaning.retention import SegmentFacts
 from ottla.log.disk import Disk
-from ottla.log.retention import SegmentFacts
-from ottla.log.segment import Segment
+from ottla.log.segments.segment import Segment
 
 
 class Segments:

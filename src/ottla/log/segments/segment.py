@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.log.index import OffsetIndex
 from ottla.log.open_files import LogFile, OpenFiles
-from ottla.log.scan import WALK_CHUNK, scan_batches, scan_headers
-from ottla.log.segment_indexes import NO_TIMESTAMP, SegmentIndexes
-from ottla.log.transaction_index import AbortedTransaction
+from ottla.log.segments.index import OffsetIndex
+from ottla.log.segments.scan import WALK_CHUNK, scan_batches, scan_headers
+from ottla.log.segments.segment_indexes import NO_TIMESTAMP, SegmentIndexes
+from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import BatchHeader, CorruptBatch, Record, read_header, read_records
 from ottla.types import INT32_MAX, INT64_MAX
 

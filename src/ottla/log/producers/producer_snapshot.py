@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ottla.log.producer_state import BatchMetadata, ProducerEntry
+from ottla.log.producers.producer_state import BatchMetadata, ProducerEntry
 from ottla.protocol._speedups import crc32c
 
 VERSION = 1

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ottla.log.config import TopicConfig
-from ottla.log.rolling import RollRules
+from ottla.log.segments.rolling import RollRules
 from ottla.types import INT32_MAX, TopicPartition
 
 HOUR = 3_600_000

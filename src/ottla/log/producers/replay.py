@@ -1,7 +1,7 @@
 """Takes note of batches already in a log: what followers, recovery and truncation do instead of checking. Pure."""
 
-from ottla.log.producer_state import ProducerStateManager
-from ottla.log.transaction_index import AbortedTransaction
+from ottla.log.producers.producer_state import ProducerStateManager
+from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import BatchHeader, BytesLike, ControlType, read_end_marker
 
 _CONTROL = 0x20

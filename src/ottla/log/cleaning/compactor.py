@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ottla.log.compaction import (
+from ottla.log.cleaning.compaction import (
     BatchCleaner,
     CleanableSegment,
     LastRecord,
@@ -19,9 +19,9 @@ from ottla.log.compaction import (
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.open_files import OpenFiles
-from ottla.log.producer_state import ProducerEntry
-from ottla.log.segment import Segment
-from ottla.log.transaction_index import AbortedTransaction
+from ottla.log.producers.producer_state import ProducerEntry
+from ottla.log.segments.segment import Segment
+from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import BatchHeader, BytesLike, read_header, rewrite
 from ottla.types import TopicPartition
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.log.producer_state import BatchMetadata, ProducerStateManager
+from ottla.log.producers.producer_state import BatchMetadata, ProducerStateManager
 from ottla.protocol.record_batch import BatchHeader
 from ottla.types import INT32_MAX
 

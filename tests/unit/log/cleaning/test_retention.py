@@ -1,7 +1,7 @@
 """Which segments may go (pure decisions)."""
 
+from ottla.log.cleaning.retention import SegmentFacts, segments_to_delete
 from ottla.log.config import TopicConfig
-from ottla.log.retention import SegmentFacts, segments_to_delete
 
 HOUR = 3_600_000
 NOW = 100 * HOUR

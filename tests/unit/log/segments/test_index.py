@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.log.index import CorruptIndex, OffsetIndex, TimeIndex
+from ottla.log.segments.index import CorruptIndex, OffsetIndex, TimeIndex
 
 
 def offset_index(*entries: tuple[int, int]) -> OffsetIndex:

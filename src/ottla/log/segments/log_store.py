@@ -12,9 +12,9 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.log.flush import FlushTicket, Unsynced
 from ottla.log.open_files import OpenFiles
-from ottla.log.rolling import RollRules
-from ottla.log.segment import Segment
-from ottla.log.segments import Segments
+from ottla.log.segments.rolling import RollRules
+from ottla.log.segments.segment import Segment
+from ottla.log.segments.segment_list import Segments
 from ottla.types import INT32_MAX, TopicPartition
 
 log = logging.getLogger("ottla.log")

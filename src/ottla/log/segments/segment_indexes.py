@@ -7,10 +7,10 @@ rebuilds whatever lies past the recovery point. What a file says is believed onl
 import logging
 from collections.abc import Callable
 
-from ottla.log.index import CorruptIndex, OffsetIndex, TimeIndex, TimestampOffset
 from ottla.log.open_files import LogFile
-from ottla.log.scan import WALK_CHUNK, scan_headers
-from ottla.log.transaction_index import AbortedTransaction, decode_entries, encode_entries
+from ottla.log.segments.index import CorruptIndex, OffsetIndex, TimeIndex, TimestampOffset
+from ottla.log.segments.scan import WALK_CHUNK, scan_headers
+from ottla.log.segments.transaction_index import AbortedTransaction, decode_entries, encode_entries
 from ottla.protocol.record_batch import CorruptBatch
 
 log = logging.getLogger("ottla.log")

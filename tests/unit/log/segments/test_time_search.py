@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.worlds.log_world import NOON, LogWorld
 
-from ottla.log.time_search import OffsetAndTimestamp
+from ottla.log.segments.time_search import OffsetAndTimestamp
 from ottla.protocol.record_batch import Codec, build_batch
 
 SMALL = {"segment_bytes": 700, "index_interval_bytes": 100}

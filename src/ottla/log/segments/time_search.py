@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from ottla.log.segment import Segment
-from ottla.log.segments import Segments
+from ottla.log.segments.segment import Segment
+from ottla.log.segments.segment_list import Segments
 from ottla.protocol.record_batch import BatchHeader, Record
 
 

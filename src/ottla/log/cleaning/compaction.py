@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ottla.log.config import TopicConfig
-from ottla.log.transaction_index import AbortedTransaction
+from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import BatchHeader, BytesLike, ControlType, read_end_marker, rewrite, scan_keys
 from ottla.types import INT32_MAX, INT64_MAX
 
