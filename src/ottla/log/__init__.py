@@ -1,1 +1,1 @@
-"""One partition on one disk: segments, indexes, producer state, retention and compaction. Owns the files."""
+"""Partition logs on disk: segments, indexes, producer state, retention and compaction. Owns the files."""

@@ -1,0 +1,1 @@
+"""What deletes stored records: compaction and retention."""
