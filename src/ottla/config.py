@@ -87,6 +87,30 @@ def setting(name: str, default: Any, doc: str, **rules: Any) -> Any:
     return field(default=default, metadata={"setting": (name, doc, rules)})
 
 
+class BaseConfig:
+    """Base of the broker's config classes: immutable, keyword arguments only.
+
+    Subclasses declare their settings under `@dataclass(init=False, repr=False, eq=False)`. The broker has over a
+    hundred settings, and a generated `__init__`, `__repr__` and `__setattr__` would add several milliseconds to every
+    start. The defaults are class attributes; an instance holds only what differs from them.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        known: dict[str, Any] = getattr(type(self), "__dataclass_fields__", {})
+        for name in values:
+            if name not in known:
+                raise TypeError(f"{type(self).__name__} has no {name!r}")
+        self.__dict__.update(values)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: {name}")
+
+    def __repr__(self) -> str:
+        known: dict[str, Any] = getattr(type(self), "__dataclass_fields__", {})
+        values = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items() if name in known)
+        return f"{type(self).__name__}({values})"
+
+
 _declared: dict[type, dict[str, Setting]] = {}
 
 

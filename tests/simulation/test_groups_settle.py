@@ -121,7 +121,7 @@ class Client:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_group_settles_whatever_its_members_do(seed: int) -> None:
     rng = random.Random(seed)
-    world = GroupWorld(initial_rebalance_delay_ms=rng.choice((0, 500, 3_000)))
+    world = GroupWorld(group_initial_rebalance_delay_ms=rng.choice((0, 500, 3_000)))
     owners: OWNERSHIP = {}
     clients = [
         Client(world, f"c{i}", owners, f"i{i}" if rng.random() < 0.3 else None) for i in range(rng.randint(1, 6))

@@ -23,7 +23,6 @@ from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import BrokerRegistration, ClusterImage
 from ottla.metadata.store import MetadataStore
 from ottla.net.server import Connection, Disconnect, Limits, Server
-from ottla.replication.maintenance import ReplicaConfig
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.types import Endpoint
 
@@ -119,7 +118,7 @@ class Broker:
             config.node_id,
             directory,
             topic_config=lambda topic: settings.topic_config(metadata.image, topic.name),
-            config=ReplicaConfig.taken_from(config),
+            config=config,
             clock=clock,
         )
         directory.load(lambda topic: settings.topic_config(metadata.image, topic))

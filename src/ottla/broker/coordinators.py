@@ -83,26 +83,13 @@ class Coordinators:
 
     def _build_groups(self) -> None:
         from ottla.broker.group_history import GroupHistory
-        from ottla.coordinator.group.config import GroupConfig
         from ottla.coordinator.group.shard import GroupShard
         from ottla.coordinator.runtime import CoordinatorRuntime
 
-        config = self._config
-        groups = GroupConfig(
-            min_session_timeout_ms=config.group_min_session_timeout_ms,
-            max_session_timeout_ms=config.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            max_size=config.group_max_size,
-            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-            offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
-            # A batch has a header of its own.
-            record_max_bytes=config.message_max_bytes - 200,
-        )
         self._history = GroupHistory(self._metadata, self._replicas)
 
         def make_shard(partition: int) -> GroupShard:
-            return GroupShard(groups, random_uuid)
+            return GroupShard(self._config, random_uuid)
 
         self._groups = CoordinatorRuntime(
             OFFSETS_TOPIC,
@@ -110,23 +97,13 @@ class Coordinators:
             replicas=self._replicas,
             clock=self._clock,
             on_event=self._history.note,
-            append_timeout_ms=config.offsets_commit_timeout_ms,
+            append_timeout_ms=self._config.offsets_commit_timeout_ms,
         )
 
     def _build_transactions(self) -> None:
         from ottla.coordinator.markers import MarkerDelivery
         from ottla.coordinator.runtime import CoordinatorRuntime
-        from ottla.coordinator.transaction.config import TransactionConfig
         from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
-
-        config = self._config
-        transactions = TransactionConfig(
-            max_timeout_ms=config.transaction_max_timeout_ms,
-            transactional_id_expiration_ms=config.transactional_id_expiration_ms,
-            abort_timed_out_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-            remove_expired_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
-            two_phase_commit_enable=config.transaction_two_phase_commit_enable,
-        )
 
         def on_event(event: object) -> None:
             if isinstance(event, SendMarkers):
@@ -134,7 +111,7 @@ class Coordinators:
 
         runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTIONS_TOPIC,
-            make_shard=lambda partition: TransactionShard(transactions),
+            make_shard=lambda partition: TransactionShard(self._config),
             replicas=self._replicas,
             clock=self._clock,
             on_event=on_event,

@@ -17,7 +17,8 @@ from ottla.log.config import TopicConfig
 from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import Appended, Origin
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
-from ottla.replication.maintenance import LogMaintenance, ReplicaConfig
+from ottla.replication.config import ReplicaConfig
+from ottla.replication.maintenance import LogMaintenance
 from ottla.replication.replica import Replica
 from ottla.replication.waiting import CommitWait, FetchWait, Limit, PartitionWaits
 from ottla.types import ZERO_UUID, TopicPartition

@@ -23,7 +23,7 @@ from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.record_batch import Record, build_batch, iter_batches, read_records
 from ottla.protocol.schema import Message
-from ottla.replication.maintenance import ReplicaConfig
+from ottla.replication.config import ReplicaConfig
 from ottla.replication.replica import Replica
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.testing.sim_loop import SimLoop

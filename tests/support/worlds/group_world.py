@@ -75,7 +75,7 @@ class GroupWorld:
     """One shard, its log, its clock, and the answers it gave."""
 
     def __init__(self, *, topics: tuple[str, ...] = ("orders",), now: int = 1_000_000, **settings: Any) -> None:
-        settings.setdefault("initial_rebalance_delay_ms", 0)
+        settings.setdefault("group_initial_rebalance_delay_ms", 0)
         self.config = GroupConfig(**settings)
         self.now = now
         self.log: list[Logged] = []

@@ -13,10 +13,13 @@ from ottla.broker.settings.config import (
     load_config,
 )
 from ottla.broker.settings.settings_table import ALIASES, UNUSED
-from ottla.config import read_properties
+from ottla.config import read_properties, settings_of
+from ottla.coordinator.group.config import GroupConfig
+from ottla.coordinator.transaction.config import TransactionConfig
 from ottla.errors import ConfigError, ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.metadata.image import BrokerRegistration, ClusterImage, TopicImage
+from ottla.replication.config import ReplicaConfig
 
 KRAFT_FILE = """
 # As Apache Kafka ships it
@@ -366,3 +369,16 @@ def test_secrets_are_never_shown() -> None:
     assert entry(entries, "num.io.threads")[1:3] == ("9", ConfigSource.STATIC_BROKER)
     assert "hush" not in repr(entries) and "hush" not in repr(settings.static)
     assert "hush" not in repr(settings.describe_broker(image(cluster={"sasl.jaas.config": "hush"}), None))
+
+
+def test_a_component_takes_the_brokers_config_as_its_own() -> None:
+    """Each setting is declared once: in the config of the component that uses it, or in BrokerConfig."""
+    for component in (ReplicaConfig, GroupConfig, TransactionConfig):
+        declared = settings_of(component)
+        assert declared
+        assert issubclass(BrokerConfig, component)
+        assert {name: settings_of(BrokerConfig)[name] for name in declared} == declared
+    assert BrokerConfig(offsets_retention_minutes=2).offsets_retention_ms == 120_000
+    assert repr(GroupConfig(group_max_size=3)) == "GroupConfig(group_max_size=3)"
+    with pytest.raises(TypeError, match="GroupConfig has no 'group_size'"):
+        GroupConfig(group_size=3)

@@ -14,7 +14,7 @@ from ottla.log.partition_log import Origin
 from ottla.log.validation import InvalidRecord
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.record_batch import Codec, build_batch, control_batch
-from ottla.replication.maintenance import ReplicaConfig
+from ottla.replication.config import ReplicaConfig
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition

@@ -27,7 +27,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.record_batch import build_batch, control_batch, iter_batches
-from ottla.replication.maintenance import ReplicaConfig
+from ottla.replication.config import ReplicaConfig
 from ottla.types import TopicPartition
 
 OFFSETS = TopicPartition("__consumer_offsets", 0)

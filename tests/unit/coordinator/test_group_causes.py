@@ -1,5 +1,7 @@
 """Why did it rebalance? What the coordinator notes of each rebalance (MISSION B6)."""
 
+from dataclasses import replace
+
 from tests.support.worlds.group_world import GroupWorld, assignment, image_of, subscription
 
 from ottla.coordinator.group.history import CAUSES_MAX, Cause, Rebalanced
@@ -163,7 +165,7 @@ def test_members_that_did_not_rejoin_or_never_synced() -> None:
 
 
 def test_everything_that_happens_during_one_rebalance_is_in_one_note() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, _ = group.enter("ann", reason="first")
     bob, _ = group.enter("bob", reason="second")
     group.leave(bob, reason="changed my mind")
@@ -222,7 +224,7 @@ def test_a_static_member_that_comes_back_quietly_is_no_rebalance() -> None:
 def test_a_group_that_grew_too_large() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
-    group.config = group.config._replace(max_size=1)
+    group.config = replace(group.config, group_max_size=1)
     group.fail_over()
     group.join(ids["bob"])
     group.join(ids["ann"])
@@ -232,7 +234,7 @@ def test_a_group_that_grew_too_large() -> None:
 
 def test_reasons_and_causes_are_bounded() -> None:
     """A client may not fill the history by talking much, nor a group by never settling."""
-    group = GroupWorld(initial_rebalance_delay_ms=60_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=60_000)
     ann, _ = group.enter("ann", rebalance_ms=90_000, reason="x" * 10_000)
     for _ in range(CAUSES_MAX):
         bob, _ = group.enter("bob", rebalance_ms=90_000)

@@ -14,7 +14,7 @@ RETENTION = 7 * DAY
 def world(**settings: object) -> GroupWorld:
     return GroupWorld(
         topics=("orders", "payments"),
-        offsets_retention_ms=RETENTION,
+        offsets_retention_minutes=RETENTION // 60_000,
         offsets_retention_check_interval_ms=HOUR,
         **settings,
     )

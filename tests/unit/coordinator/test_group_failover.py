@@ -83,7 +83,7 @@ def test_an_assignment_that_was_stored_is_there_whoever_heard_of_it() -> None:
 
 
 def test_a_group_in_its_first_rebalance_is_as_good_as_new() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, parked = group.enter("ann")
     group.fail_over()
     assert group.code(parked) == ErrorCode.NOT_COORDINATOR

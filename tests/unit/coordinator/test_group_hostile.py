@@ -106,7 +106,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_no_sequence_of_requests_breaks_the_coordinator(steps: list[tuple[str, int, int]]) -> None:
     """Whoever asks what in whatever order: every request is answered once, and what was stored can be loaded."""
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     names = ["", "stranger"]
     waiting: list[int] = []
     for what, who, number in steps:
@@ -156,7 +156,7 @@ def test_no_sequence_of_requests_breaks_the_coordinator(steps: list[tuple[str, i
 
 @pytest.mark.parametrize("size", [1, 10, 300])
 def test_a_group_of_many_members_settles(size: int) -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     members = [group.enter(f"c{number}", rebalance_ms=60_000) for number in range(size)]
     group.wait(2_000)
     ids = {member_id: member_id for member_id, _ in members}

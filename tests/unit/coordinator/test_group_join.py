@@ -1,5 +1,7 @@
 """JoinGroup to a classic group, a rule at a time (MISSION B2-B4, PROTOCOL 6.1-6.4)."""
 
+from dataclasses import replace
+
 import pytest
 from tests.support.worlds.group_world import GroupWorld, subscription
 
@@ -12,7 +14,7 @@ from ottla.errors import ErrorCode
 @pytest.mark.parametrize(("session_ms", "is_fine"), [(5_999, False), (6_000, True), (300_000, True), (300_001, False)])
 def test_a_session_timeout_must_lie_between_the_brokers_bounds(session_ms: int, is_fine: bool) -> None:
     """B3."""
-    group = GroupWorld(max_session_timeout_ms=300_000)
+    group = GroupWorld(group_max_session_timeout_ms=300_000)
     code = group.code(group.join(session_ms=session_ms))
     assert code == (ErrorCode.MEMBER_ID_REQUIRED if is_fine else ErrorCode.INVALID_SESSION_TIMEOUT)
     assert group.state() == ("Empty" if is_fine else "Dead")
@@ -67,7 +69,7 @@ def test_an_empty_group_may_take_another_protocol_type() -> None:
 
 def test_a_member_that_supports_none_of_the_groups_protocols_is_refused() -> None:
     """B4: not one that some members support, but one that all do."""
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     group.enter("ann", protocols={"range": b"", "sticky": b""})
     group.enter("bob", protocols={"range": b"", "roundrobin": b""})
     refused = group.join(protocols={"sticky": b"", "roundrobin": b""})
@@ -76,7 +78,7 @@ def test_a_member_that_supports_none_of_the_groups_protocols_is_refused() -> Non
 
 
 def test_a_protocol_offered_twice_counts_once() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     _, request = group.enter("ann", protocols={"range": b"", "sticky": b""})
     group.enter("bob", protocols=[("range", b""), ("range", b"")])
     assert group.code(group.join(protocols={"sticky": b""})) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -189,7 +191,7 @@ def test_a_lone_member_becomes_leader_of_generation_one() -> None:
 
 def test_only_the_leader_sees_the_members() -> None:
     """B5."""
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ann, first = group.enter("ann")
     bob, second = group.enter("bob")
     group.wait(3_000)
@@ -231,7 +233,7 @@ def test_a_leader_that_rejoins_stays_leader() -> None:
 
 
 def voted(*preferences: list[str]) -> str:
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     requests = [
         group.enter(f"c{number}", protocols={name: name.encode() for name in names})[1]
         for number, names in enumerate(preferences)
@@ -261,7 +263,7 @@ def test_a_tie_is_decided_the_same_way_every_time() -> None:
 
 
 def test_the_metadata_of_the_chosen_protocol_is_what_the_leader_gets() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     _, first = group.enter("ann", protocols={"sticky": b"s1", "range": b"r1"})
     group.enter("bob", protocols={"range": b"r2"})
     group.wait(3_000)
@@ -284,7 +286,7 @@ def test_a_new_member_makes_everyone_rejoin() -> None:
 
 def test_a_join_repeated_while_the_leader_assigns_gets_the_same_answer_again() -> None:
     """The reply was lost: CompletingRebalance, same protocols."""
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ann, first = group.enter("ann")
     bob, second = group.enter("bob")
     group.wait(3_000)
@@ -295,7 +297,7 @@ def test_a_join_repeated_while_the_leader_assigns_gets_the_same_answer_again() -
 
 
 def test_a_join_with_other_protocols_while_the_leader_assigns_starts_over() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ann, _ = group.enter("ann")
     bob, _ = group.enter("bob")
     group.wait(3_000)
@@ -380,7 +382,7 @@ def test_in_version_zero_the_session_timeout_is_the_rebalance_timeout() -> None:
 @pytest.mark.parametrize("version", range(10))
 def test_every_version_gets_through_a_join_and_its_refusals(version: int) -> None:
     """Answers are encoded in the version they are for: no field may be one it lacks."""
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     if version >= 4:
         ann, request = group.enter("ann", version=version)
     else:
@@ -400,7 +402,7 @@ def test_every_version_gets_through_a_join_and_its_refusals(version: int) -> Non
 
 
 def test_a_full_group_takes_nobody_else() -> None:
-    group = GroupWorld(max_size=2)
+    group = GroupWorld(group_max_size=2)
     group.settle("ann", "bob")
     answer = group.answers[group.join()]
     assert (answer.error_code, answer.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
@@ -408,14 +410,14 @@ def test_a_full_group_takes_nobody_else() -> None:
 
 
 def test_who_is_in_a_full_group_may_rejoin() -> None:
-    group = GroupWorld(max_size=2)
+    group = GroupWorld(group_max_size=2)
     ids = group.settle("ann", "bob")
     requests = [group.join(member_id) for member_id in ids.values()]
     assert [group.code(request) for request in requests] == [ErrorCode.NONE, ErrorCode.NONE]
 
 
 def test_a_pending_member_that_finds_the_group_full_is_forgotten() -> None:
-    group = GroupWorld(max_size=1)
+    group = GroupWorld(group_max_size=1)
     early = group.answers[group.join(client="early")].member_id
     late = group.answers[group.join(client="late")].member_id
     request = group.join(early)
@@ -428,7 +430,7 @@ def test_when_a_group_has_become_too_large_the_slowest_to_rejoin_are_out() -> No
     """`group.max.size` was lowered: after the load everyone has to rejoin, and the last find no room."""
     group = GroupWorld()
     ids = group.settle("ann", "bob", "cid")
-    group.config = group.config._replace(max_size=2)
+    group.config = replace(group.config, group_max_size=2)
     group.fail_over()
     assert group.state() == "PreparingRebalance"
     assert group.heartbeat(ids["ann"], group.generation()) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -441,7 +443,7 @@ def test_when_a_group_has_become_too_large_the_slowest_to_rejoin_are_out() -> No
 
 
 def test_a_parked_join_keeps_its_place_when_it_is_repeated_in_a_full_group() -> None:
-    group = GroupWorld(max_size=2)
+    group = GroupWorld(group_max_size=2)
     ids = group.settle("ann", "bob", rebalance_ms=30_000)
     group.join(ids["ann"])
     group.join(ids["ann"])

@@ -343,7 +343,7 @@ def test_where_subscriptions_cannot_be_read_nothing_is_deleted() -> None:
 
 
 def test_a_first_rebalance_is_a_group_whose_topics_are_not_known_yet() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     group.commit(5)
     group.enter("ann", protocols={"range": subscription("payments")})
     assert group.delete_offset() == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC

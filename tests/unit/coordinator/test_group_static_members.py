@@ -83,7 +83,7 @@ def test_a_returning_member_that_changes_the_vote_makes_everyone_rejoin() -> Non
 
 def test_a_member_that_returns_while_the_leader_assigns_starts_over() -> None:
     """The leader knows it under its old id: the assignment would miss it."""
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     first = group.join(instance="one")
     second = group.join(instance="two")
     group.wait(3_000)
@@ -108,7 +108,7 @@ def test_a_member_that_returns_while_others_join_waits_with_them() -> None:
 
 def test_the_newcomer_wins_over_whoever_waits_under_the_same_instance() -> None:
     """R5: duplicate group.instance.id in a classic group."""
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     first = group.join(instance="one")
     second = group.join(instance="one")
     answer = group.answers[first]
@@ -119,7 +119,7 @@ def test_the_newcomer_wins_over_whoever_waits_under_the_same_instance() -> None:
 
 
 def test_a_returning_member_takes_its_place_in_a_full_group() -> None:
-    group = GroupWorld(max_size=2)
+    group = GroupWorld(group_max_size=2)
     group.settle("one", "two", static=True)
     assert group.code(group.join(instance="two")) == ErrorCode.NONE
     assert group.code(group.join(instance="three")) == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -246,7 +246,7 @@ def test_static_members_that_never_return_leave_an_empty_group() -> None:
 
 def test_static_members_parked_in_sync_past_their_session_are_still_missed_when_they_die() -> None:
     """Their sessions ran out unnoticed while they waited; being sent away must start new ones."""
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     first = group.join(instance="one", session_ms=10_000, rebalance_ms=30_000)
     second = group.join(instance="two", session_ms=10_000, rebalance_ms=30_000)
     group.wait(3_000)

@@ -8,7 +8,7 @@ from ottla.errors import ErrorCode
 
 def completing(*clients: str, **options: object) -> tuple[GroupWorld, dict[str, str]]:
     """A group whose members have joined and wait for the leader's assignment."""
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ids = {client: group.enter(client, **options)[0] for client in clients}
     group.wait(10_000)
     assert group.state() == "CompletingRebalance"
@@ -268,7 +268,7 @@ def test_who_leaves_while_it_waits_is_told() -> None:
     assert group.code(waiting) == ErrorCode.UNKNOWN_MEMBER_ID
     again = group.join(ids["ann"])
     assert group.code(again) == ErrorCode.NONE
-    other = GroupWorld(initial_rebalance_delay_ms=5_000)
+    other = GroupWorld(group_initial_rebalance_delay_ms=5_000)
     cid, parked = other.enter("cid")
     other.leave(cid)
     answer = other.answers[parked]

@@ -9,7 +9,7 @@ from ottla.errors import ErrorCode
 
 
 def test_the_first_rebalance_waits_for_more_members() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     _, request = group.enter("ann")
     group.wait(2_999)
     assert group.code(request) is None
@@ -18,7 +18,7 @@ def test_the_first_rebalance_waits_for_more_members() -> None:
 
 
 def test_the_delay_begins_again_when_somebody_came_meanwhile() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     _, first = group.enter("ann")
     group.wait(2_000)
     _, second = group.enter("bob")
@@ -30,7 +30,7 @@ def test_the_delay_begins_again_when_somebody_came_meanwhile() -> None:
 
 
 def test_the_delay_is_extended_no_further_than_the_rebalance_timeout() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     requests = []
     for number in range(8):
         requests.append(group.enter(f"c{number}", rebalance_ms=10_000)[1])
@@ -43,7 +43,7 @@ def test_the_delay_is_extended_no_further_than_the_rebalance_timeout() -> None:
 
 
 def test_the_delay_is_not_extended_where_the_rebalance_timeout_is_no_longer() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     _, first = group.enter("ann", rebalance_ms=2_000)
     group.wait(1_000)
     group.enter("bob", rebalance_ms=2_000)
@@ -52,7 +52,7 @@ def test_the_delay_is_not_extended_where_the_rebalance_timeout_is_no_longer() ->
 
 
 def test_the_delay_is_never_cut_short_because_all_members_are_there() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, first = group.enter("ann")
     bob, _ = group.enter("bob")
     retried = group.join(ann)
@@ -64,7 +64,7 @@ def test_the_delay_is_never_cut_short_because_all_members_are_there() -> None:
 
 
 def test_a_pending_id_that_expires_does_not_cut_the_delay_short() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=20_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=20_000)
     _, request = group.enter("ann")
     group.join(client="bob", session_ms=6_000)
     group.wait(19_999)
@@ -72,7 +72,7 @@ def test_a_pending_id_that_expires_does_not_cut_the_delay_short() -> None:
 
 
 def test_a_group_that_was_empty_for_a_while_has_its_delay_again() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, request = group.enter("ann")
     group.wait(3_000)
     group.sync(ann, group.answers[request].generation_id, {})
@@ -86,7 +86,7 @@ def test_a_group_that_was_empty_for_a_while_has_its_delay_again() -> None:
 
 
 def test_a_later_rebalance_has_no_delay() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, request = group.enter("ann")
     group.wait(3_000)
     group.sync(ann, group.answers[request].generation_id, {})
@@ -95,7 +95,7 @@ def test_a_later_rebalance_has_no_delay() -> None:
 
 
 def test_a_group_all_of_whose_members_left_during_the_delay_is_empty_after_it() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, _ = group.enter("ann")
     group.leave(ann)
     assert group.state() == "PreparingRebalance"
@@ -104,7 +104,7 @@ def test_a_group_all_of_whose_members_left_during_the_delay_is_empty_after_it() 
 
 
 def test_with_a_delay_of_nothing_the_first_member_does_not_wait() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=0)
+    group = GroupWorld(group_initial_rebalance_delay_ms=0)
     _, request = group.enter("ann")
     group.wait(0)
     assert group.code(request) == ErrorCode.NONE
@@ -189,7 +189,7 @@ def test_a_member_that_waits_in_join_is_alive() -> None:
 
 
 def test_a_member_that_waits_in_sync_is_alive_and_has_a_session_again_afterwards() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ann, _ = group.enter("ann", session_ms=30_000)
     bob, _ = group.enter("bob", session_ms=10_000)
     group.wait(3_000)
@@ -214,7 +214,7 @@ def test_a_session_that_expires_during_the_join_phase_completes_it_for_the_rest(
 
 
 def test_a_leader_whose_session_expires_while_it_assigns_sends_everyone_back_to_join() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ann, _ = group.enter("ann", session_ms=10_000)
     bob, _ = group.enter("bob", session_ms=60_000)
     group.wait(3_000)
@@ -328,7 +328,7 @@ def test_the_longest_rebalance_timeout_of_the_members_counts() -> None:
 
 
 def test_a_negative_rebalance_timeout_is_none_at_all() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     _, request = group.enter("ann", rebalance_ms=-5)
     assert group.shard.groups["g"].rebalance_timeout_ms == 0
     group.wait(3_000)
@@ -339,7 +339,7 @@ def test_a_negative_rebalance_timeout_is_none_at_all() -> None:
 
 
 def syncing(**options: int) -> tuple[GroupWorld, str, str]:
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ann, _ = group.enter("ann", session_ms=300_000, rebalance_ms=30_000, **options)
     bob, _ = group.enter("bob", session_ms=300_000, rebalance_ms=30_000, **options)
     group.wait(3_000)
@@ -390,7 +390,7 @@ def test_a_sync_timeout_of_an_earlier_generation_does_nothing() -> None:
 
 
 def test_static_members_that_never_sync_are_out_too() -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=1_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     one = group.join(instance="one", session_ms=300_000, rebalance_ms=30_000)
     group.join(instance="two", session_ms=300_000, rebalance_ms=30_000)
     group.wait(3_000)
@@ -428,7 +428,7 @@ def test_a_clock_that_is_set_neither_kills_members_nor_keeps_dead_ones(jump_ms: 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
 def test_the_phases_of_a_rebalance_move_with_the_clock(jump_ms: int) -> None:
-    group = GroupWorld(initial_rebalance_delay_ms=3_000)
+    group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, request = group.enter("ann", rebalance_ms=30_000, session_ms=60_000)
     group.wait(1_000)
     group.now += jump_ms

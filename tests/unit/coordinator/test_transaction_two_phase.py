@@ -9,7 +9,7 @@ from ottla.errors import ErrorCode
 
 def prepared() -> tuple[TransactionWorld, ProducerIdAndEpoch]:
     """A producer that flushed everything, told the outside coordinator its id and epoch, and died."""
-    world = TransactionWorld(two_phase_commit_enable=True)
+    world = TransactionWorld(transaction_two_phase_commit_enable=True)
     producer = world.init(two_phase=True)
     world.add(producer, "t-0", "t-1", version=2)
     return world, producer
@@ -22,7 +22,7 @@ def test_it_has_to_be_allowed() -> None:
 
 
 def test_keeping_what_is_prepared_needs_two_phases() -> None:
-    world = TransactionWorld(two_phase_commit_enable=True)
+    world = TransactionWorld(transaction_two_phase_commit_enable=True)
     assert world.init(keep_prepared=True) is ErrorCode.INVALID_REQUEST
     assert world.log == []
 
@@ -38,7 +38,7 @@ def test_its_transactions_never_time_out() -> None:
 
 
 def test_the_timeout_asked_for_does_not_matter() -> None:
-    world = TransactionWorld(two_phase_commit_enable=True)
+    world = TransactionWorld(transaction_two_phase_commit_enable=True)
     assert world.init(two_phase=True, timeout_ms=-1).producer_epoch == 0
 
 
@@ -65,7 +65,7 @@ def test_a_new_instance_finds_the_prepared_transaction() -> None:
 
 
 def test_where_nothing_is_prepared_there_is_nothing_to_keep() -> None:
-    world = TransactionWorld(two_phase_commit_enable=True)
+    world = TransactionWorld(transaction_two_phase_commit_enable=True)
     assert world.init(two_phase=True, keep_prepared=True).ongoing_producer_id == -1
     again = world.init(two_phase=True, keep_prepared=True)
     assert (again.producer_epoch, again.ongoing_producer_id, again.ongoing_producer_epoch) == (1, -1, -1)

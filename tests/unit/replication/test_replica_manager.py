@@ -11,7 +11,7 @@ from tests.support.worlds.data_world import DataWorld, batch_of, topic_id_of
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import NO_IMAGE
 from ottla.protocol.record_batch import build_batch, iter_batches, read_records
-from ottla.replication.maintenance import ReplicaConfig
+from ottla.replication.config import ReplicaConfig
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition
@@ -380,7 +380,7 @@ def test_compaction_keeps_the_latest_of_each_key(world: DataWorld) -> None:
 
 
 def test_compaction_can_be_switched_off(tmp_path: Any) -> None:
-    world = DataWorld(str(tmp_path), config=ReplicaConfig(cleaner_enable=False))
+    world = DataWorld(str(tmp_path), config=ReplicaConfig(log_cleaner_enable=False))
     world.topic("latest", configs=COMPACTED)
     write(world, "latest", "a1", "a2")
     world.log("latest").roll()
@@ -465,17 +465,3 @@ def test_after_a_restart_flush_before_ack_makes_sure_of_what_was_written() -> No
     world.wait(100)
     log = world.log("orders")
     assert (log.log_end_offset, log.flushed_offset, log.high_watermark) == (2, 2, 2)
-
-
-def test_the_config_takes_what_it_needs_from_the_brokers() -> None:
-    from ottla.broker.settings.config import BrokerConfig
-
-    taken = ReplicaConfig.taken_from(BrokerConfig())
-    assert taken == ReplicaConfig()
-
-
-def test_no_setting_of_ours_is_unknown_to_the_broker() -> None:
-    from ottla.broker.settings.config import BrokerConfig
-    from ottla.config import settings_of
-
-    assert set(settings_of(ReplicaConfig)) <= set(settings_of(BrokerConfig))

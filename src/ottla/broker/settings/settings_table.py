@@ -7,53 +7,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ottla.config import setting, settings_of
-from ottla.log.config import TopicConfig
+from ottla.config import setting
+from ottla.coordinator.group.config import GroupConfig
+from ottla.coordinator.transaction.config import TransactionConfig
+from ottla.log.config import topic_default
+from ottla.replication.config import ReplicaConfig
 from ottla.types import INT32_MAX, INT64_MAX
 
 
-def topic_default(topic_setting: str) -> Any:
-    """The broker setting that gives a topic setting its default: same rules, changeable while running."""
-    declared = settings_of(TopicConfig)[topic_setting]
-    return setting(
-        declared.server_name,
-        declared.default,
-        f"Default of the topic setting {topic_setting}: {declared.doc}",
-        kind=declared.kind,
-        check=declared.check,
-        at_least=declared.at_least,
-        at_most=declared.at_most,
-        choices=declared.choices,
-        read_only=False,
-    )
-
-
 @dataclass(init=False, repr=False, eq=False)
-class BrokerConfig:
-    """How one broker is set up; immutable. `read_only=False` marks what can be changed while it runs.
+class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
+    """Every setting of a broker; immutable. `read_only=False` marks settings that can be changed at run time.
 
-    A hundred-odd fields would cost every start several milliseconds if the dataclass wrote their __init__,
-    __repr__ and __setattr__; the defaults are class attributes, so an instance holds what differs from them.
+    Each setting is declared once. Those that one component uses are declared in the config of that component, which
+    this class inherits: a BrokerConfig is passed wherever a ReplicaConfig, GroupConfig or TransactionConfig is wanted.
     """
 
     def __init__(self, *, given: Mapping[str, str] | None = None, notices: tuple[str, ...] = (), **values: Any) -> None:
-        """`given` is what the user set, as text, under the names the user used; `notices` is what to tell the user
-        about it: settings that are accepted, but without effect here."""
-        for name in values:
-            if name not in type(self).__dataclass_fields__:
-                raise TypeError(f"BrokerConfig has no {name!r}")
-        self.__dict__.update(values, given=given or {}, notices=notices)
+        """`given` holds the user's settings as text, under the names the user wrote. `notices` lists those that are
+        accepted but have no effect."""
+        super().__init__(**values)
+        self.__dict__.update(given=given or {}, notices=notices)
 
     if TYPE_CHECKING:
         given: ClassVar[Mapping[str, str]]
         notices: ClassVar[tuple[str, ...]]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"BrokerConfig is immutable: {name}")
-
-    def __repr__(self) -> str:
-        fields = type(self).__dataclass_fields__
-        return f"BrokerConfig({', '.join(f'{k}={v!r}' for k, v in self.__dict__.items() if k in fields)})"
 
     # Who and where
 
@@ -135,13 +113,12 @@ class BrokerConfig:
     )
     delete_topic_enable: bool = setting("delete.topic.enable", True, "Whether topics can be deleted.")
 
-    # The log: defaults of topic settings
+    # The log: defaults of topic settings. message.max.bytes is in GroupConfig, which uses it too.
 
     compression_type: str = topic_default("compression.type")
     compression_gzip_level: int = topic_default("compression.gzip.level")
     compression_lz4_level: int = topic_default("compression.lz4.level")
     compression_zstd_level: int = topic_default("compression.zstd.level")
-    message_max_bytes: int = topic_default("max.message.bytes")
     min_insync_replicas: int = topic_default("min.insync.replicas")
     unclean_leader_election_enable: bool = topic_default("unclean.leader.election.enable")
     log_cleanup_policy: tuple[str, ...] = topic_default("cleanup.policy")
@@ -201,37 +178,8 @@ class BrokerConfig:
         kind="long",
     )
 
-    # The log: upkeep
-
-    log_retention_check_interval_ms: int = setting(
-        "log.retention.check.interval.ms", 300_000, "How often to look for segments to delete.", kind="long", at_least=1
-    )
-    log_cleaner_enable: bool = setting("log.cleaner.enable", True, "Whether compacted topics are compacted.")
-    log_cleaner_backoff_ms: int = setting(
-        "log.cleaner.backoff.ms", 15_000, "How long to rest when no log needs compaction.", kind="long", at_least=0
-    )
-    replica_high_watermark_checkpoint_interval_ms: int = setting(
-        "replica.high.watermark.checkpoint.interval.ms",
-        5_000,
-        "How often high watermarks are written to the checkpoint file.",
-        kind="long",
-        at_least=1,
-    )
-    producer_id_expiration_ms: int = setting(
-        "producer.id.expiration.ms", 86_400_000, "A producer silent for this long is forgotten.", at_least=1
-    )
-    producer_id_expiration_check_interval_ms: int = setting(
-        "producer.id.expiration.check.interval.ms", 600_000, "How often to forget silent producers.", at_least=1
-    )
-
     # Replication
 
-    replica_lag_time_max_ms: int = setting(
-        "replica.lag.time.max.ms",
-        30_000,
-        "A follower that was not caught up for this long leaves the in-sync set.",
-        kind="long",
-    )
     replica_fetch_max_bytes: int = setting(
         "replica.fetch.max.bytes", 1_048_576, "Bytes a follower asks for per partition.", at_least=0
     )
@@ -281,35 +229,9 @@ class BrokerConfig:
         at_least=0,
         at_most=4,
     )
-    offsets_retention_minutes: int = setting(
-        "offsets.retention.minutes", 10_080, "How long offsets outlive the group's last use of them.", at_least=1
-    )
-    offsets_retention_check_interval_ms: int = setting(
-        "offsets.retention.check.interval.ms",
-        600_000,
-        "How often to look for offsets to expire.",
-        kind="long",
-        at_least=1,
-    )
-    offset_metadata_max_bytes: int = setting(
-        "offset.metadata.max.bytes", 4096, "The longest text a client may commit with an offset."
-    )
     offsets_commit_timeout_ms: int = setting(
         "offsets.commit.timeout.ms", 5000, "How long a commit may wait for its replicas.", at_least=1
     )
-    group_initial_rebalance_delay_ms: int = setting(
-        "group.initial.rebalance.delay.ms",
-        3000,
-        "How long the first rebalance of an empty group waits for more members.",
-        at_least=0,
-    )
-    group_min_session_timeout_ms: int = setting(
-        "group.min.session.timeout.ms", 6000, "The shortest session timeout a member may ask for.", at_least=1
-    )
-    group_max_session_timeout_ms: int = setting(
-        "group.max.session.timeout.ms", 1_800_000, "The longest session timeout a member may ask for.", at_least=1
-    )
-    group_max_size: int = setting("group.max.size", INT32_MAX, "Members of one classic group.", at_least=1)
     group_coordinator_rebalance_protocols: tuple[str, ...] = setting(
         "group.coordinator.rebalance.protocols",
         ("classic", "consumer"),
@@ -377,44 +299,15 @@ class BrokerConfig:
     transaction_state_log_segment_bytes: int = setting(
         "transaction.state.log.segment.bytes", 104_857_600, "Segment size of __transaction_state.", at_least=1_048_576
     )
-    transaction_max_timeout_ms: int = setting(
-        "transaction.max.timeout.ms", 900_000, "The longest transaction timeout a producer may ask for.", at_least=1
-    )
-    transactional_id_expiration_ms: int = setting(
-        "transactional.id.expiration.ms",
-        604_800_000,
-        "A transactional id unused for this long is forgotten.",
-        at_least=1,
-    )
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        10_000,
-        "How often to abort what took too long.",
-        at_least=1,
-    )
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        3_600_000,
-        "How often to forget unused transactional ids.",
-        at_least=1,
-    )
     transaction_partition_verification_enable: bool = setting(
         "transaction.partition.verification.enable",
         True,
         "Whether a partition's leader asks the coordinator if a transactional write belongs to an open transaction.",
         read_only=False,
     )
-    transaction_two_phase_commit_enable: bool = setting(
-        "transaction.two.phase.commit.enable",
-        False,
-        "Whether producers may prepare transactions that an outside coordinator decides.",
-    )
 
     # Ottla's own
 
-    flush_before_ack: bool = setting(
-        "ottla.flush.before.ack", False, "acks=all waits until the records are on stable storage (syncs are shared)."
-    )
     metrics_listen: str | None = setting(
         "ottla.metrics.listen", None, "host:port where metrics can be scraped by Prometheus; not set, there are none."
     )

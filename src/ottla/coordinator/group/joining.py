@@ -60,7 +60,7 @@ class Joining:
     def _join(self, join: Join) -> None:
         request = join.request
         timeout_ms = request.session_timeout_ms
-        if not self._config.min_session_timeout_ms <= timeout_ms <= self._config.max_session_timeout_ms:
+        if not self._config.group_min_session_timeout_ms <= timeout_ms <= self._config.group_max_session_timeout_ms:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, f"{timeout_ms} ms")
         group = self._groups.get(request.group_id)
         is_created = group is None
@@ -88,23 +88,23 @@ class Joining:
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
             # Everybody has to come again: the slowest are those for whom there is no room.
-            if (member is not None and member.join is not None) or group.joined_count < self._config.max_size:
+            if (member is not None and member.join is not None) or group.joined_count < self._config.group_max_size:
                 return
         elif (
             member is not None
-            or len(group.members) < self._config.max_size
+            or len(group.members) < self._config.group_max_size
             # It takes its own place again.
             or (not member_id and join.request.group_instance_id in group.static_members)
         ):
             return
         if member is not None:
             self._rebalance.dismiss(group, member, join.now, join.effects)
-            cause = Cause(history.NO_ROOM, member_id, f"at most {self._config.max_size} members")
+            cause = Cause(history.NO_ROOM, member_id, f"at most {self._config.group_max_size} members")
             self._rebalance.went(group, join.now, join.effects, [cause])
         elif group.forget_pending(member_id) and group.state is GroupState.PREPARING_REBALANCE:
             self._rebalance.complete_if_all_joined(group, join.now, join.effects)
         raise KafkaError(
-            ErrorCode.GROUP_MAX_SIZE_REACHED, f"group {group.group_id} has {self._config.max_size} members"
+            ErrorCode.GROUP_MAX_SIZE_REACHED, f"group {group.group_id} has {self._config.group_max_size} members"
         )
 
     # --- who comes for the first time ---------------------------------------------------------------------

@@ -73,7 +73,7 @@ class ClassicRebalance:
         group.move(GroupState.PREPARING_REBALANCE, now)
         if was_empty:
             # The first to come waits a little for the others, so that they start with one rebalance, not many.
-            delay = self.config.initial_rebalance_delay_ms
+            delay = self.config.group_initial_rebalance_delay_ms
             group.initial_delay_left_ms = max(group.rebalance_timeout_ms - delay, 0)
             group.new_member_added = False
             self._set_join_deadline(group, now + delay)
@@ -220,7 +220,7 @@ class ClassicRebalance:
             return
         left = group.initial_delay_left_ms
         if left and group.new_member_added:
-            delay = min(self.config.initial_rebalance_delay_ms, left)
+            delay = min(self.config.group_initial_rebalance_delay_ms, left)
             group.new_member_added = False
             group.initial_delay_left_ms = left - delay
             self._set_join_deadline(group, now + delay)
@@ -248,7 +248,7 @@ class ClassicRebalance:
         group.loaded_at = now
         for member in group.members.values():
             self.set_session(group, member, now + member.session_timeout_ms)
-        if len(group.members) > self.config.max_size:
+        if len(group.members) > self.config.group_max_size:
             # All are asked to join again, which gives them the chance to commit; the last find no room.
             self.prepare(group, now, effects, Cause(history.OVER_CAPACITY, "", f"{len(group.members)} members"))
 

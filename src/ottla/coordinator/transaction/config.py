@@ -1,15 +1,37 @@
-"""What the transaction coordinator needs to know of the broker's settings. Pure."""
+"""The broker settings that the transaction coordinator uses. Pure."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+
+from ottla.config import BaseConfig, setting
 
 
-class TransactionConfig(NamedTuple):
-    """Each field is the broker setting of the same meaning, with Kafka's default."""
+@dataclass(init=False, repr=False, eq=False)
+class TransactionConfig(BaseConfig):
+    """How a broker coordinates transactions."""
 
-    max_timeout_ms: int = 900_000
-    transactional_id_expiration_ms: int = 604_800_000
-    abort_timed_out_interval_ms: int = 10_000
-    remove_expired_interval_ms: int = 3_600_000
-    two_phase_commit_enable: bool = False
-    transaction_version: int = 2
-    """The finalized feature: 2 gives each transaction an epoch of its own (KIP-890)."""
+    transaction_max_timeout_ms: int = setting(
+        "transaction.max.timeout.ms", 900_000, "The longest transaction timeout a producer may ask for.", at_least=1
+    )
+    transactional_id_expiration_ms: int = setting(
+        "transactional.id.expiration.ms",
+        604_800_000,
+        "A transactional id unused for this long is forgotten.",
+        at_least=1,
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10_000,
+        "How often to abort what took too long.",
+        at_least=1,
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3_600_000,
+        "How often to forget unused transactional ids.",
+        at_least=1,
+    )
+    transaction_two_phase_commit_enable: bool = setting(
+        "transaction.two.phase.commit.enable",
+        False,
+        "Whether producers may prepare transactions that an outside coordinator decides.",
+    )

@@ -50,6 +50,8 @@ class TransactionShard:
 
     def __init__(self, config: TransactionConfig) -> None:
         self._config = config
+        self._abort_interval_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        self._remove_interval_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
         self.transactions: dict[str, Transaction] = {}
         self._unwritten: dict[str, set[TopicPartition]] = {}
         """Partitions whose marker is still to be written, of each transaction that is being completed."""
@@ -96,8 +98,8 @@ class TransactionShard:
         """No transaction ever writes to the coordinator's own topic."""
 
     def on_loaded(self, now: int) -> Effects:
-        self._deadlines.add(now + self._config.abort_timed_out_interval_ms, _ABORT_TIMED_OUT)
-        self._deadlines.add(now + self._config.remove_expired_interval_ms, _REMOVE_EXPIRED)
+        self._deadlines.add(now + self._abort_interval_ms, _ABORT_TIMED_OUT)
+        self._deadlines.add(now + self._remove_interval_ms, _REMOVE_EXPIRED)
         effects = Effects()
         for transaction in self.transactions.values():
             if transaction.state in PREPARED:
@@ -118,10 +120,10 @@ class TransactionShard:
                 for transaction in self.transactions.values():
                     if transaction.is_timed_out(now):
                         self._decide(ending.fence_and_abort(transaction, now), NO_EPOCH, effects)
-                self._deadlines.add(now + self._config.abort_timed_out_interval_ms, due)
+                self._deadlines.add(now + self._abort_interval_ms, due)
             else:
                 self._remove_expired(now, effects)
-                self._deadlines.add(now + self._config.remove_expired_interval_ms, due)
+                self._deadlines.add(now + self._remove_interval_ms, due)
         return effects
 
     def next_deadline(self) -> int | None:
@@ -138,8 +140,7 @@ class TransactionShard:
                 effects.append(transaction_key(transaction.transactional_id), None)
 
     def _store(self, transaction: Transaction, effects: Effects, last_epoch: int = NO_EPOCH) -> None:
-        version = 1 if self._config.transaction_version >= 1 else 0
-        value = transaction_value(transaction, version)
+        value = transaction_value(transaction)
         self._coming[transaction.transactional_id] = (value, transaction, last_epoch)
         effects.append(transaction_key(transaction.transactional_id), value)
 

@@ -38,7 +38,7 @@ class Start(NamedTuple):
 
 def check(wish: Wish, config: TransactionConfig) -> Wish:
     """Refuses what no state could grant; gives the wish with the timeout that will be stored."""
-    if wish.two_phase and not config.two_phase_commit_enable:
+    if wish.two_phase and not config.transaction_two_phase_commit_enable:
         raise KafkaError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "two-phase commit is off: set transaction.two.phase.commit.enable=true on the brokers",
@@ -47,10 +47,11 @@ def check(wish: Wish, config: TransactionConfig) -> Wish:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "keepPreparedTxn needs enable2Pc")
     if wish.two_phase:
         return wish._replace(timeout_ms=NEVER_MS)
-    if not 0 < wish.timeout_ms <= config.max_timeout_ms:
+    if not 0 < wish.timeout_ms <= config.transaction_max_timeout_ms:
         raise KafkaError(
             ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-            f"{wish.timeout_ms} ms is not within 1 and transaction.max.timeout.ms ({config.max_timeout_ms})",
+            f"transaction.timeout.ms={wish.timeout_ms} must be between 1 and the broker's transaction.max.timeout.ms "
+            f"({config.transaction_max_timeout_ms})",
         )
     return wish
 

@@ -1,0 +1,44 @@
+"""The broker settings that replication uses. Pure."""
+
+from dataclasses import dataclass
+
+from ottla.config import BaseConfig, setting
+
+
+@dataclass(init=False, repr=False, eq=False)
+class ReplicaConfig(BaseConfig):
+    """How a broker keeps its replicas."""
+
+    log_retention_check_interval_ms: int = setting(
+        "log.retention.check.interval.ms", 300_000, "How often to look for segments to delete.", kind="long", at_least=1
+    )
+    log_cleaner_enable: bool = setting("log.cleaner.enable", True, "Whether compacted topics are compacted.")
+    log_cleaner_backoff_ms: int = setting(
+        "log.cleaner.backoff.ms",
+        15_000,
+        "How long after a write a log is checked for compaction.",
+        kind="long",
+        at_least=0,
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
+        "replica.high.watermark.checkpoint.interval.ms",
+        5_000,
+        "How long after a change high watermarks are written to the checkpoint file.",
+        kind="long",
+        at_least=1,
+    )
+    producer_id_expiration_ms: int = setting(
+        "producer.id.expiration.ms", 86_400_000, "A producer silent for this long is forgotten.", at_least=1
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        "producer.id.expiration.check.interval.ms", 600_000, "How often to forget silent producers.", at_least=1
+    )
+    replica_lag_time_max_ms: int = setting(
+        "replica.lag.time.max.ms",
+        30_000,
+        "A follower that was not caught up for this long leaves the in-sync set.",
+        kind="long",
+    )
+    flush_before_ack: bool = setting(
+        "ottla.flush.before.ack", False, "acks=all waits until the records are on stable storage (syncs are shared)."
+    )
