@@ -12,9 +12,9 @@ CLIENT_CHAIN = [*BASE, "client", "spark", "pipeline", "cli", "console", "pytest_
 ALLOWED = {
     ("cli/serve.py", "broker"): "starting a broker is this command's job",
     ("cli/log.py", "log"): "reads segment files from disk, without a broker",
-    ("cli/demo.py", "broker"): "shows the embedded broker",
-    ("cli/demo_broker.py", "broker"): "shows the embedded broker",
-    ("cli/pipeline_broker.py", "broker"): "a pipeline without brokers gets one of its own",
+    ("cli/demo/command.py", "broker"): "shows the embedded broker",
+    ("cli/demo/broker.py", "broker"): "shows the embedded broker",
+    ("cli/pipeline/broker.py", "broker"): "a pipeline without brokers gets one of its own",
     ("pytest_plugin.py", "broker"): "a broker for tests is what it is for",
 }
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if "testing" not in path.parts)

@@ -1,1 +1,1 @@
-"""The command line: one file per command."""
+"""The `ottla` command line: one file per command, or one package where a command needs several files."""

@@ -4,7 +4,7 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,11 +18,25 @@ INTERRUPTED = 130
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a command meets that writes more than there is room for, as in `ottla consume orders > file`."""
 
-COMMANDS = ("demo", "pipeline", "topic", "produce", "consume", "group", "txn", "cluster", "config", "log")
-"""As the help lists them. Each is a module here, with a function of its name or an `app` of several commands."""
+COMMANDS = {
+    "demo": "ottla.cli.demo.command",
+    "pipeline": "ottla.cli.pipeline.commands",
+    "topic": "ottla.cli.topic",
+    "produce": "ottla.cli.produce",
+    "consume": "ottla.cli.consume.command",
+    "group": "ottla.cli.group.commands",
+    "txn": "ottla.cli.txn",
+    "cluster": "ottla.cli.cluster",
+    "config": "ottla.cli.config",
+    "log": "ottla.cli.log",
+}
+"""Commands in the order of the help text, each with the module that holds it.
+
+The module has a function named after the command, or an `app` with subcommands. It is imported only when it is needed.
+"""
 
 
-def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
+def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """The tool with these commands. The others, and what they need, are not even imported."""
     app = typer.Typer(
         name="ottla",
@@ -37,7 +51,7 @@ def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
     passed_on = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command(add_help_option=False, context_settings=passed_on)(serve)
     for name in names:
-        module = importlib.import_module(f"ottla.cli.{name}")
+        module = importlib.import_module(COMMANDS[name])
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:

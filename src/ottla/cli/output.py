@@ -205,3 +205,20 @@ def drop_output() -> None:
         os.close(descriptor)
     except (OSError, ValueError):  # no real file behind it, as under a test
         pass
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.0123), duration(3.21), duration(75), duration(7384), duration(200_000)
+    ('12 ms', '3.2 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for unit, size, smaller, smaller_size in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    raise AssertionError("unreachable")

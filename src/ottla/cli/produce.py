@@ -33,7 +33,7 @@ from ottla.cli.session import (
 )
 from ottla.client.blocking import Producer
 from ottla.client.core.settings import ProducerConfig, build
-from ottla.client.producer.delivery import Delivery
+from ottla.client.producer.speedups import Delivery
 from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
 

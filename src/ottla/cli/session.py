@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli.output import CommandError
+from ottla.client.admin.open_transactions import OpenTransaction
 from ottla.client.blocking import Admin
 from ottla.client.core.model import TopicDescription
 from ottla.client.core.settings import parse_endpoint
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.connection import Connection
+from ottla.types import TopicPartition
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_MS = 5_000
@@ -140,6 +142,20 @@ def check_partitions(topic: TopicDescription, partitions: Sequence[int]) -> None
             last = len(topic.partitions) - 1
             has = "only partition 0" if last == 0 else f"partitions 0 to {last}"
             raise OttlaError(f"topic {topic.name} has no partition {partition}", f"it has {has}")
+
+
+def find_open_transactions(
+    admin: Admin, partitions: list[TopicPartition]
+) -> dict[TopicPartition, list[OpenTransaction]]:
+    """What holds back readers; nothing where the broker cannot or may not tell."""
+    if not partitions:
+        return {}
+    try:
+        return admin.find_open_transactions(partitions)
+    except KafkaError as error:
+        if error.retriable:
+            raise
+        return {}
 
 
 _HINTS = {

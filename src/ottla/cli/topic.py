@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ottla.cli.group_lag import find_open_transactions
 from ottla.cli.output import console, count, plural, print_facts, print_json, print_table, size
 from ottla.cli.session import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
     check_topic_name,
+    find_open_transactions,
     find_topics,
     open_admin,
     parse_pairs,

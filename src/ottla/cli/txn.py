@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ottla.cli.group_text import duration
-from ottla.cli.output import CommandError, console, plural, print_facts, print_json, print_table, time_text
+from ottla.cli.output import CommandError, console, duration, plural, print_facts, print_json, print_table, time_text
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, client_settings, find_topics, open_admin
 from ottla.client.admin.transaction_model import (
     STATES,

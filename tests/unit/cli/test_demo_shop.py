@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from ottla.cli.demo_proof import Proof
-from ottla.cli.demo_shop import (
+from ottla.cli.demo.proof import Proof
+from ottla.cli.demo.shop import (
     LATE,
     PRICES,
     closing_order,

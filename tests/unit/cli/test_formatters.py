@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.support.wire.raw_group import assignment, subscription
 
-from ottla.cli.formatters import FORMATTERS, _group_json, _group_text, check_formatter, offsets_formatter
+from ottla.cli.consume.formatters import FORMATTERS, _group_json, _group_text, check_formatter, offsets_formatter
 from ottla.client.core.model import ConsumerRecord
 from ottla.errors import OttlaError
 from ottla.protocol.framing import decode_versioned, encode_record_key, encode_versioned

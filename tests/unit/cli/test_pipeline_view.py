@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from ottla.cli.pipeline_view import JsonView, LiveView, PlainView
+from ottla.cli.pipeline.view import JsonView, LiveView, PlainView
 from ottla.pipeline.progress import Batch
 from ottla.pipeline.state import QueryState, RunState
 

@@ -8,11 +8,10 @@ and is marked as approximate.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from ottla.cli.session import client_settings
-from ottla.client.admin.group_model import CommittedOffset
+from ottla.cli.session import client_settings, find_open_transactions
 from ottla.client.admin.open_transactions import OpenTransaction
 from ottla.client.blocking import Admin, Consumer
-from ottla.client.core.model import EARLIEST, LATEST, OffsetAndTimestamp
+from ottla.client.core.model import EARLIEST, LATEST, CommittedOffset, OffsetAndTimestamp
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
@@ -117,20 +116,6 @@ def find_offsets(
 
 def _as_found(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     return {partition: OffsetAndTimestamp(offset, -1, -1) for partition, offset in offsets.items()}
-
-
-def find_open_transactions(
-    admin: Admin, partitions: list[TopicPartition]
-) -> dict[TopicPartition, list[OpenTransaction]]:
-    """What holds back readers; nothing where the broker cannot or may not tell."""
-    if not partitions:
-        return {}
-    try:
-        return admin.find_open_transactions(partitions)
-    except KafkaError as error:
-        if error.retriable:
-            raise
-        return {}
 
 
 def read_on(bootstrap: str, gaps: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, Unread]:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ottla.cli.group_text import duration, member_names, partitions_text
-from ottla.cli.output import CommandError, console, plural, print_json, time_text
+from ottla.cli.group.text import GroupId, member_names, partitions_text
+from ottla.cli.output import CommandError, console, duration, plural, print_json, time_text
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, client_settings, open_admin
 from ottla.client.blocking import Consumer
 from ottla.errors import OttlaError
@@ -22,7 +22,7 @@ _PHRASES = {
 
 
 def history(
-    group_id: Annotated[str, typer.Argument(metavar="GROUP", help="Which group.")],
+    group_id: GroupId,
     last: Annotated[int, typer.Option("--last", "-n", metavar="N", min=1, help="Only the newest N.")] = 20,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,

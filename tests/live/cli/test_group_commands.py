@@ -17,9 +17,10 @@ from tests.support.wire.raw import RawConnection
 from tests.support.wire.raw_group import RawMember, await_rebalance, hand_out, settle
 
 from ottla import Admin, Broker, Producer
-from ottla.cli import group_lag, group_reset
+from ottla.cli.group import lag as group_lag
+from ottla.cli.group import reset as group_reset
 from ottla.cli.main import main
-from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.core.model import CommittedOffset
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from ottla.protocol.messages.end_txn import EndTxnRequest

@@ -16,7 +16,7 @@ from ottla.cli.session import AsJson, check_reachable, parse_pairs
 from ottla.errors import OttlaError
 
 if TYPE_CHECKING:
-    from ottla.cli.pipeline_view import View
+    from ottla.cli.pipeline.view import View
     from ottla.pipeline.model import Pipeline
     from ottla.pipeline.problems import Problem
     from ottla.pipeline.state import StateDirectory
@@ -157,7 +157,7 @@ def _brokers(made: "Pipeline", state: "StateDirectory", bootstrap: str | None) -
             raise PipelineError(problems)
         yield bootstrap, None
         return
-    from ottla.cli.pipeline_broker import create_missing_topics, embedded_broker, last_address
+    from ottla.cli.pipeline.broker import create_missing_topics, embedded_broker, last_address
 
     with embedded_broker(state.broker_data, last_address(state)) as broker:
         create_missing_topics(made, broker.bootstrap)
@@ -165,7 +165,7 @@ def _brokers(made: "Pipeline", state: "StateDirectory", bootstrap: str | None) -
 
 
 def _view(made: "Pipeline", as_json: bool) -> "View":
-    from ottla.cli.pipeline_view import JsonView, LiveView, PlainView
+    from ottla.cli.pipeline.view import JsonView, LiveView, PlainView
 
     if as_json:
         return JsonView()

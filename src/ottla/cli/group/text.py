@@ -2,7 +2,9 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
 from ottla.cli.output import CommandError, plural
@@ -11,6 +13,7 @@ from ottla.client.blocking import Admin
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
 
+GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 UUID_LENGTH = 36
 
 
@@ -81,20 +84,3 @@ def _ranges(numbers: list[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> duration(0.0123), duration(3.21), duration(75), duration(7384), duration(200_000)
-    ('12 ms', '3.2 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
-    """
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    for unit, size, smaller, smaller_size in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= size:
-            rest = whole % size // smaller_size
-            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    raise AssertionError("unreachable")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from ottla.cli.formatters import FORMATTERS, Formatter, check_formatter, make_formatter
+from ottla.cli.consume.formatters import FORMATTERS, Formatter, check_formatter, make_formatter
 from ottla.cli.output import CommandError, bytes_json, bytes_text, print_error, safe_text, time_text
 from ottla.cli.session import (
     DEFAULT_BOOTSTRAP,

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ottla.cli.demo_shop import ENRICHED, REVENUE, Expected
+from ottla.cli.demo.shop import ENRICHED, REVENUE, Expected
 from ottla.cli.output import console, count, print_table
 from ottla.client.blocking import Admin, Consumer
 from ottla.client.core.model import LATEST, Records

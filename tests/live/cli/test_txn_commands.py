@@ -10,7 +10,7 @@ from tests.support.wire.raw_transactions import RawTransactions
 
 from ottla import Broker
 from ottla.cli.main import main
-from ottla.cli.transaction_formatter import transaction_json, transaction_text
+from ottla.cli.consume.transaction_formatter import transaction_json, transaction_text
 from ottla.client.admin.transaction_model import StoredTransaction, tell
 from ottla.client.core.model import ConsumerRecord
 from ottla.protocol.primitives import ProtocolError

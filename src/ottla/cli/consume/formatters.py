@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ottla.cli.consume.transaction_formatter import transaction_json, transaction_text
 from ottla.cli.output import bytes_json
-from ottla.cli.transaction_formatter import transaction_json, transaction_text
 from ottla.client.admin.group_model import CONSUMER, read_assignment, read_subscription
 from ottla.client.blocking import Admin
 from ottla.client.core.model import ConsumerRecord

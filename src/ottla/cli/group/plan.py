@@ -9,7 +9,7 @@ import typer
 
 from ottla.assignors import BUILT_IN, Assignment, ClusterMetadata, PartitionInfo, Subscription
 from ottla.assignors.choosing import choose_assignors, left_over, run_assignor
-from ottla.cli.group_text import find_group, member_names, partitions_text
+from ottla.cli.group.text import GroupId, find_group, member_names, partitions_text
 from ottla.cli.output import CommandError, console, plural, print_facts, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin
 from ottla.client.admin.group_model import GroupDescription, GroupMember
@@ -20,7 +20,7 @@ from ottla.types import TopicPartition
 
 
 def plan(
-    group_id: Annotated[str, typer.Argument(metavar="GROUP", help="Which group.")],
+    group_id: GroupId,
     assignor: Annotated[
         str,
         typer.Option(

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.demo_proof import Proof, print_proofs, prove
-from ottla.cli.demo_shop import (
+from ottla.cli.demo.proof import Proof, print_proofs, prove
+from ottla.cli.demo.shop import (
     ENRICHED,
     ORDERS,
     REVENUE,
@@ -22,7 +22,7 @@ from ottla.cli.demo_shop import (
     pipeline_text,
     prices_text,
 )
-from ottla.cli.demo_view import DemoView
+from ottla.cli.demo.view import DemoView
 from ottla.cli.output import CommandError, console, print_json
 from ottla.cli.session import AsJson, check_reachable
 from ottla.client.blocking import Admin, Producer
@@ -78,7 +78,7 @@ def demo(
       ottla demo --broker --size 1000 --compression lz4
     """
     if broker:
-        from ottla.cli.demo_broker import demo_broker
+        from ottla.cli.demo.broker import demo_broker
 
         demo_broker(records, record_bytes, compression, bootstrap, as_json)
         return
@@ -131,7 +131,7 @@ def _broker(bootstrap: str | None, place: Path, view: DemoView) -> Iterator[str]
         yield bootstrap
         return
     from ottla.broker.embedded import EmbeddedBroker
-    from ottla.cli.pipeline_broker import SETTINGS
+    from ottla.cli.pipeline.broker import SETTINGS
 
     started = monotonic()
     with EmbeddedBroker(place / "broker", settings=SETTINGS) as broker:

@@ -1,0 +1,1 @@
+"""`ottla consume`: print the records of a topic, including Kafka's internal topics."""

@@ -1,0 +1,1 @@
+"""`ottla group`: inspect consumer groups, measure their lag, preview assignments and reset offsets."""

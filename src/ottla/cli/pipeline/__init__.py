@@ -1,0 +1,1 @@
+"""`ottla pipeline`: run, validate and inspect pipelines on Spark."""
