@@ -1,6 +1,6 @@
-"""Fixtures that every test may ask for. Nothing heavy is imported before somebody does.
+"""Fixtures for every test, and the hooks of the test lanes. Heavy imports happen inside the fixtures that need them.
 
-One Apache Kafka (`kafka`) serves the whole test run, however many workers it has; each worker has its own Ottla.
+One Apache Kafka (`kafka`) serves the whole test run; each pytest-xdist worker has its own Ottla broker.
 """
 
 import itertools
@@ -12,17 +12,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import lanes
+from tests.support.lanes import (  # noqa: F401 (hooks)
+    pytest_addoption,
+    pytest_ignore_collect,
+    pytest_report_header,
+    pytest_terminal_summary,
+)
+
 if TYPE_CHECKING:
+    from ottla.broker.embedded import EmbeddedBroker
     from tests.support.processes.oracle import Target
 
-    from ottla.broker.embedded import EmbeddedBroker
-
 _numbers = itertools.count(1)
-SPARK = Path(__file__).parent / "spark"
+TESTS = Path(__file__).parent
+SPARK = TESTS / "spark"
 
 
-def pytest_configure() -> None:
-    """Ctrl-C is tested on child processes. What a shell starts in the background ignores it, and so would they."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    lanes.pytest_configure(config)
+    # Child processes are stopped with Ctrl-C in some tests. A shell starts background jobs with SIGINT ignored, and
+    # child processes would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -34,16 +45,19 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long tests first, so that nobody waits for the last of them at the end.
+    """Keeps the tests of the lane, and puts the longest first so that no worker is left with one of them at the end.
 
-    Workers begin with a share each, in the order of the list, and later take from the ends of each other's shares. So
-    those that start Spark in processes of their own open the first share, and those that share a session the second:
-    one worker then has that session, and the others need not start one.
+    Each worker starts with one contiguous share of the list and later takes tests from the ends of the others' shares.
+    Tests that start their own Spark processes therefore open the first share, and tests that use the shared Spark
+    session open the second: one worker holds that session, and the others need not start one.
     """
+    lanes.select(config, items)
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers < 2:
         return
-    own, shared, rest = [], [], []
+    own: list[pytest.Item] = []
+    shared: list[pytest.Item] = []
+    rest: list[pytest.Item] = []
     for item in items:
         if not item.path.is_relative_to(SPARK):
             rest.append(item)
@@ -56,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def broker() -> "Iterator[EmbeddedBroker]":
-    """A running broker, one for each worker of a test run. Tests share it and keep apart by their topics."""
+    """A running broker, one for each worker of a test run. Tests share it and use different topics."""
     from ottla import Broker
 
     with Broker.embedded(timeout=60) as running:
@@ -64,7 +78,7 @@ def broker() -> "Iterator[EmbeddedBroker]":
 
 
 @pytest.fixture(scope="session")
-def postgres_of_the_worker() -> "Iterator[Path]":
+def postgres_of_the_worker() -> Iterator[Path]:
     from tests.support.processes.postgres import NoPostgres, postgres_server
 
     try:
@@ -76,7 +90,7 @@ def postgres_of_the_worker() -> "Iterator[Path]":
 
 @pytest.fixture
 def postgres(postgres_of_the_worker: Path) -> Path:
-    """The socket of a PostgreSQL with nothing in it."""
+    """The socket of an empty PostgreSQL database."""
     import psycopg
 
     with psycopg.connect(f"host={postgres_of_the_worker} user=ottla dbname=postgres") as connection:
@@ -87,17 +101,16 @@ def postgres(postgres_of_the_worker: Path) -> Path:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic name nobody else uses."""
+    """A topic name that no other test uses."""
     return f"topic-{os.getpid()}-{next(_numbers)}"
 
 
 @pytest.fixture(scope="session")
 def ottla() -> "Iterator[Target]":
+    from ottla import Broker
     from tests.support.processes.oracle import Target
 
-    from ottla import Broker
-
-    # As the oracle has it: a group's first generation does not wait for company, and records with old timestamps stay.
+    # As in the oracle: a group's first generation does not wait for more members, and old records are not deleted.
     settings = {"group.initial.rebalance.delay.ms": 0, "log.retention.check.interval.ms": 3_600_000_000}
     with Broker.embedded(settings=settings, timeout=60) as broker:
         yield Target("ottla", broker.bootstrap, broker.pid)
@@ -112,7 +125,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def kafka(run_directory: Path) -> "Target":
-    """The oracle. Shared by all workers; it ends when the process that runs the whole session ends."""
+    """The oracle: a real Apache Kafka, shared by all workers. It exits with the process that runs the session."""
     from tests.support.processes.oracle import Target, oracle_available, shared_kafka
 
     reason = oracle_available()
