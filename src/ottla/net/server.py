@@ -1,7 +1,6 @@
-"""OWNER of listening sockets: accepts connections, bounds their number, sweeps out the idle, closes them all.
+"""OWNER of listening sockets: accepts connections, limits their number, closes idle ones, shuts all of them down.
 
-What happens on a connection is in server_connection.py. Neither knows what a frame means: that is up to the
-`handle` the server was given.
+`server_connection.py` has what happens on one connection. Neither knows what a frame means: `handle` does.
 """
 
 import asyncio
@@ -9,7 +8,8 @@ import logging
 import socket
 from typing import Any
 
-from ottla.net.server_connection import RECEIVE_BUFFER_BYTES, Connection, Disconnect, Handle, Limits
+from ottla.net.frame_parser import RECEIVE_BUFFER_BYTES
+from ottla.net.server_connection import Connection, Disconnect, Handle, Limits
 from ottla.net.spare_buffers import SpareBuffers
 
 __all__ = ["Connection", "Disconnect", "Handle", "Limits", "Server"]
@@ -18,7 +18,7 @@ log = logging.getLogger("ottla.net")
 
 
 class Server:
-    """Listens, and owns every connection that comes in."""
+    """Listens, and owns every connection it accepts."""
 
     def __init__(self, handle: Handle, limits: Limits | None = None) -> None:
         self.handle = handle
@@ -39,10 +39,10 @@ class Server:
     async def listen(
         self, host: str, port: int, listener: str = "PLAINTEXT", *, backlog: int = 1024, start_serving: bool = True
     ) -> int:
-        """Accepts connections at host:port and gives the port, which the system chooses where it is 0.
+        """Listens at host:port and returns the port. Port 0 lets the system choose one.
 
-        An empty host means every interface. With `start_serving` off the port is taken, but nobody is let in
-        before `start_serving()`. Raises OSError.
+        An empty host means every interface. With `start_serving=False` the port is bound, but connections are
+        only accepted after `start_serving()`. Raises OSError.
         """
 
         def make_connection() -> Connection:
@@ -66,7 +66,7 @@ class Server:
             server = await self.loop.create_server(make_connection, host, port, **options)
             ports = {sock.getsockname()[1] for sock in server.sockets}
             if len(ports) > 1:
-                # A name with several addresses: the port the system chose for the first must do for all.
+                # A host name with several addresses: all of them use the port that the system chose for the first.
                 port = server.sockets[0].getsockname()[1]
                 server.close()
                 server = await self.loop.create_server(make_connection, host, port, **options)
@@ -86,7 +86,7 @@ class Server:
         self._listeners.clear()
 
     async def close(self, grace_ms: int = 0) -> None:
-        """Takes no more requests, gives those under way `grace_ms` to be answered, then closes everything."""
+        """Accepts no more requests, waits up to `grace_ms` for pending ones, then closes every connection."""
         self.stop_accepting()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -99,30 +99,31 @@ class Server:
                 async with asyncio.timeout(grace_ms / 1000):
                     await self._all_gone
             except TimeoutError:
-                log.info("%d connections did not finish in time and are cut", len(self.connections))
-        unfinished = [c._drainer for c in self.connections if c._drainer is not None]
+                log.info("aborting %d connections that did not finish within %d ms", len(self.connections), grace_ms)
+        unfinished = [c.drainer for c in self.connections if c.drainer is not None]
         for connection in list(self.connections):
             connection.abort()
-        # What waited for those connections is told before the loop ends.
+        # Lets the cancellation of pending requests run before the loop ends.
         await asyncio.sleep(0)
         if unfinished:
             await asyncio.wait(unfinished, timeout=1)
 
-    # --- the connections' news ----------------------------------------------------------------------------
+    # --- called by connections ----------------------------------------------------------------------------
 
-    def _opened(self, connection: Connection) -> None:
+    def connection_opened(self, connection: Connection) -> None:
         self.connections.add(connection)
         self.accepted += 1
         host = connection.client_host
         count = self._connections_by_host[host] = self._connections_by_host.get(host, 0) + 1
         if len(self.connections) > self.limits.max_connections:
             self.refused += 1
-            connection._disconnect(f"there are {self.limits.max_connections} already (max.connections)")
+            connection.disconnect(f"too many connections (max.connections={self.limits.max_connections})")
         elif count > self.limits.max_connections_per_host:
             self.refused += 1
-            connection._disconnect(f"it has {count - 1} connections already (max.connections.per.ip)")
+            limit = self.limits.max_connections_per_host
+            connection.disconnect(f"too many connections from this address (max.connections.per.ip={limit})")
 
-    def _closed(self, connection: Connection) -> None:
+    def connection_closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
         host = connection.client_host
         self._connections_by_host[host] -= 1
@@ -131,7 +132,7 @@ class Server:
         if not self.connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 
-    # One timer for all connections: a request costs a note of the time, not a timer.
+    # One timer for all connections: a request only updates `last_active`, it does not start a timer.
 
     def _schedule_sweep(self) -> None:
         interval = max(0.01, min(self.limits.max_idle_ms / 4000, 60.0))
@@ -143,4 +144,4 @@ class Server:
         oldest = self.loop.time() - self.limits.max_idle_ms / 1000
         for connection in list(self.connections):
             if connection.last_active < oldest and not connection.is_busy:
-                connection._disconnect(f"idle for over {self.limits.max_idle_ms} ms")
+                connection.disconnect(f"idle for more than {self.limits.max_idle_ms} ms")

@@ -1,268 +1,204 @@
-"""The server's side of one connection: bytes to frames, responses back in request order.
+"""The server side of one connection: the socket protocol that joins parser, responses and flow control.
 
-How bytes travel:
+- `connection_state.py` has the states and their transitions, `frame_parser.py` cuts bytes into frames,
+  `ordered_responses.py` keeps responses in request order, `flow_control.py` knows whether the peer reads them.
+- `handle(frame, connection)` runs at once, in the order of the frames. It returns the response, None for "no
+  response", or an awaitable of either.
+- All responses that are ready after one read leave in one write.
+- A peer that sends faster than it is served takes turns with the other connections.
 
-- All connections read into one receive buffer that belongs to the server. A loop hands bytes over in the
-  same step in which it asked for room, so the buffer never holds two connections' bytes.
-- A small frame is copied out of it; a large one is read straight into a buffer of its own. Either way **the
-  frame handed to `handle` is its own memory**, so a request may keep views into it as long as it likes.
-- `handle(frame, connection)` runs at once, in the order of the frames. It returns the response, None for
-  "no response", or an awaitable of either. Awaitables are awaited one by one, in order: a response never
-  overtakes an earlier one, and at most one late response of a connection is in memory at a time.
-- Everything answered during one read leaves in one write.
-- A peer that sends faster than it is served takes turns with the others.
-
-A connection stops taking requests while its peer does not read its responses or too much is waiting, and is
-cut when the peer stays stuck.
+A connection stops handling requests while its peer does not read its responses or too much is pending. It is cut
+when the peer reads nothing for `max_stall_ms`.
 """
 
 import asyncio
 import logging
 import socket
-from collections import deque
-from collections.abc import Awaitable, Callable
-from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from ottla.net.connection_state import CLOSED, CLOSING, ENDING, HELD, READING, State, move
+from ottla.net.flow_control import FlowControl
+from ottla.net.frame_parser import Frame, FrameParser
+from ottla.net.ordered_responses import FLUSH_BYTES, OrderedResponses, Response
 
 if TYPE_CHECKING:
     from ottla.net.server import Server
 
 log = logging.getLogger("ottla.net")
 
-RECEIVE_BUFFER_BYTES = 64 * 1024
-LARGE_FRAME_BYTES = 32 * 1024
-"""From this size on a frame is read straight into its own memory instead of being copied."""
-FIRST_ALLOCATION_BYTES = 256 * 1024
-"""Memory a size prefix alone can claim. More is given as bytes really arrive."""
-FLUSH_BYTES = 512 * 1024
-"""Responses gathered in one read are written out early beyond this, to see whether the peer keeps up."""
-WRITE_HIGH_BYTES = 1024 * 1024
-WRITE_LOW_BYTES = 256 * 1024
 JOIN_BYTES = 64 * 1024
 
-_read_size = Struct(">i").unpack_from
-
-Response = bytes | bytearray | None
-Handle = Callable[[bytes | memoryview, "Connection"], Response | Awaitable[Response]]
+Handle = Callable[[Frame, "Connection"], Response | Awaitable[Response]]
 
 
 class Disconnect(Exception):
-    """Raised by `handle`, or by what it returned, to end the connection. The reason is logged once, quietly."""
+    """Raised by `handle`, or by the awaitable it returned, to end the connection. Logged in one line."""
 
 
 class Limits(NamedTuple):
-    """What one connection, and all of them together, may use."""
+    """Limits of one connection, and of all connections together."""
 
     max_request_bytes: int = 104_857_600
     max_idle_ms: int = 600_000
     max_connections: int = 2**31 - 1
     max_connections_per_host: int = 2**31 - 1
     max_waiting_requests: int = 512
-    """Requests of one connection that may wait for their response before it stops being read."""
+    """Requests of one connection that may wait for their response before reading pauses."""
     max_waiting_bytes: int = 16 * 1024 * 1024
-    """Finished responses that may wait behind an unfinished one before the connection stops being read."""
+    """Finished responses that may wait behind an unfinished one before reading pauses."""
     max_stall_ms: int = 30_000
-    """A peer that takes no byte of its responses for this long is cut."""
-
-
-_READY = (bytes, bytearray)
-_END = object()
-"""Waits in line behind the last response: once it is reached, the connection is closed."""
+    """A peer that reads no byte of its responses for this long is cut."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's connection. Its identity is what handlers know a client by."""
+    """One client's connection. Handlers identify a client by this object."""
 
     __slots__ = (
         "__weakref__",
-        "_blocked",
-        "_closing",
-        "_drainer",
-        "_ending",
-        "_filled",
-        "_frame",
-        "_frame_size",
-        "_largest_frame",
-        "_limits",
+        "_held_frames",
         "_loop",
-        "_room",
         "_server",
-        "_stall_size",
-        "_stall_timer",
-        "_stash",
-        "_transport",
-        "_waiting",
-        "_waiting_bytes",
-        "_write_paused",
         "client_host",
         "client_port",
+        "drainer",
+        "flow",
         "last_active",
         "listener",
+        "parser",
+        "responses",
+        "state",
+        "transport",
     )
 
+    flow: FlowControl
+    transport: asyncio.Transport
+
     def __init__(self, server: "Server", listener: str) -> None:
+        limits = server.limits
         self.listener = listener
         self.client_host = ""
         """As Kafka shows it: `/127.0.0.1`."""
         self.client_port = 0
         self.last_active = 0.0
+        self.state = READING
+        self.parser = FrameParser(server.receive_view, server.spares, limits.max_request_bytes)
+        self.responses = OrderedResponses(limits.max_waiting_requests, limits.max_waiting_bytes)
+        self.drainer: asyncio.Task[None] | None = None
         self._server = server
-        self._limits = server.limits
         self._loop = server.loop
-        self._transport: Any = None
-        # Input: bytes of an unfinished small frame, or a large frame being filled.
-        self._stash: bytes = b""
-        self._frame: bytearray | None = None
-        self._frame_size = 0
-        self._filled = 0
-        self._largest_frame = FIRST_ALLOCATION_BYTES
-        # Output: responses in request order, behind the first one that is not ready.
-        self._waiting: deque[Any] = deque()
-        self._waiting_bytes = 0
-        self._drainer: asyncio.Task[None] | None = None
-        self._room: asyncio.Future[None] | None = None
-        self._write_paused = False
-        # Blocked: no further request is begun. Ending: no further byte counts. Closing: no byte may be written.
-        self._blocked = False
-        self._ending = False
-        self._closing = False
-        self._stall_timer: asyncio.TimerHandle | None = None
-        self._stall_size = 0
+        self._held_frames: list[Frame] = []
 
     # --- the life of a connection -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self.transport = cast("asyncio.Transport", transport)
         self.last_active = self._loop.time()
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         self.client_host, self.client_port = f"/{peer[0]}", peer[1]
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
-        self._server._opened(self)
+        self.flow = FlowControl(self._loop, self.transport, self._server.limits.max_stall_ms, self._stalled)
+        self._server.connection_opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._closing = self._ending = self._blocked = True
-        self._stash = b""
-        self._frame = None
-        self._stop_stall_timer()
-        if self._drainer is not None:
-            self._drainer.cancel()
-        self._server._closed(self)
+        self._move(CLOSED)
+        self._drop_input()
+        self.flow.stop_watching()
+        if self.drainer is not None:
+            self.drainer.cancel()
+        self._server.connection_closed(self)
 
     def eof_received(self) -> bool:
-        # A client that closed wants no more answers: returning False closes our side and frees what it waits for.
+        # A client that closed its side reads no more responses. False closes our side and cancels pending requests.
         return False
 
     @property
     def is_busy(self) -> bool:
-        """Whether a response is still owed or not yet taken by the peer."""
-        return bool(self._waiting) or (not self._closing and self._transport.get_write_buffer_size() > 0)
-
-    def close(self) -> None:
-        """Ends the connection once the responses already written have left."""
-        if not self._closing:
-            self._closing = self._ending = self._blocked = True
-            self._transport.close()
-            # Closing waits for the peer to take what was written; a stuck peer is not waited for.
-            self._start_stall_timer()
-
-    def abort(self) -> None:
-        """Ends the connection at once."""
-        self._closing = self._ending = self._blocked = True
-        self._transport.abort()
-
-    def _disconnect(self, reason: str) -> None:
-        """Ends the connection after the responses that come before the fault."""
-        log.info("closing the connection from %s:%d: %s", self.client_host[1:], self.client_port, reason)
-        self.end()
+        """Whether a response is pending, or written but not yet read by the peer."""
+        return bool(self.responses.items) or (self.state < CLOSING and self.transport.get_write_buffer_size() > 0)
 
     def end(self) -> None:
-        """Takes no further request; those under way are still answered, then the connection ends."""
-        if self._ending:
+        """Accepts no further request; pending ones are still answered, then the connection closes."""
+        if self.state >= ENDING:
             return
-        self._ending = self._blocked = True
-        self._stash = b""
-        self._frame = None
-        if self._waiting:
-            self._transport.pause_reading()
-            self._waiting.append(_END)
+        self._drop_input()
+        if self.responses.items:
+            self._move(ENDING)
+            self.transport.pause_reading()
         else:
             self.close()
 
-    # --- bytes in -----------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Closes the connection once the responses already written have left."""
+        if self.state < CLOSING:
+            self._move(CLOSING)
+            self.transport.close()
+            # Closing waits for the peer to read what was written; a stalled peer is cut.
+            self.flow.watch()
+
+    def abort(self) -> None:
+        """Closes the connection at once; what is in the write buffer is lost."""
+        if self.state < CLOSING:
+            self._move(CLOSING)
+        self.transport.abort()
+
+    def disconnect(self, reason: str) -> None:
+        """Logs the reason, then ends the connection."""
+        log.info("closing connection from %s:%d: %s", self.client_host[1:], self.client_port, reason)
+        self.end()
+
+    def _move(self, new: State) -> None:
+        self.state = move(self.state, new)
+
+    def _drop_input(self) -> None:
+        self.parser.clear()
+        self._held_frames.clear()
+
+    # --- requests -----------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._frame is not None:
-            return memoryview(self._frame)[self._filled : self._frame_size]
-        view = self._server.receive_view
-        stash = self._stash
-        if stash and not self._blocked:
-            # An unfinished frame continues in the receive buffer, so that frames always lie in one piece.
-            view[: len(stash)] = stash
-            return view[len(stash) :]
-        return view
+        return self.parser.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        server = self._server
-        server.bytes_in += nbytes
+        self._server.bytes_in += nbytes
         self.last_active = self._loop.time()
-        if self._frame is not None:
-            self._filled += nbytes
-            if self._filled == self._frame_size:
-                self._take_large_frame()
-            elif self._filled >= len(self._frame):
-                self._grow_frame()
-        elif self._blocked:
-            # Only a loop that had read ahead before it was paused brings us here.
-            if not self._ending:
-                self._stash += bytes(server.receive_view[:nbytes])
-        else:
-            end = len(self._stash) + nbytes
-            self._stash = b""
-            self._take_frames(server.receive_view, end)
-            if end == RECEIVE_BUFFER_BYTES and self._frame is None and not self._blocked:
-                # There is more, and the loop would go on reading it: let the other connections have their turn.
-                self._transport.pause_reading()
+        state = self.state
+        if state is READING:
+            parser = self.parser
+            self._handle_frames(parser.feed(nbytes))
+            if parser.buffer_was_full and self.state is READING:
+                # The loop would go on reading from this peer: let the other connections have their turn.
+                self.transport.pause_reading()
                 self._loop.call_soon(self._take_turn)
+        elif state is HELD:
+            # Bytes that the loop had read before reading was paused.
+            self._held_frames += self.parser.feed(nbytes)
 
     def _take_turn(self) -> None:
-        if not self._blocked:
-            self._transport.resume_reading()
+        if self.state is READING:
+            self.transport.resume_reading()
 
-    def _take_frames(self, view: memoryview, end: int) -> None:
-        """Handles every whole frame in view[:end] and keeps the rest."""
+    def _handle_frames(self, frames: Iterable[Frame]) -> None:
+        """Handles the frames in order. If the connection becomes HELD on the way, keeps the rest for later."""
         handle = self._server.handle
-        max_request_bytes = self._limits.max_request_bytes
-        answers: list[Any] = []
-        answers_size = position = size = 0
-        while not self._blocked:
-            start = position + 4
-            if start > end:
-                size = 0
-                break
-            size = _read_size(view, position)[0]
-            if not 0 <= size <= max_request_bytes:
-                self._write(answers)
-                answers = []
-                self._disconnect(f"a frame claims {size} bytes (limit {max_request_bytes})")
-                return
-            if start + size > end:
-                break
-            position = start + size
+        pending = self.responses.items
+        answers: list[bytes | bytearray] = []
+        answers_size = 0
+        remaining = iter(frames)
+        for frame in remaining:
             try:
-                response = handle(bytes(view[start:position]), self)
+                response = handle(frame, self)
             except Exception as error:
                 self._write(answers)
                 self._failed(error)
                 return
-            kind = type(response)
-            if self._waiting:
-                self._wait(response, kind, size)
-            elif kind is bytes or kind is bytearray:
+            if pending:
+                self._queue(response, len(frame))
+            elif isinstance(response, (bytes, bytearray)):
                 answers.append(response)
-                answers_size += len(response)  # type: ignore[arg-type]
+                answers_size += len(response)
                 if answers_size >= FLUSH_BYTES:
                     self._write(answers)
                     answers = []
@@ -271,200 +207,115 @@ class Connection(asyncio.BufferedProtocol):
                 self._write(answers)
                 answers = []
                 answers_size = 0
-                self._wait(response, kind, size)
+                self._queue(response, len(frame))
+            if self.state is not READING:
+                break
         if answers:
             self._write(answers)
-        if self._blocked:
-            if not self._ending:
-                self._stash = bytes(view[position:end])
-                self._transport.pause_reading()
-        elif size + 4 >= LARGE_FRAME_BYTES:
-            self._start_large_frame(size, view[position + 4 : end])
-        elif position < end:
-            self._stash = bytes(view[position:end])
-
-    def _start_large_frame(self, size: int, head: memoryview) -> None:
-        # A peer gets as much memory as its earlier frames have shown it to need, or as it has sent.
-        self._frame = frame = self._server.spares.take(min(size, max(self._largest_frame, 2 * len(head))))
-        self._frame_size = size
-        self._filled = len(head)
-        frame[: len(head)] = head
-
-    def _grow_frame(self) -> None:
-        assert self._frame is not None
-        grown = bytearray(min(self._frame_size, 2 * len(self._frame)))
-        grown[: self._filled] = self._frame
-        self._frame = grown
-
-    def _take_large_frame(self) -> None:
-        frame = self._frame
-        assert frame is not None
-        self._frame = None
-        self._largest_frame = max(self._largest_frame, self._frame_size)
-        try:
-            response = self._server.handle(memoryview(frame)[: self._frame_size], self)
-        except Exception as error:
-            self._failed(error)
-            return
-        self._server.spares.give(frame)
-        kind = type(response)
-        if self._waiting:
-            self._wait(response, kind, self._frame_size)
-        elif kind is bytes or kind is bytearray:
-            self._write([response])
-        elif response is not None:
-            self._wait(response, kind, self._frame_size)
-        if self._blocked and not self._ending:
-            self._transport.pause_reading()
+        if self.state is HELD:
+            self._held_frames += remaining
+        elif self.parser.error is not None and self.state is READING:
+            self.disconnect(self.parser.error)
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, Disconnect):
-            self._disconnect(str(error))
+            self.disconnect(str(error))
         else:
-            log.error("a request from %s:%d failed", self.client_host[1:], self.client_port, exc_info=error)
+            log.error("request from %s:%d failed", self.client_host[1:], self.client_port, exc_info=error)
             self.end()
 
-    # --- responses out ------------------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------------------
 
-    def _write(self, answers: list[Any]) -> None:
-        """Hands responses to the transport in one piece. It may answer with pause_writing() at once."""
-        if not answers or self._closing:
+    def _write(self, answers: list[bytes | bytearray]) -> None:
+        """Passes responses to the transport in one call. The transport may call pause_writing() within it."""
+        if not answers or self.state >= CLOSING:
             return
         if len(answers) == 1:
             size = len(answers[0])
-            self._transport.write(answers[0])
+            self.transport.write(answers[0])
         else:
             size = sum(map(len, answers))
             if size <= JOIN_BYTES:
-                self._transport.write(b"".join(answers))
+                self.transport.write(b"".join(answers))
             else:
-                self._transport.writelines(answers)
+                self.transport.writelines(answers)
         self._server.bytes_out += size
 
-    def _wait(self, response: Any, kind: type, frame_size: int) -> None:
-        """Puts a response in line, either for itself to get ready or for an earlier one."""
-        if response is None:
-            return
-        waiting = self._waiting
-        if kind is bytes or kind is bytearray:
-            self._waiting_bytes += len(response)
-            waiting.append(response)
-        else:
-            # What is not finished may still hold its request.
-            self._waiting_bytes += frame_size
-            waiting.append((response, frame_size))
-        if len(waiting) >= self._limits.max_waiting_requests or self._waiting_bytes > self._limits.max_waiting_bytes:
-            self._blocked = True
-        if self._drainer is None:
+    def _queue(self, response: Response | Awaitable[Response], request_bytes: int) -> None:
+        """Queues a response that is not finished, or stands behind one that is not."""
+        self.responses.put(response, request_bytes)
+        if self.responses.is_full:
+            self._hold()
+        if self.drainer is None:
             self._start_drainer()
 
     def _start_drainer(self) -> None:
-        self._drainer = self._loop.create_task(self._drain())
-        self._drainer.add_done_callback(self._drained)
+        self.drainer = self._loop.create_task(self._drain())
+        self.drainer.add_done_callback(self._drained)
 
     async def _drain(self) -> None:
-        """Brings the line forward: waits for the first response, writes it and those that were ready behind it."""
-        waiting = self._waiting
-        while waiting:
-            if self._write_paused:
-                # The next response is not even begun while the peer has not taken the last ones.
-                self._room = self._loop.create_future()
-                await self._room
+        """Writes the queued responses as they get ready."""
+        responses = self.responses
+        while responses.items:
+            if self.flow.write_paused:
+                # Not even the work for the next response is begun while the peer has not read the last ones.
+                await self.flow.wait_for_room()
                 continue
-            ready: list[Any] = []
-            size = 0
-            if type(waiting[0]) is tuple:
-                response = await waiting[0][0]
-                size = waiting.popleft()[1]
-                if response is not None:
-                    ready.append(response)
-            while waiting and type(waiting[0]) in _READY and size < FLUSH_BYTES:
-                response = waiting.popleft()
-                size += len(response)
-                ready.append(response)
-            self._waiting_bytes -= size
+            ready = await responses.next_ready()
             self.last_active = self._loop.time()
             self._write(ready)
-            if waiting and waiting[0] is _END:
-                waiting.clear()
-                self.close()
-            elif self._blocked and len(waiting) <= self._limits.max_waiting_requests // 2:
-                self._unblock()
+            if self.state is ENDING:
+                if not responses.items:
+                    self.close()
+            elif self.state is HELD and responses.is_half_empty:
+                self._resume()
 
     def _drained(self, drainer: "asyncio.Task[None]") -> None:
-        self._drainer = None
+        self.drainer = None
         cancelled = drainer.cancelled()
         error = None if cancelled else drainer.exception()
-        if error is None and not cancelled and not self._closing:
-            if self._waiting:
+        if error is None and not cancelled and self.state < CLOSING:
+            if self.responses.items:
                 self._start_drainer()
             return
-        for item in self._waiting:
-            # Never begun, and nobody is left to hear of it.
-            if type(item) is tuple:
-                response = item[0]
-                if isinstance(response, asyncio.Future):
-                    response.cancel()
-                elif hasattr(response, "close"):
-                    response.close()
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        if error is not None and not (self._closing and isinstance(error, Disconnect)):
+        self.responses.discard()
+        if error is not None and not (self.state >= CLOSING and isinstance(error, Disconnect)):
             self._failed(error)
         self.close()
 
-    # --- holding back -------------------------------------------------------------------------------------
+    # --- back-pressure ------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        self._write_paused = self._blocked = True
-        self._start_stall_timer()
+        self.flow.pause_writing()
+        self._hold()
 
     def resume_writing(self) -> None:
-        self._write_paused = False
-        self._stop_stall_timer()
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-        if not self._ending:
+        self.flow.resume_writing()
+        if self.state is HELD:
             # Later, not now: a transport may call this in the middle of one of our own writes.
-            self._loop.call_soon(self._unblock)
+            self._loop.call_soon(self._resume)
 
-    def _unblock(self) -> None:
-        """Goes on with the requests that were held back, then with reading."""
-        if (
-            self._ending
-            or not self._blocked
-            or self._write_paused
-            or len(self._waiting) >= self._limits.max_waiting_requests
-            or self._waiting_bytes > self._limits.max_waiting_bytes
-        ):
+    def _hold(self) -> None:
+        if self.state is READING:
+            self._move(HELD)
+            self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        """Handles the frames that were held back, then reads on."""
+        if self.state is not HELD or self.flow.write_paused or self.responses.is_full:
             return
-        self._blocked = False
-        stash, self._stash = self._stash, b""
-        if stash:
-            self._take_frames(memoryview(stash), len(stash))
-        if not self._blocked:
-            self._transport.resume_reading()
+        self._move(READING)
+        frames, self._held_frames = self._held_frames, []
+        self._handle_frames(frames)
+        if self.state is READING:
+            self.transport.resume_reading()
 
-    def _start_stall_timer(self) -> None:
-        if self._stall_timer is None:
-            self._stall_size = self._transport.get_write_buffer_size()
-            self._stall_timer = self._loop.call_later(self._limits.max_stall_ms / 1000, self._check_stall)
-
-    def _stop_stall_timer(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
-
-    def _check_stall(self) -> None:
-        self._stall_timer = None
-        if 0 < self._transport.get_write_buffer_size() < self._stall_size:
-            self._start_stall_timer()
-            return
-        if not self._closing:
+    def _stalled(self) -> None:
+        if self.state < CLOSING:
             log.info(
-                "closing the connection from %s:%d: it took no byte of its responses for %d ms",
+                "closing connection from %s:%d: it read no byte of its responses for %d ms",
                 self.client_host[1:],
                 self.client_port,
-                self._limits.max_stall_ms,
+                self._server.limits.max_stall_ms,
             )
         self.abort()

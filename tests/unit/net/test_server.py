@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from ottla.net.frame_parser import RECEIVE_BUFFER_BYTES
 from ottla.net.server import Connection, Disconnect, Limits, Server
-from ottla.net.server_connection import RECEIVE_BUFFER_BYTES
 from ottla.net.spare_buffers import SpareBuffers
 from ottla.testing.sim_loop import SimLoop
 from ottla.testing.sim_network import SimNetwork
@@ -193,7 +193,7 @@ def test_what_is_answered_in_one_read_leaves_in_one_write(run: Run) -> None:
             writer.write(frame(b"x"))
             await read_frame(reader)
             (connection,) = server.connections
-            spy = connection._transport = Spy(connection._transport)
+            spy = connection.transport = Spy(connection.transport)
             writer.write(frame(b"y") * 100)
             for _ in range(100):
                 await read_frame(reader)
@@ -348,7 +348,7 @@ def test_a_size_out_of_bounds_ends_the_connection_with_one_line(
 
     caplog.set_level(logging.INFO, "ottla.net")
     run(story())
-    assert [r.message for r in caplog.records if f"claims {size} bytes" in r.message]
+    assert [r.message for r in caplog.records if f"invalid frame size {size} " in r.message]
     assert not [r for r in caplog.records if r.exc_info]
 
 
@@ -360,7 +360,7 @@ def test_a_size_prefix_alone_gets_little_memory(run: Run) -> None:
             writer.write(struct.pack(">i", 100_000_000) + b"x")
             await until(lambda: server.bytes_in == 5)
             (connection,) = server.connections
-            assert connection._frame is not None and len(connection._frame) <= 256 * 1024
+            assert 0 < connection.parser.allocated_bytes <= 256 * 1024
 
     run(story())
 
@@ -469,7 +469,7 @@ def test_a_peer_that_does_not_read_is_not_served_further(run: Run) -> None:
             await until(lambda: len(handled) > 1)
             await asyncio.sleep(0.1)
             (connection,) = server.connections
-            assert len(handled) < 40 and connection._transport.get_write_buffer_size() < 4 * MIB
+            assert len(handled) < 40 and connection.transport.get_write_buffer_size() < 4 * MIB
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(500):
                 assert len(await read_frame(reader)) == MIB
@@ -512,7 +512,7 @@ def test_a_peer_that_never_reads_is_cut(run: Run, caplog: pytest.LogCaptureFixtu
 
     caplog.set_level(logging.INFO, "ottla.net")
     run(story())
-    assert [r for r in caplog.records if "took no byte" in r.message]
+    assert [r for r in caplog.records if "read no byte" in r.message]
 
 
 def test_a_slow_peer_that_does_read_is_kept(run: Run) -> None:
@@ -529,10 +529,10 @@ def test_a_slow_peer_that_does_read_is_kept(run: Run) -> None:
             for _ in range(24):
                 await reader.readexactly(MIB)
                 (connection,) = server.connections
-                timer, left = connection._stall_timer, connection._transport.get_write_buffer_size()
-                if timer is not None and 0 < left < connection._stall_size:
+                timer, left = connection.flow.timer, connection.transport.get_write_buffer_size()
+                if timer is not None and 0 < left < connection.flow.size_at_check:
                     timer.cancel()
-                    connection._check_stall()  # the hour is over
+                    connection.flow.check()  # the hour is over
                     times += 1
             assert times > 1
             writer.close()

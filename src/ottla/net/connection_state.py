@@ -1,0 +1,44 @@
+"""The states of a server connection and every transition between them. Pure.
+
+The connection has one state and changes it only through `move`. Everything that depends on where a connection is in
+its life asks the state, so a new rule is a new row here.
+"""
+
+import enum
+
+
+class State(enum.IntEnum):
+    """Ordered by time: a connection never returns to a state before ENDING once it is there."""
+
+    READING = 0
+    """Requests are read and handled."""
+    HELD = 1
+    """No further request is handled: the peer does not read its responses, or too many of them are pending."""
+    ENDING = 2
+    """No further request is accepted. The responses still owed are written, then the connection closes."""
+    CLOSING = 3
+    """Nothing more is written. The transport delivers what it has buffered."""
+    CLOSED = 4
+    """The transport is gone."""
+
+
+READING, HELD, ENDING, CLOSING, CLOSED = State
+"""Module-level names: reading an enum's member through its class costs twice as much on every frame."""
+
+ALLOWED: dict[State, frozenset[State]] = {
+    # Straight to CLOSING when no response is owed; straight to CLOSED when the peer resets the connection.
+    READING: frozenset({HELD, ENDING, CLOSING, CLOSED}),
+    HELD: frozenset({READING, ENDING, CLOSING, CLOSED}),
+    # Not to HELD: a peer that stops reading now delays its last responses (FlowControl waits for it), but there
+    # are no requests left to hold back, and leaving ENDING would let new ones in.
+    ENDING: frozenset({CLOSING, CLOSED}),
+    CLOSING: frozenset({CLOSED}),
+    CLOSED: frozenset(),
+}
+
+
+def move(current: State, new: State) -> State:
+    """Returns `new` if the table allows it. Anything else is a bug in the caller."""
+    if new not in ALLOWED[current]:
+        raise RuntimeError(f"a server connection cannot move from {current.name} to {new.name}")
+    return new

@@ -1,0 +1,136 @@
+"""Cuts the bytes a server receives on one connection into frames: a 4-byte size, then that many bytes. Pure.
+
+- All connections receive into one shared buffer. An event loop asks for room and fills it in the same step, so
+  the buffer never holds the bytes of two connections.
+- A small frame is copied out of the shared buffer. A large frame is received straight into memory of its own.
+  Either way the frame does not share memory with later input, so a handler may keep views of it.
+- The size prefix alone gets little memory; a large frame's buffer grows as its bytes arrive.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+
+from ottla.net.spare_buffers import SpareBuffers
+
+RECEIVE_BUFFER_BYTES = 64 * 1024
+LARGE_FRAME_BYTES = 32 * 1024
+"""From this size on a frame is received into its own memory instead of being copied."""
+FIRST_ALLOCATION_BYTES = 256 * 1024
+"""Memory that a size prefix alone can claim."""
+
+Frame = bytes | memoryview
+
+_read_size = Struct(">i").unpack_from
+
+
+class FrameParser:
+    """Fill `get_buffer()`, then call `feed()` with the number of bytes: it returns the frames they complete."""
+
+    __slots__ = (
+        "_filled",
+        "_frame",
+        "_frame_size",
+        "_largest_frame",
+        "_max_frame_bytes",
+        "_receive_view",
+        "_spares",
+        "_stash",
+        "buffer_was_full",
+        "error",
+    )
+
+    def __init__(self, receive_view: memoryview, spares: SpareBuffers, max_frame_bytes: int) -> None:
+        self._receive_view = receive_view
+        self._spares = spares
+        self._max_frame_bytes = max_frame_bytes
+        self._stash = b""  # the bytes of an incomplete small frame
+        self._frame: bytearray | None = None  # a large frame being received
+        self._frame_size = 0
+        self._filled = 0
+        self._largest_frame = FIRST_ALLOCATION_BYTES
+        self.buffer_was_full = False
+        """Whether the last `feed` filled the shared buffer: the peer has probably sent more."""
+        self.error: str | None = None
+        """Why the input cannot be cut into frames. Frames before the fault are still returned, nothing after it."""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Memory held for a large frame that is not complete."""
+        return 0 if self._frame is None else len(self._frame)
+
+    def get_buffer(self) -> memoryview:
+        """Room for the next bytes."""
+        if self._frame is not None:
+            return memoryview(self._frame)[self._filled : self._frame_size]
+        stash = self._stash
+        if stash:
+            # An incomplete frame continues in the shared buffer, so that a frame is always contiguous.
+            self._receive_view[: len(stash)] = stash
+            return self._receive_view[len(stash) :]
+        return self._receive_view
+
+    def feed(self, nbytes: int) -> Sequence[Frame]:
+        """The frames that the next `nbytes` in the buffer complete."""
+        if self._frame is not None:
+            self.buffer_was_full = False
+            self._filled += nbytes
+            if self._filled == self._frame_size:
+                return (self._take_large_frame(),)
+            if self._filled >= len(self._frame):
+                self._grow_large_frame()
+            return ()
+        if self.error is not None:
+            return ()
+        view = self._receive_view
+        end = len(self._stash) + nbytes
+        self._stash = b""
+        frames: list[Frame] = []
+        position = 0
+        max_frame_bytes = self._max_frame_bytes
+        while True:
+            start = position + 4
+            if start > end:
+                break
+            size: int = _read_size(view, position)[0]
+            if not 0 <= size <= max_frame_bytes:
+                self.error = f"invalid frame size {size} (limit {self._max_frame_bytes})"
+                return frames
+            if start + size > end:
+                if size + 4 >= LARGE_FRAME_BYTES:
+                    self._start_large_frame(size, view[start:end])
+                    position = end
+                break
+            position = start + size
+            frames.append(bytes(view[start:position]))
+        if position < end:
+            self._stash = bytes(view[position:end])
+        self.buffer_was_full = end == RECEIVE_BUFFER_BYTES and self._frame is None
+        return frames
+
+    def clear(self) -> None:
+        """Drops the incomplete frame."""
+        self._stash = b""
+        self._frame = None
+
+    def _start_large_frame(self, size: int, head: memoryview) -> None:
+        # As much memory as the peer's earlier frames needed, or twice what it has sent.
+        self._frame = frame = self._spares.take(min(size, max(self._largest_frame, 2 * len(head))))
+        self._frame_size = size
+        self._filled = len(head)
+        frame[: len(head)] = head
+
+    def _grow_large_frame(self) -> None:
+        assert self._frame is not None
+        grown = bytearray(min(self._frame_size, 2 * len(self._frame)))
+        grown[: self._filled] = self._frame
+        self._frame = grown
+
+    def _take_large_frame(self) -> memoryview:
+        frame = self._frame
+        assert frame is not None
+        self._frame = None
+        self._largest_frame = max(self._largest_frame, self._frame_size)
+        # Returned to the pool at once: the pool does not reuse a buffer while a view of it exists.
+        view = memoryview(frame)[: self._frame_size]
+        self._spares.give(frame)
+        return view
