@@ -1,4 +1,4 @@
-"""Kafka's error codes in one enum, and the one exception that carries them. Pure."""
+"""Kafka's error codes, the exception that carries one, and the exceptions for mistakes of users. Pure."""
 
 import enum
 from typing import Any, Self
@@ -21,7 +21,7 @@ class ErrorCode(enum.IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "ErrorCode | None":
-        """A code from the future reads as UNKNOWN_SERVER_ERROR, as it does in Kafka's own clients."""
+        """A code of a newer broker reads as UNKNOWN_SERVER_ERROR, as in Kafka's own clients."""
         return cls.UNKNOWN_SERVER_ERROR if isinstance(value, int) else None
 
     UNKNOWN_SERVER_ERROR = -1
@@ -164,11 +164,32 @@ class ErrorCode(enum.IntEnum):
     CONTROLLER_ID_NOT_REGISTERED = 136
 
 
-class KafkaError(Exception):
-    """A Kafka error code with what went wrong in words.
+HINTS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Check the name with `ottla topic list`.",
+    ErrorCode.LEADER_NOT_AVAILABLE: "The broker that leads the partition is down or starting. Try again.",
+    ErrorCode.REQUEST_TIMED_OUT: "Check that the broker is running and not overloaded.",
+    ErrorCode.MESSAGE_TOO_LARGE: "Send smaller records, or raise the topic's max.message.bytes.",
+    ErrorCode.NETWORK_EXCEPTION: "Check that the broker is running and that this machine can reach it.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is down or starting. Try again.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for permission to use the topic.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for permission to use the group.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Ask for permission to administer the cluster.",
+    ErrorCode.UNSUPPORTED_VERSION: "This broker does not support the request. Use a newer broker.",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "Choose another name, or change the topic with `ottla topic alter`.",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "There cannot be more replicas than brokers; see `ottla cluster`.",
+    ErrorCode.INVALID_CONFIG: "`ottla config describe topic NAME --all` lists the settings.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for permission to use the transactional id.",
+    ErrorCode.NON_EMPTY_GROUP: "Stop the members of the group first.",
+    ErrorCode.PRODUCER_FENCED: "Another producer uses the same transactional id. Run only one at a time.",
+}
+"""What a user can do about an error. Codes that are not here have no general advice."""
 
-    Code inside the broker raises it; `broker/dispatch.py` alone turns it into a response. The client
-    alone turns a code in a response into this exception.
+
+class KafkaError(Exception):
+    """A Kafka error code and a description of what went wrong.
+
+    The broker raises it, and `broker/dispatch.py` turns it into a response. The client turns the error code of a
+    response back into this exception.
     """
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
@@ -178,15 +199,31 @@ class KafkaError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same again may succeed."""
+        """Whether the same request may succeed later."""
         return self.code.retriable
+
+    @property
+    def hint(self) -> str:
+        """What the user can do about it, or an empty string."""
+        return HINTS.get(self.code, "")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+def error_for(error_code: int, doing: str, message: str | None = None) -> KafkaError:
+    """The exception for an error code of a response: what was being done, and the broker's message if it sent one."""
+    return KafkaError(ErrorCode(error_code), f"{doing}: {message}" if message else doing)
+
+
+def raise_for(error_code: int, doing: str, message: str | None = None) -> None:
+    """Raises KafkaError unless the error code of a response is NONE."""
+    if error_code != ErrorCode.NONE:
+        raise error_for(error_code, doing, message)
+
+
 class OttlaError(Exception):
-    """A mistake a person can mend: what is wrong, and how to put it right. Shown without a traceback."""
+    """A mistake that the user can fix: what is wrong, and how to fix it. The CLI shows it without a traceback."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -203,8 +240,12 @@ class ConfigError(OttlaError):
     """A setting that is unknown, malformed or contradicts another."""
 
 
+class ArgumentError(OttlaError, TypeError, ValueError):
+    """An argument of the wrong type or outside its range. Programs may also catch it as TypeError or ValueError."""
+
+
 def _rebuild(cls: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
-    """Unpickles an error without its constructor, whose arguments differ from class to class."""
+    """Unpickles an error without calling its constructor, whose arguments differ between classes."""
     error = cls.__new__(cls, *args)
     error.__dict__.update(state)
     return error

@@ -30,6 +30,7 @@ from ottla.log.segments.segment import Segment
 from ottla.log.segments.time_search import OffsetAndTimestamp, find_by_timestamp, find_latest
 from ottla.log.segments.transaction_index import AbortedTransaction, collect
 from ottla.log.validation import BatchRules
+from ottla.protocol.batch_layout import CONTROL, LENGTH_END, TRANSACTIONAL
 from ottla.protocol.record_batch import (
     BatchHeader,
     check_crc,
@@ -41,8 +42,6 @@ from ottla.types import INT32_MAX, TopicPartition
 
 log = logging.getLogger("ottla.log")
 
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
 _EPOCH_BUMP_SINCE_PRODUCE_VERSION = 12
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 
@@ -216,7 +215,7 @@ class PartitionLog:
             batch, header, append_time = self._rules.prepare(batch, header, now, produce_version)
         producer_id, marker = header.producer_id, None
         if producer_id >= 0:
-            if header.attributes & _CONTROL:
+            if header.attributes & CONTROL:
                 marker = read_end_marker(batch)
                 self.producers.check_marker(
                     producer_id, header.producer_epoch, marker[1], transaction_version=transaction_version
@@ -229,7 +228,7 @@ class PartitionLog:
         last_offset = base_offset + header.last_offset_delta
         length = header.batch_length
         buffers = (stamped_prefix(base_offset, length, leader_epoch), memoryview(batch)[16:])
-        if self.store.write(buffers, length + 12, base_offset, last_offset, header.max_timestamp, now):
+        if self.store.write(buffers, length + LENGTH_END, base_offset, last_offset, header.max_timestamp, now):
             self._snapshot_at_roll()
         self.log_end_offset = last_offset + 1
         if leader_epoch > self.leader_epochs.latest:
@@ -252,7 +251,7 @@ class PartitionLog:
             require_known_start=(
                 produce_version is not None
                 and produce_version >= _EPOCH_BUMP_SINCE_PRODUCE_VERSION
-                and bool(header.attributes & _TRANSACTIONAL)
+                and bool(header.attributes & TRANSACTIONAL)
             ),
             guard=guard,
         )
@@ -278,7 +277,7 @@ class PartitionLog:
                 )
             next_offset = header.next_offset
         for position, header in batches:
-            size = header.batch_length + 12
+            size = header.batch_length + LENGTH_END
             batch = view[position : position + size]
             # A new segment begins where the last one ends, even if the leader compacted what lies between.
             next_offset = self.log_end_offset

@@ -20,7 +20,8 @@ from ottla.log.producers.snapshot_files import SnapshotFiles
 from ottla.log.segments.scan import BATCHES_CHUNK, scan_batches, scan_headers
 from ottla.log.segments.segment import SUFFIXES, Segment, file_name
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.record_batch import HEADER_SIZE, CorruptBatch
+from ottla.protocol.batch_layout import HEADER_SIZE, LENGTH_END
+from ottla.protocol.record_batch import CorruptBatch
 from ottla.types import INT32_MAX
 
 log = logging.getLogger("ottla.log")
@@ -249,7 +250,7 @@ class LogLoader:
                         aborted.append(entry)
                 if header.partition_leader_epoch > epochs.latest:
                     epochs.assign(header.partition_leader_epoch, base_offset)
-                size = header.batch_length + 12
+                size = header.batch_length + LENGTH_END
                 indexes.note(at, size, last_offset, header.max_timestamp)
                 position, next_offset = at + size, last_offset + 1
         except CorruptBatch as error:

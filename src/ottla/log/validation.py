@@ -8,6 +8,17 @@ from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
+from ottla.protocol.batch_layout import (
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    LENGTH_END,
+    LENGTH_POSITION,
+    LOG_APPEND_TIME,
+    MAGIC,
+    MAGIC_POSITION,
+    TRANSACTIONAL,
+)
 from ottla.protocol.record_batch import (
     BatchHeader,
     BytesLike,
@@ -21,14 +32,8 @@ from ottla.protocol.record_batch import (
 )
 from ottla.types import INT64_MAX
 
-_CODEC_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
-_DELETE_HORIZON = 0x40
 # Attributes that ask for nothing: the codecs up to lz4 (the first three), and being part of a transaction.
-_HARMLESS = 0x03 | _TRANSACTIONAL
-_MAGIC_POSITION = 16
+_HARMLESS = 0x03 | TRANSACTIONAL
 _SMALLEST_OLD_BATCH = 17
 _SMALLEST_OLD_LENGTH = 14
 ZSTD_SINCE_PRODUCE_VERSION = 7
@@ -58,10 +63,10 @@ def _too_large(size: int, config: TopicConfig) -> KafkaError:
 
 def _is_cut_short(records: Any) -> bool:
     """Whether fewer bytes came than the batch announces. A nonsensical announcement is corruption instead."""
-    if len(records) <= _MAGIC_POSITION:
+    if len(records) <= MAGIC_POSITION:
         return True
-    announced = int.from_bytes(records[8:12], "big", signed=True)
-    return announced >= _SMALLEST_OLD_LENGTH and announced + 12 > len(records)
+    announced = int.from_bytes(records[LENGTH_POSITION:LENGTH_END], "big", signed=True)
+    return announced >= _SMALLEST_OLD_LENGTH and announced + LENGTH_END > len(records)
 
 
 def _invalid(detail: str) -> InvalidRecord:
@@ -79,14 +84,14 @@ def check_client_batch(header: BatchHeader, produce_version: int | None) -> None
     if header.producer_id >= 0:
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise _invalid(f"producer {header.producer_id} sends no sequence or no epoch")
-    elif attributes & _TRANSACTIONAL:
+    elif attributes & TRANSACTIONAL:
         raise _invalid("a transactional batch without a producer id")
-    if attributes & (_CODEC_MASK | _CONTROL | _DELETE_HORIZON):
-        if attributes & _CONTROL:
+    if attributes & (CODEC_MASK | CONTROL | DELETE_HORIZON):
+        if attributes & CONTROL:
             raise _invalid("clients may not write control batches")
-        if attributes & _DELETE_HORIZON:
+        if attributes & DELETE_HORIZON:
             raise _invalid("clients may not set a delete horizon")
-        check_codec(attributes & _CODEC_MASK, produce_version)
+        check_codec(attributes & CODEC_MASK, produce_version)
 
 
 def check_codec(codec: int, produce_version: int | None) -> None:
@@ -100,7 +105,7 @@ def check_codec(codec: int, produce_version: int | None) -> None:
 
 def check_timestamps(batch: BytesLike, header: BatchHeader, config: TopicConfig, now: int) -> None:
     """Refuses records too far from the broker's time. Only a limit on the past makes us look inside."""
-    if header.attributes & _LOG_APPEND_TIME:
+    if header.attributes & LOG_APPEND_TIME:
         raise InvalidRecord(ErrorCode.INVALID_TIMESTAMP, "producers may not claim LogAppendTime", [])
     latest = now + config.message_timestamp_after_max_ms
     earliest = now - config.message_timestamp_before_max_ms
@@ -156,8 +161,8 @@ class BatchRules:
     def open(self, records: Any) -> BatchHeader:
         """The header of the one whole batch that `records` must be, its checksum checked and its size allowed."""
         size = len(records)
-        if size >= _SMALLEST_OLD_BATCH and records[_MAGIC_POSITION] < 2:
-            raise _invalid(f"message format {records[_MAGIC_POSITION]} is no longer written; format 2 is")
+        if size >= _SMALLEST_OLD_BATCH and records[MAGIC_POSITION] < MAGIC:
+            raise _invalid(f"message format {records[MAGIC_POSITION]} is no longer written; format 2 is")
         if not size:
             raise _invalid("a produce request carries exactly one batch a partition, this one none")
         try:
@@ -167,7 +172,7 @@ class BatchRules:
                 # As in Kafka: part of a batch is no batch, and sending it again would not help.
                 raise _invalid("a produce request carries whole batches, this one is cut short") from None
             raise
-        if header.batch_length + 12 != size:
+        if header.batch_length + LENGTH_END != size:
             raise _invalid("a produce request carries exactly one batch a partition, this one more")
         if size > self._max_message_bytes:
             raise _too_large(size, self.config)
@@ -183,7 +188,7 @@ class BatchRules:
             and not attributes & ~_HARMLESS
             and count == delta + 1 > 0
             and max_timestamp <= now + self._after_max_ms
-            and (sequence >= 0 <= epoch if producer_id >= 0 else not attributes & _TRANSACTIONAL)
+            and (sequence >= 0 <= epoch if producer_id >= 0 else not attributes & TRANSACTIONAL)
         ):
             # What nearly every batch looks like: nothing below would object, nor change anything.
             return batch, header, -1
@@ -195,7 +200,7 @@ def prepare_client_batch(
 ) -> tuple[BytesLike, BatchHeader, int]:
     """Checks a client's batch and changes it as the topic asks: (batch, header, append time or -1)."""
     check_client_batch(header, produce_version)
-    codec = header.attributes & _CODEC_MASK
+    codec = header.attributes & CODEC_MASK
     target = _TARGET_CODECS.get(config.compression_type, codec)
     if target != codec or config.compacts:
         check_records(batch, header, config)

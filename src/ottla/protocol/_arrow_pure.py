@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 from ottla.protocol import _pure
 from ottla.protocol._pure import BytesLike
 from ottla.protocol._pure import encode_varint as varint
+from ottla.protocol.batch_layout import RECORD_OVERHEAD
 
 INTERFACE = 2
 """Moves with every change of a kernel's signature or meaning, so that a stale build is noticed."""
 
-RECORD_OVERHEAD = 21
-"""The most that a record takes beside its key, value and headers: lengths, attributes, deltas."""
 HEADER_OVERHEAD = 10
 _INT32_MAX = 2**31 - 1
 _MICROSECONDS_MAX = (2**63 - 1) // 1000

@@ -9,6 +9,18 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
+from ottla.protocol.batch_layout import (
+    AFTER_CRC_FORMAT,
+    CODEC_MASK,
+    CRC_END,
+    HEADER_FORMAT,
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    RECORD_SIZE_MIN,
+    UNTIL_CRC_FORMAT,
+)
+
 BytesLike = bytes | bytearray | memoryview
 Headers = Iterable[tuple[str, BytesLike | None]]
 Row = tuple[int, BytesLike | None, BytesLike | None, Headers | None]
@@ -17,11 +29,8 @@ T = TypeVar("T")
 INTERFACE = 3
 """Moves with every change of a kernel's signature or meaning, so that a stale build is noticed."""
 
-HEADER_SIZE = 61
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_UNTIL_CRC, _AFTER_CRC = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")
-# The length, attributes, two deltas, two lengths and the header count take a byte each at least.
-_RECORD_SIZE_MIN = 7
+_HEADER = struct.Struct(HEADER_FORMAT)
+_UNTIL_CRC, _AFTER_CRC = struct.Struct(UNTIL_CRC_FORMAT), struct.Struct(AFTER_CRC_FORMAT)
 _HEADER_SIZE_MIN = 2  # of one header of one record
 _INT32_MAX = 2**31 - 1
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -42,20 +51,20 @@ def unpack_header(
     except struct.error:
         raise ValueError(f"a batch header takes {HEADER_SIZE} bytes, fewer are left") from None
     _, batch_length, _, magic, crc, attributes, last_offset_delta, _, _, _, _, _, record_count = fields
-    if magic != 2:
+    if magic != MAGIC:
         raise ValueError(f"magic {magic} is not a batch of format 2")
-    if batch_length < HEADER_SIZE - 12:
+    if batch_length < HEADER_SIZE - LENGTH_END:
         raise ValueError(f"a batch cannot be {batch_length} bytes long")
     if last_offset_delta < 0 or record_count < 0:
         raise ValueError(f"{record_count} records up to offset delta {last_offset_delta}")
-    if attributes & 7 > 4:
-        raise ValueError(f"unknown codec {attributes & 7}")
+    if attributes & CODEC_MASK > 4:
+        raise ValueError(f"unknown codec {attributes & CODEC_MASK}")
     if crc32c is not None:
         with memoryview(buffer) as view:
-            end = position + 12 + batch_length
+            end = position + LENGTH_END + batch_length
             if end > len(view):
-                raise ValueError(f"{batch_length + 12} bytes announced, {len(view) - position} left")
-            found = crc32c(view[position + 21 : end])
+                raise ValueError(f"{batch_length + LENGTH_END} bytes announced, {len(view) - position} left")
+            found = crc32c(view[position + CRC_END : end])
         if found != crc:
             raise ValueError(f"checksum {crc:08x} expected, {found:08x} found")
     return _new(header_type, fields)  # type: ignore[type-var]
@@ -211,7 +220,7 @@ def encode_batch(
             attributes, count - 1, base, highest, producer_id, producer_epoch, base_sequence, count
         )
         crc = crc32c(section, crc32c(checked))
-        before = _UNTIL_CRC.pack(base_offset, HEADER_SIZE - 12 + len(section), leader_epoch, 2, crc)
+        before = _UNTIL_CRC.pack(base_offset, HEADER_SIZE - LENGTH_END + len(section), leader_epoch, MAGIC, crc)
     except struct.error as error:
         raise OverflowError(str(error)) from None
     return b"".join((before, checked, section))
@@ -242,7 +251,7 @@ def _section(buffer: BytesLike, start: int, end: int, count: int) -> bytes:
     view = memoryview(buffer)
     if not 0 <= start <= end <= len(view):
         raise ValueError("the records end early")
-    if count < 0 or count * _RECORD_SIZE_MIN > end - start:
+    if count < 0 or count * RECORD_SIZE_MIN > end - start:
         raise ValueError(f"{count} records do not fit in {end - start} bytes")
     return bytes(view[start:end])
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ottla.errors import OttlaError
 from ottla.protocol import _arrow_pure, _speedups
+from ottla.protocol.batch_layout import RECORD_SIZE_MIN
 from ottla.protocol.record_batch import CorruptBatch, Section
 from ottla.types import INT32_MAX, INT64_MAX
 
@@ -26,7 +27,6 @@ if _decoder is None:
     _decoder = _arrow_pure
 
 UNITS = {"ms": 1, "us": 1000}
-_RECORD_SIZE_MIN = 7
 ROWS_MAX = 8_000_000
 """Of one RecordBatch: so many times the longest name of a topic still fits into a column."""
 
@@ -66,7 +66,7 @@ _NO_PAIRS = pa.array([], HEADERS.value_type)
 def rows_at_most(sections: Iterable[Section]) -> int:
     """How many records there can be: what the headers say, and never more than would fit into the bytes."""
     return sum(
-        min(section.header.record_count, (section.end - section.start) // _RECORD_SIZE_MIN) for section in sections
+        min(section.header.record_count, (section.end - section.start) // RECORD_SIZE_MIN) for section in sections
     )
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from ottla.errors import OttlaError
 from ottla.protocol import _arrow_pure, _speedups
+from ottla.protocol.batch_layout import MAGIC, TRANSACTIONAL
 from ottla.protocol.record_batch import BatchHeader, fill_header
 from ottla.types import INT32_MAX
 
@@ -267,12 +268,12 @@ def seal(
     transactional: bool = False,
 ) -> None:
     """Makes a batch of what `encode` gave, in place: the space before the records becomes the header."""
-    attributes = codec | transactional << 4
+    attributes = codec | transactional * TRANSACTIONAL
     header = BatchHeader(
         0,
         0,
         -1,
-        2,
+        MAGIC,
         0,
         attributes,
         count - 1,

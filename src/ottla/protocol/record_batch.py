@@ -11,8 +11,22 @@ from typing import NamedTuple, TypeVar
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol import _speedups
-from ottla.protocol._pure import HEADER_SIZE, BytesLike, Headers, Row
+from ottla.protocol._pure import BytesLike, Headers, Row
+from ottla.protocol.batch_layout import (
+    AFTER_CRC_FORMAT,
+    CODEC_MASK,
+    CONTROL,
+    CRC_END,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LENGTH_END,
+    LOG_APPEND_TIME,
+    MAGIC,
+    TRANSACTIONAL,
+    UNTIL_CRC_FORMAT,
+)
 from ottla.protocol.compression import Codec, CompressionError, compress, decompress
+from ottla.types import INT32_MAX
 
 __all__ = [
     "HEADER_SIZE",
@@ -52,20 +66,10 @@ NO_TIMESTAMP = -1
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
 """What a batch may expand to unless a caller says otherwise; producers are held to far less by their own limits."""
 
-_CODEC_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
-_DELETE_HORIZON = 0x40
-
-_LENGTH_END = 12
-"""batch_length counts the bytes from here on."""
-_CRC_END = 21
-_INT32_MAX = 2**31 - 1
 
 _PREFIX = struct.Struct(">qii")
-_UNTIL_CRC = struct.Struct(">qiibI")
-_AFTER_CRC = struct.Struct(">hiqqqhii")
+_UNTIL_CRC = struct.Struct(UNTIL_CRC_FORMAT)
+_AFTER_CRC = struct.Struct(AFTER_CRC_FORMAT)
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _CONTROL_KEY = struct.Struct(">hh")
@@ -99,7 +103,7 @@ class BatchHeader(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """The whole batch, header included."""
-        return self.batch_length + _LENGTH_END
+        return self.batch_length + LENGTH_END
 
     @property
     def last_offset(self) -> int:
@@ -114,28 +118,28 @@ class BatchHeader(NamedTuple):
         """The last record's sequence: after 2**31 - 1 comes 0. Without a sequence, -1."""
         if self.base_sequence < 0:
             return -1
-        return (self.base_sequence + self.last_offset_delta) & _INT32_MAX
+        return (self.base_sequence + self.last_offset_delta) & INT32_MAX
 
     @property
     def codec(self) -> Codec:
-        return Codec(self.attributes & _CODEC_MASK)
+        return Codec(self.attributes & CODEC_MASK)
 
     @property
     def is_log_append_time(self) -> bool:
-        return bool(self.attributes & _LOG_APPEND_TIME)
+        return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def has_delete_horizon(self) -> bool:
         """Whether the cleaner has set a time (in base_timestamp) after which the tombstones go."""
-        return bool(self.attributes & _DELETE_HORIZON)
+        return bool(self.attributes & DELETE_HORIZON)
 
 
 class Record(NamedTuple):
@@ -195,10 +199,10 @@ def read_header(buffer: BytesLike, position: int = 0) -> BatchHeader:
 def check_crc(buffer: BytesLike, position: int, header: BatchHeader) -> None:
     """CorruptBatch unless the whole batch is in the buffer and its bytes are those that were written."""
     with memoryview(buffer) as view:
-        end = position + header.batch_length + _LENGTH_END
+        end = position + header.batch_length + LENGTH_END
         if end > len(view):
-            raise CorruptBatch(f"{header.batch_length + _LENGTH_END} bytes announced, {len(view) - position} left")
-        crc = _speedups.crc32c(view[position + _CRC_END : end])
+            raise CorruptBatch(f"{header.batch_length + LENGTH_END} bytes announced, {len(view) - position} left")
+        crc = _speedups.crc32c(view[position + CRC_END : end])
     if crc != header.crc:
         raise CorruptBatch(f"checksum {header.crc:08x} expected, {crc:08x} found")
 
@@ -217,7 +221,7 @@ def iter_batches(buffer: BytesLike) -> Iterator[tuple[int, BatchHeader]]:
     size = len(buffer)
     while size - position >= HEADER_SIZE:
         header = read_header(buffer, position)
-        end = position + header.batch_length + _LENGTH_END
+        end = position + header.batch_length + LENGTH_END
         if end > size:
             return
         yield position, header
@@ -246,7 +250,7 @@ def build_batch(
     >>> header.record_count, header.last_offset, header.base_timestamp, header.max_timestamp
     (2, 41, 7, 9)
     """
-    attributes = codec | transactional << 4 | log_append_time << 3
+    attributes = codec | transactional * TRANSACTIONAL | log_append_time * LOG_APPEND_TIME
     if not codec:
         return _speedups.encode_batch(
             records,
@@ -265,7 +269,7 @@ def build_batch(
         base_offset,
         0,
         partition_leader_epoch,
-        2,
+        MAGIC,
         0,
         attributes,
         count - 1,
@@ -281,11 +285,11 @@ def build_batch(
 
 def _assemble(header: BatchHeader, section: BytesLike) -> bytes:
     """Header and records joined, with the length and the checksum they give."""
-    length = HEADER_SIZE - _LENGTH_END + len(section)
+    length = HEADER_SIZE - LENGTH_END + len(section)
     try:
         checked = _AFTER_CRC.pack(*header[5:])
         crc = _speedups.crc32c(section, _speedups.crc32c(checked))
-        before = _UNTIL_CRC.pack(header.base_offset, length, header.partition_leader_epoch, 2, crc)
+        before = _UNTIL_CRC.pack(header.base_offset, length, header.partition_leader_epoch, MAGIC, crc)
     except struct.error as error:
         raise OverflowError(str(error)) from None
     return b"".join((before, checked, section))
@@ -293,16 +297,18 @@ def _assemble(header: BatchHeader, section: BytesLike) -> bytes:
 
 def fill_header(batch: bytearray, header: BatchHeader) -> None:
     """Writes the header into the first bytes of a batch whose records are there, with the length and the checksum."""
-    _AFTER_CRC.pack_into(batch, _CRC_END, *header[5:])
+    _AFTER_CRC.pack_into(batch, CRC_END, *header[5:])
     with memoryview(batch) as view:
-        crc = _speedups.crc32c(view[_CRC_END:])
-    _UNTIL_CRC.pack_into(batch, 0, header.base_offset, len(batch) - _LENGTH_END, header.partition_leader_epoch, 2, crc)
+        crc = _speedups.crc32c(view[CRC_END:])
+    _UNTIL_CRC.pack_into(
+        batch, 0, header.base_offset, len(batch) - LENGTH_END, header.partition_leader_epoch, MAGIC, crc
+    )
 
 
 def stamp(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
     """Sets where a batch lies in the log and who led it, in place; the checksum does not cover either."""
     _INT64.pack_into(batch, 0, base_offset)
-    _INT32.pack_into(batch, _LENGTH_END, leader_epoch)
+    _INT32.pack_into(batch, LENGTH_END, leader_epoch)
 
 
 def stamped_prefix(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:
@@ -316,14 +322,14 @@ def stamped_prefix(base_offset: int, batch_length: int, leader_epoch: int) -> by
 def _records_of(buffer: BytesLike, position: int, header: BatchHeader, max_bytes: int) -> tuple[BytesLike, int, int]:
     """The record section as (buffer, start, end), decompressed where need be."""
     start = position + HEADER_SIZE
-    end = position + header.batch_length + _LENGTH_END
-    codec = header.attributes & _CODEC_MASK
+    end = position + header.batch_length + LENGTH_END
+    codec = header.attributes & CODEC_MASK
     # A batch emptied by the cleaner keeps its codec, but there is nothing behind the header.
     if not codec or (start == end and not header.record_count):
         return buffer, start, end
     with memoryview(buffer) as view:
         if end > len(view):
-            raise CorruptBatch(f"{header.batch_length + _LENGTH_END} bytes announced, {len(view) - position} left")
+            raise CorruptBatch(f"{header.batch_length + LENGTH_END} bytes announced, {len(view) - position} left")
         try:
             section = decompress(codec, view[start:end], max_bytes)
         except CompressionError as error:
@@ -364,7 +370,7 @@ def section_records(section: Section, record_type: type[T], lead: tuple[str | in
             header.base_offset,
             header.last_offset_delta,
             header.base_timestamp,
-            header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None,
+            header.max_timestamp if header.attributes & LOG_APPEND_TIME else None,
             lead,
         )
     except ValueError as error:
@@ -403,7 +409,7 @@ def inspect_records(
         null_keys, misplaced, lowest, highest = _speedups.inspect_records(section, start, end, header.record_count)
     except ValueError as error:
         raise CorruptBatch(str(error)) from None
-    if header.attributes & _LOG_APPEND_TIME:
+    if header.attributes & LOG_APPEND_TIME:
         return RecordsSummary(null_keys, misplaced, header.max_timestamp, header.max_timestamp)
     return RecordsSummary(null_keys, misplaced, header.base_timestamp + lowest, header.base_timestamp + highest)
 
@@ -439,13 +445,13 @@ def rewrite(
     attributes, record_count = header.attributes, header.record_count
     base_timestamp, max_timestamp = header.base_timestamp, header.max_timestamp
     if delete_horizon_ms is not None:
-        attributes |= _DELETE_HORIZON
+        attributes |= DELETE_HORIZON
         base_timestamp = delete_horizon_ms
     if log_append_time_ms is not None:
-        attributes |= _LOG_APPEND_TIME
+        attributes |= LOG_APPEND_TIME
         max_timestamp = log_append_time_ms
     if codec is not None:
-        attributes = attributes & ~_CODEC_MASK | codec
+        attributes = attributes & ~CODEC_MASK | codec
 
     # Deltas are relative to the base timestamp, so they move when it becomes the delete horizon.
     timestamp_shift = header.base_timestamp - base_timestamp
@@ -464,18 +470,18 @@ def rewrite(
         except ValueError as error:
             raise CorruptBatch(str(error)) from None
         latest = base_timestamp + highest
-    elif (attributes ^ header.attributes) & _CODEC_MASK:
+    elif (attributes ^ header.attributes) & CODEC_MASK:
         source, start, end = _records_of(batch, 0, header, max_bytes)
         section = memoryview(source)[start:end]
     else:
         recompress = False
     if not record_count:
-        attributes &= ~_CODEC_MASK
+        attributes &= ~CODEC_MASK
         section = b""
-    elif latest is not None and not attributes & _LOG_APPEND_TIME:
+    elif latest is not None and not attributes & LOG_APPEND_TIME:
         max_timestamp = latest
-    if recompress and attributes & _CODEC_MASK:
-        section = compress(attributes & _CODEC_MASK, section, level)
+    if recompress and attributes & CODEC_MASK:
+        section = compress(attributes & CODEC_MASK, section, level)
     header = header._replace(
         attributes=attributes,
         base_timestamp=base_timestamp,
@@ -517,7 +523,7 @@ def control_batch(
     """The marker that ends a transaction in one partition."""
     key = _CONTROL_KEY.pack(0, ControlType.COMMIT if commit else ControlType.ABORT)
     row = (timestamp, key, _END_MARKER.pack(0, coordinator_epoch), ())
-    attributes = _TRANSACTIONAL | _CONTROL
+    attributes = TRANSACTIONAL | CONTROL
     return _speedups.encode_batch(
         [row], base_offset, partition_leader_epoch, attributes, producer_id, producer_epoch, -1, _speedups.crc32c
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.batch_layout import TRANSACTIONAL
 from ottla.protocol.record_batch import BatchHeader
 from ottla.types import INT32_MAX
 
@@ -16,7 +17,6 @@ CACHED_BATCHES = 5
 """A producer may have this many requests in flight, so any of the last five batches may come again."""
 
 NO_SEQUENCE = -1
-_TRANSACTIONAL = 0x10
 
 
 class BatchMetadata(NamedTuple):
@@ -178,7 +178,7 @@ class ProducerStateManager:
             )
         if check_sequence and sequence != (entry.next_sequence if epoch == known_epoch else 0):
             raise self._out_of_order(header, f"{entry.next_sequence} of epoch {known_epoch} is next")
-        if entry.transaction_first_offset is not None and not header.attributes & _TRANSACTIONAL:
+        if entry.transaction_first_offset is not None and not header.attributes & TRANSACTIONAL:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {producer_id} has an open transaction from offset {entry.transaction_first_offset} "
@@ -232,7 +232,7 @@ class ProducerStateManager:
         entry.add_batch(BatchMetadata(last_sequence, base_offset + delta, delta, timestamp))
         entry.last_timestamp = timestamp
         entry.last_seen_ms = now
-        if attributes & _TRANSACTIONAL and entry.transaction_first_offset is None:
+        if attributes & TRANSACTIONAL and entry.transaction_first_offset is None:
             entry.transaction_first_offset = base_offset
             self._ongoing[base_offset] = producer_id
             if self.first_unstable_offset is None:

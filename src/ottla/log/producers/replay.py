@@ -2,14 +2,13 @@
 
 from ottla.log.producers.producer_state import ProducerStateManager
 from ottla.log.segments.transaction_index import AbortedTransaction
+from ottla.protocol.batch_layout import CONTROL
 from ottla.protocol.record_batch import BatchHeader, BytesLike, ControlType, read_end_marker
-
-_CONTROL = 0x20
 
 
 def needs_bytes(header: BatchHeader) -> bool:
     """Whether the records of the batch matter to the producers' state: only an end marker's do."""
-    return header.producer_id >= 0 and bool(header.attributes & _CONTROL) and header.record_count > 0
+    return header.producer_id >= 0 and bool(header.attributes & CONTROL) and header.record_count > 0
 
 
 def note_batch(
@@ -21,7 +20,7 @@ def note_batch(
     """
     if header.producer_id < 0:
         return None
-    if not header.attributes & _CONTROL:
+    if not header.attributes & CONTROL:
         producers.update(header, header.base_offset, now)
         return None
     if not header.record_count:

@@ -4,7 +4,8 @@ import struct
 from collections.abc import Iterator
 
 from ottla.log.disk import Disk
-from ottla.protocol.record_batch import HEADER_SIZE, BatchHeader, CorruptBatch, open_batch, read_header
+from ottla.protocol.batch_layout import HEADER_SIZE, LENGTH_END
+from ottla.protocol.record_batch import BatchHeader, CorruptBatch, open_batch, read_header
 from ottla.types import INT64_MAX
 
 WALK_CHUNK = 4096 + 64
@@ -26,7 +27,7 @@ def scan_headers(
             chunk_start = position
             chunk = disk.pread(handle, min(chunk_bytes, end - position), position)
         header = read_header(chunk, position - chunk_start)
-        following = position + header.batch_length + 12
+        following = position + header.batch_length + LENGTH_END
         if following > end:
             raise CorruptBatch(f"the batch at position {position} ends after the file: {following} > {end}")
         yield position, header
@@ -46,7 +47,7 @@ def scan_batches(
             if len(chunk) < HEADER_SIZE:
                 read_header(chunk)  # Says what is wrong.
         base_offset, length = _START.unpack_from(chunk, at)
-        size = length + 12
+        size = length + LENGTH_END
         if position + size > end:
             read_header(chunk, at)  # A length out of nowhere comes with other nonsense, which says more.
             raise CorruptBatch(f"the batch at position {position} ends after the file: {position + size} > {end}")

@@ -11,6 +11,7 @@ from ottla.log.segments.index import OffsetIndex
 from ottla.log.segments.scan import WALK_CHUNK, scan_batches, scan_headers
 from ottla.log.segments.segment_indexes import NO_TIMESTAMP, SegmentIndexes
 from ottla.log.segments.transaction_index import AbortedTransaction
+from ottla.protocol.batch_layout import HEADER_SIZE, LENGTH_END, MAGIC
 from ottla.protocol.record_batch import BatchHeader, CorruptBatch, Record, read_header, read_records
 from ottla.types import INT32_MAX, INT64_MAX
 
@@ -192,17 +193,17 @@ class Segment:
                     raise self._damaged(position)
             base_offset, length, magic, delta = _STEP.unpack_from(chunk, at)
             if expected >= 0:
-                if magic != 2 or base_offset + delta != expected:
+                if magic != MAGIC or base_offset + delta != expected:
                     self._doubt_index(position)
                     return self._search(offset)
                 expected = -1
-            if magic != 2 or length < 49 or base_offset < self.base_offset:
+            if magic != MAGIC or length < HEADER_SIZE - LENGTH_END or base_offset < self.base_offset:
                 raise self._damaged(position)
             if base_offset + delta >= offset:
                 if base_offset == offset:
                     self._hint(offset, position)
                 return position, base_offset
-            position += 12 + length
+            position += LENGTH_END + length
         return None, -1
 
     def _doubt_index(self, position: int) -> None:
@@ -240,7 +241,7 @@ class Segment:
         return found + self.header_at(found).size_bytes
 
     def header_at(self, position: int) -> BatchHeader:
-        return read_header(self.disk.pread(self.file.handle(), 61, position))
+        return read_header(self.disk.pread(self.file.handle(), HEADER_SIZE, position))
 
     def _whole_batches(self, start: int, limit: int) -> tuple[int, int]:
         """The end of the last batch from `start` that ends by `limit`, and the offset after it."""
@@ -260,16 +261,16 @@ class Segment:
                     raise self._damaged(position)
             base_offset, length, magic, delta = _STEP.unpack_from(chunk, at)
             if expected >= 0:
-                if magic != 2 or base_offset + delta != expected:
+                if magic != MAGIC or base_offset + delta != expected:
                     self._doubt_index(position)
                     return self._whole_batches(start, limit)
                 expected = -1
-            if magic != 2 or length < 49:
+            if magic != MAGIC or length < HEADER_SIZE - LENGTH_END:
                 raise self._damaged(position)
-            if position + 12 + length > limit:
+            if position + LENGTH_END + length > limit:
                 # Not base_offset + 1 of the batch before: what compaction took out in between is passed over too.
                 return position, base_offset
-            position += 12 + length
+            position += LENGTH_END + length
             next_offset = base_offset + delta + 1
         return position, next_offset
 
@@ -294,7 +295,7 @@ class Segment:
         if len(data) != stop - start:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path('.log')} is shorter than it was")
         base_offset, length, magic, delta = _STEP.unpack_from(data)
-        if magic != 2 or base_offset + delta < offset or 12 + length > len(data):
+        if magic != MAGIC or base_offset + delta < offset or LENGTH_END + length > len(data):
             raise self._damaged(start)
         return data
 

@@ -11,6 +11,7 @@ from ottla.log.open_files import LogFile
 from ottla.log.segments.index import CorruptIndex, OffsetIndex, TimeIndex, TimestampOffset
 from ottla.log.segments.scan import WALK_CHUNK, scan_headers
 from ottla.log.segments.transaction_index import AbortedTransaction, decode_entries, encode_entries
+from ottla.protocol.batch_layout import LENGTH_END
 from ottla.protocol.record_batch import CorruptBatch
 
 log = logging.getLogger("ottla.log")
@@ -137,7 +138,7 @@ class SegmentIndexes:
         self.bytes_since_entry = self.entries = 0
         try:
             for position, header in scan_headers(self.disk, self.file.handle(), 0, size):
-                self.note(position, header.batch_length + 12, header.last_offset, header.max_timestamp)
+                self.note(position, header.batch_length + LENGTH_END, header.last_offset, header.max_timestamp)
         except CorruptBatch as error:
             log.error("%s is damaged: %s", self.path(".log"), error.detail)
         self.complete_times()

@@ -1,0 +1,49 @@
+"""Checks of numbers, for arguments and for text. Pure."""
+
+import re
+from operator import index
+from typing import Any
+
+from ottla.errors import ArgumentError
+from ottla.types import INT64_MAX
+
+_DIGITS = re.compile(r"[+-]?[0-9]+")
+
+
+def whole_number(value: Any) -> int | None:
+    """An int from any integer type (numpy's too), or None if the value is not an integer. True and False are not."""
+    if type(value) is int:
+        return value
+    return None if isinstance(value, bool) or not hasattr(value, "__index__") else index(value)
+
+
+def require_number(value: Any, what: str, *, at_least: int | None = None, at_most: int | None = None) -> int:
+    """`value` as an int, or ArgumentError if it is not an integer from `at_least` to `at_most`.
+
+    >>> require_number(3, "partition", at_least=0)
+    3
+    """
+    number = whole_number(value)
+    if number is None:
+        raise ArgumentError(f"{what} must be a whole number, not {type(value).__name__}: {value!r}")
+    if at_least is not None and number < at_least:
+        raise ArgumentError(f"{what} must be at least {at_least}, not {number}")
+    if at_most is not None and number > at_most:
+        raise ArgumentError(f"{what} must be at most {at_most}, not {number}")
+    return number
+
+
+def number_from_text(text: str) -> int | None:
+    """A decimal integer as Java reads it, or None. Python's int() also accepts underscores and other digits.
+
+    >>> number_from_text(" -12 "), number_from_text("1_000"), number_from_text("1.5")
+    (-12, None, None)
+    """
+    text = text.strip()
+    return int(text) if _DIGITS.fullmatch(text) else None
+
+
+def is_offset(value: Any) -> bool:
+    """Whether a value can be an offset in a partition: a whole number from 0 that fits into 64 bits."""
+    number = whole_number(value)
+    return number is not None and 0 <= number <= INT64_MAX
