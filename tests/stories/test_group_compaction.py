@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ottla.coordinator.group.records import CommittedOffset, offset_key, offset_value
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
+from ottla.protocol.record_batch import build_batch, control_batch
 from tests.support.wire.group_requests import (
     commit_request,
     delete_offsets_request,
@@ -14,10 +18,6 @@ from tests.support.wire.group_requests import (
     sync_request,
 )
 from tests.support.worlds.coordinator_world import CoordinatorWorld
-
-from ottla.coordinator.group.records import CommittedOffset, offset_key, offset_value
-from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
-from ottla.protocol.record_batch import build_batch, control_batch
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from tests.support.worlds.coordinator_world import CoordinatorWorld
 
 from ottla.coordinator import runtime
 from ottla.coordinator.effects import Effects
@@ -22,8 +21,10 @@ from ottla.coordinator.group.offset_requests import OffsetRequests
 from ottla.coordinator.group.offsets import Offsets
 from ottla.coordinator.group.rebalance import ClassicRebalance
 from ottla.coordinator.group.shard import GroupShard
+from ottla.coordinator.hosted import HostedShard
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.errors import ErrorCode, KafkaError
+from tests.support.worlds.coordinator_world import CoordinatorWorld
 
 Patch = pytest.MonkeyPatch
 UNIT = Path(__file__).parent.parent / "unit" / "coordinator"
@@ -341,7 +342,7 @@ RULES = [
     ),
     Rule(
         "a log that another may have led is read anew",
-        set_to(runtime, "_is_same_reign", always(True)),
+        set_to(HostedShard, "may_continue", always(True)),
         "test_coordinator_runtime.test_if_somebody_else_may_have_led_in_between_the_log_is_read_anew",
     ),
     Rule(
@@ -371,7 +372,8 @@ class Growing:
 def find(name: str) -> Callable[..., Any]:
     module_name, _, function = name.partition(".")
     spec = importlib.util.spec_from_file_location(module_name, UNIT / f"{module_name}.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, function)  # type: ignore[no-any-return]

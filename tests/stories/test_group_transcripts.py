@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from tests.support.wire.transcript import tell
 
 STORIES = sorted((Path(__file__).parent / "transcripts").glob("group_*.txt"))

@@ -5,9 +5,6 @@ import asyncio
 import struct
 
 import pytest
-from tests.support.processes.copier import settle
-from tests.support.wire.transactional import NEW, OLD, Protocol, RawClient
-from tests.support.worlds.transaction_stage import Stage, refused, told
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.framing import decode_response, encode_request
@@ -19,6 +16,9 @@ from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
 from ottla.testing.world import BOOTSTRAP, PORT
+from tests.support.processes.copier import settle
+from tests.support.wire.transactional import NEW, OLD, Protocol, RawClient
+from tests.support.worlds.transaction_stage import Stage, refused, told
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
 
@@ -215,7 +215,8 @@ def test_compaction_leaves_open_transactions_alone_and_takes_aborted_ones() -> N
         await settle(stage.client, "c", 0)
         await asyncio.sleep(60)
         before = await stage.values("c")
-        assert before[-1] == b"later" and b"aborted" not in before
+        assert before[-1] == b"later"
+        assert b"aborted" not in before
         await stage.kill()
         assert await stage.values("c") == before
         assert b"aborted" not in await stage.values("c", committed=False), "compaction took it"
@@ -347,6 +348,7 @@ def test_producers_that_fight_for_one_id_leave_whole_transactions(seed: int) -> 
             await settle(stage.client, "t", partition)
         first, second = await stage.values(), await stage.values(partition=1)
         assert first == second, "transactions are whole"
-        assert sorted(first) == sorted(committed) and len(committed) == 3
+        assert sorted(first) == sorted(committed)
+        assert len(committed) == 3
 
     told(story, seed=seed)

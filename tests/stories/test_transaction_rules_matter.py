@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.processes.copier import Copier, check, fill, one_copy
-from tests.support.wire.transactional import NEW, OLD, RawClient
 
 from ottla.broker.handlers import txn_offset_commit
 from ottla.coordinator.group.offset_requests import OffsetRequests
@@ -24,6 +22,8 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producers.producer_state import ProducerEntry, ProducerStateManager
 from ottla.testing.world import BOOTSTRAP, World
+from tests.support.processes.copier import Copier, check, fill, one_copy
+from tests.support.wire.transactional import NEW, OLD, RawClient
 
 Patch = pytest.MonkeyPatch
 
@@ -31,7 +31,8 @@ Patch = pytest.MonkeyPatch
 def stories_of(name: str) -> Any:
     """A file of stories beside this one."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -4,11 +4,11 @@ groups and operators see of it. (E3, E5-E9, E11, R3, R4)"""
 import asyncio
 
 import pytest
+
+from ottla.errors import ErrorCode, KafkaError
 from tests.support.processes.copier import settle
 from tests.support.wire.transactional import NEW, OLD, Protocol
 from tests.support.worlds.transaction_stage import Stage, refused, told
-
-from ottla.errors import ErrorCode, KafkaError
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
 
@@ -206,7 +206,8 @@ def test_a_partition_knows_after_a_crash_all_that_it_knew_before(protocol: Proto
         for name, state in (("two", "CompleteCommit"), ("three", "Ongoing")):
             await stage.until_state(state, name)
         before = stage.seen()
-        assert before[1] is not None and len(before[3]) == 3
+        assert before[1] is not None
+        assert len(before[3]) == 3
         for _ in range(2):
             await stage.kill()
             assert stage.seen() == before
@@ -270,7 +271,7 @@ def test_a_disk_that_fails_for_a_moment_delays_the_end_but_no_more(protocol: Pro
         await producer.send("t", 1, [b"w"])
         await producer.send_offsets("g", {("t", 0): 7})
         # The first `write - 1` of the appends to come go well, the two after them do not.
-        stage.world.platter._failures["append"] = _FailuresAfter(write - 1, times=2)
+        stage.world.platter.failures["append"] = _FailuresAfter(write - 1, times=2)
         await producer.commit()
         await settle(stage.client, "t", 0)
         await settle(stage.client, "t", 1)

@@ -1,9 +1,13 @@
-"""What a coordinator's rule decides: records to append, replies to send once they are committed. Pure."""
+"""What one step of a coordinator results in: records to append, replies to send once they are committed. Pure."""
 
 import heapq
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from ottla.errors import KafkaError
 from ottla.metadata.image import ClusterImage
+
+R = TypeVar("R")
+"""The reply to the request whose step this is."""
 
 
 class Append(NamedTuple):
@@ -14,23 +18,28 @@ class Append(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to one waiting request: a response message, or a KafkaError to raise where it waits."""
+    """The reply to one waiting request. A KafkaError is raised where the request waits."""
 
     request_id: int
     response: Any
 
 
 class RequestInfo(NamedTuple):
-    """What is known of a request beside its body."""
+    """What is known about a request besides its body."""
 
     api_version: int
     client_id: str
     client_host: str
 
 
-class Effects:
-    """The outcome of one step. The runtime appends the records, replays them, and sends the replies once all that
-    was appended so far is committed; `events` go to the owners at the same moment."""
+class Effects(Generic[R]):
+    """The result of one step. The runtime appends the records and replays them. Once everything appended so far is
+    committed it sends the replies and passes `events` to their owners.
+
+    `R` is the type of the reply to the request that ran the step; `runtime.submit` returns it. A step may also answer
+    other requests that were waiting: those go through helpers that take `Effects[Any]`. A step that no request waits
+    for (a timer, a load) returns `Effects[None]`.
+    """
 
     __slots__ = ("events", "is_soft", "producer", "records", "replies")
 
@@ -47,12 +56,12 @@ class Effects:
         self.producer = producer
         """(producer id, epoch): the records are one transactional batch of this producer."""
         self.is_soft = False
-        """The step changed memory that its records stand for: if they cannot be appended, the shard is loaded anew."""
+        """The step already changed memory to match its records: if the append fails, the shard is loaded again."""
 
     def append(self, key: bytes, value: bytes | None) -> None:
         self.records.append(Append(key, value))
 
-    def reply(self, request_id: int, response: Any) -> None:
+    def reply(self, request_id: int, response: R | KafkaError) -> None:
         self.replies.append(Reply(request_id, response))
 
     def __repr__(self) -> str:
@@ -60,8 +69,11 @@ class Effects:
 
 
 class Shard(Protocol):
-    """One partition of a coordinator's topic as a state machine. Hard state changes in `replay` alone; soft state
-    (deadlines, waiting requests) may change at once, since it is rebuilt after a load."""
+    """One partition of a coordinator's topic as a state machine.
+
+    Hard state is what the log says; it changes in `replay` (the package docstring lists the exceptions). Soft state
+    (deadlines, waiting requests) may change at once: it is built again after a load.
+    """
 
     def replay(
         self,
@@ -77,28 +89,28 @@ class Shard(Protocol):
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         """The producer's transaction on this partition ended."""
 
-    def on_loaded(self, now: int) -> Effects:
-        """All records are replayed: timers start, unfinished work goes on."""
+    def on_loaded(self, now: int) -> Effects[None]:
+        """All records are replayed: start timers, continue unfinished work."""
 
-    def on_unloaded(self) -> Effects:
-        """This broker no longer coordinates: everyone who waits is told to look elsewhere."""
+    def on_unloaded(self) -> Effects[None]:
+        """This broker no longer coordinates the partition: answer every waiting request with NOT_COORDINATOR."""
 
-    def on_image(self, image: ClusterImage, now: int) -> Effects:
+    def on_image(self, image: ClusterImage, now: int) -> Effects[None]:
         """The cluster changed."""
 
-    def tick(self, now: int) -> Effects:
-        """Does what is due."""
+    def tick(self, now: int) -> Effects[None]:
+        """Does what is due at `now`."""
 
     def next_deadline(self) -> int | None:
-        """When `tick` is wanted next."""
+        """When `tick` must be called next; None for never."""
 
     def on_clock_jump(self, jump_ms: int) -> None:
-        """The clock was set, or the machine slept: what counts down towards somebody's end moves along."""
+        """The clock was set or the machine slept: move every deadline, so that nothing expires because of it."""
 
 
 class Deadlines:
-    """A heap of (time, what). Entries are checked when they fire, so that moving a deadline later costs nothing:
-    whoever owns it keeps the true time, and an entry that fires early is put back."""
+    """A heap of (time, what). Moving a deadline to a later time costs nothing: the owner keeps the true time, checks it
+    when an entry fires, and adds an entry that fired early again."""
 
     __slots__ = ("_counter", "_heap")
 
@@ -114,7 +126,7 @@ class Deadlines:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: int) -> list[tuple[int, Any]]:
-        """Takes out what is due, as (time, what)."""
+        """Removes the entries that are due, as (time, what)."""
         found = []
         while self._heap and self._heap[0][0] <= now:
             when, _, what = heapq.heappop(self._heap)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ottla.clock import Clock
-from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
 from ottla.errors import ErrorCode, KafkaError
@@ -21,6 +20,8 @@ from ottla.replication.replica_manager import ACKS_ALL, ReplicaManager
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.coordinator.group.shard import GroupShard
+
     Groups = Callable[[], CoordinatorRuntime[GroupShard]]
 
 log = logging.getLogger("ottla.coordinator")
@@ -172,7 +173,7 @@ class MarkerDelivery:
             log.info("transaction %s: markers are in, but its coordinator has moved", decided.transactional_id)
             return
         try:
-            self._transactions.tell(
+            self._transactions.update(
                 decided.transactional_id, lambda shard, now: shard.markers_written(decided, partitions, now)
             )
         except KafkaError as error:

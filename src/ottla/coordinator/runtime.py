@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from ottla.clock import Clock, monotonic
 from ottla.coordinator.effects import Effects, Reply, Shard
+from ottla.coordinator.hosted import HostedShard, ShardState
 from ottla.coordinator.replaying import in_batches, replay_slice, undisturbed
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin, PartitionLog
@@ -23,6 +24,9 @@ from ottla.types import TopicPartition, partition_for
 log = logging.getLogger("ottla.coordinator")
 
 S = TypeVar("S", bound=Shard)
+R = TypeVar("R")
+
+ACTIVE = ShardState.ACTIVE
 
 SLICE_BYTES = 1 << 18
 """How much of a log is replayed between two turns of the loop: some milliseconds' work."""
@@ -42,24 +46,6 @@ APPEND_ERRORS = {
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 """What a failed append means to the client of a coordinator."""
-
-
-class _Hosted(Generic[S]):
-    """A shard this broker coordinates, is loading, or could not load."""
-
-    __slots__ = ("end_offset", "epoch", "failure", "is_active", "loader", "partition", "shard", "topic_id")
-
-    def __init__(self, partition: int, epoch: int, topic_id: bytes, shard: S) -> None:
-        self.partition = partition
-        self.epoch = epoch
-        self.topic_id = topic_id
-        self.shard = shard
-        self.is_active = False
-        self.failure = ""
-        """Why it could not be loaded."""
-        self.end_offset = 0
-        """Everything the shard has seen lies below; a reply waits until it is committed."""
-        self.loader: asyncio.Task[None] | None = None
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -82,7 +68,7 @@ class CoordinatorRuntime(Generic[S]):
         self._on_event = on_event
         self._append_timeout_ms = append_timeout_ms
         self._image: ClusterImage | None = None
-        self._hosted: dict[int, _Hosted[S]] = {}
+        self._hosted: dict[int, HostedShard[S]] = {}
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._last_request_id = 0
         # The request whose step is running: its reply is handed back without a future.
@@ -110,16 +96,13 @@ class CoordinatorRuntime(Generic[S]):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
         return partition_for(key, count)
 
-    def submit(self, key: str, decide: Callable[[S, int, int], Effects]) -> Any:
+    def submit(self, key: str, decide: Callable[[S, int, int], Effects[R]]) -> "R | asyncio.Future[R]":
         """Runs `decide(shard, request_id, now)` on the shard of `key`.
 
-        Returns the reply, or a future of it where it has to wait. Raises KafkaError: NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, or what the reply says.
+        Returns the reply, or a future if the reply has to wait. Raises KafkaError: NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, or the error that the step replied with.
         """
-        return self.submit_to(self.partition_of(key), decide)
-
-    def submit_to(self, partition: int, decide: Callable[[S, int, int], Effects]) -> Any:
-        hosted = self._active(partition)
+        hosted = self._active(self.partition_of(key))
         now = self._now()
         self._last_request_id = request_id = self._last_request_id + 1
         # A step may lead to another one before it is over, so what was current before is so again afterwards.
@@ -136,16 +119,31 @@ class CoordinatorRuntime(Generic[S]):
             if self._has_answer:
                 if isinstance(self._answer, KafkaError):
                     raise self._answer
-                return self._answer
+                answer: R = self._answer
+                return answer
         finally:
             self._current, self._answer, self._has_answer = outer
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
         return future
 
-    def tell(self, key: str, decide: Callable[[S, int], Effects]) -> None:
-        """Runs `decide(shard, now)`, a step nobody waits for. Raises KafkaError where the shard is not here, or the
-        step's records could not be appended."""
+    def read(self, key: str, look: Callable[[S], R]) -> "R | asyncio.Future[R]":
+        """Like `submit`, for a step that changes nothing: what `look(shard)` returns or raises, once all of it is
+        committed."""
+
+        def decide(shard: S, request_id: int, now: int) -> Effects[R]:
+            effects: Effects[R] = Effects()
+            try:
+                effects.reply(request_id, look(shard))
+            except KafkaError as error:
+                effects.reply(request_id, error)
+            return effects
+
+        return self.submit(key, decide)
+
+    def update(self, key: str, decide: Callable[[S, int], Effects[None]]) -> None:
+        """Runs `decide(shard, now)`, a step that no request waits for. Raises KafkaError if the shard is not active
+        here, or if the step's records could not be appended."""
         error = self._step(self._active(self.partition_of(key)), decide)
         if error is not None:
             raise error
@@ -155,7 +153,7 @@ class CoordinatorRuntime(Generic[S]):
     ) -> None:
         """A transaction's marker went into one of this topic's partitions."""
         hosted = self._hosted.get(partition)
-        if hosted is not None and hosted.is_active:
+        if hosted is not None and hosted.state is ACTIVE:
             hosted.shard.replay_marker(producer_id, producer_epoch, commit)
             hosted.end_offset = max(hosted.end_offset, next_offset)
 
@@ -166,25 +164,25 @@ class CoordinatorRuntime(Generic[S]):
     def active_shards(self) -> Iterator[tuple[int, S]]:
         """Every shard that is loaded, by partition."""
         for partition, hosted in self._hosted.items():
-            if hosted.is_active:
+            if hosted.state is ACTIVE:
                 yield partition, hosted.shard
 
     def is_loading(self) -> bool:
-        return any(not hosted.is_active and not hosted.failure for hosted in self._hosted.values())
+        return any(hosted.state in (ShardState.INITIAL, ShardState.LOADING) for hosted in self._hosted.values())
 
-    def _active(self, partition: int) -> _Hosted[S]:
+    def _active(self, partition: int) -> HostedShard[S]:
         hosted = self._hosted.get(partition)
         if hosted is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is led elsewhere")
-        if hosted.failure:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} cannot be loaded: {hosted.failure}")
-        if not hosted.is_active:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being loaded")
-        return hosted
+        if hosted.state is ACTIVE:
+            return hosted
+        if hosted.state is ShardState.FAILED:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{hosted.name} cannot be loaded: {hosted.failure}")
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{hosted.name} is being loaded")
 
     # --- one step -----------------------------------------------------------------------------------------
 
-    def _step(self, hosted: _Hosted[S], decide: Callable[[S, int], Effects]) -> KafkaError | None:
+    def _step(self, hosted: HostedShard[S], decide: Callable[[S, int], Effects[None]]) -> KafkaError | None:
         """A step nobody waits for. Whatever happens in it, the other shards go on."""
         try:
             return self._run(hosted, decide(hosted.shard, self._now()))
@@ -194,7 +192,7 @@ class CoordinatorRuntime(Generic[S]):
             self._broken(hosted)
             return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
 
-    def _run(self, hosted: _Hosted[S], effects: Effects) -> KafkaError | None:
+    def _run(self, hosted: HostedShard[S], effects: Effects[Any]) -> KafkaError | None:
         """Carries a step out; gives the error if its records could not be appended, of which the replies tell too."""
         if effects.records:
             try:
@@ -207,7 +205,7 @@ class CoordinatorRuntime(Generic[S]):
         self._arm(hosted.shard.next_deadline())
         return None
 
-    def _append(self, hosted: _Hosted[S], effects: Effects) -> None:
+    def _append(self, hosted: HostedShard[S], effects: Effects[Any]) -> None:
         now = self._clock()
         producer_id, producer_epoch = effects.producer or (-1, -1)
         replay = hosted.shard.replay
@@ -226,9 +224,9 @@ class CoordinatorRuntime(Generic[S]):
                 replay(appended.base_offset + index, key, value, now, producer_id, producer_epoch)
             hosted.end_offset = appended.last_offset + 1
 
-    def _append_failed(self, hosted: _Hosted[S], effects: Effects, error: KafkaError) -> None:
+    def _append_failed(self, hosted: HostedShard[S], effects: Effects[Any], error: KafkaError) -> None:
         code = APPEND_ERRORS.get(error.code, error.code)
-        log.warning("%s-%d: cannot append: %s", self.topic, hosted.partition, error)
+        log.warning("%s: cannot append: %s", hosted.name, error)
         for reply in effects.replies:
             self._send(Reply(reply.request_id, KafkaError(code, error.detail)))
         if effects.is_soft:
@@ -237,12 +235,12 @@ class CoordinatorRuntime(Generic[S]):
         else:
             self._arm(hosted.shard.next_deadline())
 
-    def _broken(self, hosted: _Hosted[S]) -> None:
+    def _broken(self, hosted: HostedShard[S]) -> None:
         """A step failed in a way nobody foresaw, perhaps half way: only the log is to be trusted."""
-        log.exception("%s-%d: a step failed; it is loaded anew", self.topic, hosted.partition)
+        log.exception("%s: a step failed; loading the shard again", hosted.name)
         self._reload(hosted)
 
-    def _release(self, hosted: _Hosted[S], effects: Effects) -> None:
+    def _release(self, hosted: HostedShard[S], effects: Effects[Any]) -> None:
         """Sends the replies once all the shard has seen so far is committed."""
         replica = self._replicas.find(self.topic, hosted.partition)
         if replica is not None and replica.log.high_watermark >= hosted.end_offset:
@@ -259,21 +257,21 @@ class CoordinatorRuntime(Generic[S]):
                     return
                 self._fail(effects, APPEND_ERRORS.get(code, code))
                 effects.replies = []
-                is_here = self._hosted.get(hosted.partition) is hosted and hosted.is_active
+                is_here = self._hosted.get(hosted.partition) is hosted and hosted.state is ACTIVE
                 if effects.events and code is ErrorCode.REQUEST_TIMED_OUT and is_here:
                     # Nobody waits any longer, but what the step set in motion is in the log and has to happen.
                     self._replicas.when_committed([(replica, end_offset)], self._append_timeout_ms, committed)
 
             self._replicas.when_committed([(replica, end_offset)], self._append_timeout_ms, committed)
 
-    def _deliver(self, effects: Effects) -> None:
+    def _deliver(self, effects: Effects[Any]) -> None:
         for reply in effects.replies:
             self._send(reply)
         if self._on_event is not None:
             for event in effects.events:
                 self._on_event(event)
 
-    def _fail(self, effects: Effects, code: ErrorCode) -> None:
+    def _fail(self, effects: Effects[Any], code: ErrorCode) -> None:
         for reply in effects.replies:
             self._send(Reply(reply.request_id, KafkaError(code)))
 
@@ -310,7 +308,7 @@ class CoordinatorRuntime(Generic[S]):
             self._timer.cancel()
             self._timer = None
         for hosted in self._hosted.values():
-            if hosted.is_active:
+            if hosted.state is ACTIVE:
                 hosted.shard.on_clock_jump(milliseconds)
                 self._arm(hosted.shard.next_deadline())
 
@@ -332,7 +330,7 @@ class CoordinatorRuntime(Generic[S]):
             # Time enough to read what was sent meanwhile.
             self._move_deadlines(late_ms + CLOCK_JUMP_MS, "this broker was held up")
         for hosted in list(self._hosted.values()):
-            if not hosted.is_active:
+            if hosted.state is not ACTIVE:
                 continue
             deadline = hosted.shard.next_deadline()
             if deadline is None or deadline > now:
@@ -358,12 +356,12 @@ class CoordinatorRuntime(Generic[S]):
             hosted = self._hosted.get(partition)
             if hosted is None:
                 self._load(partition, epoch, topic_id)
-            elif not _is_same_reign(hosted, epoch, topic_id):
+            elif not hosted.may_continue(epoch, topic_id):
                 self._unload(hosted)
                 self._load(partition, epoch, topic_id)
             else:
                 hosted.epoch = epoch
-                if hosted.is_active:
+                if hosted.state is ACTIVE:
                     self._step(hosted, lambda shard, now: shard.on_image(image, now))
 
     def epoch_of(self, partition: int) -> int:
@@ -384,35 +382,40 @@ class CoordinatorRuntime(Generic[S]):
                 future.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR, "the broker is stopping"))
         self._waiting.clear()
 
-    def _unload(self, hosted: _Hosted[S]) -> None:
+    def _unload(self, hosted: HostedShard[S]) -> None:
         if hosted.loader is not None:
             hosted.loader.cancel()
-        if hosted.is_active:
-            hosted.is_active = False
+        before = hosted.state
+        if before is ShardState.CLOSED:
+            return
+        hosted.move(ShardState.CLOSED)
+        if before is ACTIVE:
             try:
                 self._deliver(hosted.shard.on_unloaded())
             except Exception:
-                log.exception("%s-%d: not everyone who waits could be told", self.topic, hosted.partition)
+                log.exception("%s: could not answer every waiting request", hosted.name)
 
-    def _reload(self, hosted: _Hosted[S]) -> None:
+    def _reload(self, hosted: HostedShard[S]) -> None:
         self._unload(hosted)
         if self._hosted.get(hosted.partition) is hosted:
             del self._hosted[hosted.partition]
             self._load(hosted.partition, hosted.epoch, hosted.topic_id)
 
     def _load(self, partition: int, epoch: int, topic_id: bytes) -> None:
-        hosted = self._hosted[partition] = _Hosted(partition, epoch, topic_id, self._make_shard(partition))
         replica = self._replicas.find(self.topic, partition)
         if replica is None:
-            del self._hosted[partition]
+            self._hosted.pop(partition, None)
             return
+        hosted = HostedShard(self.topic, partition, epoch, topic_id, self._make_shard(partition))
+        self._hosted[partition] = hosted
+        hosted.move(ShardState.LOADING)
         if replica.log.log_end_offset == replica.log.log_start_offset:
             hosted.end_offset = replica.log.log_end_offset
             self._activate(hosted)
         else:
             hosted.loader = asyncio.get_running_loop().create_task(self._replay_log(hosted, replica.log))
 
-    async def _replay_log(self, hosted: _Hosted[S], partition_log: PartitionLog) -> None:
+    async def _replay_log(self, hosted: HostedShard[S], partition_log: PartitionLog) -> None:
         started = monotonic()
         offset, records = partition_log.log_start_offset, 0
         try:
@@ -429,41 +432,37 @@ class CoordinatorRuntime(Generic[S]):
         hosted.end_offset = partition_log.log_end_offset
         hosted.loader = None
         self._activate(hosted)
-        log.info(
-            "%s-%d: loaded %d records in %.0f ms",
-            self.topic,
-            hosted.partition,
-            records,
-            (monotonic() - started) * 1000,
-        )
+        log.info("%s: loaded %d records in %.0f ms", hosted.name, records, (monotonic() - started) * 1000)
 
-    def _cannot_load(self, hosted: _Hosted[S], error: Exception) -> None:
-        """A coordinator that forgot half its groups would be worse than one that says it cannot serve."""
-        hosted.is_active = False
-        hosted.failure = str(error) or type(error).__name__
+    def _cannot_load(self, hosted: HostedShard[S], error: Exception) -> None:
+        """Serving with half of its groups missing would be worse than not serving at all."""
+        why = str(error) or type(error).__name__
         trace = None if isinstance(error, KafkaError | ValueError) else error
-        log.error("%s-%d cannot be loaded: %s", self.topic, hosted.partition, hosted.failure, exc_info=trace)
+        log.error("%s cannot be loaded: %s", hosted.name, why, exc_info=trace)
+        if hosted.state is not ShardState.CLOSED:
+            hosted.fail(why)
 
-    def _activate(self, hosted: _Hosted[S]) -> None:
+    def _activate(self, hosted: HostedShard[S]) -> None:
         try:
             now = self._now()
-            hosted.is_active = True
             with undisturbed():
                 effects = hosted.shard.on_loaded(now)
+            hosted.move(ACTIVE)
             self._run(hosted, effects)
-            if self._image is not None and hosted.is_active:
+            # The step may have failed to append, and the shard been closed and loaded again.
+            if self._image is not None and hosted.state is ACTIVE:
                 self._run(hosted, hosted.shard.on_image(self._image, now))
         except Exception as error:
             self._cannot_load(hosted, error)
 
 
-def _is_same_reign(hosted: _Hosted[Any], epoch: int, topic_id: bytes) -> bool:
-    """Whether a shard may go on in a new epoch. Two epochs further somebody else may have led the partition between
-    two images we saw; another topic id is another log altogether; and what could not be loaded may be tried again."""
-    if topic_id != hosted.topic_id or epoch > hosted.epoch + 1:
-        return False
-    return not hosted.failure or epoch == hosted.epoch
+async def settled(answer: "R | asyncio.Future[R]") -> R:
+    """The reply, whether `submit` or `read` returned it or a future of it."""
+    if isinstance(answer, asyncio.Future):
+        waited: R = await answer
+        return waited
+    return answer
 
 
-def _tick_shard(shard: Shard, now: int) -> Effects:
+def _tick_shard(shard: Shard, now: int) -> Effects[None]:
     return shard.tick(now)

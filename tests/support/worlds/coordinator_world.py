@@ -8,8 +8,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from tests.support.worlds.data_world import DataWorld, topic_id_of
-
 from ottla.broker.coordinators import OFFSETS_TOPIC, Coordinators
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.settings.config import Settings, load_config
@@ -21,6 +19,7 @@ from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.record_batch import iter_batches, read_records
 from ottla.protocol.schema import Message
 from ottla.types import REBALANCES_TOPIC, TopicPartition
+from tests.support.worlds.data_world import DataWorld, topic_id_of
 
 
 class CoordinatorWorld(DataWorld):

@@ -4,8 +4,15 @@ Runs the pure shard alone, without a broker: every record it appends is kept, an
 answers go through their bytes in the version they are asked in.
 """
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ottla.coordinator.effects import Effects, RequestInfo
+from ottla.coordinator.group.config import GroupConfig
+from ottla.coordinator.group.records import CommittedOffset
+from ottla.coordinator.group.shard import GroupShard
+from ottla.errors import ErrorCode, KafkaError
+from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
+from ottla.protocol.schema import Message
 from tests.support.wire.group_requests import (
     assignment,
     commit_request,
@@ -18,14 +25,8 @@ from tests.support.wire.group_requests import (
     transactional_commit_request,
 )
 
-from ottla.coordinator.effects import Effects, RequestInfo
-from ottla.coordinator.group.config import GroupConfig
-from ottla.coordinator.group.history import Rebalanced
-from ottla.coordinator.group.records import CommittedOffset
-from ottla.coordinator.group.shard import GroupShard
-from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
-from ottla.protocol.schema import Message
+if TYPE_CHECKING:
+    from ottla.coordinator.group.history import Rebalanced
 
 __all__ = ["GroupWorld", "Logged", "assignment", "image_of", "subscription", "topic_id"]
 

@@ -5,13 +5,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.support.wire.transactional import NEW, Protocol, RawClient, TransactionalProducer
-
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch
 from ottla.testing.world import BOOTSTRAP, World
+from tests.support.wire.transactional import NEW, Protocol, RawClient, TransactionalProducer
 
 SETTINGS = {
     "offsets_topic_num_partitions": "1",

@@ -120,7 +120,10 @@ class TransactionWorld:
 
     def add(self, producer: ProducerIdAndEpoch, *partitions: str, transactional_id: str = "x", version: int = 0) -> Any:
         """AddPartitionsToTxn or AddOffsetsToTxn; version 2 is the implicit add. An error code, NONE included."""
-        return self._ask("add_partitions", transactional_id, *producer[:2], places(*partitions), client_version=version)
+        answer = self._ask(
+            "add_partitions", transactional_id, *producer[:2], places(*partitions), client_version=version
+        )
+        return ErrorCode.NONE if answer == dict.fromkeys(places(*partitions), ErrorCode.NONE) else answer
 
     def verify(self, producer: ProducerIdAndEpoch, *partitions: str, transactional_id: str = "x") -> Any:
         try:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.support.worlds.admin_world import AdminWorld
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import NewTopic
@@ -20,6 +19,7 @@ from ottla.protocol.messages.describe_topic_partitions import (
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from ottla.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from ottla.types import ZERO_UUID, Endpoint
+from tests.support.worlds.admin_world import AdminWorld
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 CREATE = CreateTopicsRequest.CreatableTopic
@@ -65,13 +65,15 @@ def test_create_topics_in_every_version(world: AdminWorld, version: int) -> None
         ("b", 0),
         ("c", ErrorCode.INVALID_PARTITIONS),
     ]
-    assert a.error_message is None and c.error_message
+    assert a.error_message is None
+    assert c.error_message
     if version >= 5:
         assert (a.num_partitions, a.replication_factor) == (3, 1)
         assert (c.num_partitions, c.replication_factor, c.configs) == (-1, -1, [])
         assert a.configs is not None
         configs = {config.name: (config.value, config.config_source) for config in a.configs}
-        assert configs["retention.ms"] == ("5", 1) and configs["cleanup.policy"] == ("delete", 5)
+        assert configs["retention.ms"] == ("5", 1)
+        assert configs["cleanup.policy"] == ("delete", 5)
     if version >= 7:
         assert a.topic_id == world.image.topics["a"].topic_id
         assert c.topic_id == ZERO_UUID
@@ -118,7 +120,8 @@ def test_delete_topics_by_name(world: AdminWorld, version: int) -> None:
         ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
     if version >= 5:
-        assert response.responses[0].error_message is None and response.responses[1].error_message
+        assert response.responses[0].error_message is None
+        assert response.responses[1].error_message
     assert set(world.image.topics) == {"b"}
 
 
@@ -201,14 +204,16 @@ def describe(
 def test_describe_configs_of_a_topic_in_every_version(world: AdminWorld, version: int) -> None:
     create(world, NewTopic("a", configs=[("retention.ms", "5")]))
     result = describe(world, version, TOPIC, "a", include_synonyms=True)
-    assert result.error_code == 0 and result.error_message is None
+    assert result.error_code == 0
+    assert result.error_message is None
     configs = {config.name: config for config in result.configs}
     assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("5", 1)
     assert (configs["cleanup.policy"].value, configs["cleanup.policy"].config_source) == ("delete", 5)
     assert [(s.name, s.value, s.source) for s in configs["cleanup.policy"].synonyms] == [
         ("log.cleanup.policy", "delete", 5)
     ]
-    assert not configs["retention.ms"].read_only and not configs["retention.ms"].is_sensitive
+    assert not configs["retention.ms"].read_only
+    assert not configs["retention.ms"].is_sensitive
     if version >= 3:
         assert configs["retention.ms"].config_type == 5
         assert configs["retention.ms"].documentation is None, "not asked for"
@@ -248,7 +253,9 @@ def test_describe_configs_of_brokers(world: AdminWorld) -> None:
 )
 def test_what_cannot_be_described_says_why(world: AdminWorld, kind: int, name: str, expected: ErrorCode) -> None:
     result = describe(world, 4, kind, name)
-    assert result.error_code == expected and result.error_message and result.configs == []
+    assert result.error_code == expected
+    assert result.error_message
+    assert result.configs == []
 
 
 # AlterConfigs and IncrementalAlterConfigs
@@ -267,7 +274,8 @@ def test_alter_configs_replaces_all(world: AdminWorld, version: int) -> None:
     assert world.image.topics["a"].configs == {"max.message.bytes": "99"}
     resource.configs[0].value = None
     (result,) = world.ask(AlterConfigsRequest(resources=[resource]), version).responses
-    assert result.error_code == ErrorCode.INVALID_REQUEST and result.error_message
+    assert result.error_code == ErrorCode.INVALID_REQUEST
+    assert result.error_message
 
 
 @pytest.mark.parametrize("version", range(2))
@@ -351,7 +359,8 @@ def test_describe_cluster_in_every_version(world: AdminWorld, version: int) -> N
 )
 def test_a_broker_describes_brokers_only(world: AdminWorld, endpoint_type: int, expected: ErrorCode) -> None:
     response = world.ask(DescribeClusterRequest(endpoint_type=endpoint_type), 1)
-    assert (response.error_code, response.brokers) == (expected, []) and response.error_message
+    assert (response.error_code, response.brokers) == (expected, [])
+    assert response.error_message
 
 
 # DescribeTopicPartitions
@@ -406,7 +415,8 @@ def test_named_topics_are_described_and_unknown_ones_reported(world: AdminWorld)
     assert topic.topic_authorized_operations == 3576
     partition = topic.partitions[1]
     assert (partition.partition_index, partition.leader_id, partition.leader_epoch) == (1, 0, 0)
-    assert partition.replica_nodes == partition.isr_nodes == [0] and partition.offline_replicas == []
+    assert partition.replica_nodes == partition.isr_nodes == [0]
+    assert partition.offline_replicas == []
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("other", 0), ("b", -1)])

@@ -186,7 +186,8 @@ def test_every_topic_setting_has_its_broker_setting_with_the_same_default() -> N
 
 
 def test_no_setting_is_both_used_and_unused_and_all_are_documented() -> None:
-    assert not UNUSED & BROKER_SETTINGS.keys() and not ALIASES.keys() & BROKER_SETTINGS.keys()
+    assert not UNUSED & BROKER_SETTINGS.keys()
+    assert not ALIASES.keys() & BROKER_SETTINGS.keys()
     for setting in BROKER_SETTINGS.values():
         assert setting.doc.endswith("."), setting.name
 
@@ -276,7 +277,8 @@ def test_internal_topics_have_their_own_settings_and_as_many_replicas_as_can_be(
         assert (transactions.partitions, transactions.replication_factor) == (50, replicas)
         configs = dict(transactions.configs)
         assert configs["min.insync.replicas"] == str(min(2, replicas))
-        assert configs["cleanup.policy"] == "compact" and configs["unclean.leader.election.enable"] == "false"
+        assert configs["cleanup.policy"] == "compact"
+        assert configs["unclean.leader.election.enable"] == "false"
         for topic in (offsets, transactions):
             settings.check_topic_configs(image(), {name: value or "" for name, value in topic.configs})
 
@@ -334,7 +336,8 @@ def test_a_broker_describes_itself_and_nobody_else() -> None:
     settings = Settings(load_config({"broker.id": "0", "num.partitions": "4"}))
     entries = settings.describe_broker(image(broker={"log.retention.ms": "5"}), 0)
     names = [e.name for e in entries]
-    assert names == sorted(names) and len(names) == len(set(names))
+    assert names == sorted(names)
+    assert len(names) == len(set(names))
     assert entry(entries, "num.partitions")[1:4] == ("4", ConfigSource.STATIC_BROKER, True)
     assert entry(entries, "node.id").value == entry(entries, "broker.id").value == "0"
     assert entry(entries, "log.retention.ms")[1:4] == ("5", ConfigSource.DYNAMIC_BROKER, False)
@@ -367,7 +370,8 @@ def test_secrets_are_never_shown() -> None:
     secret = entry(entries, "ssl.keystore.password")
     assert (secret.value, secret.is_sensitive, secret.config_type) == (None, True, 9)
     assert entry(entries, "num.io.threads")[1:3] == ("9", ConfigSource.STATIC_BROKER)
-    assert "hush" not in repr(entries) and "hush" not in repr(settings.static)
+    assert "hush" not in repr(entries)
+    assert "hush" not in repr(settings.static)
     assert "hush" not in repr(settings.describe_broker(image(cluster={"sasl.jaas.config": "hush"}), None))
 
 

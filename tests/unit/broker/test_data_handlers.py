@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.worlds.data_world import DataWorld, batch_of, only_partition
 
 from ottla.broker.settings.config import BrokerConfig, Settings
 from ottla.errors import ErrorCode
@@ -16,6 +15,7 @@ from ottla.protocol.messages.describe_producers import DescribeProducersRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from ottla.testing.memory_store import MemoryStore, MemoryTree
+from tests.support.worlds.data_world import DataWorld, batch_of, only_partition
 
 
 @pytest.fixture
@@ -142,7 +142,8 @@ def test_the_directory_and_every_partition_in_it_are_described(world: DataWorld,
     world.append("orders", "a", "b")
     answer = world.ask(DescribeLogDirsRequest(topics=None), version)
     (directory,) = answer.results
-    assert directory.log_dir == world.directory and directory.error_code == 0
+    assert directory.log_dir == world.directory
+    assert directory.error_code == 0
     (topic,) = directory.topics
     assert topic.name == "orders"
     sizes = [(p.partition_index, p.partition_size, p.offset_lag, p.is_future_key) for p in topic.partitions]
@@ -224,7 +225,8 @@ def test_an_idempotent_producer_that_bumps_its_epoch_gets_a_new_id(cluster: Data
     first = cluster.ask(InitProducerIdRequest(transactional_id=None), 4)
     request = InitProducerIdRequest(transactional_id=None, producer_id=first.producer_id, producer_epoch=0)
     again = cluster.ask(request, 4)
-    assert again.producer_id != first.producer_id and again.producer_epoch == 0
+    assert again.producer_id != first.producer_id
+    assert again.producer_epoch == 0
 
 
 @pytest.mark.parametrize(

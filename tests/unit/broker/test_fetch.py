@@ -6,15 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.worlds.data_world import (
-    Asked,
-    DataWorld,
-    batch_of,
-    fetch_request,
-    only_partition,
-    records_in,
-    values_in,
-)
 
 from ottla.broker.settings.config import BrokerConfig
 from ottla.errors import ErrorCode
@@ -24,6 +15,15 @@ from ottla.protocol.record_batch import control_batch
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition
+from tests.support.worlds.data_world import (
+    Asked,
+    DataWorld,
+    batch_of,
+    fetch_request,
+    only_partition,
+    records_in,
+    values_in,
+)
 
 VERSIONS = range(4, 19)
 SESSIONLESS = {"session_id": 0, "session_epoch": -1}
@@ -59,14 +59,16 @@ def test_every_version_reads_what_was_written(world: DataWorld, version: int) ->
     assert [record.offset for record in records_in(data)] == [0, 1, 2]
     assert (data.error_code, data.high_watermark, data.last_stable_offset) == (0, 3, 3)
     assert data.log_start_offset == (0 if version >= 5 else -1)
-    assert data.preferred_read_replica == -1 and data.aborted_transactions is None
+    assert data.preferred_read_replica == -1
+    assert data.aborted_transactions is None
 
 
 def test_topics_are_named_by_id_from_version_13_on(world: DataWorld) -> None:
     topic_id = world.topic("orders")
     world.append("orders", "a")
     answer = world.ask(fetch_request({(topic_id, 0): 0}, **SESSIONLESS), 13)
-    assert answer.responses[0].topic_id == topic_id and answer.responses[0].topic == ""
+    assert answer.responses[0].topic_id == topic_id
+    assert answer.responses[0].topic == ""
 
 
 def test_an_offset_inside_a_batch_gives_the_whole_batch(world: DataWorld) -> None:
@@ -250,7 +252,8 @@ def test_a_duplicate_is_no_news_to_those_who_wait(world: DataWorld) -> None:
     committed = poll(world, "orders", 1, isolation_level=1, min_bytes=2 * len(batch_of("b")), max_wait_ms=60_000)
     world.append("orders", "a", **sequenced)
     world.wait()
-    assert not asked.is_answered and not small.is_answered
+    assert not asked.is_answered
+    assert not small.is_answered
     world.append("orders", "b")
     world.wait()
     assert not committed.is_answered
@@ -317,7 +320,8 @@ def test_an_append_wakes_only_those_who_wait_on_its_partition(world: DataWorld) 
     mine = world.asks(fetch_request({("orders", 0): 0}, **SESSIONLESS), 12)
     world.append("orders", "a")
     world.wait()
-    assert mine.is_answered and not any(other.is_answered for other in others)
+    assert mine.is_answered
+    assert not any(other.is_answered for other in others)
 
 
 # -- what may be seen --
@@ -329,7 +333,8 @@ def test_consumers_see_up_to_the_high_watermark(world: DataWorld) -> None:
     world.append("orders", "b")
     world.replicas.follower_fetched(world.replica("orders"), 1, 1, 0)
     data = fetch(world, "orders", 0)
-    assert values_in(data) == ["a"] and data.high_watermark == 1
+    assert values_in(data) == ["a"]
+    assert data.high_watermark == 1
 
 
 def test_an_offset_between_the_high_watermark_and_the_end_waits_for_the_commit(world: DataWorld) -> None:
@@ -340,7 +345,8 @@ def test_an_offset_between_the_high_watermark_and_the_end_waits_for_the_commit(w
     assert not asked.is_answered
     world.replicas.follower_fetched(world.replica("orders"), 1, 2, 0)
     world.wait()
-    assert asked.is_answered and values_in(only_partition(asked.answer())) == ["b"]
+    assert asked.is_answered
+    assert values_in(only_partition(asked.answer())) == ["b"]
 
 
 class Transactions:
@@ -397,7 +403,8 @@ def test_a_read_committed_fetch_waits_for_the_marker(world: DataWorld) -> None:
     world.wait()
     assert asked.is_answered
     data = only_partition(asked.answer())
-    assert values_in(data)[:2] == ["open", "more"] and data.last_stable_offset == 3
+    assert values_in(data)[:2] == ["open", "more"]
+    assert data.last_stable_offset == 3
 
 
 def test_aborted_transactions_are_named_as_far_as_the_data_reaches(world: DataWorld) -> None:
@@ -513,12 +520,14 @@ def test_a_follower_reads_to_the_end_and_its_fetches_commit(world: DataWorld, ve
     world.topic("orders", replicas=(0, 1))
     world.append("orders", "a")
     data = only_partition(replica_fetch(world, 1, 0, version).answer())
-    assert values_in(data) == ["a"] and data.high_watermark == 0
+    assert values_in(data) == ["a"]
+    assert data.high_watermark == 0
     waiting = replica_fetch(world, 1, 1, version, max_wait_ms=60_000)
     assert world.log("orders").high_watermark == 1, "asking for 1 says that it has 0"
     world.append("orders", "b")
     world.wait()
-    assert waiting.is_answered and values_in(only_partition(waiting.answer())) == ["b"]
+    assert waiting.is_answered
+    assert values_in(only_partition(waiting.answer())) == ["b"]
 
 
 def test_a_stranger_cannot_fetch_as_a_follower(world: DataWorld) -> None:
@@ -582,7 +591,8 @@ def test_a_session_answers_only_what_is_new(world: DataWorld, version: int) -> N
     assert found(consumer.asks(("orders", 1, 1))) == []
     world.append("orders", "b", partition=2)
     answer = consumer.asks()
-    assert found(answer) == [(2, ["b"])] and answer.session_id == consumer.session_id
+    assert found(answer) == [(2, ["b"])]
+    assert answer.session_id == consumer.session_id
 
 
 def test_a_session_tells_a_moved_high_watermark_even_without_data(world: DataWorld) -> None:
@@ -591,7 +601,8 @@ def test_a_session_tells_a_moved_high_watermark_even_without_data(world: DataWor
     consumer = Consumer(world, ("orders", 0, 1))
     world.replicas.follower_fetched(world.replica("orders"), 1, 1, 0)
     (topic,) = consumer.asks().responses
-    assert topic.partitions[0].high_watermark == 1 and topic.partitions[0].records == b""
+    assert topic.partitions[0].high_watermark == 1
+    assert topic.partitions[0].records == b""
 
 
 def test_a_forgotten_partition_is_not_served_again(world: DataWorld) -> None:
@@ -623,7 +634,8 @@ def test_a_session_waits_like_any_other_fetch(world: DataWorld) -> None:
     assert not asked.is_answered
     world.append("orders", "a", partition=1)
     world.wait()
-    assert asked.is_answered and found(asked.answer()) == [(1, ["a"])]
+    assert asked.is_answered
+    assert found(asked.answer()) == [(1, ["a"])]
 
 
 def test_an_error_in_a_session_is_repeated_and_its_end_is_told(world: DataWorld) -> None:
@@ -668,7 +680,8 @@ def test_a_broker_without_room_for_sessions_still_answers(tmp_path: Any) -> None
     world.topic("orders")
     world.append("orders", "a")
     consumer = Consumer(world, ("orders", 0, 0))
-    assert consumer.session_id == 0 and found(consumer.answer) == [(0, ["a"])]
+    assert consumer.session_id == 0
+    assert found(consumer.answer) == [(0, ["a"])]
 
 
 def test_a_recreated_topic_is_another_topic_to_those_who_know_its_id(world: DataWorld) -> None:
@@ -705,4 +718,5 @@ def test_a_disk_that_cannot_be_read_is_told_and_survived(version: int, code: Err
 
 def test_nothing_asked_is_answered_with_nothing(world: DataWorld) -> None:
     answer = world.asks(FetchRequest(max_wait_ms=1_000, min_bytes=1, **SESSIONLESS), 12)
-    assert answer.was_immediate and answer.answer().responses == []
+    assert answer.was_immediate
+    assert answer.answer().responses == []

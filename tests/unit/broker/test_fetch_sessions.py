@@ -175,9 +175,11 @@ def test_serving_a_partition_that_was_forgotten_meanwhile_does_not_bring_it_back
 
 def test_a_full_cache_declines_a_newcomer_while_everybody_is_busy() -> None:
     cache = Cache(slots=2)
-    assert cache.opens(("a", 0)) and cache.opens(("b", 0))
+    assert cache.opens(("a", 0))
+    assert cache.opens(("b", 0))
     assert cache.opens(("c", 0), ("d", 0), ("e", 0)) == 0
-    assert len(cache.sessions) == 2 and cache.sessions.evictions == 0
+    assert len(cache.sessions) == 2
+    assert cache.sessions.evictions == 0
 
 
 def test_a_session_unused_for_two_minutes_makes_room() -> None:

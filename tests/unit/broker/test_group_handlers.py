@@ -5,6 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ottla.errors import ErrorCode
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.types import ZERO_UUID
 from tests.support.wire.group_requests import (
     assignment,
     commit_request,
@@ -18,13 +25,6 @@ from tests.support.wire.group_requests import (
 )
 from tests.support.worlds.coordinator_world import CoordinatorWorld
 from tests.support.worlds.data_world import topic_id_of
-
-from ottla.errors import ErrorCode
-from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
-from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
-from ottla.protocol.messages.list_groups import ListGroupsRequest
-from ottla.types import ZERO_UUID
 
 ORDERS = topic_id_of("orders")
 
@@ -125,7 +125,8 @@ def test_every_version_of_join_makes_a_member(ready: CoordinatorWorld, version: 
         assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
         first = ready.ask(join_request(first.member_id), version, client_id="ann")
     assert (first.error_code, first.generation_id, first.leader) == (0, 1, first.member_id)
-    assert first.member_id.startswith("ann-") and len(first.member_id) == len("ann-") + 36
+    assert first.member_id.startswith("ann-")
+    assert len(first.member_id) == len("ann-") + 36
     assert [(m.member_id, m.metadata) for m in first.members] == [(first.member_id, subscription("orders"))]
     assert (first.protocol_name, first.skip_assignment) == ("range", False)
 
@@ -185,7 +186,8 @@ def test_every_version_of_leave(ready: CoordinatorWorld, version: int) -> None:
 @pytest.mark.parametrize("version", range(5, 10))
 def test_every_version_that_knows_static_members(ready: CoordinatorWorld, version: int) -> None:
     first = ready.ask(join_request(instance="one"), version)
-    assert first.error_code == 0 and first.members[0].group_instance_id == "one"
+    assert first.error_code == 0
+    assert first.members[0].group_instance_id == "one"
     ready.ask(sync_request(first.member_id, 1, {first.member_id: b"all"}, instance="one"), 5)
     back = ready.ask(join_request(instance="one"), version)
     assert (back.error_code, back.generation_id) == (0, 1)
@@ -202,7 +204,8 @@ def test_every_version_of_commit(ready: CoordinatorWorld, version: int) -> None:
     by_id = ORDERS if version >= 10 else ZERO_UUID
     assert code_of(ready.ask(commit_request({0: 5, 1: 6}, topic_id=by_id, metadata="m"), version)) == 0
     stored = ready.shard().offsets.find("g", "orders", 1)
-    assert stored is not None and (stored.offset, stored.metadata, stored.topic_id) == (6, "m", ORDERS)
+    assert stored is not None
+    assert (stored.offset, stored.metadata, stored.topic_id) == (6, "m", ORDERS)
     unknown = commit_request({0: 5}, topic_id=b"?" * 16) if version >= 10 else commit_request({0: 5}, topic="nowhere")
     expected = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     refused = ready.ask(unknown, version)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.wire.group_requests import assignment, heartbeat_request, join_request, leave_request, sync_request
-from tests.support.worlds.coordinator_world import CoordinatorWorld
 
 from ottla.broker.group_history import NOTE_BYTES, WAITING_MAX, GroupHistory, in_words, to_json, to_record
 from ottla.coordinator.group.history import Cause, Rebalanced
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import REBALANCES_TOPIC, TopicPartition
+from tests.support.wire.group_requests import assignment, heartbeat_request, join_request, leave_request, sync_request
+from tests.support.worlds.coordinator_world import CoordinatorWorld
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.worlds.data_world import DataWorld, only_partition
 
 from ottla.errors import ErrorCode
 from ottla.log.partition_log import Origin
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.record_batch import control_batch
 from ottla.types import TopicPartition
+from tests.support.worlds.data_world import DataWorld, only_partition
 
 VERSIONS = range(1, 12)
 

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from tests.support.worlds.admin_world import AdminWorld
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import NewTopic, TopicReference
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.types import ZERO_UUID, Endpoint
+from tests.support.worlds.admin_world import AdminWorld
 
 Asked = MetadataRequest.MetadataRequestTopic
 ALL_VERSIONS = range(14)
@@ -61,7 +61,8 @@ def test_every_version_tells_brokers_and_all_topics(world: AdminWorld, version: 
 def test_from_v1_an_empty_list_means_no_topics(world: AdminWorld, version: int) -> None:
     create(world, NewTopic("a"))
     response = world.ask(MetadataRequest(topics=[]), version)
-    assert response.topics == [] and len(response.brokers) == 1
+    assert response.topics == []
+    assert len(response.brokers) == 1
 
 
 def test_leader_epochs_follow_the_image(world: AdminWorld) -> None:
@@ -131,7 +132,8 @@ def test_what_cannot_be_created_says_why(world: AdminWorld) -> None:
 def test_internal_topics_are_created_with_their_own_settings(world: AdminWorld) -> None:
     """MISSION C1."""
     response = world.ask(by_name("__consumer_offsets", create_missing=True), 9)
-    assert len(response.topics[0].partitions) == 50 and response.topics[0].is_internal
+    assert len(response.topics[0].partitions) == 50
+    assert response.topics[0].is_internal
     assert world.image.topics["__consumer_offsets"].configs["cleanup.policy"] == "compact"
 
 
@@ -268,7 +270,8 @@ def test_answers_are_built_once_for_an_image_and_anew_for_the_next(world: AdminW
     first = world.ask(by_name("a"), 12)
     memo = dict(world.image.memo)
     assert world.ask(by_name("a"), 12) == first
-    assert world.image.memo == memo and memo
+    assert world.image.memo == memo
+    assert memo
     create(world, NewTopic("b"))
     assert world.image.memo == {}
     assert errors(world.ask(by_name("a", "b"), 12)) == {"a": 0, "b": 0}

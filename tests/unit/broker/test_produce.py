@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.worlds.data_world import DataWorld, batch_of, only_partition, produce_request
 
 from ottla.broker.handler_support.transaction_seams import TransactionalAppend
 from ottla.errors import ErrorCode, KafkaError
@@ -18,6 +17,7 @@ from ottla.replication.config import ReplicaConfig
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition
+from tests.support.worlds.data_world import DataWorld, batch_of, only_partition, produce_request
 
 VERSIONS = range(3, 14)
 
@@ -269,7 +269,8 @@ def test_a_duplicate_waits_for_the_commit_of_the_original(world: DataWorld) -> N
         {("orders", 0): batch_of("a", producer_id=7, producer_epoch=0, base_sequence=0)}, timeout_ms=9_000
     )
     first, retry = world.asks(request, 9), world.asks(request, 9)
-    assert not first.is_answered and not retry.is_answered
+    assert not first.is_answered
+    assert not retry.is_answered
     world.replicas.follower_fetched(world.replica("orders"), 1, 1, 0)
     assert only_partition(first.answer()).base_offset == only_partition(retry.answer()).base_offset == 0
 
@@ -337,7 +338,8 @@ def test_a_verdict_may_take_its_time(world: DataWorld) -> None:
 
     world.services.verify_transaction = verify
     asked = world.asks(produce_request({("orders", 0): batch_of("a", **IN_TRANSACTION)}, transactional_id="t"), 12)
-    assert not asked.is_answered and world.log("orders").log_end_offset == 0
+    assert not asked.is_answered
+    assert world.log("orders").log_end_offset == 0
     assert only_partition(asked.answer()).base_offset == 0
 
 

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from tests.support.worlds.group_world import GroupWorld, assignment, image_of, subscription
-
 from ottla.coordinator.group.history import CAUSES_MAX, Cause, Rebalanced
+from tests.support.worlds.group_world import GroupWorld, assignment, image_of, subscription
 
 
 def rebalance(group: GroupWorld, ids: dict[str, str], shares: dict[str, list[int]]) -> Rebalanced:
@@ -192,7 +191,8 @@ def test_a_rebalance_that_starts_over_is_one_rebalance() -> None:
     assert [cause.what for cause in note.causes] == ["leader rejoined", "joined"]
     assert note.finished - note.started == 1_000
     assert note.before == {ids["ann"]: {"orders": [0]}, ids["bob"]: {"orders": [1]}}
-    assert note.generation == 3 and len(group.events) == 2
+    assert note.generation == 3
+    assert len(group.events) == 2
 
 
 def test_a_static_member_that_came_back_while_the_leader_assigned() -> None:

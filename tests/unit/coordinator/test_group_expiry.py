@@ -1,10 +1,10 @@
 """When offsets and groups are forgotten (MISSION C4, PROTOCOL 8.3, KIP-211), and what deletes them at once."""
 
 import pytest
-from tests.support.worlds.group_world import GroupWorld, image_of, subscription
 
 from ottla.coordinator.group import shard as shard_module
 from ottla.errors import ErrorCode
+from tests.support.worlds.group_world import GroupWorld, image_of, subscription
 
 HOUR = 3_600_000
 DAY = 24 * HOUR

@@ -1,8 +1,7 @@
 """The coordinator moves, in every state a group can be in (MISSION B6, PROTOCOL 5, TESTING R5)."""
 
-from tests.support.worlds.group_world import GroupWorld, assignment, subscription
-
 from ottla.errors import ErrorCode
+from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 
 def test_a_stable_group_goes_on_as_if_nothing_had_happened() -> None:
@@ -130,7 +129,8 @@ def test_static_members_are_known_by_their_instances_afterwards() -> None:
     group.fail_over()
     answer = group.answers[group.join(instance="two")]
     assert (answer.error_code, answer.generation_id) == (0, group.generation())
-    assert answer.member_id != ids["two"] and group.state() == "Stable"
+    assert answer.member_id != ids["two"]
+    assert group.state() == "Stable"
 
 
 def test_a_deleted_group_stays_deleted() -> None:
@@ -138,7 +138,8 @@ def test_a_deleted_group_stays_deleted() -> None:
     group.commit(1)
     group.delete_group()
     group.fail_over()
-    assert group.state() == "Dead" and group.committed() is None
+    assert group.state() == "Dead"
+    assert group.committed() is None
 
 
 def test_a_group_made_again_after_its_deletion_is_the_new_one() -> None:

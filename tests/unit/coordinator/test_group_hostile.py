@@ -5,9 +5,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 from ottla.errors import ErrorCode
+from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 
 def survives(group: GroupWorld, ids: dict[str, str]) -> None:

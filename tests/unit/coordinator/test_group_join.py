@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from tests.support.worlds.group_world import GroupWorld, subscription
 
 from ottla.coordinator.group.classic_group import ALLOWED, GroupState
 from ottla.errors import ErrorCode
+from tests.support.worlds.group_world import GroupWorld, subscription
 
 # --- who may come in ----------------------------------------------------------------------------------------
 
@@ -29,7 +29,8 @@ def test_a_bad_session_timeout_is_told_before_an_unknown_member_is() -> None:
 def test_a_group_is_made_by_whoever_comes_without_a_member_id() -> None:
     group = GroupWorld()
     assert group.code(group.join("ann-1")) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert group.state() == "Dead" and not group.log
+    assert group.state() == "Dead"
+    assert not group.log
     group.join()
     assert group.state() == "Empty"
     assert len(group.log) == 1, "a new group is stored before anyone hears of it"
@@ -94,7 +95,8 @@ def test_a_first_join_only_hands_out_a_member_id() -> None:
     group = GroupWorld()
     answer = group.answers[group.join(client="ann")]
     assert (answer.error_code, answer.member_id, answer.generation_id) == (79, "ann-uuid1", -1)
-    assert group.state() == "Empty" and not group.members()
+    assert group.state() == "Empty"
+    assert not group.members()
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
@@ -130,7 +132,8 @@ def test_who_was_handed_an_id_is_waited_for() -> None:
     ids = group.settle("ann")
     group.join(client="bob", session_ms=20_000)
     request = group.join(ids["ann"])
-    assert group.code(request) is None and group.state() == "PreparingRebalance"
+    assert group.code(request) is None
+    assert group.state() == "PreparingRebalance"
     group.wait(19_999)
     assert group.code(request) is None
     group.wait(1)
@@ -278,7 +281,8 @@ def test_a_new_member_makes_everyone_rejoin() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     _, bob = group.enter("bob")
-    assert group.state() == "PreparingRebalance" and group.code(bob) is None
+    assert group.state() == "PreparingRebalance"
+    assert group.code(bob) is None
     assert group.heartbeat(ids["ann"], 1) == ErrorCode.REBALANCE_IN_PROGRESS
     group.join(ids["ann"])
     assert group.answers[bob].generation_id == 2
@@ -291,7 +295,8 @@ def test_a_join_repeated_while_the_leader_assigns_gets_the_same_answer_again() -
     bob, second = group.enter("bob")
     group.wait(3_000)
     again = group.answers[group.join(ann)]
-    assert again == group.answers[first] and len(again.members) == 2
+    assert again == group.answers[first]
+    assert len(again.members) == 2
     assert group.answers[group.join(bob)] == group.answers[second]
     assert group.state() == "CompletingRebalance"
 

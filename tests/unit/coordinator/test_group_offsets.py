@@ -1,13 +1,13 @@
 """OffsetCommit, OffsetFetch and OffsetDelete, a rule at a time (MISSION C2, PROTOCOL 8.1, 8.2, 8.4)."""
 
 import pytest
-from tests.support.worlds.group_world import GroupWorld, image_of, subscription, topic_id
 
 from ottla.coordinator.group import offsets as offsets_module
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
 from ottla.types import ZERO_UUID
+from tests.support.worlds.group_world import GroupWorld, image_of, subscription, topic_id
 
 # --- who may commit -----------------------------------------------------------------------------------------
 
@@ -109,7 +109,8 @@ def test_metadata_may_be_as_long_as_the_setting_says_in_javas_characters() -> No
     assert group.commit(4, metadata="\N{CAT}" * 6) == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert group.commit(5, metadata=None) == ErrorCode.NONE
     stored = group.stored()
-    assert stored is not None and (stored.offset, stored.metadata) == (5, "")
+    assert stored is not None
+    assert (stored.offset, stored.metadata) == (5, "")
 
 
 @pytest.mark.parametrize("metadata", ["", "m", "x" * 126, "x" * 127, "x" * 128, "x" * 4096, "naïve ☕"])
@@ -119,7 +120,8 @@ def test_metadata_comes_back_as_it_was(metadata: str) -> None:
     assert group.commit(1, metadata=metadata) == ErrorCode.NONE
     group.fail_over()
     stored = group.stored()
-    assert stored is not None and stored.metadata == metadata
+    assert stored is not None
+    assert stored.metadata == metadata
 
 
 def test_a_topic_or_partition_that_is_not_there_is_refused() -> None:
@@ -127,7 +129,8 @@ def test_a_topic_or_partition_that_is_not_there_is_refused() -> None:
     assert group.commit(1, topic="nowhere") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert group.commit(1, partition=3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert group.commit(1, partition=-1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert group.state() == "Dead" and not group.log
+    assert group.state() == "Dead"
+    assert not group.log
 
 
 def test_an_unknown_topic_is_told_before_an_unknown_member_is() -> None:
@@ -173,17 +176,20 @@ def test_the_topic_id_is_stored_whatever_the_version(version: int) -> None:
     group = GroupWorld()
     assert group.commit(9, version=version, by_id=topic_id("orders") if version >= 10 else ZERO_UUID) == ErrorCode.NONE
     stored = group.stored()
-    assert stored is not None and stored.topic_id == topic_id("orders")
+    assert stored is not None
+    assert stored.topic_id == topic_id("orders")
 
 
 def test_the_leader_epoch_is_kept_from_version_six_on() -> None:
     group = GroupWorld()
     group.commit(9, version=6, leader_epoch=4)
     stored = group.stored()
-    assert stored is not None and stored.leader_epoch == 4
+    assert stored is not None
+    assert stored.leader_epoch == 4
     group.commit(9, version=5)
     stored = group.stored()
-    assert stored is not None and stored.leader_epoch == -1
+    assert stored is not None
+    assert stored.leader_epoch == -1
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
@@ -204,7 +210,8 @@ def test_without_a_retention_time_an_offset_says_nothing_about_its_end() -> None
     group = GroupWorld()
     group.commit(9, version=4, retention_ms=-1)
     stored = group.stored()
-    assert stored is not None and stored.expire_timestamp == -1
+    assert stored is not None
+    assert stored.expire_timestamp == -1
 
 
 def test_a_later_commit_replaces_an_earlier_one_even_a_smaller_one() -> None:
@@ -270,7 +277,8 @@ def test_by_id_an_offset_of_a_deleted_topic_of_that_name_does_not_count() -> Non
     ((_, _, (found,)),) = group.shard.fetch_offsets("g", wanted, False, True)
     assert found.committed is None
     ((_, _, (found,)),) = group.shard.fetch_offsets("g", [("orders", topic_id("orders"), [0])], False, True)
-    assert found.committed is not None and found.committed.offset == 5
+    assert found.committed is not None
+    assert found.committed.offset == 5
 
 
 def test_by_id_everything_leaves_out_topics_that_have_none() -> None:

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.worlds.group_world import GroupWorld
 
 from ottla.coordinator.group.classic_group import ClassicGroup, GroupState, Member
 from ottla.coordinator.group.records import (
@@ -32,6 +31,7 @@ from ottla.protocol.messages.group_records import (
 )
 from ottla.protocol.primitives import ProtocolError
 from ottla.types import ZERO_UUID, partition_for
+from tests.support.worlds.group_world import GroupWorld
 
 AT = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
@@ -94,7 +94,8 @@ def test_a_first_join_stores_the_golden_empty_group() -> None:
     group.join()
     (record,) = group.log
     assert record.key.hex() == "0002000167"
-    assert record.value is not None and record.value.hex() == "0003000000000000ffffffff0000018bcfe5680000000000"
+    assert record.value is not None
+    assert record.value.hex() == "0003000000000000ffffffff0000018bcfe5680000000000"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,8 @@ def test_a_damaged_value_is_read_as_the_tables_read_it(committed: CommittedOffse
     else:
         check_offset_value(bytes(value))
         found = read_offset_value(bytes(value))
-        assert found.metadata == expected.metadata and found.topic_id == expected.topic_id
+        assert found.metadata == expected.metadata
+        assert found.topic_id == expected.topic_id
 
 
 @given(st.binary(max_size=60) | st.builds(offset_key, texts, texts, st.integers(0, 9)).map(lambda key: key[2:-1]))

@@ -1,9 +1,9 @@
 """Static members (KIP-345): a place that waits for its owner, a rule at a time (PROTOCOL 6.3, TESTING R5)."""
 
 import pytest
-from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 from ottla.errors import ErrorCode
+from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 
 def test_a_static_member_needs_one_join_only_and_is_named_after_its_instance() -> None:
@@ -25,7 +25,8 @@ def test_a_static_member_that_returns_to_a_stable_group_disturbs_nobody() -> Non
     stored = len(group.log)
     answer = group.answers[group.join(instance="two", client="two")]
     assert (answer.error_code, answer.generation_id) == (0, group.generation())
-    assert answer.member_id not in ids.values() and answer.members == []
+    assert answer.member_id not in ids.values()
+    assert answer.members == []
     assert group.state() == "Stable"
     assert len(group.log) == stored + 1, "its new id is stored before it hears of it"
     assert group.heartbeat(ids["one"], group.generation(), instance="one") == ErrorCode.NONE
@@ -76,7 +77,8 @@ def test_a_returning_member_that_changes_the_vote_makes_everyone_rejoin() -> Non
     group = GroupWorld()
     ids = group.settle("one", "two", static=True, protocols={"range": b"r", "sticky": b"s"})
     back = group.join(instance="two", protocols={"sticky": b"s"})
-    assert group.state() == "PreparingRebalance" and group.code(back) is None
+    assert group.state() == "PreparingRebalance"
+    assert group.code(back) is None
     group.join(ids["one"], instance="one", protocols={"range": b"r", "sticky": b"s"})
     assert group.answers[back].protocol_name == "sticky"
 
@@ -91,7 +93,8 @@ def test_a_member_that_returns_while_the_leader_assigns_starts_over() -> None:
     waiting = group.sync(two, 1, instance="two")
     back = group.join(instance="two")
     assert group.code(waiting) == ErrorCode.FENCED_INSTANCE_ID
-    assert group.state() == "PreparingRebalance" and group.code(back) is None
+    assert group.state() == "PreparingRebalance"
+    assert group.code(back) is None
     group.join(one, instance="one")
     assert group.answers[back].generation_id == 2
 
@@ -282,4 +285,5 @@ def test_an_instance_that_left_may_come_back_as_a_new_member() -> None:
     group.settle("one", "two", static=True)
     group.leaves(("", "two"))
     request = group.join(instance="two")
-    assert group.code(request) is None and group.state() == "PreparingRebalance"
+    assert group.code(request) is None
+    assert group.state() == "PreparingRebalance"

@@ -1,9 +1,9 @@
 """SyncGroup, Heartbeat and LeaveGroup, a rule at a time (MISSION B5, PROTOCOL 6.6-6.7)."""
 
 import pytest
-from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 from ottla.errors import ErrorCode
+from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 
 def completing(*clients: str, **options: object) -> tuple[GroupWorld, dict[str, str]]:
@@ -35,7 +35,8 @@ def test_only_the_leaders_assignment_is_heard() -> None:
     """B5."""
     group, ids = completing("ann", "bob")
     waiting = group.sync(ids["bob"], 1, {ids["bob"]: assignment(orders=[0, 1, 2])})
-    assert group.code(waiting) is None and group.state() == "CompletingRebalance"
+    assert group.code(waiting) is None
+    assert group.state() == "CompletingRebalance"
     group.sync(ids["ann"], 1, {ids["bob"]: assignment(orders=[2])})
     assert group.answers[waiting].assignment == assignment(orders=[2])
 
@@ -50,7 +51,8 @@ def test_whoever_the_leader_forgot_gets_an_empty_assignment() -> None:
 def test_an_assignment_for_members_that_do_not_exist_is_ignored() -> None:
     group, ids = completing("ann")
     group.sync(ids["ann"], 1, {ids["ann"]: b"a", "stranger": b"s", "": b""})
-    assert group.state() == "Stable" and group.members() == {ids["ann"]}
+    assert group.state() == "Stable"
+    assert group.members() == {ids["ann"]}
     group.fail_over()
     assert group.members() == {ids["ann"]}
 
@@ -238,7 +240,8 @@ def test_when_the_last_member_leaves_the_group_is_empty_and_stored_so() -> None:
     group.fail_over()
     found = group.shard.groups["g"]
     assert (group.state(), found.generation, found.protocol_type) == ("Empty", 2, "consumer")
-    assert found.protocol is None and found.leader_id is None
+    assert found.protocol is None
+    assert found.leader_id is None
 
 
 def test_several_members_leave_at_once_each_with_its_own_answer() -> None:

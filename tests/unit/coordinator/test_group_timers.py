@@ -1,9 +1,9 @@
 """What time does to a group: the initial delay, sessions, the rebalance and the sync timeout (PROTOCOL 6.4-6.5)."""
 
 import pytest
-from tests.support.worlds.group_world import GroupWorld, subscription
 
 from ottla.errors import ErrorCode
+from tests.support.worlds.group_world import GroupWorld, subscription
 
 # --- the initial delay --------------------------------------------------------------------------------------
 
@@ -185,7 +185,8 @@ def test_a_member_that_waits_in_join_is_alive() -> None:
     for _ in range(5):
         group.wait(9_000)
         group.heartbeat(ids["bob"], 1)
-    assert group.code(request) is None and ids["ann"] in group.members()
+    assert group.code(request) is None
+    assert ids["ann"] in group.members()
 
 
 def test_a_member_that_waits_in_sync_is_alive_and_has_a_session_again_afterwards() -> None:
@@ -375,7 +376,8 @@ def test_the_sync_timeout_is_over_once_everyone_has_synced() -> None:
     group.sync(bob, 1)
     group.sync(ann, 1, {})
     group.wait(100_000)
-    assert group.members() == {ann, bob} and group.state() == "Stable"
+    assert group.members() == {ann, bob}
+    assert group.state() == "Stable"
 
 
 def test_a_sync_timeout_of_an_earlier_generation_does_nothing() -> None:

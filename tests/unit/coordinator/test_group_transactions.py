@@ -1,9 +1,9 @@
 """TxnOffsetCommit: offsets that wait for their transaction to end (MISSION E5, E9, PROTOCOL 8.5)."""
 
 import pytest
-from tests.support.worlds.group_world import GroupWorld
 
 from ottla.errors import ErrorCode
+from tests.support.worlds.group_world import GroupWorld
 
 # --- pending, visible, dropped ------------------------------------------------------------------------------
 
@@ -136,7 +136,8 @@ def test_transactions_leave_nothing_behind_in_memory() -> None:
         group.commit_in_transaction(number, producer_id=number, partition=number % 3)
     for number in range(20):
         group.end_transaction(number, commit=bool(number % 2))
-    assert not group.shard.offsets._pending and not group.shard.offsets._open
+    assert not group.shard.offsets._pending
+    assert not group.shard.offsets._open
 
 
 # --- who may ------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """DescribeGroups and ListGroups as the coordinator answers them (MISSION B2, PROTOCOL 6.1, 6.7)."""
 
 import pytest
-from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 from ottla.errors import ErrorCode
+from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 
 def test_a_stable_group_shows_everything() -> None:

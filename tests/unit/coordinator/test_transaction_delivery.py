@@ -5,13 +5,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.support.processes.copier import settle
-from tests.support.wire.transactional import NEW, OLD, Protocol
-from tests.support.worlds.transaction_stage import Stage, told
 
 from ottla.coordinator.transaction.shard import SendMarkers
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
+from tests.support.processes.copier import settle
+from tests.support.wire.transactional import NEW, OLD, Protocol
+from tests.support.worlds.transaction_stage import Stage, told
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
 
@@ -51,7 +51,7 @@ def test_what_nobody_waits_for_says_so_when_it_cannot_be_appended() -> None:
             return shard.end("x", producer.producer_id, producer.producer_epoch, True, -1, 0, now, bumps_epoch=True)
 
         with pytest.raises(KafkaError):
-            runtime.tell("x", decide)
+            runtime.update("x", decide)
         assert await stage.state() == "Ongoing"
         await producer.commit()
 

@@ -2,7 +2,6 @@
 expiry, failover. (E3, E6)"""
 
 import pytest
-from tests.support.worlds.transaction_world import NEW, OLD, TIMEOUT_MS, TransactionWorld, places
 
 from ottla.coordinator.transaction.transaction import (
     EPOCH_MAX,
@@ -12,6 +11,7 @@ from ottla.coordinator.transaction.transaction import (
     TransactionState,
 )
 from ottla.errors import ErrorCode
+from tests.support.worlds.transaction_world import NEW, OLD, TIMEOUT_MS, TransactionWorld, places
 
 S = TransactionState
 IDLE_STATES = [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT]
@@ -35,7 +35,8 @@ def world_with(transaction: Transaction, **settings: object) -> TransactionWorld
 def test_a_new_id_starts_at_epoch_zero_with_an_empty_transaction() -> None:
     world = TransactionWorld()
     producer = world.init()
-    assert producer.producer_epoch == 0 and producer.ongoing_producer_id == -1
+    assert producer.producer_epoch == 0
+    assert producer.ongoing_producer_id == -1
     assert world.states_in_log == ["Empty"], "stored before the answer"
     assert world.transaction.timeout_ms == TIMEOUT_MS
 
@@ -169,7 +170,8 @@ def test_after_the_last_epoch_comes_a_new_producer_id(
 ) -> None:
     world = world_with(stored(state, epoch=LAST_CLIENT_EPOCH))
     producer = world.init(expected=expected)
-    assert producer.producer_id != 7 and producer.producer_epoch == 0
+    assert producer.producer_id != 7
+    assert producer.producer_epoch == 0
     assert world.transaction.previous_producer_id == 7
 
 
@@ -192,7 +194,8 @@ def test_fencing_may_use_the_epoch_that_no_producer_gets() -> None:
     world.write_markers()
     assert world.transaction.producer_epoch == EPOCH_MAX
     producer = world.init()
-    assert producer.producer_id != 7 and producer.producer_epoch == 0
+    assert producer.producer_id != 7
+    assert producer.producer_epoch == 0
 
 
 def test_a_producer_whose_last_epoch_was_fenced_gets_no_epoch_beyond() -> None:
@@ -210,7 +213,8 @@ def test_a_transaction_that_ends_with_the_last_epoch_moves_to_a_new_producer_id(
     world = world_with(stored(S.ONGOING, epoch=LAST_CLIENT_EPOCH))
     last = ProducerIdAndEpoch(7, LAST_CLIENT_EPOCH)
     following = world.end(last, commit=commit)
-    assert following.producer_id != 7 and following.producer_epoch == 0
+    assert following.producer_id != 7
+    assert following.producer_epoch == 0
     (marker,) = world.markers
     assert (marker.producer_id, marker.producer_epoch) == (7, EPOCH_MAX), "the markers fence the old id"
     assert world.transaction.next_producer_id == following.producer_id

@@ -1,7 +1,6 @@
 """`__transaction_state`, byte for byte Kafka's. (E4)"""
 
 import pytest
-from tests.support.worlds.transaction_world import NEW, TransactionWorld, places
 
 from ottla.coordinator.transaction.transaction import (
     Transaction,
@@ -11,6 +10,7 @@ from ottla.coordinator.transaction.transaction import (
     transaction_key,
     transaction_value,
 )
+from tests.support.worlds.transaction_world import NEW, TransactionWorld, places
 
 S = TransactionState
 AT = 1_700_000_000_000

@@ -1,10 +1,10 @@
 """The state table of a transactional id, row by row: every request in every state, and what it is answered. (E4)"""
 
 import pytest
-from tests.support.worlds.transaction_world import NEW, OLD, TransactionWorld, places
 
 from ottla.coordinator.transaction.transaction import ALLOWED, ProducerIdAndEpoch, TransactionState
 from ottla.errors import ErrorCode
+from tests.support.worlds.transaction_world import NEW, OLD, TransactionWorld, places
 
 S = TransactionState
 STATES = ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]

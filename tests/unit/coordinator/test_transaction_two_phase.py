@@ -1,10 +1,10 @@
 """Two-phase commit (KIP-939): an outside coordinator decides; a prepared transaction outlives its producer. (E11)"""
 
 import pytest
-from tests.support.worlds.transaction_world import NEW, OLD, TransactionWorld, places
 
 from ottla.coordinator.transaction.transaction import LAST_CLIENT_EPOCH, NEVER_MS, ProducerIdAndEpoch
 from ottla.errors import ErrorCode
+from tests.support.worlds.transaction_world import NEW, OLD, TransactionWorld, places
 
 
 def prepared() -> tuple[TransactionWorld, ProducerIdAndEpoch]:
@@ -60,7 +60,8 @@ def test_a_new_instance_finds_the_prepared_transaction() -> None:
     new = world.init(two_phase=True, keep_prepared=True)
     assert (new.ongoing_producer_id, new.ongoing_producer_epoch) == old[:2]
     assert new[:2] == (old.producer_id, old.producer_epoch + 1)
-    assert world.state == "Ongoing" and world.transaction.partitions == frozenset(places("t-0", "t-1"))
+    assert world.state == "Ongoing"
+    assert world.transaction.partitions == frozenset(places("t-0", "t-1"))
     assert world.transaction.producer_epoch == old.producer_epoch, "the transaction is as it was"
 
 
@@ -159,7 +160,8 @@ def test_a_take_over_at_the_last_epoch_ends_with_a_new_id() -> None:
     new = world.init(two_phase=True, keep_prepared=True)
     assert new.producer_epoch == LAST_CLIENT_EPOCH
     following = world.commit(new)
-    assert following.producer_id != producer.producer_id and following.producer_epoch == 0
+    assert following.producer_id != producer.producer_id
+    assert following.producer_epoch == 0
     world.write_markers()
     assert (world.transaction.producer_id, world.transaction.producer_epoch) == following[:2]
     assert world.commit(new) == following

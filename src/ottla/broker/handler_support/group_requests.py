@@ -1,39 +1,27 @@
 """What the handlers of group requests share."""
 
-import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.broker.coordinators import OFFSETS_TOPIC
-from ottla.coordinator.effects import Effects
+from ottla.coordinator.effects import RequestInfo
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from ottla.broker.services import Services
-    from ottla.coordinator.group.shard import GroupShard
-    from ottla.coordinator.runtime import CoordinatorRuntime
+    from ottla.broker.services import Context, Services
 
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""Read, delete, describe, describe configs, alter configs: all there is to do with a group when nothing is refused."""
+"""Read, delete, describe, describe configs, alter configs: every operation on a group. Nothing is restricted."""
 
 
 def require_group_id(group_id: str) -> None:
     if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group id is needed")
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
 
 
-async def ask(groups: "CoordinatorRuntime[GroupShard]", group_id: str, look: Callable[["GroupShard"], Any]) -> Any:
-    """What `look` sees in the group's shard, once all of it is committed."""
-
-    def decide(shard: "GroupShard", request_id: int, now: int) -> Effects:
-        effects = Effects()
-        effects.reply(request_id, look(shard))
-        return effects
-
-    answer = groups.submit(group_id, decide)
-    return await answer if isinstance(answer, asyncio.Future) else answer
+def request_info(context: "Context") -> RequestInfo:
+    return RequestInfo(context.api_version, context.client_id, context.client_host)
 
 
 async def ensure_offsets_topic(services: "Services") -> None:
-    """Makes `__consumer_offsets` on first need; whoever comes second finds it made."""
+    """Creates `__consumer_offsets` unless it exists."""
     await services.metadata.ensure_topics([services.settings.automatic_topic(services.image, OFFSETS_TOPIC)])

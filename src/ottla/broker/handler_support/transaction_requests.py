@@ -1,19 +1,20 @@
 """What the handlers of transactional requests share: asking the coordinator, and its errors by version."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, TypeVar
 
 from ottla.broker.handler_support.transaction_seams import TransactionalAppend, Verdicts
-from ottla.coordinator.effects import Effects
-from ottla.coordinator.transaction.shard import TransactionShard
 from ottla.errors import ErrorCode, KafkaError
+from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services
-    from ottla.coordinator.runtime import CoordinatorRuntime
 
-R = TypeVar("R")
+Reply = TypeVar("Reply")
+Response = TypeVar("Response")
+
+Codes = dict[TopicPartition, ErrorCode]
 
 IMPLICIT_ADD_SINCE_PRODUCE = 12
 IMPLICIT_ADD_SINCE_OFFSET_COMMIT = 5
@@ -30,24 +31,15 @@ _RETRY_LATER = (
 
 def require_transactional_id(transactional_id: str | None) -> None:
     if not transactional_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id is needed")
-
-
-async def ask(
-    transactions: "CoordinatorRuntime[TransactionShard]",
-    transactional_id: str,
-    decide: Callable[[TransactionShard, int, int], Effects],
-) -> Any:
-    """The coordinator's reply, once what it rests on is committed."""
-    require_transactional_id(transactional_id)
-    answer = transactions.submit(transactional_id, decide)
-    return await answer if isinstance(answer, asyncio.Future) else answer
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
 
 
 def answer_with(
-    submit: Callable[[], Any], pack: Callable[[Any], R], refuse: Callable[[ErrorCode], R]
-) -> R | Awaitable[R]:
-    """The response at once where the coordinator's reply waits for nothing, which spares a task; else, later."""
+    submit: "Callable[[], Reply | asyncio.Future[Reply]]",
+    pack: Callable[[Reply], Response],
+    refuse: Callable[[ErrorCode], Response],
+) -> Response | Awaitable[Response]:
+    """The response at once if the coordinator's reply is there, which saves a task; otherwise an awaitable of it."""
     try:
         reply = submit()
     except KafkaError as error:
@@ -57,7 +49,9 @@ def answer_with(
     return pack(reply)
 
 
-async def _answer_later(reply: "asyncio.Future[Any]", pack: Callable[[Any], R], refuse: Callable[[ErrorCode], R]) -> R:
+async def _answer_later(
+    reply: "asyncio.Future[Reply]", pack: Callable[[Reply], Response], refuse: Callable[[ErrorCode], Response]
+) -> Response:
     try:
         return pack(await reply)
     except KafkaError as error:
@@ -97,16 +91,14 @@ def verifier(services: "Services") -> Callable[[TransactionalAppend], Verdicts |
     return verify
 
 
-async def _verified_later(append: TransactionalAppend, answer: "asyncio.Future[Any]", implicit: bool) -> Verdicts:
+async def _verified_later(append: TransactionalAppend, answer: "asyncio.Future[Codes]", implicit: bool) -> Verdicts:
     try:
         return _verdicts(append, await answer, implicit)
     except KafkaError as error:
         return dict.fromkeys(append.partitions, for_producer(error.code, append.produce_version, implicit))
 
 
-def _verdicts(append: TransactionalAppend, answer: Any, implicit: bool) -> Verdicts:
-    if answer is ErrorCode.NONE:
-        return dict.fromkeys(append.partitions, ErrorCode.NONE)
+def _verdicts(append: TransactionalAppend, answer: Codes, implicit: bool) -> Verdicts:
     return {partition: for_producer(code, append.produce_version, implicit) for partition, code in answer.items()}
 
 
@@ -115,11 +107,11 @@ def check_partitions(
     transactional_id: str,
     producer_id: int,
     producer_epoch: int,
-    partitions: Any,
+    partitions: Collection[TopicPartition],
     *,
     implicit: bool,
-) -> Any:
-    """Verifies that partitions are in the transaction, or adds them: ErrorCode.NONE, {partition: code}, or a future."""
+) -> "Codes | asyncio.Future[Codes]":
+    """Checks that partitions are part of the transaction, or adds them if `implicit` (KIP-890)."""
     require_transactional_id(transactional_id)
     if implicit:
         return services.transactions.submit(
@@ -128,16 +120,9 @@ def check_partitions(
                 transactional_id, producer_id, producer_epoch, partitions, request_id, now, client_version=2
             ),
         )
-
-    def look(shard: TransactionShard, request_id: int, now: int) -> Effects:
-        effects = Effects()
-        try:
-            effects.reply(request_id, shard.verify(transactional_id, producer_id, producer_epoch, partitions))
-        except KafkaError as error:
-            effects.reply(request_id, error)
-        return effects
-
-    return services.transactions.submit(transactional_id, look)
+    return services.transactions.read(
+        transactional_id, lambda shard: shard.verify(transactional_id, producer_id, producer_epoch, partitions)
+    )
 
 
 def for_producer(code: ErrorCode, produce_version: int, implicit: bool) -> ErrorCode:

@@ -1,11 +1,17 @@
 """AddOffsetsToTxn v0-4: makes a group's offsets part of a transaction. v2 adds PRODUCER_FENCED."""
 
+import asyncio
 from collections.abc import Awaitable
 
 from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.group_requests import ensure_offsets_topic
-from ottla.broker.handler_support.transaction_requests import answer_with, fenced_code, require_transactional_id
+from ottla.broker.handler_support.transaction_requests import (
+    Codes,
+    answer_with,
+    fenced_code,
+    require_transactional_id,
+)
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
@@ -36,7 +42,7 @@ def _add(
 ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
     services = context.services
 
-    def submit() -> object:
+    def submit() -> Codes | asyncio.Future[Codes]:
         require_transactional_id(request.transactional_id)
         partition = TopicPartition(OFFSETS_TOPIC, services.groups.partition_of(request.group_id))
         return services.transactions.submit(

@@ -4,10 +4,12 @@ v0-3 come from clients, for one transaction; v2 adds PRODUCER_FENCED. v4-5 come 
 client of version 2 writes to, or only ask whether the partitions are registered.
 """
 
+import asyncio
 from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.transaction_requests import (
+    Codes,
     answer_with,
     check_partitions,
     fenced_code,
@@ -18,8 +20,6 @@ from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from ottla.types import TopicPartition
-
-Codes = dict[TopicPartition, ErrorCode]
 
 
 @handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions=range(0, 6))
@@ -81,7 +81,7 @@ def _add(
         codes = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
         return codes | dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def submit() -> object:
+    def submit() -> Codes | asyncio.Future[Codes]:
         require_transactional_id(transactional_id)
         return context.services.transactions.submit(
             transactional_id,
@@ -105,15 +105,15 @@ def _add(
 def _verify(
     transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[TopicPartition], context: Context
 ) -> Codes | Awaitable[Codes]:
-    def submit() -> object:
+    def submit() -> Codes | asyncio.Future[Codes]:
         return check_partitions(
             context.services, transactional_id, producer_id, producer_epoch, partitions, implicit=False
         )
 
-    def pack(found: Codes) -> Codes:
-        return found
+    def refuse(code: ErrorCode) -> Codes:
+        return dict.fromkeys(partitions, code)
 
-    return answer_with(submit, pack, lambda code: dict.fromkeys(partitions, code))
+    return answer_with(submit, lambda codes: codes, refuse)
 
 
 def _pack(codes: Codes) -> list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:

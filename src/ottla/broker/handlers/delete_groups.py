@@ -3,8 +3,7 @@ may have offsets."""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
-from ottla.coordinator.effects import Effects
-from ottla.coordinator.group.shard import GroupShard
+from ottla.coordinator.runtime import settled
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -28,12 +27,12 @@ async def delete_groups(request: DeleteGroupsRequest, context: Context) -> Delet
 
 
 async def _delete(group_id: str, context: Context) -> tuple[ErrorCode, str | None]:
-    def decide(shard: GroupShard, request_id: int, now: int) -> Effects:
-        return shard.delete_group(group_id, request_id)
-
     try:
-        answer = context.services.groups.submit(group_id, decide)
-        code = answer if isinstance(answer, ErrorCode) else await answer
+        code = await settled(
+            context.services.groups.submit(
+                group_id, lambda shard, request_id, now: shard.delete_group(group_id, request_id)
+            )
+        )
     except KafkaError as error:
         return error.code, error.detail or None
     return code, _MESSAGES.get(code)

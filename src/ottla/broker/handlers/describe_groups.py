@@ -2,8 +2,9 @@
 unknown group that it is unknown instead of Dead."""
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.group_requests import GROUP_OPERATIONS, ask
+from ottla.broker.handler_support.group_requests import GROUP_OPERATIONS
 from ottla.broker.services import Context
+from ottla.coordinator.runtime import settled
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -20,8 +21,8 @@ async def describe_groups(request: DescribeGroupsRequest, context: Context) -> D
 
 async def _describe(group_id: str, with_operations: bool, context: Context) -> DescribeGroupsResponse.DescribedGroup:
     try:
-        described: DescribeGroupsResponse.DescribedGroup = await ask(
-            context.services.groups, group_id, lambda shard: shard.describe(group_id, context.api_version)
+        described = await settled(
+            context.services.groups.read(group_id, lambda shard: shard.describe(group_id, context.api_version))
         )
     except KafkaError as error:
         described = DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error.code)

@@ -5,6 +5,7 @@ The answer leaves when the decision is committed; the markers follow. It may com
 transactional id, producer id and epoch decides, which is how an outside coordinator ends a prepared transaction.
 """
 
+import asyncio
 from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
@@ -40,7 +41,7 @@ def _end(
 ) -> EndTxnResponse | Awaitable[EndTxnResponse]:
     version = context.api_version
 
-    def submit() -> object:
+    def submit() -> ProducerIdAndEpoch | asyncio.Future[ProducerIdAndEpoch]:
         require_transactional_id(request.transactional_id)
         return context.services.transactions.submit(
             request.transactional_id,

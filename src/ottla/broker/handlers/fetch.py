@@ -143,7 +143,8 @@ class Reading:
         if asked.fetch_offset < replica.log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         readable = self.replicas.readable_bytes(replica, asked.fetch_offset, end)
-        return min(readable, max(asked.partition_max_bytes, 1))
+        size: int = min(readable, max(asked.partition_max_bytes, 1))
+        return size
 
     def _end(self, replica: Replica) -> int:
         """Up to where this reader may see."""

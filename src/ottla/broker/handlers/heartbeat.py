@@ -1,20 +1,19 @@
 """Heartbeat v0-4: keeps a member of a classic group alive, and tells it of a rebalance. v3 knows static members."""
 
-from typing import Any
+from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.group_requests import require_group_id
+from ottla.broker.handler_support.group_requests import request_info, require_group_id
 from ottla.broker.services import Context
-from ottla.coordinator.effects import RequestInfo
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 @handles(ApiKey.HEARTBEAT, versions=range(0, 5))
-def heartbeat(request: HeartbeatRequest, context: Context) -> Any:
+def heartbeat(request: HeartbeatRequest, context: Context) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
     require_group_id(request.group_id)
-    info = RequestInfo(context.api_version, context.client_id, context.client_host)
+    info = request_info(context)
     try:
         return context.services.groups.submit(
             request.group_id, lambda shard, request_id, now: shard.heartbeat(request, info, request_id, now)

@@ -35,7 +35,7 @@ async def init_producer_id(request: InitProducerIdRequest, context: Context) -> 
 async def _init_transactional(
     transactional_id: str, request: InitProducerIdRequest, fresh_id: int, context: Context
 ) -> InitProducerIdResponse:
-    from ottla.broker.handler_support.transaction_requests import ask
+    from ottla.coordinator.runtime import settled
     from ottla.coordinator.transaction.starting import Wish
 
     wish = Wish(
@@ -45,10 +45,11 @@ async def _init_transactional(
         two_phase=request.enable2_pc,
         keep_prepared=request.keep_prepared_txn,
     )
-    answer = await ask(
-        context.services.transactions,
-        transactional_id,
-        lambda shard, request_id, now: shard.init_producer_id(wish, fresh_id, request_id, now),
+    answer = await settled(
+        context.services.transactions.submit(
+            transactional_id,
+            lambda shard, request_id, now: shard.init_producer_id(wish, fresh_id, request_id, now),
+        )
     )
     response = InitProducerIdResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
     if context.api_version >= 6:

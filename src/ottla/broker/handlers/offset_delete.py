@@ -1,19 +1,20 @@
 """OffsetDelete v0: forgets a group's positions in topics it does not consume."""
 
-from typing import Any
+from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.group_requests import require_group_id
+from ottla.broker.handler_support.group_requests import request_info, require_group_id
 from ottla.broker.services import Context
-from ottla.coordinator.effects import RequestInfo
 from ottla.protocol.api import ApiKey
-from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
+from ottla.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 
 
 @handles(ApiKey.OFFSET_DELETE, versions=range(0, 1))
-def offset_delete(request: OffsetDeleteRequest, context: Context) -> Any:
+def offset_delete(
+    request: OffsetDeleteRequest, context: Context
+) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
     require_group_id(request.group_id)
-    info = RequestInfo(context.api_version, context.client_id, context.client_host)
+    info = request_info(context)
     return context.services.groups.submit(
         request.group_id, lambda shard, request_id, now: shard.delete_offsets(request, info, request_id, now)
     )

@@ -6,9 +6,7 @@ from typing import Any
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
-from ottla.coordinator.effects import Effects
 from ottla.coordinator.group.offset_requests import FetchedPartition, FetchedTopic
-from ottla.coordinator.group.shard import GroupShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -76,13 +74,10 @@ def _fetch(group_id: str, topics: Topics | None, require_stable: bool, context: 
     """What was found, a future of it, or the error."""
     by_id = context.api_version >= BY_ID_SINCE
 
-    def look(shard: GroupShard, request_id: int, now: int) -> Effects:
-        effects = Effects()
-        effects.reply(request_id, shard.fetch_offsets(group_id, topics, require_stable, by_id))
-        return effects
-
     try:
-        return context.services.groups.submit(group_id, look)
+        return context.services.groups.read(
+            group_id, lambda shard: shard.fetch_offsets(group_id, topics, require_stable, by_id)
+        )
     except KafkaError as error:
         return error
 

@@ -10,7 +10,6 @@ waits for afterwards is a commit; with nobody else to wait for, the answer is gi
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.current_leader import current_leader
@@ -19,8 +18,9 @@ from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
 from ottla.protocol.api import ApiKey
+from ottla.protocol.batch_layout import ATTRIBUTES_LOW_POSITION, HEADER_SIZE, TRANSACTIONAL
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
-from ottla.protocol.record_batch import HEADER_SIZE, CorruptBatch, read_header
+from ottla.protocol.record_batch import CorruptBatch, read_header
 from ottla.replication.replica import Replica
 from ottla.types import INTERNAL_TOPICS, TopicPartition
 
@@ -30,8 +30,6 @@ PartitionAnswer = ProduceResponse.PartitionProduceResponse
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client that may write to internal topics."""
 ACKS_ALL = -1
-_ATTRIBUTES_POSITION = 22
-_TRANSACTIONAL = 0x10
 
 
 @handles(ApiKey.PRODUCE, versions=range(3, 14))
@@ -79,7 +77,7 @@ def _append(
                     raise _not_leading(context, name, topic.topic_id, index)
                 if records is None:
                     records = b""
-                elif len(records) >= HEADER_SIZE and records[_ATTRIBUTES_POSITION] & _TRANSACTIONAL:
+                elif len(records) >= HEADER_SIZE and records[ATTRIBUTES_LOW_POSITION] & TRANSACTIONAL:
                     _check_transaction(request, replica, verdicts)
                     guard = guards.get(replica.topic_partition)
                 if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
@@ -263,5 +261,5 @@ async def _append_when_verified(
     """Runs when it is this request's turn to be answered: a connection's requests come to it one after the other."""
     if isinstance(verdicts, Awaitable):
         verdicts = await verdicts
-    answer: Any = _append(request, context, verdicts, guards)
+    answer = _append(request, context, verdicts, guards)
     return await answer if isinstance(answer, Awaitable) else answer

@@ -1,20 +1,19 @@
 """SyncGroup v0-5: the leader hands its assignment in, and every member gets its part. v3 knows static members, v5
 checks the protocol's type and name."""
 
-from typing import Any
+from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.group_requests import require_group_id
+from ottla.broker.handler_support.group_requests import request_info, require_group_id
 from ottla.broker.services import Context
-from ottla.coordinator.effects import RequestInfo
 from ottla.protocol.api import ApiKey
-from ottla.protocol.messages.sync_group import SyncGroupRequest
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
 @handles(ApiKey.SYNC_GROUP, versions=range(0, 6))
-def sync_group(request: SyncGroupRequest, context: Context) -> Any:
+def sync_group(request: SyncGroupRequest, context: Context) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
     require_group_id(request.group_id)
-    info = RequestInfo(context.api_version, context.client_id, context.client_host)
+    info = request_info(context)
     return context.services.groups.submit(
         request.group_id, lambda shard, request_id, now: shard.sync(request, info, request_id, now)
     )

@@ -4,10 +4,9 @@ v3 names the member, so that a zombie is fenced by its generation (KIP-447); v5 
 itself (KIP-890); v6 names topics by id.
 """
 
-from typing import Any
-
 from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.group_requests import request_info, require_group_id
 from ottla.broker.handler_support.transaction_requests import (
     ABORTABLE_SINCE_OFFSET_COMMIT,
     IMPLICIT_ADD_SINCE_OFFSET_COMMIT,
@@ -15,8 +14,7 @@ from ottla.broker.handler_support.transaction_requests import (
     require_transactional_id,
 )
 from ottla.broker.services import Context
-from ottla.coordinator.effects import RequestInfo
-from ottla.coordinator.runtime import APPEND_ERRORS
+from ottla.coordinator.runtime import APPEND_ERRORS, settled
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -27,20 +25,19 @@ from ottla.types import TopicPartition
 async def txn_offset_commit(request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
     services, version = context.services, context.api_version
     implicit = version >= IMPLICIT_ADD_SINCE_OFFSET_COMMIT
-    info = RequestInfo(version, context.client_id, context.client_host)
+    info = request_info(context)
     try:
-        if not request.group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group id is needed")
+        require_group_id(request.group_id)
         require_transactional_id(request.transactional_id)
         partition = TopicPartition(OFFSETS_TOPIC, services.groups.partition_of(request.group_id))
         if implicit or services.config.transaction_partition_verification_enable:
             await _verify(request, partition, context, implicit)
-        answer = services.groups.submit(
-            request.group_id,
-            lambda shard, request_id, now: shard.commit_in_transaction(request, info, request_id, now),
+        return await settled(
+            services.groups.submit(
+                request.group_id,
+                lambda shard, request_id, now: shard.commit_in_transaction(request, info, request_id, now),
+            )
         )
-        response: TxnOffsetCommitResponse = answer if isinstance(answer, TxnOffsetCommitResponse) else await answer
-        return response
     except KafkaError as error:
         return _refuse(request, _code(error.code, version))
 
@@ -55,11 +52,12 @@ async def _verify(request: TxnOffsetCommitRequest, partition: TopicPartition, co
     if producers.has_open_transaction(producer_id, request.producer_epoch):
         return
     guard = producers.verification_guard(producer_id)
-    answer: Any = check_partitions(
-        services, request.transactional_id, producer_id, request.producer_epoch, [partition], implicit=implicit
+    codes = await settled(
+        check_partitions(
+            services, request.transactional_id, producer_id, request.producer_epoch, [partition], implicit=implicit
+        )
     )
-    verdict = answer if isinstance(answer, dict | ErrorCode) else await answer
-    code = verdict.get(partition, ErrorCode.NONE) if isinstance(verdict, dict) else verdict
+    code = codes[partition]
     if code is not ErrorCode.NONE:
         raise KafkaError(code, "the group's offsets are not part of this transaction")
     if guard != producers.verification_guard(producer_id):

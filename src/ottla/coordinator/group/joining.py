@@ -14,7 +14,7 @@ from ottla.coordinator.group.rebalance import (
     join_reply,
 )
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.messages.join_group import JoinGroupRequest
+from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
@@ -31,7 +31,7 @@ class Join:
         self.request = request
         self.info = info
         self.now = now
-        self.effects = Effects()
+        self.effects: Effects[JoinGroupResponse] = Effects()
         self.protocols: Protocols = [(protocol.name, protocol.metadata) for protocol in request.protocols]
         self.reason = request.reason or ""
         self.waiting = Waiting(request_id, info.api_version)
@@ -47,7 +47,9 @@ class Joining:
         self._groups = rebalance.groups
         self._make_uuid = make_uuid
 
-    def join(self, request: JoinGroupRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
+    def join(
+        self, request: JoinGroupRequest, info: RequestInfo, request_id: int, now: int
+    ) -> Effects[JoinGroupResponse]:
         join = Join(request, info, request_id, now)
         try:
             self._join(join)

@@ -1,5 +1,7 @@
 """SyncGroup, Heartbeat and LeaveGroup to a classic group. Pure."""
 
+from typing import Any
+
 from ottla.coordinator.effects import Effects, RequestInfo
 from ottla.coordinator.group import history
 from ottla.coordinator.group.classic_group import ClassicGroup, GroupState, Waiting
@@ -29,15 +31,19 @@ class Membership:
 
     # --- SyncGroup ----------------------------------------------------------------------------------------
 
-    def sync(self, request: SyncGroupRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
-        effects = Effects()
+    def sync(
+        self, request: SyncGroupRequest, info: RequestInfo, request_id: int, now: int
+    ) -> Effects[SyncGroupResponse]:
+        effects: Effects[SyncGroupResponse] = Effects()
         try:
             self._sync(request, info, request_id, now, effects)
         except KafkaError as error:
             effects.reply(request_id, SyncGroupResponse(error_code=error.code))
         return effects
 
-    def _sync(self, request: SyncGroupRequest, info: RequestInfo, request_id: int, now: int, effects: Effects) -> None:
+    def _sync(
+        self, request: SyncGroupRequest, info: RequestInfo, request_id: int, now: int, effects: Effects[Any]
+    ) -> None:
         asked = (request.protocol_type, request.protocol_name)
         if info.api_version >= PROTOCOL_REQUIRED_SINCE and None in asked:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "a protocol type and name are needed")
@@ -62,8 +68,8 @@ class Membership:
 
     # --- Heartbeat ----------------------------------------------------------------------------------------
 
-    def heartbeat(self, request: HeartbeatRequest, request_id: int, now: int) -> Effects:
-        effects = Effects()
+    def heartbeat(self, request: HeartbeatRequest, request_id: int, now: int) -> Effects[HeartbeatResponse]:
+        effects: Effects[HeartbeatResponse] = Effects()
         try:
             group = self._existing(request.group_id)
             member = group.member(request.member_id, request.group_instance_id)
@@ -78,8 +84,10 @@ class Membership:
 
     # --- LeaveGroup ---------------------------------------------------------------------------------------
 
-    def leave(self, request: LeaveGroupRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
-        effects = Effects()
+    def leave(
+        self, request: LeaveGroupRequest, info: RequestInfo, request_id: int, now: int
+    ) -> Effects[LeaveGroupResponse]:
+        effects: Effects[LeaveGroupResponse] = Effects()
         if info.api_version < MEMBER_LIST_SINCE:
             leaving = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
         else:
@@ -109,7 +117,7 @@ class Membership:
         return effects
 
     def _leave(
-        self, group: ClassicGroup, leaving: LeaveGroupRequest.MemberIdentity, now: int, effects: Effects
+        self, group: ClassicGroup, leaving: LeaveGroupRequest.MemberIdentity, now: int, effects: Effects[Any]
     ) -> Cause:
         member_id, instance_id = leaving.member_id, leaving.group_instance_id
         if not member_id and instance_id is not None:

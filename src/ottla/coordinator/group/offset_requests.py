@@ -1,6 +1,6 @@
 """OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: who may, for which partitions. Pure."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.coordinator.effects import Effects, RequestInfo
 from ottla.coordinator.group.classic_group import ClassicGroup, GroupState, Member
@@ -9,11 +9,13 @@ from ottla.coordinator.group.offsets import Offsets
 from ottla.coordinator.group.rebalance import ClassicRebalance
 from ottla.coordinator.group.records import CommittedOffset, TopicCommit, read_offset_value, value_of
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.image import ClusterImage
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from ottla.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from ottla.metadata.image import ClusterImage
 
 COMMIT_BY_ID_SINCE = 10
 TRANSACTIONAL_COMMIT_BY_ID_SINCE = 6
@@ -49,8 +51,10 @@ class OffsetRequests:
 
     # --- commit -------------------------------------------------------------------------------------------
 
-    def commit(self, request: OffsetCommitRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
-        effects = Effects()
+    def commit(
+        self, request: OffsetCommitRequest, info: RequestInfo, request_id: int, now: int
+    ) -> Effects[OffsetCommitResponse]:
+        effects: Effects[OffsetCommitResponse] = Effects()
         error = ErrorCode.NONE
         try:
             self._check_committer(request, info.api_version, now)
@@ -65,9 +69,9 @@ class OffsetRequests:
 
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, info: RequestInfo, request_id: int, now: int
-    ) -> Effects:
+    ) -> Effects[TxnOffsetCommitResponse]:
         """The same records inside the producer's transaction, pending until its marker."""
-        effects = Effects(producer=(request.producer_id, request.producer_epoch))
+        effects: Effects[TxnOffsetCommitResponse] = Effects(producer=(request.producer_id, request.producer_epoch))
         error = ErrorCode.NONE
         try:
             self._check_transactional_committer(request, info.api_version)
@@ -126,7 +130,7 @@ class OffsetRequests:
         error: ErrorCode,
         expires_at: int,
         now: int,
-        effects: Effects,
+        effects: Effects[Any],
     ) -> list[Any]:
         """The records of a commit, and what each partition is answered."""
         kind = response_class.__name__
@@ -201,8 +205,8 @@ class OffsetRequests:
 
     # --- delete -------------------------------------------------------------------------------------------
 
-    def delete(self, request: OffsetDeleteRequest, request_id: int) -> Effects:
-        effects = Effects()
+    def delete(self, request: OffsetDeleteRequest, request_id: int) -> Effects[OffsetDeleteResponse]:
+        effects: Effects[OffsetDeleteResponse] = Effects()
         group = self._groups.get(request.group_id)
         if group is None:
             effects.reply(request_id, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from ottla.coordinator.effects import Effects
 from ottla.coordinator.group.classic_group import ClassicGroup, GroupState
@@ -177,7 +178,7 @@ class Offsets:
 
     # --- forgetting ---------------------------------------------------------------------------------------
 
-    def delete(self, group_id: str, partitions: Iterable[Partition], effects: Effects) -> None:
+    def delete(self, group_id: str, partitions: Iterable[Partition], effects: Effects[Any]) -> None:
         """Tombstones for those of `partitions` that have an offset, committed or pending."""
         known = self.of(group_id)
         for topic, partition in partitions:
@@ -188,7 +189,7 @@ class Offsets:
         """Every topic that has ever been committed here, and perhaps some more."""
         return self._names
 
-    def delete_topics(self, topics: Mapping[str, bytes], effects: Effects) -> None:
+    def delete_topics(self, topics: Mapping[str, bytes], effects: Effects[Any]) -> None:
         """Deleted topics (name to id) take their committed offsets with them; not those of a topic of the same
         name that came after."""
         for group_id in self._by_group.keys() | self._open.keys():

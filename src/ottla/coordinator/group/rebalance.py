@@ -6,7 +6,7 @@ when to look.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ottla.coordinator.effects import Deadlines, Effects
 from ottla.coordinator.group import history
@@ -47,7 +47,7 @@ class ClassicRebalance:
 
     # --- the join phase -----------------------------------------------------------------------------------
 
-    def prepare_or_complete(self, group: ClassicGroup, now: int, effects: Effects, *causes: Cause) -> None:
+    def prepare_or_complete(self, group: ClassicGroup, now: int, effects: Effects[Any], *causes: Cause) -> None:
         """Something changed: a rebalance begins, or the one under way may be complete now."""
         if group.state is GroupState.PREPARING_REBALANCE:
             story = group.begin_story(now)
@@ -57,7 +57,7 @@ class ClassicRebalance:
         else:
             self.prepare(group, now, effects, *causes)
 
-    def prepare(self, group: ClassicGroup, now: int, effects: Effects, *causes: Cause) -> None:
+    def prepare(self, group: ClassicGroup, now: int, effects: Effects[Any], *causes: Cause) -> None:
         """Asks everyone to join again."""
         story = group.begin_story(now)
         for cause in causes:
@@ -81,12 +81,12 @@ class ClassicRebalance:
             self._set_join_deadline(group, now + group.rebalance_timeout_ms)
             self.complete_if_all_joined(group, now, effects)
 
-    def complete_if_all_joined(self, group: ClassicGroup, now: int, effects: Effects) -> None:
+    def complete_if_all_joined(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
         # The initial delay is never cut short: whoever is there, others may still come.
         if group.initial_delay_left_ms is None and group.has_all_joined():
             self._complete_join(group, now, effects)
 
-    def _complete_join(self, group: ClassicGroup, now: int, effects: Effects) -> None:
+    def _complete_join(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
         """Ends the join phase: who did not come is out (unless static), the rest gets a new generation."""
         story = group.begin_story(now)
         group.initial_delay_left_ms = group.join_deadline = None
@@ -115,7 +115,7 @@ class ClassicRebalance:
         group.await_sync()
         self._set_sync_deadline(group, now + group.rebalance_timeout_ms)
 
-    def _become_empty(self, group: ClassicGroup, now: int, effects: Effects) -> None:
+    def _become_empty(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
         group.protocol = group.leader_id = None
         group.subscriptions_changed()
         group.move(GroupState.EMPTY, now)
@@ -124,7 +124,7 @@ class ClassicRebalance:
 
     # --- the sync phase -----------------------------------------------------------------------------------
 
-    def assign(self, group: ClassicGroup, assigned: dict[str, bytes], now: int, effects: Effects) -> None:
+    def assign(self, group: ClassicGroup, assigned: dict[str, bytes], now: int, effects: Effects[Any]) -> None:
         """The leader's assignment is here: everyone gets a part, and whoever waits for it is answered."""
         for member in group.members.values():
             member.assignment = assigned.get(member.member_id, b"")
@@ -145,7 +145,7 @@ class ClassicRebalance:
                 self.restart_session(group, member, now)
         self.end_story(group, now, effects)
 
-    def _refuse_assignment(self, group: ClassicGroup, size: int, now: int, effects: Effects) -> None:
+    def _refuse_assignment(self, group: ClassicGroup, size: int, now: int, effects: Effects[Any]) -> None:
         """What cannot be stored cannot be handed out: everyone hears of it, and tries again."""
         for member in group.members.values():
             if answer_sync(member, ErrorCode.UNKNOWN_SERVER_ERROR, effects):
@@ -154,7 +154,7 @@ class ClassicRebalance:
 
     # --- members that go ----------------------------------------------------------------------------------
 
-    def dismiss(self, group: ClassicGroup, member: Member, now: int, effects: Effects) -> None:
+    def dismiss(self, group: ClassicGroup, member: Member, now: int, effects: Effects[Any]) -> None:
         """Takes a member out, and tells it so if it waits. What that means for the rest: `went`."""
         group.begin_story(now)
         waiting = group.unpark(member)
@@ -163,14 +163,14 @@ class ClassicRebalance:
             effects.reply(waiting.request_id, join_error(ErrorCode.UNKNOWN_MEMBER_ID, waiting.api_version, ""))
         answer_sync(member, ErrorCode.UNKNOWN_MEMBER_ID, effects)
 
-    def went(self, group: ClassicGroup, now: int, effects: Effects, causes: Iterable[Cause]) -> None:
+    def went(self, group: ClassicGroup, now: int, effects: Effects[Any], causes: Iterable[Cause]) -> None:
         """Members are gone: the rest shares what they had."""
         if not group.is_empty:
             self.prepare_or_complete(group, now, effects, *causes)
 
     # --- time ---------------------------------------------------------------------------------------------
 
-    def due(self, when: int, due: Due, now: int, effects: Effects) -> None:
+    def due(self, when: int, due: Due, now: int, effects: Effects[Any]) -> None:
         """A deadline fired. Its owner knows whether it still holds; one that moved is put back."""
         group = self.groups.get(due.group_id)
         if group is None:
@@ -190,7 +190,7 @@ class ClassicRebalance:
             if group.state is GroupState.PREPARING_REBALANCE:
                 self.complete_if_all_joined(group, now, effects)
 
-    def _session_due(self, group: ClassicGroup, when: int, due: Due, now: int, effects: Effects) -> None:
+    def _session_due(self, group: ClassicGroup, when: int, due: Due, now: int, effects: Effects[Any]) -> None:
         member = group.members.get(due.who)
         if member is None or when != member.session_entry:
             return
@@ -210,7 +210,7 @@ class ClassicRebalance:
             cause = Cause(history.TIMED_OUT, member.member_id, f"no heartbeat for {member.session_timeout_ms} ms")
         self.went(group, now, effects, [cause])
 
-    def _join_due(self, group: ClassicGroup, now: int, effects: Effects) -> None:
+    def _join_due(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
         if not _holds(group.join_deadline, now):
             if group.join_deadline is not None:
                 self._set_join_deadline(group, group.join_deadline)
@@ -227,7 +227,7 @@ class ClassicRebalance:
         else:
             self._complete_join(group, now, effects)
 
-    def _sync_due(self, group: ClassicGroup, now: int, effects: Effects) -> None:
+    def _sync_due(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
         if not _holds(group.sync_deadline, now):
             if group.sync_deadline is not None:
                 self._set_sync_deadline(group, group.sync_deadline)
@@ -241,7 +241,7 @@ class ClassicRebalance:
             gone.append(Cause(history.NEVER_SYNCED, member.member_id))
         self.went(group, now, effects, gone)
 
-    def after_load(self, group: ClassicGroup, now: int, effects: Effects) -> None:
+    def after_load(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
         """Every member's session begins afresh; a group that has become too large begins to shrink."""
         if not group.members:
             return
@@ -298,11 +298,11 @@ class ClassicRebalance:
     # --- shared -------------------------------------------------------------------------------------------
 
     @staticmethod
-    def store(group: ClassicGroup, effects: Effects) -> None:
+    def store(group: ClassicGroup, effects: Effects[Any]) -> None:
         effects.append(group_key(group.group_id), group_value(group.to_record()))
         effects.is_soft = True
 
-    def end_story(self, group: ClassicGroup, now: int, effects: Effects) -> None:
+    def end_story(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
         story, group.story = group.begin_story(now), None
         group.loaded_at = None
         topics = group.subscribed_topics if group.members else None
@@ -359,7 +359,7 @@ def sync_reply(group: ClassicGroup, member: Member) -> SyncGroupResponse:
     )
 
 
-def answer_sync(member: Member, code: ErrorCode, effects: Effects) -> bool:
+def answer_sync(member: Member, code: ErrorCode, effects: Effects[Any]) -> bool:
     """Tells a member that waits in SyncGroup what went wrong; whether it waited."""
     if member.sync is None:
         return False

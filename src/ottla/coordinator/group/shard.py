@@ -1,6 +1,7 @@
 """One partition of `__consumer_offsets` as a state machine: routes requests, replays records. Pure."""
 
 from collections.abc import Callable
+from typing import Any
 
 from ottla.coordinator.effects import Deadlines, Effects, RequestInfo
 from ottla.coordinator.group.classic_group import ClassicGroup, GroupState
@@ -20,14 +21,14 @@ from ottla.coordinator.group.records import (
 from ottla.errors import ErrorCode
 from ottla.metadata.image import ClusterImage
 from ottla.protocol.messages.describe_groups import DescribeGroupsResponse
-from ottla.protocol.messages.heartbeat import HeartbeatRequest
-from ottla.protocol.messages.join_group import JoinGroupRequest
-from ottla.protocol.messages.leave_group import LeaveGroupRequest
+from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from ottla.protocol.messages.list_groups import ListGroupsResponse
-from ottla.protocol.messages.offset_commit import OffsetCommitRequest
-from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
+from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from ottla.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 _EXPIRE = Due("expire", "")
 
@@ -84,8 +85,8 @@ class GroupShard:
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         self.offsets.replay_marker(producer_id, commit)
 
-    def on_loaded(self, now: int) -> Effects:
-        effects = Effects()
+    def on_loaded(self, now: int) -> Effects[None]:
+        effects: Effects[None] = Effects()
         self._is_loaded = True
         self.offsets.on_loaded()
         for group in self.groups.values():
@@ -93,8 +94,8 @@ class GroupShard:
         self._deadlines.add(now + self._config.offsets_retention_check_interval_ms, _EXPIRE)
         return effects
 
-    def on_unloaded(self) -> Effects:
-        effects = Effects()
+    def on_unloaded(self) -> Effects[None]:
+        effects: Effects[Any] = Effects()
         code = ErrorCode.NOT_COORDINATOR
         for group in self.groups.values():
             for member in group.members.values():
@@ -106,8 +107,8 @@ class GroupShard:
                     effects.reply(member.sync.request_id, SyncGroupResponse(error_code=code))
         return effects
 
-    def on_image(self, image: ClusterImage, now: int) -> Effects:
-        effects = Effects()
+    def on_image(self, image: ClusterImage, now: int) -> Effects[None]:
+        effects: Effects[None] = Effects()
         previous, self._image = self._image, image
         self._offset_requests.image = image
         if previous is not None and previous.topics is not image.topics:
@@ -127,8 +128,8 @@ class GroupShard:
 
     # --- time ---------------------------------------------------------------------------------------------
 
-    def tick(self, now: int) -> Effects:
-        effects = Effects()
+    def tick(self, now: int) -> Effects[None]:
+        effects: Effects[None] = Effects()
         for when, due in self._deadlines.due(now):
             if due is _EXPIRE:
                 self._expire(now, effects)
@@ -144,7 +145,7 @@ class GroupShard:
         for group in self.groups.values():
             self._rebalance.shift_deadlines(group, jump_ms)
 
-    def _expire(self, now: int, effects: Effects) -> None:
+    def _expire(self, now: int, effects: Effects[Any]) -> None:
         """Looks at some groups, and comes back at once for more; after the last, when the interval is over."""
         if not self._to_expire:
             self._to_expire = list(self.groups)
@@ -155,7 +156,7 @@ class GroupShard:
         pause_ms = 0 if self._to_expire else self._config.offsets_retention_check_interval_ms
         self._deadlines.add(now + pause_ms, _EXPIRE)
 
-    def _expire_group(self, group: ClassicGroup, now: int, effects: Effects) -> None:
+    def _expire_group(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
         expired = self.offsets.expired(group, now)
         self.offsets.delete(group.group_id, expired, effects)
         if group.is_empty and not group.pending_members and not self.offsets.has_pending(group.group_id):
@@ -165,26 +166,36 @@ class GroupShard:
 
     # --- membership ---------------------------------------------------------------------------------------
 
-    def join(self, request: JoinGroupRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
+    def join(
+        self, request: JoinGroupRequest, info: RequestInfo, request_id: int, now: int
+    ) -> Effects[JoinGroupResponse]:
         return self._joining.join(request, info, request_id, now)
 
-    def sync(self, request: SyncGroupRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
+    def sync(
+        self, request: SyncGroupRequest, info: RequestInfo, request_id: int, now: int
+    ) -> Effects[SyncGroupResponse]:
         return self._membership.sync(request, info, request_id, now)
 
-    def heartbeat(self, request: HeartbeatRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
+    def heartbeat(
+        self, request: HeartbeatRequest, info: RequestInfo, request_id: int, now: int
+    ) -> Effects[HeartbeatResponse]:
         return self._membership.heartbeat(request, request_id, now)
 
-    def leave(self, request: LeaveGroupRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
+    def leave(
+        self, request: LeaveGroupRequest, info: RequestInfo, request_id: int, now: int
+    ) -> Effects[LeaveGroupResponse]:
         return self._membership.leave(request, info, request_id, now)
 
     # --- offsets ------------------------------------------------------------------------------------------
 
-    def commit_offsets(self, request: OffsetCommitRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
+    def commit_offsets(
+        self, request: OffsetCommitRequest, info: RequestInfo, request_id: int, now: int
+    ) -> Effects[OffsetCommitResponse]:
         return self._offset_requests.commit(request, info, request_id, now)
 
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, info: RequestInfo, request_id: int, now: int
-    ) -> Effects:
+    ) -> Effects[TxnOffsetCommitResponse]:
         return self._offset_requests.commit_in_transaction(request, info, request_id, now)
 
     def fetch_offsets(
@@ -192,7 +203,9 @@ class GroupShard:
     ) -> list[FetchedTopic]:
         return self._offset_requests.fetch(group_id, topics, require_stable, by_id)
 
-    def delete_offsets(self, request: OffsetDeleteRequest, info: RequestInfo, request_id: int, now: int) -> Effects:
+    def delete_offsets(
+        self, request: OffsetDeleteRequest, info: RequestInfo, request_id: int, now: int
+    ) -> Effects[OffsetDeleteResponse]:
         return self._offset_requests.delete(request, request_id)
 
     # --- groups as a whole --------------------------------------------------------------------------------
@@ -240,9 +253,9 @@ class GroupShard:
             if not states or group.state.lower() in states
         ]
 
-    def delete_group(self, group_id: str, request_id: int) -> Effects:
+    def delete_group(self, group_id: str, request_id: int) -> Effects[ErrorCode]:
         """Replies with the error code."""
-        effects = Effects()
+        effects: Effects[ErrorCode] = Effects()
         group = self.groups.get(group_id)
         if group is None:
             effects.reply(request_id, ErrorCode.GROUP_ID_NOT_FOUND)

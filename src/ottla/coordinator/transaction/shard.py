@@ -5,8 +5,8 @@ write markers, until the record is committed: the decision is durable before any
 """
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 from ottla.coordinator.effects import Deadlines, Effects
 from ottla.coordinator.transaction import ending, starting
@@ -29,6 +29,9 @@ from ottla.metadata.image import ClusterImage
 from ottla.types import TopicPartition
 
 S = TransactionState
+
+Verdicts = dict[TopicPartition, ErrorCode]
+"""For each partition NONE, or why it is not part of the transaction."""
 
 _ABORT_TIMED_OUT = "abort timed out"
 _REMOVE_EXPIRED = "remove expired"
@@ -97,24 +100,24 @@ class TransactionShard:
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         """No transaction ever writes to the coordinator's own topic."""
 
-    def on_loaded(self, now: int) -> Effects:
+    def on_loaded(self, now: int) -> Effects[None]:
         self._deadlines.add(now + self._abort_interval_ms, _ABORT_TIMED_OUT)
         self._deadlines.add(now + self._remove_interval_ms, _REMOVE_EXPIRED)
-        effects = Effects()
+        effects: Effects[None] = Effects()
         for transaction in self.transactions.values():
             if transaction.state in PREPARED:
                 # Decided before the coordinator moved; a marker written twice does no harm.
                 self._send_markers(transaction, effects)
         return effects
 
-    def on_unloaded(self) -> Effects:
+    def on_unloaded(self) -> Effects[None]:
         return Effects()
 
-    def on_image(self, image: ClusterImage, now: int) -> Effects:
+    def on_image(self, image: ClusterImage, now: int) -> Effects[None]:
         return Effects()
 
-    def tick(self, now: int) -> Effects:
-        effects = Effects()
+    def tick(self, now: int) -> Effects[None]:
+        effects: Effects[None] = Effects()
         for _, due in self._deadlines.due(now):
             if due is _ABORT_TIMED_OUT:
                 for transaction in self.transactions.values():
@@ -133,22 +136,24 @@ class TransactionShard:
         """The checks go on at their pace; a transaction's age is what its record says, whatever the clock does."""
         self._deadlines.shift(jump_ms)
 
-    def _remove_expired(self, now: int, effects: Effects) -> None:
+    def _remove_expired(self, now: int, effects: Effects[Any]) -> None:
         oldest = now - self._config.transactional_id_expiration_ms
         for transaction in self.transactions.values():
             if transaction.state in IDLE and transaction.last_update_timestamp <= oldest:
                 effects.append(transaction_key(transaction.transactional_id), None)
 
-    def _store(self, transaction: Transaction, effects: Effects, last_epoch: int = NO_EPOCH) -> None:
+    def _store(self, transaction: Transaction, effects: Effects[Any], last_epoch: int = NO_EPOCH) -> None:
         value = transaction_value(transaction)
         self._coming[transaction.transactional_id] = (value, transaction, last_epoch)
         effects.append(transaction_key(transaction.transactional_id), value)
 
     # --- InitProducerId -----------------------------------------------------------------------------------
 
-    def init_producer_id(self, wish: Wish, spare_producer_id: int, request_id: int, now: int) -> Effects:
+    def init_producer_id(
+        self, wish: Wish, spare_producer_id: int, request_id: int, now: int
+    ) -> Effects[ProducerIdAndEpoch]:
         """Replies with ProducerIdAndEpoch, or a KafkaError. `spare_producer_id` is used where a new id is needed."""
-        effects = Effects()
+        effects: Effects[ProducerIdAndEpoch] = Effects()
         try:
             answer = self._init(starting.check(wish, self._config), spare_producer_id, now, effects)
         except KafkaError as error:
@@ -157,7 +162,7 @@ class TransactionShard:
             effects.reply(request_id, answer)
         return effects
 
-    def _init(self, wish: Wish, spare_producer_id: int, now: int, effects: Effects) -> ProducerIdAndEpoch:
+    def _init(self, wish: Wish, spare_producer_id: int, now: int, effects: Effects[Any]) -> ProducerIdAndEpoch:
         transactional_id = wish.transactional_id
         known = self.transactions.get(transactional_id)
         if known is None:
@@ -185,14 +190,15 @@ class TransactionShard:
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
-        partitions: Iterable[TopicPartition],
+        partitions: Collection[TopicPartition],
         request_id: int,
         now: int,
         *,
         client_version: int = 0,
-    ) -> Effects:
-        """Replies with ErrorCode.NONE or a KafkaError: AddPartitionsToTxn, AddOffsetsToTxn, and the implicit add."""
-        effects = Effects()
+    ) -> Effects[Verdicts]:
+        """AddPartitionsToTxn, AddOffsetsToTxn, and the implicit add of KIP-890. Replies with NONE for every partition,
+        or with a KafkaError."""
+        effects: Effects[Verdicts] = Effects()
         try:
             known = self._workable(transactional_id, producer_id, producer_epoch)
             wanted = frozenset(partitions)
@@ -208,15 +214,15 @@ class TransactionShard:
                     client_version=max(client_version, known.client_version),
                 )
                 self._store(grown, effects, self._last_epochs.get(transactional_id, NO_EPOCH))
-            effects.reply(request_id, ErrorCode.NONE)
+            effects.reply(request_id, dict.fromkeys(partitions, ErrorCode.NONE))
         except KafkaError as error:
             effects.reply(request_id, error)
         return effects
 
     def verify(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Which of the partitions the producer's open transaction has (KIP-890): no append without."""
+    ) -> Verdicts:
+        """Which partitions are part of the producer's open transaction; only those may be written to (KIP-890)."""
         known = self._workable(transactional_id, producer_id, producer_epoch)
         added = known.partitions if known.state is S.ONGOING else frozenset()
         return {
@@ -245,9 +251,9 @@ class TransactionShard:
         now: int,
         *,
         bumps_epoch: bool,
-    ) -> Effects:
+    ) -> Effects[ProducerIdAndEpoch]:
         """Replies with ProducerIdAndEpoch for the next transaction, or a KafkaError."""
-        effects = Effects()
+        effects: Effects[ProducerIdAndEpoch] = Effects()
         try:
             known = self.transactions.get(transactional_id)
             if known is None:
@@ -264,12 +270,12 @@ class TransactionShard:
         effects.reply(request_id, ended.answer)
         return effects
 
-    def _decide(self, prepared: Transaction, last_epoch: int, effects: Effects) -> None:
+    def _decide(self, prepared: Transaction, last_epoch: int, effects: Effects[Any]) -> None:
         self._store(prepared, effects, last_epoch)
         self._send_markers(prepared, effects)
 
     @staticmethod
-    def _send_markers(prepared: Transaction, effects: Effects) -> None:
+    def _send_markers(prepared: Transaction, effects: Effects[Any]) -> None:
         effects.events.append(
             SendMarkers(
                 prepared.transactional_id,
@@ -281,12 +287,12 @@ class TransactionShard:
             )
         )
 
-    def markers_written(self, decided: SendMarkers, partitions: Iterable[TopicPartition], now: int) -> Effects:
+    def markers_written(self, decided: SendMarkers, partitions: Iterable[TopicPartition], now: int) -> Effects[None]:
         """Markers are in; after the last one the transaction is complete. Replies to nobody.
 
         May be called again when the record of the completion could not be appended.
         """
-        effects = Effects()
+        effects: Effects[None] = Effects()
         unwritten = self._unwritten_of(decided)
         if unwritten is None:
             return effects  # of an earlier transaction
