@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
@@ -79,9 +79,18 @@ class FailingDisk(Disk):
 
 
 class LogWorld:
-    """A log on a disk, with a clock that moves when the story says so."""
+    """A log on a disk, with a clock that moves when the story says so.
+
+    After each test in tests/unit/log, its files are loaded again and compared with the live log, unless the test
+    sets `checks_reload` to False because it damages the files on purpose.
+    """
+
+    instances: ClassVar[list["LogWorld"]] = []
+    """The worlds of the running test."""
 
     def __init__(self, directory: Any, *, disk: Disk | None = None, **settings: Any) -> None:
+        self.instances.append(self)
+        self.checks_reload = True
         self.now = NOON
         self.directory = f"{directory}/{ORDERS}"
         self.disk = disk or Disk()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.worlds.log_reload import assert_reload_matches, state_of
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
@@ -57,7 +58,7 @@ class LogMachine(RuleBasedStateMachine):
         )
         self.batches: list[Batch] = []
         self.start = self.end = self.high_watermark = self.flushed = self.dirty_from = 0
-        self.counter = 0
+        self.counter = self.leader_epoch = 0
         self.sequences: dict[int, int] = {}
         self.open_transactions: set[int] = set()
         self.log = self.opened(clean=True)
@@ -94,14 +95,14 @@ class LogMachine(RuleBasedStateMachine):
     @rule(keys=st.lists(KEYS, min_size=1, max_size=4), codec=st.sampled_from([Codec.NONE, Codec.GZIP]))
     def append(self, keys: list[bytes], codec: Codec) -> None:
         rows = self.rows(keys)
-        appended = self.log.append(build_batch(rows, codec=codec), leader_epoch=0)
+        appended = self.log.append(build_batch(rows, codec=codec), leader_epoch=self.leader_epoch)
         assert (appended.base_offset, appended.duplicate) == (self.end, False)
         self.note(rows)
 
     @rule(keys=st.lists(KEYS, min_size=1, max_size=2))
     def append_tombstones(self, keys: list[bytes]) -> None:
         rows = self.rows(keys, tombstones=True)
-        self.log.append(build_batch(rows), leader_epoch=0)
+        self.log.append(build_batch(rows), leader_epoch=self.leader_epoch)
         self.note(rows)
 
     @rule(producer_id=PRODUCERS, keys=st.lists(KEYS, min_size=1, max_size=3), transactional=st.booleans())
@@ -111,7 +112,7 @@ class LogMachine(RuleBasedStateMachine):
         batch = build_batch(
             rows, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=transactional
         )
-        appended = self.log.append(batch, leader_epoch=0)
+        appended = self.log.append(batch, leader_epoch=self.leader_epoch)
         assert (appended.base_offset, appended.duplicate) == (self.end, False)
         self.note(rows, producer_id=producer_id, sequence=sequence, transactional=transactional)
         self.sequences[producer_id] = sequence + len(keys)
@@ -137,7 +138,7 @@ class LogMachine(RuleBasedStateMachine):
             base_sequence=batch.sequence,
             transactional=batch.transactional or producer_id in self.open_transactions,
         )
-        appended = self.log.append(again, leader_epoch=0)
+        appended = self.log.append(again, leader_epoch=self.leader_epoch)
         assert appended.duplicate and appended.base_offset == batch.base_offset
 
     @precondition(lambda self: self.open_transactions)
@@ -147,7 +148,7 @@ class LogMachine(RuleBasedStateMachine):
         marker = control_batch(
             commit=not abort, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp=self.now
         )
-        self.log.append(marker, leader_epoch=0, origin=Origin.COORDINATOR)
+        self.log.append(marker, leader_epoch=self.leader_epoch, origin=Origin.COORDINATOR)
         kind = ControlType.ABORT if abort else ControlType.COMMIT
         self.batches.append(Batch(self.end, self.end + 1, (), producer_id, marker=kind))
         self.end += 1
@@ -164,7 +165,7 @@ class LogMachine(RuleBasedStateMachine):
                 transactional=producer_id in self.open_transactions,
             )
             try:
-                self.log.append(batch, leader_epoch=0)
+                self.log.append(batch, leader_epoch=self.leader_epoch)
                 raise AssertionError("a gap was accepted")
             except KafkaError as error:
                 assert error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -181,8 +182,14 @@ class LogMachine(RuleBasedStateMachine):
         self.log.roll()
 
     @rule()
+    def lead_again(self) -> None:
+        self.leader_epoch += 1
+        self.log.begin_leader_epoch(self.leader_epoch)
+
+    @rule()
     def flush(self) -> None:
         self.log.flush()
+        self.log.save_epochs()  # As in a checkpoint: the epochs first, then the recovery point.
         self.flushed = self.end
         assert self.log.flushed_offset == self.end
 
@@ -264,16 +271,19 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
+        before = state_of(self.log)
         self.log.close()
         self.flushed = self.end
         self.log = self.opened(clean=True)
+        assert state_of(self.log) == before
 
     @rule()
     def kill(self) -> None:
+        before = state_of(self.log)
         self.disk.detach()
         self.disk = self.platter.disk()
         self.log = self.opened(clean=False)
-        assert self.log.log_end_offset == self.end, "the kernel had it all"
+        assert state_of(self.log) == before, "the kernel had every write"
 
     @rule()
     def lose_power(self) -> None:
@@ -382,6 +392,7 @@ class LogMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "log"):
             assert self.read_records(self.start) == sorted(self.visible().items())
+            assert_reload_matches(self.log, now=self.now)
 
 
 class CompactedLogMachine(LogMachine):

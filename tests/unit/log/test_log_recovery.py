@@ -180,12 +180,14 @@ def test_segments_after_a_damaged_one_are_given_up(tmp_path: Path) -> None:
 def test_checksums_are_looked_at_from_the_recovery_point_only(tmp_path: Path) -> None:
     """What was synced is not doubted again: a start stays quick however large the log."""
     world = filled(tmp_path, 8)
+    world.checks_reload = False
     flip(active_path(world), 70)
     assert world.crash(recovery_point=3).log_end_offset == 8
 
 
 def test_damage_below_the_recovery_point_costs_its_readers_an_answer_and_nobody_else(tmp_path: Path) -> None:
     world = filled(tmp_path, 30, segment_bytes=1 << 20)
+    world.checks_reload = False
     world.log.close()
     world.open(recovery_point=30)
     positions = [position for position, _ in iter_batches(active_path(world).read_bytes())]
@@ -201,6 +203,7 @@ def test_damage_below_the_recovery_point_costs_its_readers_an_answer_and_nobody_
 
 def test_damage_in_an_old_segment_costs_its_readers_an_answer_and_nobody_else(tmp_path: Path) -> None:
     world = filled(tmp_path, 30)
+    world.checks_reload = False
     first = world.log.segments[0]
     flip(Path(first.path(".log")), 16)
     first.close()

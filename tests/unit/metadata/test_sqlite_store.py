@@ -63,13 +63,15 @@ async def eventually(check: Callable[[], bool]) -> None:
 
 
 def start_other(path: str, session_timeout_ms: int = 18_000) -> "subprocess.Popen[str]":
+    """Another process that holds a session, an ephemeral key and a key that stays."""
     other = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(OTHER_PROCESS), path, str(session_timeout_ms)],
         stdout=subprocess.PIPE,
         text=True,
     )
     assert other.stdout is not None
-    assert other.stdout.readline() == "ready\n"
+    with other.stdout:
+        assert other.stdout.readline() == "ready\n"
     return other
 
 

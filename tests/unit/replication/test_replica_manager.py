@@ -26,6 +26,12 @@ def world(tmp_path: Any) -> Iterator[DataWorld]:
     world.close()
 
 
+@pytest.fixture
+def platter() -> SimPlatter:
+    """A simulated disk, for tests that make it fail or cut its power."""
+    return SimPlatter(SimLoop())
+
+
 def directories(world: DataWorld) -> list[str]:
     return sorted(name for name in os.listdir(world.directory) if os.path.isdir(f"{world.directory}/{name}"))
 
@@ -152,8 +158,7 @@ def test_a_restart_keeps_records_and_a_new_epoch_begins_after_them(world: DataWo
     assert log.leader_epochs.entries() == [(0, 0), (1, 2)]
 
 
-def test_a_log_that_cannot_be_opened_is_offline_and_the_others_serve() -> None:
-    platter = SimPlatter(SimLoop())
+def test_a_log_that_cannot_be_opened_is_offline_and_the_others_serve(platter: SimPlatter) -> None:
     world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
     world.topic("good")
     platter.fail_next("open")
@@ -265,8 +270,7 @@ def test_checkpoints_are_written_a_few_seconds_after_a_change_and_only_then(worl
         assert "orders 0 3" in file.read()
 
 
-def test_a_checkpoint_that_cannot_be_written_is_tried_again_after_the_next_change() -> None:
-    platter = SimPlatter(SimLoop())
+def test_a_checkpoint_that_cannot_be_written_is_tried_again_after_the_next_change(platter: SimPlatter) -> None:
     world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
     world.topic("orders")
     world.wait(10_000)
@@ -399,8 +403,7 @@ def test_a_topic_that_becomes_compacted_is_compacted(world: DataWorld) -> None:
     assert contents(world, "latest") == ["a2"]
 
 
-def test_a_compaction_that_fails_spares_the_log_and_the_other_logs() -> None:
-    platter = SimPlatter(SimLoop())
+def test_a_compaction_that_fails_spares_the_log_and_the_other_logs(platter: SimPlatter) -> None:
     world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
     world.topic("latest", partitions=2, configs=COMPACTED)
     for partition in range(2):
@@ -449,8 +452,7 @@ def test_a_topic_deleted_during_a_sync_does_no_harm(tmp_path: Any) -> None:
     assert directories(world) == []
 
 
-def test_after_a_restart_flush_before_ack_makes_sure_of_what_was_written() -> None:
-    platter = SimPlatter(SimLoop())
+def test_after_a_restart_flush_before_ack_makes_sure_of_what_was_written(platter: SimPlatter) -> None:
     world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
     world.topic("orders")
     world.append("orders", "a", "b")
