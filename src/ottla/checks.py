@@ -5,7 +5,6 @@ from operator import index
 from typing import Any
 
 from ottla.errors import ArgumentError
-from ottla.types import INT64_MAX
 
 _DIGITS = re.compile(r"[+-]?[0-9]+")
 
@@ -25,7 +24,7 @@ def require_number(value: Any, what: str, *, at_least: int | None = None, at_mos
     """
     number = whole_number(value)
     if number is None:
-        raise ArgumentError(f"{what} must be a whole number, not {type(value).__name__}: {value!r}")
+        raise ArgumentError(f"{what} must be a whole number, not {value!r}")
     if at_least is not None and number < at_least:
         raise ArgumentError(f"{what} must be at least {at_least}, not {number}")
     if at_most is not None and number > at_most:
@@ -43,7 +42,7 @@ def number_from_text(text: str) -> int | None:
     return int(text) if _DIGITS.fullmatch(text) else None
 
 
-def is_offset(value: Any) -> bool:
-    """Whether a value can be an offset in a partition: a whole number from 0 that fits into 64 bits."""
-    number = whole_number(value)
-    return number is not None and 0 <= number <= INT64_MAX
+def port_from_text(text: str) -> int | None:
+    """A TCP port from 0 to 65535, or None."""
+    port = int(text) if text.isascii() and text.isdigit() else None
+    return port if port is not None and port < 65_536 else None

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from ottla.checks import number_from_text
 from ottla.errors import ConfigError
 
 C = TypeVar("C")
@@ -213,11 +214,8 @@ def _boolean(text: str) -> bool:
 
 def _integer(bits: int) -> Callable[[str], int]:
     def parse_integer(text: str) -> int:
-        # Java knows no underscores in numbers, and no digits but these.
-        if not re.fullmatch(r"[+-]?[0-9]+", text):
-            raise ValueError(text)
-        value = int(text)
-        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        value = number_from_text(text)
+        if value is None or not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
             raise ValueError(text)
         return value
 

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.dispatch import LATENCY_BOUNDS, Dispatcher
+from ottla.checks import port_from_text
 from ottla.errors import ConfigError, OttlaError
 from ottla.net.server import Server
 
@@ -135,12 +136,13 @@ class Metrics:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    host, colon, text = address.rpartition(":")
+    port = port_from_text(text)
+    if not colon or port is None:
         raise ConfigError(
             f"Invalid value {address} for configuration ottla.metrics.listen", "write HOST:PORT, 127.0.0.1:9308"
         )
-    return host.strip("[]"), int(port)
+    return host.strip("[]"), port
 
 
 class _Http(asyncio.Protocol):

@@ -7,11 +7,6 @@ from contextlib import contextmanager
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 
 AWAY = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE})
-HINTS = {
-    ErrorCode.LEADER_NOT_AVAILABLE: "Its broker is down or still coming up: try again.",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for the right to use the topic.",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for the right to use the group.",
-}
 
 
 @contextmanager
@@ -55,4 +50,4 @@ def in_words(error: OttlaError | KafkaError, bootstrap: str) -> tuple[str, str]:
         hint = f"Is a broker running at {bootstrap}, and can this machine reach it?"
         told = error.detail or error.code.name
         return told if told.startswith("no broker answered") else f"no broker answered: {told}", hint
-    return f"{error} (brokers: {bootstrap})", HINTS.get(error.code, "")
+    return f"{error} (brokers: {bootstrap})", error.hint

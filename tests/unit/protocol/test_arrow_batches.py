@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.client.consumer.arrow import SCHEMA, read_partition
-from ottla.client.consumer.fetched import FetchedPartition
+from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.client.core.model import ConsumerRecord
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol import _arrow_pure, arrow_batches, arrow_rows
@@ -55,7 +55,7 @@ def as_records(batch: pa.RecordBatch) -> list[ConsumerRecord]:
 
 
 def as_objects(data: bytes, offset: int = 0, **options: Any) -> list[ConsumerRecord]:
-    return FetchedPartition(T0, memoryview(data), offset, **options).take(1_000_000)
+    return CompletedFetch(T0, memoryview(data), offset, **options).take(1_000_000)
 
 
 def plain(offset: int, *values: str, **options: Any) -> bytes:
@@ -177,7 +177,7 @@ def test_damage_names_partition_and_offset_and_comes_after_what_is_whole(twins: 
     assert caught.value.detail.startswith("orders-3 at offset 1: checksum ")
     with pytest.raises(KafkaError, match="orders-3 at offset 1: "):
         read_partition(T0, damaged, 1, check_crcs=False)
-    with pytest.raises(KafkaError, match="no whole batch"):
+    with pytest.raises(KafkaError, match="without a whole batch"):
         read_partition(T0, plain(0, "a")[:-1], 0)
     bomb = bytearray(plain(0, "a" * 1000, codec=Codec.ZSTD))
     bomb[HEADER_SIZE + 6] ^= 0xFF

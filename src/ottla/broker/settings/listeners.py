@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from ottla.broker.settings.config import BrokerConfig
+from ottla.checks import port_from_text
 from ottla.errors import ConfigError
 from ottla.types import Endpoint
 
@@ -91,15 +92,16 @@ def _parse(setting: str, text: str) -> list[Listener]:
     found: dict[str, Listener] = {}
     for item in text.split(","):
         name, separator, address = item.strip().partition("://")
-        host, colon, port = address.rpartition(":")
+        host, colon, number = address.rpartition(":")
+        port = port_from_text(number)
         host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-        if not (separator and name and colon and port.isdigit() and int(port) <= 65535):
+        if not (separator and name and colon) or port is None:
             raise ConfigError(f"Invalid value {item.strip()} for configuration {setting}", EXAMPLE)
         # Kafka takes listener names in any case.
         name = name.upper()
         if name in found:
             raise ConfigError(f"{setting} has {name} twice", "give each listener its own name")
-        found[name] = Listener(name, host, int(port))
+        found[name] = Listener(name, host, port)
     return list(found.values())
 
 

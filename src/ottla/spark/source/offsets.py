@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from ottla.checks import whole_number
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
@@ -98,7 +99,7 @@ def from_topics(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition,
     found = {}
     for topic, entries in topics.items():
         for number, offset in entries.items():
-            if isinstance(offset, bool) or not isinstance(offset, int):
+            if whole_number(offset) is None:
                 raise ValueError(offset)
             found[TopicPartition(topic, int(number))] = offset
     return found

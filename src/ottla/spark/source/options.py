@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ottla.checks import number_from_text, whole_number
 from ottla.client.core.model import EARLIEST, LATEST
 from ottla.client.core.settings import ConsumerConfig, build
 from ottla.config import settings_of
@@ -289,7 +290,9 @@ def _subscription(known: Mapping[str, str]) -> Subscription:
 def _assigned(text: str) -> tuple[TopicPartition, ...]:
     found: list[TopicPartition] = []
     for topic, numbers in _json_object("assign", text, '{"orders": [0, 1]}').items():
-        if not isinstance(numbers, list) or not all(_is_integer(number) and number >= 0 for number in numbers):
+        if not isinstance(numbers, list) or not all(
+            whole_number(number) is not None and number >= 0 for number in numbers
+        ):
             raise OttlaError(
                 f"assign: the partitions of {topic} are {json.dumps(numbers)}",
                 'Give a list of numbers from 0 on, as in {"orders": [0, 1]}.',
@@ -335,7 +338,7 @@ def _per_partition(option: str, text: str, subscription: Subscription) -> dict[T
         if not isinstance(entries, dict):
             raise OttlaError(f"{option}: {topic} has {json.dumps(entries)}", f"Give a number for each: {example}.")
         for number, value in entries.items():
-            if not (number.isascii() and number.isdigit()) or not _is_integer(value) or abs(value) > INT64_MAX:
+            if not (number.isascii() and number.isdigit()) or whole_number(value) is None or abs(value) > INT64_MAX:
                 raise OttlaError(
                     f"{option}: {topic} has {json.dumps({number: value})}",
                     f"Partitions and offsets are whole numbers: {example}.",
@@ -406,9 +409,9 @@ def _integer(
     if name not in known:
         return None
     text = known[name].strip()
-    if not re.fullmatch(r"[+-]?[0-9]+", text):
+    value = number_from_text(text)
+    if value is None:
         raise OttlaError(f"{name} is {text!r}, which is not a whole number", hint)
-    value = int(text)
     if not at_least <= value <= at_most:
         raise OttlaError(f"{name} is {value}", hint or f"It must be a number from {at_least} on.")
     return value
@@ -432,10 +435,6 @@ def _duration_ms(known: Mapping[str, str], name: str, default: int) -> int:
     if found is None or found[2] not in _UNITS_MS:
         raise OttlaError(f"{name} is {text!r}", "Give a time with its unit: 500ms, 30s, 15m or 1h.")
     return int(found[1]) * _UNITS_MS[found[2]]
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _or(value: int | None, default: int) -> int:
