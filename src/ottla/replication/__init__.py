@@ -1,1 +1,1 @@
-"""One replica among others: who leads, what is committed, who waits for it."""
+"""This broker's replicas: leadership, the in-sync set and the high watermark, and requests that wait for them."""

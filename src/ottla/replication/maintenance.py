@@ -1,7 +1,7 @@
-"""OWNER of the work that logs need in the background: syncing, checkpoints, retention, compaction, removal.
+"""OWNER of the logs' background work: syncing, checkpoints, retention, compaction, directory removal.
 
-Nothing here polls. A timer runs only while there is something it will have to do: a thousand idle partitions cost
-one look every `log.retention.check.interval.ms`.
+Nothing here polls. A timer runs only while there is work for it: a thousand idle partitions cost one check every
+`log.retention.check.interval.ms`.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from ottla.types import INT64_MAX, TopicPartition
 log = logging.getLogger("ottla.replication")
 
 RETENTION_CHUNK = 100
-"""How many logs are looked at before other work gets its turn."""
+"""How many logs are checked before the event loop gets its turn."""
 
 
 class Upkeep:
-    """What one log is due. Kept beside the replica, so that an append has one flag to look at."""
+    """Pending background work of one log. Stored on the replica, so that an append checks one flag."""
 
     __slots__ = ("flush_timer", "flushes", "is_changed", "is_closed", "is_syncing", "wants_sync")
 
     def __init__(self) -> None:
         self.is_changed = False
-        """Since the last checkpoint."""
+        """Offsets changed since the last checkpoint."""
         self.flushes = False
-        """An append may call for a sync: by `ottla.flush.before.ack`, `flush.messages` or `flush.ms`."""
+        """An append may require a sync, because of `ottla.flush.before.ack`, `flush.messages` or `flush.ms`."""
         self.wants_sync = False
         self.is_syncing = False
         self.is_closed = False
@@ -42,6 +42,8 @@ class Upkeep:
 
 
 class LogMaintenance:
+    """The background work of all logs of one directory."""
+
     def __init__(
         self,
         log_directory: LogDirectory,
@@ -87,7 +89,7 @@ class LogMaintenance:
             self._arm("compaction", self._config.log_cleaner_backoff_ms, self._compact_next)
 
     async def stop(self) -> None:
-        """Waits for what runs, then syncs everything, so that closing the directory has little left to do."""
+        """Waits for running work, then syncs everything, so that closing the directory is quick."""
         self._stopping = True
         if self._compacting is not None:
             self._compacting[1].cancel()
@@ -109,7 +111,7 @@ class LogMaintenance:
             await asyncio.wait(list(self._running))
 
     def _arm(self, name: str, delay_ms: float, callback: Callable[[], None]) -> None:
-        """One timer of each name; armed again only after it has gone off."""
+        """Starts a timer, unless one of this name is already running."""
         if self._loop is None or self._stopping or name in self._timers:
             return
 
@@ -142,7 +144,7 @@ class LogMaintenance:
             self._look_for_compaction(replica)
 
     def closed(self, replica: Replica) -> None:
-        """The replica's log is about to be closed: whatever still runs for it is of no interest."""
+        """The replica's log is about to be closed: cancels its work and ignores the results of what still runs."""
         upkeep = replica.upkeep
         upkeep.is_closed = True
         if upkeep.flush_timer is not None:
@@ -153,17 +155,17 @@ class LogMaintenance:
             self._compacting[1].cancel()
 
     def changed(self, replica: Replica) -> None:
-        """Its offsets differ from those in the checkpoint files."""
+        """The replica's offsets differ from the checkpoint files."""
         replica.upkeep.is_changed = True
         self._changed[replica] = None
         self._arm("checkpoint", self._config.replica_high_watermark_checkpoint_interval_ms, self._checkpoint)
         if replica.log.config.compacts:
             self._look_for_compaction(replica)
 
-    # -- syncing: at most one in flight for each log; what is appended meanwhile shares the next --
+    # -- syncing: at most one in flight per log; everything appended meanwhile shares the next one --
 
     def consider_flush(self, replica: Replica) -> None:
-        """Something was appended to a log that does not leave syncing to the operating system alone."""
+        """Syncs now or later, after an append to a log whose settings require syncs."""
         if self._config.flush_before_ack or replica.log.needs_flush(self._clock()):
             self._flush(replica)
         elif replica.upkeep.flush_timer is None and self._loop is not None and not self._stopping:
@@ -181,7 +183,7 @@ class LogMaintenance:
             return
         upkeep.wants_sync = True
         if not upkeep.is_syncing and self._loop is not None:
-            # At the end of this turn of the loop: all that arrived with it goes into the same sync.
+            # At the end of this turn of the loop, so that all appends of this turn share one sync.
             self._loop.call_soon(self._sync, replica)
 
     def _sync(self, replica: Replica) -> None:
@@ -205,7 +207,7 @@ class LogMaintenance:
         if error is not None:
             replica.log.flush_failed(ticket)
             if not upkeep.is_closed:
-                self._failed(replica, f"syncing failed: {error}", True)
+                self._failed(replica, f"sync failed: {error}", True)
             return
         replica.log.flushed(ticket)
         if upkeep.is_closed:
@@ -223,7 +225,7 @@ class LogMaintenance:
         for replica in self._changed:
             replica.upkeep.is_changed = False
             if replica.log.flushed_offset < replica.log.segments.active.base_offset:
-                # Finished segments are synced, so that after a crash only the last one has to be looked through.
+                # Sync finished segments, so that recovery after a crash reads only the active one.
                 self._flush(replica)
         self._changed.clear()
         self._checkpointing = True
@@ -233,8 +235,8 @@ class LogMaintenance:
         self._checkpointing = False
         error = future.exception()
         if error is not None:
-            # The files only save work after a crash; they are written again after the next change.
-            log.warning("checkpoint files were not written: %s", error)
+            # Not fatal: checkpoints only speed up recovery, and are written again after the next change.
+            log.warning("cannot write checkpoint files: %s", error)
 
     # -- retention, rolling, idle producers --
 
@@ -259,11 +261,11 @@ class LogMaintenance:
                 if producers_due:
                     replica.log.expire_producers(now, self._config.producer_id_expiration_ms)
             except Exception as error:
-                _report(replica, "retention failed, and is tried again later", error)
+                _report(replica, "retention failed, will be retried", error)
                 continue
             if removed:
                 log.info(
-                    "partition %s: deleted %d segments, starts at offset %d now",
+                    "partition %s: deleted %d segments, log now starts at offset %d",
                     replica.topic_partition,
                     removed,
                     replica.log.log_start_offset,
@@ -289,7 +291,7 @@ class LogMaintenance:
             try:
                 plan = replica.log.plan_compaction(self._clock())
             except Exception as error:
-                _report(replica, "compaction was not planned", error)
+                _report(replica, "cannot plan compaction", error)
                 continue
             if plan is not None:
                 self._compacting = replica, plan
@@ -308,32 +310,32 @@ class LogMaintenance:
                 _report(replica, "compaction failed", error)
         self._compacting = None
         if self._to_compact:
-            # The log just done may have more to do, but not before the others had their turn.
+            # The log just compacted may have more to do, but the other logs come first.
             self._arm("compaction", 0 if others_wait else self._config.log_cleaner_backoff_ms, self._compact_next)
 
     # -- removing what was deleted --
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Takes a partition nobody asked for out of the way, under a name that is never loaded and never deleted.
+        """Renames the directory of a partition that belongs to no topic to `-stray`: never loaded, never deleted.
 
-        Its topic may have been deleted while this broker was away; but should the metadata have been lost instead,
-        this is the last copy of somebody's records.
+        The topic may have been deleted while this broker was down. But if the metadata was lost instead, this is
+        the last copy of the records.
         """
         try:
             path = self._directory.delete_log(topic_partition)
             aside = path.removesuffix("-delete") + "-stray"
             self._directory.disk.rename(path, aside)
         except OSError as error:
-            log.error("partition %s belongs to no topic and could not be renamed: %s", topic_partition, error)
+            log.error("partition %s: belongs to no topic, cannot rename its directory: %s", topic_partition, error)
             return
-        log.warning("partition %s belongs to no topic here; its records are now in %s", topic_partition, aside)
+        log.warning("partition %s: belongs to no topic, moved its records to %s", topic_partition, aside)
 
     def delete(self, topic_partition: TopicPartition, delay_ms: int) -> None:
         """Renames the partition's directory now, so that the name is free, and removes it after the delay."""
         try:
             path = self._directory.delete_log(topic_partition)
         except OSError as error:
-            log.error("partition %s: its directory could not be renamed for removal: %s", topic_partition, error)
+            log.error("partition %s: cannot rename its directory for deletion: %s", topic_partition, error)
             return
         self._remove_later(path, delay_ms)
 
@@ -352,10 +354,10 @@ class LogMaintenance:
     def _removed(self, path: str, future: "asyncio.Future[None]") -> None:
         error = None if future.cancelled() else future.exception()
         if error is not None:
-            log.warning("%s could not be removed: %s", path, error)
+            log.warning("cannot remove %s: %s", path, error)
 
 
 def _report(replica: Replica, what: str, error: Exception) -> None:
-    """One log's trouble is written down and does not stop the care of the others."""
+    """Logs one partition's failure; work on the other logs continues."""
     expected = isinstance(error, (OSError, KafkaError))
     log.warning("partition %s: %s: %s", replica.topic_partition, what, error, exc_info=None if expected else error)

@@ -1,4 +1,4 @@
-"""One partition's replica on this broker: who leads it, who is in sync, and up to where all of them have it. Pure."""
+"""One partition's replica on this broker: its leader, the in-sync set and the high watermark. Pure."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ NO_EPOCH = -1
 
 
 class Follower:
-    """What the leader knows of another replica, from its fetches in this leader epoch."""
+    """What the leader knows about another replica, from its fetches in this leader epoch."""
 
     __slots__ = (
         "broker_id",
@@ -36,8 +36,8 @@ class Follower:
         self.last_fetch_leader_end_offset = 0
 
     def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now: int) -> None:
-        # A follower that asks for what was the end at its previous fetch had caught up then: under a steady
-        # stream of writes it never reaches the very end, and is in sync all the same.
+        # A follower that fetches from the log end offset of its previous fetch had caught up at that time. Under a
+        # steady stream of writes it never reaches the current end, but is in sync.
         if offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now)
         elif offset >= self.last_fetch_leader_end_offset:
@@ -52,9 +52,9 @@ class Follower:
 
 
 class Replica:
-    """This broker's copy of one partition: its role and, where it leads, the others' progress.
+    """This broker's copy of one partition: its role and, if it is the leader, the followers' progress.
 
-    `log` is where the records are; the rules here only read offsets that they are given.
+    `log` holds the records; the rules here only use the offsets passed to them.
     """
 
     __slots__ = (
@@ -109,24 +109,24 @@ class Replica:
         self.replicas: tuple[int, ...] = ()
         self.isr: frozenset[int] = frozenset()
         self.joining: frozenset[int] = frozenset()
-        """Proposed to the controller as in sync, not yet confirmed: they already hold the high watermark back."""
+        """Proposed to the controller as in sync, not yet confirmed. They already hold back the high watermark."""
         self.followers: dict[int, Follower] = {}
         self.is_leader = False
         self.is_alone = False
-        """Nobody else is to be waited for: what is appended is committed at once."""
+        """There is no follower to wait for: appended records are committed immediately."""
         self.epoch_start_offset = 0
         self.storage_failure = ""
-        """Why nothing more may be written here; reading goes on."""
+        """Why writes are rejected; empty if they are not. Reads continue."""
         self.waits = None
         self.unreplicated_bytes = 0
         self.undecided_bytes = 0
         self.stable_seen = 0
-        """The last stable offset that those who wait have been told of."""
+        """The last stable offset that waiting fetches were woken for."""
 
     # -- role --
 
     def become(self, partition: "PartitionImage", *, log_end_offset: int, now: int) -> bool:
-        """Takes the role that the image gives this broker. True if a new leader epoch began."""
+        """Takes the role from the image. True if a new leader epoch started."""
         if partition.leader_epoch < self.leader_epoch:
             return False
         if partition.leader_epoch == self.leader_epoch and partition.partition_epoch < self.partition_epoch:
@@ -141,7 +141,7 @@ class Replica:
         self.is_leader = partition.leader == self.broker_id
         others = set(partition.replicas) - {self.broker_id} if self.is_leader else set()
         if new_epoch:
-            # What followers said to the previous leader, or to this one in another epoch, proves nothing now.
+            # Progress reported to the previous leader, or in an earlier epoch, does not count.
             self.epoch_start_offset = log_end_offset
             self.followers = {b: Follower(b, now if b in self.isr else 0) for b in sorted(others)}
         else:
@@ -162,16 +162,16 @@ class Replica:
     # -- checks on requests --
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """A client that knows another leader epoch than ours must refresh, or wait until we know it too."""
+        """KIP-320: FENCED_LEADER_EPOCH if the client's metadata is stale, UNKNOWN_LEADER_EPOCH if this broker's is."""
         if epoch == self.leader_epoch or epoch < 0:
             return
         if epoch < self.leader_epoch:
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"epoch {epoch} is older than {self.leader_epoch}")
-        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {epoch} is newer than {self.leader_epoch}")
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {epoch} is older than {self.leader_epoch}")
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch} is newer than {self.leader_epoch}")
 
     @property
     def effective_min_isr(self) -> int:
-        """A minimum above the replica count would forbid every write; it then means all of them."""
+        """min.insync.replicas, capped at the replica count: a higher minimum would reject every write."""
         return min(self.min_insync_replicas, len(self.replicas))
 
     @property
@@ -179,13 +179,16 @@ class Replica:
         return len(self.isr) >= self.effective_min_isr
 
     def is_high_watermark_current(self, high_watermark: int) -> bool:
-        """A new leader may still hold an old high watermark until its followers have fetched in its epoch."""
+        """False while a new leader still has an old high watermark: its followers have not fetched in its epoch."""
         return high_watermark >= self.epoch_start_offset
 
     # -- the high watermark --
 
     def committed_offset(self, *, log_end_offset: int, flushed_offset: int, high_watermark: int, now: int) -> int:
-        """Up to where every replica that counts has the log. Never goes back, and stands still below the minimum."""
+        """The new high watermark: the offset up to which all counted replicas have the log.
+
+        Never decreases, and does not move while fewer than min.insync.replicas are in sync.
+        """
         if not self.is_leader or not self.has_enough_in_sync:
             return high_watermark
         end = flushed_offset if self.flush_before_ack else log_end_offset
@@ -197,7 +200,8 @@ class Replica:
     def _counts(self, follower: Follower, log_end_offset: int, now: int) -> bool:
         if follower.broker_id in self.isr or follower.broker_id in self.joining:
             return True
-        # One that is caught up is about to join. Leaving it behind now would keep it out for ever under load.
+        # A caught-up follower is about to join the in-sync set. If the high watermark moved past it now, a follower
+        # could never join under load.
         return follower.log_end_offset >= 0 and follower.is_caught_up(log_end_offset, now, self.lag_max_ms)
 
     # -- followers --
@@ -207,24 +211,24 @@ class Replica:
         if found is None:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {broker_id} is no replica of {self.topic_partition} in leader epoch {self.leader_epoch}",
+                f"broker {broker_id} is not a replica of {self.topic_partition} in leader epoch {self.leader_epoch}",
             )
         return found
 
     def may_join(self, broker_id: int, high_watermark: int) -> bool:
-        """Whether a follower has all that is committed, and all that was there when this epoch began."""
+        """Whether a follower has everything committed, and everything up to the start of this leader epoch."""
         if broker_id in self.isr or broker_id in self.joining:
             return False
         end = self.follower(broker_id).log_end_offset
         return end >= high_watermark and end >= self.epoch_start_offset
 
     def join(self, broker_id: int) -> tuple[int, ...]:
-        """Notes a follower as joining and returns the in-sync set to propose, in assignment order."""
+        """Marks a follower as joining and returns the in-sync set to propose, in assignment order."""
         self.joining |= {broker_id}
         return self._in_order(self.isr | self.joining)
 
     def lagging(self, log_end_offset: int, now: int) -> tuple[int, ...]:
-        """The members of the in-sync set that have not been caught up for too long."""
+        """Members of the in-sync set that have not been caught up within replica.lag.time.max.ms."""
         return tuple(
             broker_id
             for broker_id, follower in self.followers.items()
@@ -232,31 +236,31 @@ class Replica:
         )
 
     def without(self, broker_ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The in-sync set to propose when these have fallen behind."""
+        """The in-sync set to propose without these brokers."""
         return self._in_order(self.isr - set(broker_ids))
 
     def _in_order(self, members: frozenset[int]) -> tuple[int, ...]:
         return tuple(b for b in self.replicas if b in members)
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Below this every replica has deleted its records; −1 for a follower that has not said so yet."""
+        """Every replica has deleted its records below this offset; -1 while a follower has not reported its start."""
         starts = [f.log_start_offset for f in self.followers.values()]
         return min([log_start_offset, *starts])
 
     # -- how many bytes became readable --
-    # Waiting fetches count bytes, offsets are what moves. Both counters are exact whenever a limit reaches the one
-    # above it, which is always so while no follower lags and no transaction is open; in between they share
-    # the bytes out evenly over the offsets.
+    # Waiting fetches count bytes, but the limits are offsets. Both counters are exact when a limit reaches the one
+    # above it, which is always the case while no follower lags and no transaction is open. In between, the bytes
+    # are distributed evenly over the offsets.
 
     def committed_bytes(self, before: int, after: int, log_end_offset: int) -> int:
-        """How many bytes the high watermark passed on its way from `before` to `after`."""
+        """How many bytes the high watermark passed between `before` and `after`."""
         gained = _share(self.unreplicated_bytes, before, after, log_end_offset)
         self.unreplicated_bytes -= gained
         self.undecided_bytes += gained
         return gained
 
     def decided_bytes(self, before: int, after: int, high_watermark: int) -> int:
-        """How many bytes the last stable offset passed on its way from `before` to `after`."""
+        """How many bytes the last stable offset passed between `before` and `after`."""
         gained = _share(self.undecided_bytes, before, after, high_watermark)
         self.undecided_bytes -= gained
         return gained

@@ -1,7 +1,7 @@
-"""OWNER of this broker's replicas: their logs and those who wait on them. append(), fetch waits, apply(image).
+"""OWNER of this broker's replicas: their logs and the requests that wait on them. append(), fetch waits, apply(image).
 
-Everything here runs on the event loop and, but for `wait_committed`, without awaiting, so the order of
-calls is the order of the log.
+Everything here runs on the event loop and, except for `wait_committed`, without awaiting. The order of calls is
+therefore the order of the log.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ log = logging.getLogger("ottla.replication")
 
 ACKS_ALL = -1
 REPORTED_ONE_BY_ONE = 3
-"""Up to this many partitions with new roles get a log line each."""
+"""Up to this many partitions with new roles are logged one line each."""
 
 
 class HostedTopic(NamedTuple):
@@ -57,9 +57,10 @@ class ReplicaManager:
         self.topics: dict[str, HostedTopic] = {}
         self.topics_by_id: dict[bytes, HostedTopic] = {}
         self.offline: dict[TopicPartition, str] = {}
-        """Partitions this broker should hold but cannot open, and why."""
+        """Partitions this broker should host but cannot open, with the reason."""
         self.unfinished_appends: WeakValueDictionary[str, Any] = WeakValueDictionary()
-        """By transactional id, the last Produce that waits for its verdict; gone once nobody awaits it any more."""
+        """By transactional id, the last Produce that waits for its transaction to be verified. Weak: an entry
+        disappears when nothing awaits it."""
         self._has_met_cluster = False
         self._new_roles: list[Replica] = []
         self._topic_config = topic_config
@@ -72,18 +73,18 @@ class ReplicaManager:
     # -- life --
 
     def start(self) -> None:
-        """Begins the work that goes on in the background. Call it on the loop that will serve requests."""
+        """Starts the background work. Call it on the event loop that serves requests."""
         self._loop = asyncio.get_running_loop()
         self._maintenance.start(self._loop)
 
     def end_fetches(self) -> None:
-        """Has every waiting fetch answered now, with what there is."""
+        """Answers every waiting fetch now, with the data available."""
         for replica in self.replicas():
             if replica.waits is not None:
                 self._wake(replica.waits.end_fetches())
 
     async def stop(self) -> None:
-        """Lets go of everyone who waits, writes down what is known and closes the directory cleanly."""
+        """Ends all waits, writes checkpoints and closes the directory cleanly."""
         for replica in self.replicas():
             self._release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         await self._maintenance.stop()
@@ -101,7 +102,7 @@ class ReplicaManager:
         return None if hosted is None else hosted.replicas.get(partition)
 
     def leader(self, topic_partition: TopicPartition) -> Replica:
-        """The replica, if this broker leads it; else UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER."""
+        """The replica if this broker leads it. Raises UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER."""
         topic, partition = topic_partition
         hosted = self.topics.get(topic)
         if hosted is not None:
@@ -114,12 +115,12 @@ class ReplicaManager:
         """Why this broker cannot serve a partition as its leader."""
         known = self.image.topics.get(topic) if self.image is not None else None
         if known is None or not 0 <= partition < len(known.partitions):
-            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{partition}")
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {topic}-{partition} does not exist")
         failure = self.offline.get(TopicPartition(topic, partition))
         if failure is not None and known.partitions[partition].leader == self.broker_id:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, failure)
         return KafkaError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} does not lead {topic}-{partition}"
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} is not the leader of {topic}-{partition}"
         )
 
     # -- writing --
@@ -135,7 +136,7 @@ class ReplicaManager:
         transaction_version: int = 0,
         verification_guard: int | None = None,
     ) -> Appended:
-        """Appends one batch to a partition this broker leads. What acks=all still has to wait for: `wait_committed`."""
+        """Appends one batch to a partition this broker leads. For acks=all, call `wait_committed` afterwards."""
         return self.append_to(
             self.leader(topic_partition), batch, acks, origin, produce_version, transaction_version, verification_guard
         )
@@ -150,13 +151,14 @@ class ReplicaManager:
         transaction_version: int = 0,
         verification_guard: int | None = None,
     ) -> Appended:
-        """`append` for a caller who has found the replica. The last two arguments are those of PartitionLog.append."""
+        """Like `append`, for a replica already found. The last two arguments are those of PartitionLog.append."""
         if replica.storage_failure:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, replica.storage_failure)
         if acks == ACKS_ALL and not replica.is_alone and not replica.has_enough_in_sync:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{replica.topic_partition} has {len(replica.isr)} of {replica.effective_min_isr} replicas in sync",
+                f"{replica.topic_partition}: {len(replica.isr)} replicas are in sync, "
+                f"acks=all needs {replica.effective_min_isr} (min.insync.replicas)",
             )
         partition_log = replica.log
         appended = partition_log.append(
@@ -188,7 +190,7 @@ class ReplicaManager:
         self._advance(replica)
 
     def _advance(self, replica: Replica) -> None:
-        """Something moved: commits what may be committed and releases those who waited for it."""
+        """Commits what can be committed and answers the requests that waited for it."""
         partition_log = replica.log
         before = partition_log.high_watermark
         after = replica.committed_offset(
@@ -202,7 +204,7 @@ class ReplicaManager:
         self._announce(replica, before)
 
     def _announce(self, replica: Replica, high_watermark_before: int) -> None:
-        """Tells those who wait how far the high watermark and the last stable offset have come."""
+        """Wakes the requests that wait for the new high watermark or last stable offset."""
         partition_log = replica.log
         after, stable = partition_log.high_watermark, partition_log.last_stable_offset
         committed_bytes = replica.committed_bytes(high_watermark_before, after, partition_log.log_end_offset)
@@ -211,7 +213,7 @@ class ReplicaManager:
         waits = replica.waits
         if waits is None:
             return
-        # At least one byte: what was appended before anybody counted is readable now all the same.
+        # At least one byte: records appended before the counters started are readable now as well.
         if after > high_watermark_before and waits.has_fetches(Limit.HIGH_WATERMARK):
             self._wake(waits.grow(Limit.HIGH_WATERMARK, max(1, committed_bytes)))
         if stable > stable_before and waits.has_fetches(Limit.LAST_STABLE_OFFSET):
@@ -220,14 +222,16 @@ class ReplicaManager:
             self._end(waits.commits.reached(after))
 
     def _fail(self, replica: Replica, reason: str, is_final: bool) -> None:
-        """What was written may not be on stable storage, so nobody is told that it is.
+        """Fails all waiting commits: the written records may not be on stable storage.
 
-        `is_final` after a failed sync: the kernel may have dropped the pages, and a later sync that succeeds proves
-        nothing about them. The partition takes no more writes; reading goes on.
+        `is_final` after a failed sync: the kernel may have dropped the pages, and a later successful sync proves
+        nothing about them. The partition rejects writes until the broker restarts; reads continue.
         """
         if is_final:
             replica.storage_failure = reason
-            log.error("partition %s: %s; no more writes until the broker restarts", replica.topic_partition, reason)
+            log.error(
+                "partition %s: %s; writes are rejected until the broker restarts", replica.topic_partition, reason
+            )
         else:
             log.error("partition %s: %s", replica.topic_partition, reason)
         if replica.waits is not None:
@@ -238,7 +242,7 @@ class ReplicaManager:
     def when_committed(
         self, offsets: list[tuple[Replica, int]], timeout_ms: int, reply: Callable[[list[ErrorCode]], None]
     ) -> CommitWait | None:
-        """Calls `reply` once with an outcome for each (replica, next offset): now, on commit, or at the timeout."""
+        """Calls `reply` once with one error code per (replica, next offset): now, on commit, or at the timeout."""
         assert self._loop is not None
         wait = CommitWait(len(offsets), reply)
         for slot, (replica, next_offset) in enumerate(offsets):
@@ -259,7 +263,7 @@ class ReplicaManager:
         return wait
 
     async def wait_committed(self, topic_partition: TopicPartition, next_offset: int, timeout_ms: int) -> None:
-        """Returns once all below `next_offset` is committed; raises REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER …"""
+        """Returns when all below `next_offset` is committed. Raises REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER …"""
         replica = self.leader(topic_partition)
         if replica.log.high_watermark >= next_offset and not replica.storage_failure:
             return
@@ -273,10 +277,10 @@ class ReplicaManager:
                 self.forget(wait)
             raise
         if code != ErrorCode.NONE:
-            raise KafkaError(code, f"{topic_partition} up to offset {next_offset}")
+            raise KafkaError(code, f"{topic_partition}: not committed up to offset {next_offset}")
 
     def forget(self, wait: CommitWait) -> None:
-        """Whoever waited has gone: no reply will be sent."""
+        """Drops a wait whose requester is gone: no reply is sent."""
         if not wait.is_over:
             wait.timer.cancel()
             wait.time_out()
@@ -299,7 +303,7 @@ class ReplicaManager:
     # -- waiting for bytes --
 
     def wait_for_bytes(self, wait: FetchWait, replicas: list[Replica], limit: Limit, timeout_ms: int) -> None:
-        """Ends the future `wait.reply` once enough came, the timeout passed, or a partition changed hands."""
+        """Completes the future `wait.reply` on enough bytes, at the timeout, or when a partition's leader changes."""
         assert self._loop is not None
         for replica in replicas:
             waits = replica.waits
@@ -310,25 +314,8 @@ class ReplicaManager:
             waits.add_fetch(wait, limit)
         wait.timer = self._loop.call_later(timeout_ms / 1000, self._fetch_timed_out, wait)
 
-    def readable_bytes(self, replica: Replica, offset: int, end: int) -> int:
-        """How many bytes of batches lie from the one with `offset` up to `end`: by the indexes, nothing is read."""
-        partition_log = replica.log
-        segments = partition_log.segments
-        first, last = segments.number_of(offset), segments.number_of(end - 1)
-        try:
-            start = segments[first].find_position(offset)
-            if start is None:
-                start = segments[first].size
-            if end >= segments.end_of(last, partition_log.log_end_offset):
-                stop = segments[last].size
-            else:
-                stop = segments[last].end_position(end)
-        except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        return sum(segments[number].size for number in range(first, last)) + stop - start
-
     def end_wait(self, wait: FetchWait) -> None:
-        """Nobody waits any more: answered, or gone."""
+        """Removes a wait that was answered, or whose requester is gone."""
         if wait.timer is not None:
             wait.timer.cancel()
             wait.timer = None
@@ -339,8 +326,8 @@ class ReplicaManager:
         _release(wait.reply)
 
     def _wake(self, fetches: list[FetchWait]) -> None:
-        # Whoever awaits the future goes on in a later turn of the loop: what else arrives in this one, and the
-        # append under way, goes into the same answer.
+        # The awaiting handler resumes in a later turn of the loop, so everything appended in this turn, including
+        # the current append, is part of the same response.
         for wait in fetches:
             wait.timer.cancel()
             _release(wait.reply)
@@ -348,7 +335,7 @@ class ReplicaManager:
     # -- followers --
 
     def follower_fetched(self, replica: Replica, broker_id: int, offset: int, log_start_offset: int) -> None:
-        """A follower asks for `offset`, so it has everything below."""
+        """A follower fetches from `offset`, so it has everything below."""
         replica.follower(broker_id).fetched(offset, log_start_offset, replica.log.log_end_offset, self._clock())
         self._advance(replica)
 
@@ -360,18 +347,20 @@ class ReplicaManager:
         if partition_log.config.compacts and not partition_log.config.deletes:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"records of {replica.topic_partition} are compacted, not deleted: its cleanup.policy has no delete",
+                f"{replica.topic_partition}: records can be deleted only if cleanup.policy contains delete",
             )
         if offset == -1:
             offset = partition_log.high_watermark
         elif offset < 0:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{replica.topic_partition}: {offset} is no offset")
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{replica.topic_partition}: {offset} is not a valid offset"
+            )
         partition_log.delete_records_before(offset)
         self._maintenance.changed(replica)
         return replica.low_watermark(partition_log.log_start_offset)
 
     def volume_bytes(self) -> tuple[int, int]:
-        """The size of the volume under the log directory and what is free on it; -1 where that cannot be told."""
+        """Total and free bytes of the volume that holds the log directory; -1 if unknown."""
         try:
             volume = os.statvfs(self.log_directory.path)
         except OSError:
@@ -381,7 +370,7 @@ class ReplicaManager:
     # -- the cluster's image --
 
     def apply(self, image: ClusterImage) -> None:
-        """Makes this broker's replicas what the image says: only topics that differ from the last one are touched."""
+        """Brings this broker's replicas in line with the image; topics that did not change are skipped."""
         previous, self.image = self.image, image
         for topic_partition in [tp for tp in self.offline if tp.topic not in image.topics]:
             del self.offline[topic_partition]
@@ -394,21 +383,26 @@ class ReplicaManager:
                 try:
                     self._apply_topic(topic)
                 except Exception:
-                    # Whatever is wrong with one topic, the others are served.
-                    log.exception("topic %s: the cluster's wishes could not be met", name)
+                    # A failure in one topic must not affect the others.
+                    log.exception("topic %s: cannot apply cluster image %d", name, image.version)
         if image.cluster_id and not self._has_met_cluster:
-            # Not before a real image came: one that nobody read from a store knows of no topic at all.
+            # Wait for an image that was read from the store: the initial one is empty and has no topics.
             self._has_met_cluster = True
             self._set_strays_aside()
         self._report_roles()
 
     def _report_roles(self) -> None:
-        """A line for each partition that has a new role, or one for all of them where there are many."""
+        """Logs one line per partition with a new role, or one summary line if there are many."""
         replicas, self._new_roles = self._new_roles, []
         level = logging.INFO
         if len(replicas) > REPORTED_ONE_BY_ONE:
             leads = sum(replica.is_leader for replica in replicas)
-            log.info("%d partitions have new roles: leads %d, follows %d", len(replicas), leads, len(replicas) - leads)
+            log.info(
+                "%d partitions have new roles: leader of %d, follower of %d",
+                len(replicas),
+                leads,
+                len(replicas) - leads,
+            )
             level = logging.DEBUG
         if not log.isEnabledFor(level):
             return
@@ -417,7 +411,7 @@ class ReplicaManager:
                 level,
                 "partition %s: %s in leader epoch %d at offset %d",
                 replica.topic_partition,
-                "leads" if replica.is_leader else f"follows {replica.leader}",
+                "leader" if replica.is_leader else f"follower of broker {replica.leader}",
                 replica.leader_epoch,
                 replica.log.log_end_offset,
             )
@@ -461,12 +455,12 @@ class ReplicaManager:
             if unusable is not None:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, unusable)
             if partition_log is not None and partition_log.topic_id == ZERO_UUID:
-                # A loss of power took the file that names the topic before it was synced. The data is what counts.
-                log.warning("partition %s: its directory names no topic; taken as this topic's", topic_partition)
+                # partition.metadata is not synced and may be lost in a power failure. The synced records are kept.
+                log.warning("partition %s: directory has no topic id; using it for this topic", topic_partition)
                 self.log_directory.adopt(topic_partition, topic.topic_id)
             if partition_log is not None and partition_log.topic_id != topic.topic_id:
-                # Left over from a topic of the same name that was deleted while this broker was away.
-                log.warning("partition %s: its directory belongs to a deleted topic of that name", topic_partition)
+                # A topic of the same name was deleted and created again while this broker was down.
+                log.warning("partition %s: deleting the directory of a deleted topic of that name", topic_partition)
                 self._maintenance.delete(topic_partition, config.file_delete_delay_ms)
                 partition_log = None
             if partition_log is None:
@@ -519,7 +513,7 @@ class ReplicaManager:
             self._drop(replica)
 
     def _drop(self, replica: Replica) -> None:
-        """This broker holds the partition no longer: its directory is renamed now and removed later."""
+        """Stops hosting a partition: its directory is renamed now and removed later."""
         replica.is_leader = replica.is_alone = False
         self._release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._maintenance.closed(replica)

@@ -1,7 +1,7 @@
-"""Who waits on one partition: requests for an offset to be committed, fetches for bytes to read. Pure.
+"""Requests that wait on one partition: produce requests for a commit, fetches for bytes to read. Pure.
 
-Everything is kept by partition, so an append looks only at those who wait on the partition it went to.
-The owner keeps the futures and timers; here they are opaque.
+Waits are kept per partition, so an append checks only the waits of its own partition. The owner manages futures
+and timers; here they are opaque.
 """
 
 import enum
@@ -12,20 +12,20 @@ from ottla.errors import ErrorCode
 
 
 class CommitWait:
-    """One request that waits until what it appended, to one partition or several, is committed."""
+    """One request that waits until its appends, to one or several partitions, are committed."""
 
     __slots__ = ("codes", "pending", "queues", "reply", "timer")
 
     def __init__(self, count: int, reply: Any = None) -> None:
         self.codes: list[ErrorCode | None] = [None] * count
-        """The outcome in each awaited partition; None while it waits."""
+        """The error code for each partition; None while it is pending."""
         self.pending = count
         self.queues: list[CommitQueue | None] = [None] * count
         self.reply = reply
         self.timer: Any = None
 
     def wait_in(self, queue: "CommitQueue", next_offset: int, slot: int) -> None:
-        """Waits for the partition `slot`, whose queue this is, to have `next_offset` committed."""
+        """Waits until `next_offset` is committed in the partition of `slot`, whose queue is `queue`."""
         self.queues[slot] = queue
         queue.add(next_offset, self, slot)
 
@@ -34,7 +34,7 @@ class CommitWait:
         return self.pending == 0
 
     def settle(self, slot: int, code: ErrorCode) -> bool:
-        """Notes the outcome of one partition. True if it was the last one awaited."""
+        """Records the error code of one partition. True if it was the last one pending."""
         if self.codes[slot] is not None:
             return False
         self.codes[slot] = code
@@ -42,7 +42,7 @@ class CommitWait:
         return self.pending == 0
 
     def time_out(self) -> None:
-        """Ends the wait: what is not committed yet has taken too long."""
+        """Ends the wait: pending partitions get REQUEST_TIMED_OUT."""
         late = [slot for slot, code in enumerate(self.codes) if code is None]
         self.pending = 0
         for slot in late:
@@ -53,7 +53,7 @@ class CommitWait:
 
 
 class CommitQueue:
-    """Those waiting for one partition's high watermark, the lowest offset first."""
+    """The waits for one partition's high watermark, lowest offset first."""
 
     __slots__ = ("_abandoned", "_heap", "_sequence")
 
@@ -66,12 +66,12 @@ class CommitQueue:
         return len(self._heap) - self._abandoned
 
     def add(self, next_offset: int, wait: CommitWait, slot: int) -> None:
-        """`wait` has its partition `slot` settled once the high watermark reaches `next_offset`."""
+        """Settles `slot` of `wait` when the high watermark reaches `next_offset`."""
         self._sequence += 1
         heapq.heappush(self._heap, (next_offset, self._sequence, wait, slot))
 
     def reached(self, high_watermark: int, code: ErrorCode = ErrorCode.NONE) -> list[CommitWait]:
-        """The waits that end because the high watermark got this far."""
+        """The waits that are complete now that the high watermark is at `high_watermark`."""
         ended = []
         heap = self._heap
         while heap and heap[0][0] <= high_watermark:
@@ -83,12 +83,12 @@ class CommitQueue:
         return ended
 
     def fail(self, code: ErrorCode) -> list[CommitWait]:
-        """Everyone here gets `code`; the waits that end by it."""
+        """Settles every entry with `code` and returns the waits that are complete."""
         heap, self._heap, self._abandoned = self._heap, [], 0
         return [wait for _, _, wait, slot in sorted(heap) if not wait.is_over and wait.settle(slot, code)]
 
     def abandon(self) -> None:
-        """One wait in this queue timed out. Its entry goes when its turn comes, or when half of the queue is such."""
+        """One wait in this queue timed out. Its entry is removed at its turn, or when half of the queue is stale."""
         self._abandoned += 1
         if self._abandoned * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if not entry[2].is_over]
@@ -97,7 +97,7 @@ class CommitQueue:
 
 
 class Limit(enum.IntEnum):
-    """Up to where a reader may see: consumers by isolation level, followers to the end."""
+    """The offset up to which a reader may read: consumers by isolation level, followers to the log end."""
 
     HIGH_WATERMARK = 0
     LAST_STABLE_OFFSET = 1
@@ -105,7 +105,7 @@ class Limit(enum.IntEnum):
 
 
 class FetchWait:
-    """One fetch that waits until enough bytes came, over all the partitions it asked for."""
+    """One fetch that waits for enough bytes, summed over its partitions."""
 
     __slots__ = ("missing_bytes", "places", "reply", "timer")
 
@@ -116,14 +116,14 @@ class FetchWait:
         self.places: list[dict[FetchWait, None]] = []
 
     def leave(self) -> None:
-        """Leaves every partition it waits in."""
+        """Removes this wait from every partition."""
         for place in self.places:
             place.pop(self, None)
         self.places.clear()
 
 
 class PartitionWaits:
-    """Everyone who waits on one partition."""
+    """All waits on one partition."""
 
     __slots__ = ("_committed", "_decided", "_fetches", "_written", "commits")
 
@@ -135,7 +135,7 @@ class PartitionWaits:
         self._fetches = (self._committed, self._decided, self._written)
 
     def __bool__(self) -> bool:
-        """Whether anybody waits here."""
+        """Whether there are any waits."""
         return bool(self._committed or self._decided or self._written or self.commits)
 
     def add_fetch(self, wait: FetchWait, limit: Limit) -> None:
@@ -152,7 +152,7 @@ class PartitionWaits:
         return bool(self._fetches[limit])
 
     def grow(self, limit: Limit, size_bytes: int) -> list[FetchWait]:
-        """`size_bytes` more can be read below `limit`; the fetches that now have enough, no longer waiting."""
+        """`size_bytes` more can be read below `limit`. Removes and returns the fetches that now have enough."""
         satisfied = []
         for wait in self._fetches[limit]:
             wait.missing_bytes -= size_bytes
@@ -163,7 +163,7 @@ class PartitionWaits:
         return satisfied
 
     def end_fetches(self) -> list[FetchWait]:
-        """Something else than bytes happened (a new leader, a deleted topic): all fetches here must look again."""
+        """Removes and returns all fetches: they must check the partition again (new leader, deleted topic)."""
         ended = list(dict.fromkeys(wait for place in self._fetches for wait in place))
         for wait in ended:
             wait.leave()

@@ -142,7 +142,7 @@ class Reading:
     def _readable_bytes(self, replica: Replica, asked: Any, end: int) -> int:
         if asked.fetch_offset < replica.log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        readable = self.replicas.readable_bytes(replica, asked.fetch_offset, end)
+        readable = replica.log.size_between(asked.fetch_offset, end)
         size: int = min(readable, max(asked.partition_max_bytes, 1))
         return size
 
@@ -249,7 +249,7 @@ class Reading:
             code = (
                 ErrorCode.NOT_LEADER_OR_FOLLOWER if asked.current_leader_epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
-            raise KafkaError(code, f"broker {self.follower_id} is no replica of {replica.topic_partition}")
+            raise KafkaError(code, f"broker {self.follower_id} is not a replica of {replica.topic_partition}")
         log = replica.log
         if self.context.api_version < 10 and log.config.compression_type == "zstd":
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Fetch version 10")
