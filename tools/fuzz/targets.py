@@ -24,13 +24,15 @@ from ottla.types import TopicPartition
 
 MAX_BYTES = 1 << 20
 MESSAGES = every_message()
+KEYS = [key for key, api in API.items() if api.package is not None]
 
 
 def requests(data: bytes) -> None:
     """What a broker does with a frame: header, then body."""
     try:
         header = framing.decode_request_header(data)
-        API[header.api_key].request.decode(data, header.api_version, header.body_offset)
+        if header.api_key in KEYS:
+            API[header.api_key].request.decode(data, header.api_version, header.body_offset)
     except ProtocolError:
         pass
 
@@ -39,8 +41,7 @@ def responses(data: bytes) -> None:
     """What a client does with a frame."""
     if len(data) < 2:
         return
-    keys = list(API)
-    api = API[keys[data[0] % len(keys)]]
+    api = API[KEYS[data[0] % len(KEYS)]]
     try:
         framing.decode_response(api.key, api.versions[data[1] % len(api.versions)], data[2:])
     except ProtocolError:

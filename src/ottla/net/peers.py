@@ -93,10 +93,6 @@ class Peers:
     def is_connected(self, node_id: int) -> bool:
         return any(link.is_connected for (node, _), link in self._links.items() if node == node_id)
 
-    def find_connection(self, node_id: int, lane: str = "") -> Connection | None:
-        link = self._links.get((node_id, lane))
-        return link.connection if link is not None else None
-
     def connections(self) -> list[Connection]:
         """Every connection that is up."""
         return [link.connection for link in self._links.values() if link.connection is not None and link.is_connected]

@@ -1,4 +1,4 @@
-"""Every API by its key: its name, its versions, its message classes. Imports no message until asked. Pure."""
+"""Every API by its key: name, versions and message classes, which are imported on first use. Pure."""
 
 import enum
 import importlib
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ApiKey(enum.IntEnum):
-    """The number that starts each request and says what it is."""
+    """The number at the start of each request."""
 
     PRODUCE = 0
     FETCH = 1
@@ -106,13 +106,15 @@ class ApiKey(enum.IntEnum):
 
 
 class Api(NamedTuple):
-    """One API. `max_version` is the newest we know; what a broker serves is decided by its handlers."""
+    """One API. `max_version` is the newest that the tables know; the broker's handlers decide which it serves."""
 
     key: int
     name: str
     min_version: int
     max_version: int
     flexible_since: int | None
+    package: str | None = "messages"
+    """Where its message table is, below `ottla.protocol`. None: there is no table."""
 
     def is_flexible(self, version: int) -> bool:
         return self.flexible_since is not None and version >= self.flexible_since
@@ -124,27 +126,29 @@ class Api(NamedTuple):
     @property
     def request(self) -> "type[Message]":
         """The class of its requests."""
-        return _message(self.key, self.name, "Request")
+        return _message(self, "Request")
 
     @property
     def response(self) -> "type[Message]":
         """The class of its responses."""
-        return _message(self.key, self.name, "Response")
+        return _message(self, "Response")
 
 
 _loaded: "dict[tuple[int, str], type[Message]]" = {}
 
 
-def _message(key: int, name: str, kind: str) -> "type[Message]":
-    found = _loaded.get((key, kind))
+def _message(api: Api, kind: str) -> "type[Message]":
+    found = _loaded.get((api.key, kind))
     if found is None:
-        module = importlib.import_module(f"ottla.protocol.messages.{snake_case(name)}")
-        found = _loaded[key, kind] = getattr(module, name + kind)
+        if api.package is None:
+            raise LookupError(f"there is no message table for {api.name}")
+        module = importlib.import_module(f"ottla.protocol.{api.package}.{snake_case(api.name)}")
+        found = _loaded[api.key, kind] = getattr(module, api.name + kind)
     return found
 
 
 def snake_case(name: str) -> str:
-    """A published name in our spelling.
+    """Kafka's name of a message or field as a Python name.
 
     >>> snake_case("OffsetForLeaderEpoch"), snake_case("KRaftVersionFeature")
     ('offset_for_leader_epoch', 'kraft_version_feature')
@@ -152,7 +156,8 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("KRaft", "Kraft")).lower()
 
 
-# Key, name, first and last version, first flexible version. Keys 4-7 have no versions left (KIP-896).
+# Key, name, first and last version, first flexible version, then where the message table is: in messages/, in
+# messages/unserved/, or nowhere (`-`; messages/unserved/__init__.py says why). Keys 4 to 7 went with ZooKeeper.
 _TABLE = """
      0 Produce                                3 13   9
      1 Fetch                                  4 18  12
@@ -167,7 +172,7 @@ _TABLE = """
     14 SyncGroup                              0  5   4
     15 DescribeGroups                         0  6   5
     16 ListGroups                             0  5   3
-    17 SaslHandshake                          0  1   -
+    17 SaslHandshake                          0  1   -  unserved
     18 ApiVersions                            0  5   3
     19 CreateTopics                           2  7   5
     20 DeleteTopics                           1  6   4
@@ -179,75 +184,77 @@ _TABLE = """
     26 EndTxn                                 0  5   3
     27 WriteTxnMarkers                        1  2   1
     28 TxnOffsetCommit                        0  6   3
-    29 DescribeAcls                           1  3   2
-    30 CreateAcls                             1  3   2
-    31 DeleteAcls                             1  3   2
+    29 DescribeAcls                           1  3   2  unserved
+    30 CreateAcls                             1  3   2  unserved
+    31 DeleteAcls                             1  3   2  unserved
     32 DescribeConfigs                        1  4   4
     33 AlterConfigs                           0  2   2
-    34 AlterReplicaLogDirs                    1  2   2
+    34 AlterReplicaLogDirs                    1  2   2  unserved
     35 DescribeLogDirs                        1  5   2
-    36 SaslAuthenticate                       0  2   2
+    36 SaslAuthenticate                       0  2   2  unserved
     37 CreatePartitions                       0  3   2
-    38 CreateDelegationToken                  1  3   2
-    39 RenewDelegationToken                   1  2   2
-    40 ExpireDelegationToken                  1  2   2
-    41 DescribeDelegationToken                1  3   2
+    38 CreateDelegationToken                  1  3   2  -
+    39 RenewDelegationToken                   1  2   2  -
+    40 ExpireDelegationToken                  1  2   2  -
+    41 DescribeDelegationToken                1  3   2  -
     42 DeleteGroups                           0  3   2
-    43 ElectLeaders                           0  2   2
+    43 ElectLeaders                           0  2   2  unserved
     44 IncrementalAlterConfigs                0  1   1
-    45 AlterPartitionReassignments            0  1   0
-    46 ListPartitionReassignments             0  0   0
+    45 AlterPartitionReassignments            0  1   0  unserved
+    46 ListPartitionReassignments             0  0   0  unserved
     47 OffsetDelete                           0  0   -
-    48 DescribeClientQuotas                   0  1   1
-    49 AlterClientQuotas                      0  1   1
-    50 DescribeUserScramCredentials           0  0   0
-    51 AlterUserScramCredentials              0  0   0
-    52 Vote                                   0  2   0
-    53 BeginQuorumEpoch                       0  1   1
-    54 EndQuorumEpoch                         0  1   1
-    55 DescribeQuorum                         0  2   0
-    56 AlterPartition                         2  3   0
-    57 UpdateFeatures                         0  2   0
-    58 Envelope                               0  0   0
-    59 FetchSnapshot                          0  1   0
+    48 DescribeClientQuotas                   0  1   1  unserved
+    49 AlterClientQuotas                      0  1   1  unserved
+    50 DescribeUserScramCredentials           0  0   0  unserved
+    51 AlterUserScramCredentials              0  0   0  unserved
+    52 Vote                                   0  2   0  -
+    53 BeginQuorumEpoch                       0  1   1  -
+    54 EndQuorumEpoch                         0  1   1  -
+    55 DescribeQuorum                         0  2   0  unserved
+    56 AlterPartition                         2  3   0  unserved
+    57 UpdateFeatures                         0  2   0  unserved
+    58 Envelope                               0  0   0  -
+    59 FetchSnapshot                          0  1   0  -
     60 DescribeCluster                        0  2   0
     61 DescribeProducers                      0  0   0
-    62 BrokerRegistration                     0  4   0
-    63 BrokerHeartbeat                        0  2   0
-    64 UnregisterBroker                       0  0   0
+    62 BrokerRegistration                     0  4   0  -
+    63 BrokerHeartbeat                        0  2   0  -
+    64 UnregisterBroker                       0  0   0  unserved
     65 DescribeTransactions                   0  0   0
     66 ListTransactions                       0  2   0
-    67 AllocateProducerIds                    0  0   0
-    68 ConsumerGroupHeartbeat                 0  1   0
+    67 AllocateProducerIds                    0  0   0  -
+    68 ConsumerGroupHeartbeat                 0  1   0  unserved
     69 ConsumerGroupDescribe                  0  1   0
-    70 ControllerRegistration                 0  0   0
-    71 GetTelemetrySubscriptions              0  0   0
-    72 PushTelemetry                          0  0   0
-    73 AssignReplicasToDirs                   0  0   0
+    70 ControllerRegistration                 0  0   0  -
+    71 GetTelemetrySubscriptions              0  0   0  -
+    72 PushTelemetry                          0  0   0  -
+    73 AssignReplicasToDirs                   0  0   0  -
     74 ListConfigResources                    0  1   0
     75 DescribeTopicPartitions                0  0   0
-    76 ShareGroupHeartbeat                    1  1   0
-    77 ShareGroupDescribe                     1  1   0
-    78 ShareFetch                             1  2   0
-    79 ShareAcknowledge                       1  2   0
-    80 AddRaftVoter                           0  1   0
-    81 RemoveRaftVoter                        0  0   0
-    82 UpdateRaftVoter                        0  0   0
-    83 InitializeShareGroupState              0  0   0
-    84 ReadShareGroupState                    0  0   0
-    85 WriteShareGroupState                   0  1   0
-    86 DeleteShareGroupState                  0  0   0
-    87 ReadShareGroupStateSummary             0  1   0
-    88 StreamsGroupHeartbeat                  0  1   0
-    89 StreamsGroupDescribe                   0  1   0
-    90 DescribeShareGroupOffsets              0  1   0
-    91 AlterShareGroupOffsets                 0  0   0
-    92 DeleteShareGroupOffsets                0  0   0
-    93 StreamsGroupTopologyDescriptionUpdate  0  0   0
-    94 UnregisterController                   0  0   0
+    76 ShareGroupHeartbeat                    1  1   0  unserved
+    77 ShareGroupDescribe                     1  1   0  unserved
+    78 ShareFetch                             1  2   0  unserved
+    79 ShareAcknowledge                       1  2   0  unserved
+    80 AddRaftVoter                           0  1   0  -
+    81 RemoveRaftVoter                        0  0   0  -
+    82 UpdateRaftVoter                        0  0   0  -
+    83 InitializeShareGroupState              0  0   0  unserved
+    84 ReadShareGroupState                    0  0   0  unserved
+    85 WriteShareGroupState                   0  1   0  unserved
+    86 DeleteShareGroupState                  0  0   0  unserved
+    87 ReadShareGroupStateSummary             0  1   0  unserved
+    88 StreamsGroupHeartbeat                  0  1   0  -
+    89 StreamsGroupDescribe                   0  1   0  -
+    90 DescribeShareGroupOffsets              0  1   0  unserved
+    91 AlterShareGroupOffsets                 0  0   0  unserved
+    92 DeleteShareGroupOffsets                0  0   0  unserved
+    93 StreamsGroupTopologyDescriptionUpdate  0  0   0  -
+    94 UnregisterController                   0  0   0  -
 """
 
 API: dict[int, Api] = {}
 for _line in _TABLE.strip().splitlines():
-    _key, _name, _first, _last, _flexible = _line.split()
-    API[int(_key)] = Api(int(_key), _name, int(_first), int(_last), None if _flexible == "-" else int(_flexible))
+    _key, _name, _first, _last, _flexible, *_place = _line.split()
+    _package = {"": "messages", "unserved": "messages.unserved", "-": None}["".join(_place)]
+    _since = None if _flexible == "-" else int(_flexible)
+    API[int(_key)] = Api(int(_key), _name, int(_first), int(_last), _since, _package)

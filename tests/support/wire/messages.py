@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ottla.protocol import messages
+from ottla.protocol.messages import unserved
 from ottla.protocol.compiler import FORMATS
 from ottla.protocol.schema import Field, Message, Struct
 
@@ -19,10 +20,11 @@ INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 def every_message() -> list[type[Message]]:
     """Every message class of the protocol, by name."""
     found = {}
-    for module in pkgutil.iter_modules(messages.__path__):
-        for value in vars(importlib.import_module(f"{messages.__name__}.{module.name}")).values():
-            if isinstance(value, type) and issubclass(value, Message) and value is not Message:
-                found[value.__name__] = value
+    for package in (messages, unserved):
+        for module in pkgutil.iter_modules(package.__path__):
+            for value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
+                if isinstance(value, type) and issubclass(value, Message) and value is not Message:
+                    found[value.__name__] = value
     return [found[name] for name in sorted(found)]
 
 

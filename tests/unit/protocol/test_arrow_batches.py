@@ -86,7 +86,7 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
     data=st.data(),
 )
 def test_columns_are_the_objects_whatever_the_codec_and_range(batches: list[Any], data: st.DataObject) -> None:
-    """MISSION F1."""
+    """Spec: F1."""
     stored, end = b"", 0
     for rows, codec in batches:
         stored += build_batch(rows, base_offset=end, codec=codec)
@@ -149,7 +149,7 @@ def test_header_names_that_are_no_text_read_as_in_objects(twins: None) -> None:
 
 
 def test_aborted_records_and_markers_are_passed_over(twins: None) -> None:
-    """MISSION E7."""
+    """Spec: E7."""
     stored = (
         written(0, ANN, "no")
         + written(1, BOB, "yes")

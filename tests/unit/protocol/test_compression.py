@@ -211,7 +211,7 @@ def sixty_four_megabytes() -> dict[str, tuple[Codec, bytes]]:
 def test_a_bomb_is_refused_and_memory_follows_the_bound(
     name: str, sixty_four_megabytes: dict[str, tuple[Codec, bytes]]
 ) -> None:
-    """R8: what a bomb may take is the bound, not what it claims or would become."""
+    """Spec: R8. What a bomb may take is the bound, not what it claims or would become."""
     codec, bomb = sixty_four_megabytes[name]
     bound = 1 << 20
     tracemalloc.start()
@@ -242,7 +242,7 @@ for codec, bomb in bombs:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to know the memory in use")
 def test_native_code_does_not_allocate_past_the_bound_either() -> None:
-    """R8: in a process whose whole address space may grow by 48 MB, bombs of 256 MB are refused, not fatal."""
+    """Spec: R8. In a process whose whole address space may grow by 48 MB, bombs of 256 MB are refused, not fatal."""
     inputs = [item for name, item in bombs(256 << 20).items() if "members" not in name and name != "xerial"]
     # A frame that claims four gigabytes, and a snappy block that does.
     inputs.append((Codec.ZSTD, bytes.fromhex("28b52ffd") + b"\xa0" + struct.pack("<I", 0xFFFFFFFF) + b"\x01\x00\x00"))
@@ -274,7 +274,7 @@ def test_a_snappy_block_cannot_claim_more_than_it_can_hold() -> None:
 
 @pytest.mark.timeout(10)
 def test_thousands_of_empty_gzip_members_take_time_in_proportion() -> None:
-    """R8: zlib copies what follows a member that ends; were that the whole rest each time, this took minutes."""
+    """Spec: R8. Zlib copies what follows a member that ends; were that the whole rest each time, this took minutes."""
     members = gzip.compress(b"") * 200_000
     assert decompress(Codec.GZIP, members + gzip.compress(b"end"), 3) == b"end"
 

@@ -98,7 +98,7 @@ def test_unknown_tags_of_a_header_are_skipped() -> None:
 
 @pytest.mark.parametrize("version", [6, 99, 32767, -1])
 def test_an_unknown_version_of_api_versions_still_has_a_header(version: int) -> None:
-    """R4: it must be answered, so its correlation id must be read."""
+    """Spec: R4. It must be answered, so its correlation id must be read."""
     header = RequestHeader(request_api_key=18, request_api_version=version, correlation_id=77, client_id="new")
     frame = header.encode(1) + b"\xff\xff nobody knows what follows"
     assert decode_request_header(frame) == (18, version, 77, "new", 13)
@@ -144,7 +144,7 @@ MALFORMED_HEADERS = {
 
 @pytest.mark.parametrize("frame", MALFORMED_HEADERS.values(), ids=MALFORMED_HEADERS)
 def test_a_malformed_request_header_is_a_protocol_error(frame: str) -> None:
-    """R8: the connection is closed, nothing else happens."""
+    """Spec: R8. The connection is closed, nothing else happens."""
     for kind in (bytes, bytearray, memoryview):
         with pytest.raises(ProtocolError):
             decode_request_header(kind(bytes.fromhex(frame)))

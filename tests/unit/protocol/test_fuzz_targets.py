@@ -1,4 +1,4 @@
-"""R8: the fuzzer's targets, fed by chance in every test run. Coverage-guided: see tools/fuzz."""
+"""Spec: R8. The fuzzer's targets, fed by chance in every test run. Coverage-guided: see tools/fuzz."""
 
 import importlib.util
 from pathlib import Path

@@ -124,7 +124,7 @@ def test_an_api_versions_request_has_the_golden_bytes() -> None:
 
 
 def test_the_answer_to_an_unknown_version_of_api_versions_has_the_golden_bytes() -> None:
-    """R4: ApiVersions in an unknown version is answered in v0."""
+    """Spec: R4. ApiVersions in an unknown version is answered in v0."""
     entry = ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=4)
     response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[entry])
     encoded = framing.encode_response(ApiKey.API_VERSIONS, 0, 7, response)

@@ -163,7 +163,7 @@ def test_the_twins_agree_on_all_they_make(rows: list[Any], shift: int, data: st.
 @given(st.data())
 @settings(max_examples=400, deadline=None)
 def test_the_twins_refuse_the_same_damage(data: st.DataObject) -> None:
-    """R8: whatever happens to the bytes, both twins give equal records or both refuse with ValueError."""
+    """Spec: R8. Whatever happens to the bytes, both twins give equal records or both refuse with ValueError."""
     assert NATIVE is not None
     rows = data.draw(st.lists(rows_of, min_size=1, max_size=4))
     section, count, base = section_of(rows)
@@ -190,7 +190,7 @@ def test_the_twins_refuse_the_same_damage(data: st.DataObject) -> None:
 @given(garbage=st.binary(max_size=300), count=st.integers(0, 40))
 @settings(max_examples=300, deadline=None)
 def test_garbage_is_refused_as_such(kernels: ModuleType, garbage: bytes, count: int) -> None:
-    """R8."""
+    """Spec: R8."""
     place = (garbage, 0, len(garbage), count)
     outcome(kernels.decode_records, Record, *place, 0, 100, 0, None)
     outcome(kernels.scan_keys, *place)
@@ -305,7 +305,7 @@ BROKEN = {
 @both
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_record_that_contradicts_itself_is_refused(kernels: ModuleType, name: str) -> None:
-    """R8."""
+    """Spec: R8."""
     section = BROKEN[name]
     with pytest.raises(ValueError):
         kernels.decode_records(Record, section, 0, len(section), 1, 0, 10, 0, None)
@@ -322,7 +322,7 @@ def test_what_is_whole_is_taken(kernels: ModuleType) -> None:
 
 @both
 def test_counts_larger_than_the_data_are_refused_before_anything_is_made(kernels: ModuleType) -> None:
-    """R8: two billion records announced in front of a hundred bytes cost nothing."""
+    """Spec: R8. Two billion records announced in front of a hundred bytes cost nothing."""
     section, _, _ = section_of([(1, None, b"v" * 90, ())])
     many_headers = record(b"\x00\x00\x00\x01\x01\xfe\xff\xff\xff\x0f" + b"\x00" * 50)
     tracemalloc.start()

@@ -241,7 +241,7 @@ def test_a_header_that_says_what_no_batch_can_is_refused(position: int, field: b
 @given(data=st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damage_gives_a_corrupt_batch_and_nothing_else(codec: Codec, data: st.DataObject) -> None:
-    """R8: mutated batches, with the checksum not looked at, raise CorruptBatch or read as something."""
+    """Spec: R8. Mutated batches, with the checksum not looked at, raise CorruptBatch or read as something."""
     batch = bytearray(build_batch(ROWS, codec=codec))
     for _ in range(data.draw(st.integers(1, 4))):
         batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
@@ -258,7 +258,7 @@ def test_damage_gives_a_corrupt_batch_and_nothing_else(codec: Codec, data: st.Da
 
 
 def test_a_bomb_in_a_batch_stays_within_the_bound() -> None:
-    """R8."""
+    """Spec: R8."""
     rows = [(NOW, None, bytes(2_000_000), ())]
     for codec in Codec:
         batch = build_batch(rows, codec=codec)
@@ -454,7 +454,7 @@ def test_a_count_that_is_not_the_records_is_noticed() -> None:
 
 @pytest.mark.parametrize(("commit", "golden"), [(True, GOLDEN_COMMIT), (False, GOLDEN_ABORT)])
 def test_the_golden_markers_are_built_and_read(commit: bool, golden: str) -> None:
-    """E7, PROTOCOL §20."""
+    """Spec: E7. PROTOCOL §20."""
     batch = control_batch(
         commit=commit,
         producer_id=1000,
