@@ -35,6 +35,12 @@ def test_exactly_what_is_served_is_listed(version: int) -> None:
     assert ranges[ApiKey.PRODUCE] == (0, 13)
 
 
+def test_share_groups_are_not_offered() -> None:
+    """Spec: A8. A client that wants one reports the feature as unsupported before it sends a request."""
+    offered = {ApiKey(key.api_key).name for key in asked(4).api_keys}
+    assert not {name for name in offered if "SHARE" in name}
+
+
 @pytest.mark.parametrize("version", range(6))
 def test_the_response_header_is_the_oldest_one_in_every_version(version: int) -> None:
     frame = encode_response(ApiKey.API_VERSIONS, version, 9, asked(version))

@@ -57,6 +57,14 @@ def test_topics_brokers_configs_controller_and_cluster_id_are_read() -> None:
     assert (image.controller_id, image.cluster_id, image.version) == (3, "abc", 9)
 
 
+def test_keys_have_the_layout_of_zookeeper() -> None:
+    """Spec: B11. Tools and operators know these paths from Kafka on ZooKeeper."""
+    assert records.broker_key(3) == "/brokers/ids/3"
+    assert records.topic_key("orders") == "/brokers/topics/orders"
+    assert records.partition_state_key("orders", 2) == "/brokers/topics/orders/partitions/2/state"
+    assert records.topic_config_key("orders") == "/config/topics/orders"
+
+
 def test_a_changed_topic_leaves_the_others_and_the_old_image_as_they_were() -> None:
     before = two_topics()
     state = records.write_partition_state(-1, 5, [1])
