@@ -1,5 +1,5 @@
 """Transactions end to end: the production broker in a simulated world, a producer of bare requests, and what readers,
-groups and operators see of it. (E3, E5-E9, E11, R3, R4)"""
+groups and operators see of it. Spec: E3, E5, E6, E7, E8, E9, E11, R3, R4."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tests.support.worlds.transaction_stage import Stage, refused, told
 PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
 
 
-# --- what readers see (E8) ---
+# --- what readers see. Spec: E8. ---
 
 
 @PROTOCOLS
@@ -39,7 +39,7 @@ def test_an_open_transaction_holds_readers_of_committed_records_back(protocol: P
 
 @PROTOCOLS
 def test_aborted_records_are_named_with_every_fetch_that_may_meet_them(protocol: Protocol) -> None:
-    """R4: read_committed right after an abort; fetch offset inside the transaction."""
+    """Spec: R4. `read_committed` right after an abort; fetch offset inside the transaction."""
 
     async def story(stage: Stage) -> None:
         one, two = await stage.producer(protocol, "one"), await stage.producer(protocol, "two")
@@ -60,7 +60,7 @@ def test_aborted_records_are_named_with_every_fetch_that_may_meet_them(protocol:
 
 
 def test_a_reader_goes_past_a_control_record_at_the_end() -> None:
-    """R4: a consumer whose last offset is a control record."""
+    """Spec: R4. A consumer whose last offset is a control record."""
 
     async def story(stage: Stage) -> None:
         producer = await stage.producer()
@@ -94,7 +94,7 @@ def test_the_first_of_many_open_transactions_holds_all_back() -> None:
     told(story)
 
 
-# --- the torn transaction (R3) ---
+# --- the torn transaction. Spec: R3. ---
 
 
 async def a_commit_arrives_late(stage: Stage, protocol: Protocol) -> list[bytes]:
@@ -117,7 +117,7 @@ async def a_commit_arrives_late(stage: Stage, protocol: Protocol) -> list[bytes]
 
 
 def test_with_the_old_protocol_a_late_commit_tears_the_next_transaction() -> None:
-    """R3: the test bites."""
+    """Spec: R3. The test bites."""
 
     async def story(stage: Stage) -> None:
         assert await a_commit_arrives_late(stage, OLD) == [b"first", b"second, to be aborted"]
@@ -126,7 +126,7 @@ def test_with_the_old_protocol_a_late_commit_tears_the_next_transaction() -> Non
 
 
 def test_with_an_epoch_for_each_transaction_a_late_commit_does_nothing() -> None:
-    """R3, KIP-890."""
+    """Spec: R3. KIP-890."""
 
     async def story(stage: Stage) -> None:
         assert await a_commit_arrives_late(stage, NEW) == [b"first"]
@@ -172,7 +172,7 @@ def test_a_late_batch_of_the_old_protocol_is_not_known_to_the_coordinator() -> N
 
 
 def test_a_fenced_producer_is_shut_out_of_its_partitions_by_their_own_knowledge() -> None:
-    """E3: the marker carries the epoch that fences, so a partition needs to ask nobody."""
+    """Spec: E3. The marker carries the epoch that fences, so a partition needs to ask nobody."""
 
     async def story(stage: Stage) -> None:
         zombie = await stage.producer(OLD)
@@ -230,7 +230,7 @@ def test_a_partition_knows_after_a_crash_all_that_it_knew_before(protocol: Proto
 @PROTOCOLS
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_producer_that_never_comes_back_is_aborted_in_time(protocol: Protocol, commit: bool) -> None:
-    """E3: also when the broker dies meanwhile; the clock runs on."""
+    """Spec: E3. Also when the broker dies meanwhile; the clock runs on."""
 
     async def story(stage: Stage) -> None:
         producer = await stage.producer(protocol, timeout_ms=60_000)

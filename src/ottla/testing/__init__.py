@@ -1,4 +1,56 @@
-"""A world to test in: an event loop whose time jumps, a network and a disk that fail on demand, all from one seed.
+"""A simulated world for tests: an event loop in simulated time, and a network and a disk that fail on demand.
 
-The production owners run inside unchanged. A failure prints its seed, and the seed replays it.
+Production code runs in it unchanged, and a run depends on its seed alone: a failure can be replayed. SimLoop and
+SimNetwork work for any asyncio code; World runs a whole Ottla broker with its clients. See docs/testing-your-code.md.
+
+>>> from ottla.testing import SimLoop
+>>> SimLoop(seed=1).run(main())
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.testing.memory_store import MemoryStore, MemoryTree
+    from ottla.testing.sim_disk import SimDisk, SimPlatter
+    from ottla.testing.sim_loop import SimHost, SimLoop, current_host
+    from ottla.testing.sim_network import SimNetwork
+    from ottla.testing.world import World
+
+__all__ = [
+    "MemoryStore",
+    "MemoryTree",
+    "SimDisk",
+    "SimHost",
+    "SimLoop",
+    "SimNetwork",
+    "SimPlatter",
+    "World",
+    "current_host",
+]
+
+# Imported on first use: World needs the broker and the client, SimLoop only asyncio.
+_HOMES = {
+    "MemoryStore": "ottla.testing.memory_store",
+    "MemoryTree": "ottla.testing.memory_store",
+    "SimDisk": "ottla.testing.sim_disk",
+    "SimHost": "ottla.testing.sim_loop",
+    "SimLoop": "ottla.testing.sim_loop",
+    "SimNetwork": "ottla.testing.sim_network",
+    "SimPlatter": "ottla.testing.sim_disk",
+    "World": "ottla.testing.world",
+    "current_host": "ottla.testing.sim_loop",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,4 +1,4 @@
-"""A metadata store in memory: the twin of the SQLite and ZooKeeper stores for tests and simulations."""
+"""A metadata store in memory, for tests and simulations. It follows the same contract as the SQLite store."""
 
 import asyncio
 from collections import deque
@@ -22,7 +22,7 @@ from ottla.metadata.store import (
 
 
 class MemoryTree:
-    """What all the stores of one test share: the entries, and who is connected."""
+    """The entries and sessions that all stores of one test share."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -43,7 +43,7 @@ class MemoryTree:
             self.apply([Delete(key) for key in gone], session_id)
 
     def expire(self, store: "MemoryStore") -> None:
-        """What the others see when `store`'s process hangs for too long."""
+        """Ends the session of `store`, as if its process had hung for longer than the session timeout."""
         self.end_session(store.session_id)
         store.expire()
 
@@ -105,7 +105,7 @@ class MemoryStore(MetadataStore):
 
     async def commit(self, operations: Sequence[Operation]) -> None:
         self._require_session()
-        # Real stores answer after a round trip or a disk write: others get a turn before the outcome is known.
+        # Real stores answer after a round trip or a disk write: other tasks run before the result is known.
         await asyncio.sleep(0)
         self._require_session()
         self.tree.apply(operations, self.session_id)

@@ -1,4 +1,14 @@
-"""A simulated disk under the log's Disk port: it can be full, fail, and forget what was never synced."""
+"""A simulated disk: it can be full, fail on demand, and lose what was not synced.
+
+>>> platter = SimPlatter(loop)
+>>> disk = platter.disk()
+>>> disk.make_directories("/data")
+>>> handle = disk.open("/data/log", create=True)
+>>> disk.append(handle, [b"synced"])
+>>> disk.sync(handle)
+>>> disk.append(handle, [b"not synced"])
+>>> platter.power_loss()                      # the second write may be gone, whole or in part
+"""
 
 import errno
 from collections.abc import Callable, Sequence
@@ -10,7 +20,7 @@ from ottla.testing.sim_loop import SimLoop
 
 
 class _File:
-    """One file's bytes: what is synced is safe, the rest is in the page cache."""
+    """The content of one file, and the part of it that is synced. The rest is in the page cache."""
 
     __slots__ = ("content", "synced")
 
@@ -20,32 +30,32 @@ class _File:
 
 
 class SimPlatter:
-    """What survives a machine's death. `kill` loses nothing written; `power_loss` loses what was not synced."""
+    """The storage of one machine. Killing a process loses nothing that was written; power loss loses unsynced data."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
         self.files: dict[str, _File] = {}
         self.directories: set[str] = {"/"}
         self.capacity_bytes: int | None = None
-        self._failures: dict[str, list[int]] = {}
+        self.failures: dict[str, list[int]] = {}
         self._journal: list[tuple[Any, ...]] = []
         self._durable_files: dict[str, _File] = {}
         self._durable_directories: set[str] = {"/"}
-        self._locks: dict[str, SimDisk] = {}
+        self.locks: dict[str, SimDisk] = {}
 
     def disk(self) -> "SimDisk":
-        """A fresh mount, for one life of one machine."""
+        """A new mount. Use one for each start of the machine, and `detach` it when the machine dies."""
         return SimDisk(self)
 
     def fail_next(self, operation: str, error: int = errno.EIO, times: int = 1) -> None:
         """The next `times` calls of `operation` (append, pread, sync, rename …) raise OSError(error)."""
-        self._failures.setdefault(operation, []).extend([error] * times)
+        self.failures.setdefault(operation, []).extend([error] * times)
 
     def used_bytes(self) -> int:
         return sum(len(file.content) for file in self.files.values())
 
     def power_loss(self) -> None:
-        """Keeps what was synced, plus whatever happened to reach the platter; the last write may be torn."""
+        """Keeps what was synced and a random part of the rest; the last write may be torn."""
         random = self.loop.random
         kept = random.randint(0, len(self._journal))
         for step in self._journal[:kept]:
@@ -70,12 +80,12 @@ class SimPlatter:
                 file.content = bytearray(random.choice((synced, content)))
             file.synced = bytes(file.content)
 
-    def _change(self, step: tuple[Any, ...]) -> None:
+    def change(self, step: tuple[Any, ...]) -> None:
         _apply(step, self.files, self.directories)
         self._journal.append(step)
 
-    def _make_durable(self) -> None:
-        # As on a journaling file system: names reach the platter in the order they were made.
+    def make_durable(self) -> None:
+        # As on a journaling file system: changes of names become durable in the order they were made.
         for step in self._journal:
             _apply(step, self._durable_files, self._durable_directories)
         self._journal.clear()
@@ -94,15 +104,15 @@ def _apply(step: tuple[Any, ...], files: dict[str, _File], directories: set[str]
         case ("rename", old, new):
             if old in files:
                 files[new] = files.pop(old)
-            for path in [p for p in files if p.startswith(old + "/")]:
+            for path in [path for path in files if path.startswith(old + "/")]:
                 files[new + path[len(old) :]] = files.pop(path)
-            for path in [d for d in directories if d == old or d.startswith(old + "/")]:
+            for path in [path for path in directories if path == old or path.startswith(old + "/")]:
                 directories.discard(path)
                 directories.add(new + path[len(old) :])
 
 
 class SimDisk(Disk):
-    """The Disk of one life of one machine. After `detach` (the machine died) writes do nothing."""
+    """One mount of a SimPlatter. After `detach`, when the machine has died, every operation fails."""
 
     def __init__(self, platter: SimPlatter) -> None:
         self.platter = platter
@@ -113,10 +123,10 @@ class SimDisk(Disk):
     def detach(self) -> None:
         self.attached = False
         self._handles.clear()
-        self.platter._locks = {path: disk for path, disk in self.platter._locks.items() if disk is not self}
+        self.platter.locks = {path: disk for path, disk in self.platter.locks.items() if disk is not self}
 
     def _fail_if_asked(self, operation: str) -> None:
-        planned = self.platter._failures.get(operation)
+        planned = self.platter.failures.get(operation)
         if planned:
             raise OSError(planned.pop(0), f"simulated failure of {operation}")
         if not self.attached:
@@ -138,7 +148,7 @@ class SimDisk(Disk):
                 raise FileNotFoundError(errno.ENOENT, "No such file", path)
             self._require_directory(path)
             file = _File()
-            self.platter._change(("create", path, file))
+            self.platter.change(("create", path, file))
         handle = self._next_handle
         self._next_handle += 1
         self._handles[handle] = file
@@ -182,10 +192,10 @@ class SimDisk(Disk):
         self._fail_if_asked("sync")
         file = self._file(handle)
         file.synced = bytes(file.content)
-        self.platter._make_durable()
+        self.platter.make_durable()
 
     def run_all(self, jobs: Sequence[Callable[[], None]]) -> list[OSError | None]:
-        """One by one: what a run does must depend on its seed alone."""
+        """Runs the jobs one after the other, so that a run depends on its seed alone."""
         errors: list[OSError | None] = []
         for job in jobs:
             try:
@@ -217,30 +227,30 @@ class SimDisk(Disk):
         for depth in range(1, len(parts) + 1):
             directory = "/" + "/".join(parts[:depth])
             if directory not in self.platter.directories:
-                self.platter._change(("directory", directory))
+                self.platter.change(("directory", directory))
 
     def rename(self, old: str, new: str) -> None:
         self._fail_if_asked("rename")
         if not self.exists(old):
             raise FileNotFoundError(errno.ENOENT, "No such file", old)
-        self.platter._change(("rename", old, new))
+        self.platter.change(("rename", old, new))
 
     def remove(self, path: str) -> None:
         self._fail_if_asked("remove")
         if path not in self.platter.files:
             raise FileNotFoundError(errno.ENOENT, "No such file", path)
-        self.platter._change(("remove", path))
+        self.platter.change(("remove", path))
 
     def remove_tree(self, path: str) -> None:
         self._fail_if_asked("remove_tree")
         for name in [n for n in self.platter.files if n.startswith(path + "/")]:
-            self.platter._change(("remove", name))
+            self.platter.change(("remove", name))
         for name in [d for d in self.platter.directories if d == path or d.startswith(path + "/")]:
-            self.platter._change(("remove directory", name))
+            self.platter.change(("remove directory", name))
 
     def sync_directory(self, path: str) -> None:
         self._fail_if_asked("sync_directory")
-        self.platter._make_durable()
+        self.platter.make_durable()
 
     # --- whole files --------------------------------------------------------------------------------------
 
@@ -258,15 +268,15 @@ class SimDisk(Disk):
         file = _File()
         file.content = bytearray(data)
         file.synced = bytes(data)
-        self.platter._change(("create", path + ".tmp", file))
-        self.platter._change(("rename", path + ".tmp", path))
-        self.platter._make_durable()
+        self.platter.change(("create", path + ".tmp", file))
+        self.platter.change(("rename", path + ".tmp", path))
+        self.platter.make_durable()
 
     def lock(self, path: str) -> int:
-        holder = self.platter._locks.get(path)
+        holder = self.platter.locks.get(path)
         if holder is not None and holder.attached:
             raise OttlaError(f"{path} is in use by another simulated machine")
-        self.platter._locks[path] = self
+        self.platter.locks[path] = self
         return self.open(path, create=True)
 
     def _require_directory(self, path: str) -> None:

@@ -1,17 +1,30 @@
-"""An event loop whose time jumps to the next timer, and the simulated machines that live on it."""
+"""An asyncio event loop in simulated time, and the simulated machines that run on it.
+
+>>> async def main():
+...     async with asyncio.timeout(30):
+...         await asyncio.sleep(20)
+...     return asyncio.get_running_loop().time()
+>>> SimLoop(seed=1).run(main())
+20.0
+"""
 
 import asyncio
 import contextvars
 import random
 import selectors
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from ottla.testing.sim_network import SimNetwork
+
+Result = TypeVar("Result")
 
 _current_host: contextvars.ContextVar["SimHost | None"] = contextvars.ContextVar("sim_host", default=None)
 
 
 class SimHost:
-    """One simulated machine. What it starts belongs to it and stops, in mid-step, when it is killed."""
+    """One simulated machine. Its tasks, timers and connections stop at once when it is killed."""
 
     def __init__(self, loop: "SimLoop", name: str) -> None:
         self.loop = loop
@@ -21,46 +34,61 @@ class SimHost:
         self._on_kill: list[Callable[[], None]] = []
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Runs a coroutine as this machine; every task and timer it makes belongs to the machine too."""
+        """Runs a coroutine on this machine. Every task and timer that it creates belongs to the machine too."""
         context = contextvars.copy_context()
         context.run(_current_host.set, self)
         return context.run(self.loop.create_task, coroutine)
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
+        """Counts a task as one of this machine."""
         self._tasks.append(task)
 
     def on_kill(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` when the machine is killed."""
         self._on_kill.append(callback)
 
     def kill(self) -> None:
-        """Power off: no callback of this machine ever runs again, not even a `finally`."""
+        """Power off: no code of this machine runs again, not even a `finally` block."""
         self.alive = False
         for task in self._tasks:
             if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _expect_no_end(task)
         for callback in self._on_kill:
             callback()
 
 
 def current_host() -> SimHost | None:
-    """The simulated machine whose code is running, or None outside all of them."""
+    """The simulated machine whose code is running, or None outside of every machine."""
     return _current_host.get()
 
 
-class SimLoop(asyncio.SelectorEventLoop):
-    """Time jumps to the next timer, so hours pass in milliseconds. Repeatable, and a deadlock is an error.
+def host_context(host: SimHost | None) -> contextvars.Context:
+    """A context in which code runs on this machine."""
+    context = contextvars.Context()
+    context.run(_current_host.set, host)
+    return context
 
-    >>> loop = SimLoop(seed=1)
-    >>> loop.run_until_complete(asyncio.sleep(3600))
-    >>> loop.time()
-    3600.0
+
+def _expect_no_end(task: asyncio.Task[Any]) -> None:
+    """Keeps asyncio from logging "Task was destroyed but it is pending!" for a task that never gets to its end."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 (asyncio has no public switch)
+
+
+class SimLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time jumps to the next timer: hours pass in milliseconds.
+
+    Plain asyncio code runs on it unchanged: tasks, timeouts, queues, streams. Runs with the same seed are identical,
+    because there are no threads and no real sockets. A deadlock, when no timer and no task is left, is an error.
+
+    Connections go through a SimNetwork. One is created when the first server or connection needs it; create your own
+    to set delays or to inject faults.
     """
 
     def __init__(self, seed: int = 0, *, start_ms: int = 1_700_000_000_000) -> None:
         self.now = 0.0
         self.start_ms = start_ms
         self.random = random.Random(seed)
-        self.network: Any = None
+        self.network: SimNetwork | None = None
         self.executor_delay_ms = (0.0, 2.0)
         self._graveyard: list[asyncio.Task[Any]] = []
         selector = selectors.SelectSelector()
@@ -68,31 +96,34 @@ class SimLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         self.set_task_factory(_make_task)
 
-    # Nobody outside wakes this loop, so it needs no socket for it: thousands of worlds cost no descriptor.
+    # No other thread wakes this loop, so it has no self-pipe: thousands of loops use no file descriptors.
 
     def _make_self_pipe(self) -> None:
         self._internal_fds = 0
 
     def _close_self_pipe(self) -> None:
-        """There is none."""
+        """There is no self-pipe."""
 
     def _write_to_self(self) -> None:
-        """There is nobody to wake."""
+        """Nothing waits for a wake-up."""
+
+    def __del__(self) -> None:
+        """No ResourceWarning if the loop is never closed: it holds no file descriptors."""
 
     def time(self) -> float:
         return self.now
 
     def clock(self) -> int:
-        """Milliseconds since 1970 in this world: pass it wherever a Clock is wanted."""
+        """Simulated milliseconds since 1970. Pass it wherever Ottla takes a clock."""
         return self.start_ms + int(self.now * 1000)
 
     def _jump(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
-            raise RuntimeError("deadlock: nothing is left that could happen")
+            raise RuntimeError("deadlock: every task waits, and no timer is set")
         self.now += max(0.0, timeout)
         return []
 
-    # A handle belongs to the machine in whose context it was made, and dies with it.
+    # A callback belongs to the machine in whose context it was scheduled.
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         return super().call_soon(_Guarded.wrap(callback, context), *args, context=context)
@@ -108,10 +139,10 @@ class SimLoop(asyncio.SelectorEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:  # type: ignore[override]
-        """Simulated machines get no signals."""
+        """Does nothing: simulated machines receive no signals."""
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """Runs `func` here, a little later: threads would make a run impossible to repeat."""
+        """Runs `func` on the loop after a short delay. With threads, runs would not be repeatable."""
         future: asyncio.Future[Any] = self.create_future()
 
         def run() -> None:
@@ -126,23 +157,32 @@ class SimLoop(asyncio.SelectorEventLoop):
         return future
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
-        return await self.network.create_server(protocol_factory, host, port)
+        return await self._connected_network().create_server(protocol_factory, host, port)
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
-        return await self.network.create_connection(protocol_factory, host, port)
+        return await self._connected_network().create_connection(protocol_factory, host, port)
 
     async def getaddrinfo(self, host: Any, port: Any, **kwargs: Any) -> Any:
         return [(2, 1, 6, "", (host, port))]
 
-    def run(self, main: Coroutine[Any, Any, Any]) -> Any:
-        """Runs `main` to its end, then drops whatever is left without running it."""
+    def _connected_network(self) -> "SimNetwork":
+        if self.network is None:
+            from ottla.testing.sim_network import SimNetwork
+
+            self.network = SimNetwork(self)
+        return self.network
+
+    def run(self, main: Coroutine[Any, Any, Result]) -> Result:
+        """Runs `main` and returns its result. Tasks that are left then are dropped without running them further."""
         asyncio.set_event_loop(self)
         try:
             return self.run_until_complete(main)
         finally:
             for task in asyncio.all_tasks(self):
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _expect_no_end(task)
                 self._graveyard.append(task)
+            if self.network is not None:
+                self.network.abandon()
             self._ready.clear()  # type: ignore[attr-defined]
             self._scheduled.clear()  # type: ignore[attr-defined]
             asyncio.set_event_loop(None)
@@ -150,7 +190,7 @@ class SimLoop(asyncio.SelectorEventLoop):
 
 
 class _Guarded:
-    """A callback that does nothing once its machine is dead."""
+    """A callback that does nothing after its machine was killed."""
 
     __slots__ = ("callback", "host")
 

@@ -1,4 +1,4 @@
-"""A simulated network: connections with delays, cuts and partitions, under asyncio's own transport API."""
+"""A simulated network behind asyncio's own API: connections with delays, resets and partitions."""
 
 import asyncio
 import contextvars
@@ -6,24 +6,28 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ottla.testing.sim_loop import SimHost, SimLoop, _current_host, current_host
+from ottla.testing.sim_loop import SimHost, SimLoop, current_host, host_context
 
 WINDOW_BYTES = 64 * 1024
-"""What the simulated kernel takes off a writer's hands before its own buffer fills."""
+"""Bytes that the simulated kernel accepts before they count as the writer's buffer."""
+
+OUTSIDE = "outside"
+"""The name of the machine for code that runs outside of every SimHost."""
 
 
 class SimNetwork:
-    """Joins the machines of one world.
+    """Connects the machines on one SimLoop.
 
+    >>> network = SimNetwork(loop, delay_ms=(1, 50))
     >>> network.partition("broker", "client")     # nothing passes until heal()
-    >>> network.cut_all()                         # every connection is reset
+    >>> network.cut_all()                         # resets every connection
     """
 
     def __init__(self, loop: SimLoop, *, delay_ms: tuple[float, float] = (0.05, 2.0)) -> None:
         self.loop = loop
         self.delay_ms = delay_ms
-        self._listeners: dict[tuple[str, int], SimServer] = {}
-        self._connections: list[tuple[SimTransport, SimTransport]] = []
+        self.listeners: dict[tuple[str, int], SimServer] = {}
+        self.connections: list[tuple[SimTransport, SimTransport]] = []
         self._partitions: set[frozenset[str]] = set()
         self._next_port = 40_000
         loop.network = self
@@ -31,31 +35,33 @@ class SimNetwork:
     # --- faults -------------------------------------------------------------------------------------------
 
     def partition(self, one: str, other: str) -> None:
-        """Bytes between the two machines wait; new connections fail."""
+        """Holds back bytes between two machines; new connections time out."""
         self._partitions.add(frozenset((one, other)))
 
     def heal(self) -> None:
+        """Ends all partitions. Bytes that were held back are delivered."""
         self._partitions.clear()
-        for pair in self._connections:
+        for pair in self.connections:
             for transport in pair:
-                transport._kick()
+                transport.kick()
 
     def is_parted(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self._partitions
 
     def cut(self, name: str) -> None:
-        """Resets every connection of one machine; what was under way is lost."""
-        for pair in list(self._connections):
+        """Resets every connection of one machine. Bytes in flight are lost."""
+        for pair in list(self.connections):
             if any(transport.host_name == name for transport in pair):
                 for transport in pair:
-                    transport._reset(ConnectionResetError("connection cut"))
+                    transport.reset(ConnectionResetError("connection cut"))
 
     def cut_all(self) -> None:
-        for pair in list(self._connections):
+        """Resets every connection. Bytes in flight are lost."""
+        for pair in list(self.connections):
             for transport in pair:
-                transport._reset(ConnectionResetError("connection cut"))
+                transport.reset(ConnectionResetError("connection cut"))
 
-    # --- what the loop calls ------------------------------------------------------------------------------
+    # --- called by the loop -------------------------------------------------------------------------------
 
     async def create_server(self, protocol_factory: Callable[[], Any], host: Any, port: Any) -> "SimServer":
         machine = current_host()
@@ -63,19 +69,19 @@ class SimNetwork:
         if not port:
             port = self._next_port
             self._next_port += 1
-        if (address, port) in self._listeners:
+        if (address, port) in self.listeners:
             raise OSError(98, "Address already in use")
         server = SimServer(self, address, port, protocol_factory, machine)
-        self._listeners[(address, port)] = server
+        self.listeners[(address, port)] = server
         if machine is not None:
             machine.on_kill(server.close)
         return server
 
     async def create_connection(self, protocol_factory: Callable[[], Any], host: Any, port: Any) -> tuple[Any, Any]:
         await asyncio.sleep(self.delay())
-        server = self._listeners.get((host, port))
+        server = self.listeners.get((host, port))
         here = current_host()
-        here_name = here.name if here else "outside"
+        here_name = here.name if here else OUTSIDE
         if server is None:
             raise ConnectionRefusedError(111, f"Connect call failed ({host!r}, {port})")
         if self.is_parted(here_name, server.host_name):
@@ -86,21 +92,28 @@ class SimNetwork:
         self._next_port += 1
         near = SimTransport(self, near_protocol, here, ("127.0.0.1", client_port), (host, port))
         far = SimTransport(self, far_protocol, server.host, (host, port), ("127.0.0.1", client_port))
-        near._peer, far._peer = far, near
-        self._connections.append((near, far))
+        near.peer, far.peer = far, near
+        self.connections.append((near, far))
         for transport in (near, far):
-            if transport._host is not None:
-                transport._host.on_kill(transport._died)
-        far._in_host(far_protocol.connection_made, far)
+            if transport.host is not None:
+                transport.host.on_kill(transport.died)
+        far.in_host(far_protocol.connection_made, far)
         near_protocol.connection_made(near)
         return near, near_protocol
 
     def delay(self) -> float:
         return self.loop.random.uniform(*self.delay_ms) / 1000
 
+    def abandon(self) -> None:
+        """The loop has ended. No connection counts as left open."""
+        for pair in self.connections:
+            for transport in pair:
+                transport.closing = True
+        self.connections.clear()
+
     def forget(self, transport: "SimTransport") -> None:
-        self._connections = [
-            pair for pair in self._connections if not (transport in pair and pair[0]._closed and pair[1]._closed)
+        self.connections = [
+            pair for pair in self.connections if not (transport in pair and pair[0].closed and pair[1].closed)
         ]
 
 
@@ -119,24 +132,41 @@ class SimServer:
         self.address = (address, port)
         self.protocol_factory = protocol_factory
         self.host = host
-        self.host_name = host.name if host else "outside"
+        self.host_name = host.name if host else OUTSIDE
         self.sockets = [_SimSocket(self.address)]
 
     def close(self) -> None:
-        self.network._listeners.pop(self.address, None)
+        self.network.listeners.pop(self.address, None)
         self.sockets = []
 
     async def wait_closed(self) -> None:
-        return
+        """Returns at once: a closed server has nothing left to do."""
 
     def is_serving(self) -> bool:
-        return self.address in self.network._listeners
+        return self.address in self.network.listeners
 
     async def start_serving(self) -> None:
-        return
+        """Does nothing: the server accepts connections from the start."""
+
+    async def serve_forever(self) -> None:
+        """Serves until it is cancelled."""
+        try:
+            await self.network.loop.create_future()
+        finally:
+            self.close()
+
+    def get_loop(self) -> SimLoop:
+        return self.network.loop
 
     def close_clients(self) -> None:
-        """As asyncio.Server in newer Pythons."""
+        """Does nothing. asyncio.Server has this method since Python 3.13."""
+
+    async def __aenter__(self) -> "SimServer":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.close()
+        await self.wait_closed()
 
 
 class _SimSocket:
@@ -147,11 +177,11 @@ class _SimSocket:
         return self._address
 
     def setsockopt(self, *args: Any) -> None:
-        """Nothing to tune."""
+        """Does nothing: there is no real socket."""
 
 
 class SimTransport(asyncio.Transport):
-    """One end of a simulated connection. Bytes arrive in order, late, and in pieces of any size."""
+    """One end of a simulated connection. Bytes arrive in order, with a delay, and in pieces of any size."""
 
     def __init__(
         self,
@@ -162,19 +192,20 @@ class SimTransport(asyncio.Transport):
         remote: tuple[str, int],
     ) -> None:
         super().__init__()
-        self._network = network
+        self.network = network
         self._loop = network.loop
         self._protocol = protocol
-        self._host = host
-        self.host_name = host.name if host else "outside"
-        self._peer: SimTransport = self
+        self.host = host
+        self.host_name = host.name if host else OUTSIDE
+        self.peer: SimTransport = self
         self._extra_info = {"peername": remote, "sockname": local, "socket": _SimSocket(local)}
-        self._inbox: deque[bytes] = deque()
-        self._undelivered_bytes = 0
+        self.inbox: deque[bytes] = deque()
+        self.undelivered_bytes = 0
         self._next_arrival = 0.0
         self._reading = True
-        self._closing = False
-        self._closed = False
+        self.closing = False
+        self.closed = False
+        self.eof_sent = self._eof_received = False
         self._writer_paused = False
         self._high, self._low = 64 * 1024, 16 * 1024
         self._delivery_scheduled = False
@@ -191,7 +222,7 @@ class SimTransport(asyncio.Transport):
         return self._protocol
 
     def is_closing(self) -> bool:
-        return self._closing or self._closed
+        return self.closing or self.closed
 
     def is_reading(self) -> bool:
         return self._reading
@@ -201,7 +232,7 @@ class SimTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._reading = True
-        self._kick()
+        self.kick()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = high if high is not None else 64 * 1024
@@ -211,17 +242,19 @@ class SimTransport(asyncio.Transport):
         return self._low, self._high
 
     def get_write_buffer_size(self) -> int:
-        return max(0, self._peer._undelivered_bytes - WINDOW_BYTES)
+        return max(0, self.peer.undelivered_bytes - WINDOW_BYTES)
 
     def write(self, data: Any) -> None:
-        if self._closing or self._closed or (self._host is not None and not self._host.alive):
+        if self.eof_sent:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self.closing or self.closed or (self.host is not None and not self.host.alive):
             return
         data = bytes(data)
         if not data:
             return
-        self._peer._inbox.append(data)
-        self._peer._undelivered_bytes += len(data)
-        self._peer._schedule_delivery()
+        self.peer.inbox.append(data)
+        self.peer.undelivered_bytes += len(data)
+        self.peer.schedule_delivery()
         if not self._writer_paused and self.get_write_buffer_size() > self._high:
             self._writer_paused = True
             self._protocol.pause_writing()
@@ -230,69 +263,79 @@ class SimTransport(asyncio.Transport):
         self.write(b"".join(bytes(part) for part in list_of_data))
 
     def can_write_eof(self) -> bool:
-        return False
+        return True
+
+    def write_eof(self) -> None:
+        if not self.eof_sent and not self.is_closing():
+            self.eof_sent = True
+            self.peer.schedule_delivery()
 
     def close(self) -> None:
-        if self._closing or self._closed:
+        if self.closing or self.closed:
             return
-        self._closing = True
-        # What was written still arrives; then the other side sees the end.
-        self._peer._schedule_delivery()
+        self.closing = True
+        # Bytes written before still arrive; then the other end sees end-of-file.
+        self.peer.schedule_delivery()
         self._loop.call_soon(self._lost, None)
 
     def abort(self) -> None:
-        self._reset(None)
+        self.reset(None)
 
     # --- delivery -----------------------------------------------------------------------------------------
 
     def _own_context(self) -> contextvars.Context:
-        """A context in which code runs as the machine this end belongs to."""
-        context = contextvars.Context()
-        context.run(_current_host.set, self._host)
-        return context
+        """A context in which code runs on the machine of this end."""
+        return host_context(self.host)
 
-    def _in_host(self, callback: Any, *args: Any) -> None:
+    def in_host(self, callback: Any, *args: Any) -> None:
         self._loop.call_soon(callback, *args, context=self._own_context())
 
-    def _schedule_delivery(self) -> None:
-        if self._delivery_scheduled or self._closed:
+    def schedule_delivery(self) -> None:
+        if self._delivery_scheduled or self.closed:
             return
         self._delivery_scheduled = True
-        self._next_arrival = max(self._next_arrival, self._loop.time() + self._network.delay())
+        self._next_arrival = max(self._next_arrival, self._loop.time() + self.network.delay())
         self._loop.call_at(self._next_arrival, self._deliver, context=self._own_context())
 
-    def _kick(self) -> None:
-        if self._inbox or self._peer._closing or self._peer._closed:
-            self._schedule_delivery()
+    def kick(self) -> None:
+        if self.inbox or self.peer.closing or self.peer.closed or self.peer.eof_sent:
+            self.schedule_delivery()
 
     def _deliver(self) -> None:
         self._delivery_scheduled = False
-        if self._closed or self._closing or not self._reading:
+        if self.closed or self.closing or not self._reading:
             return
-        if self._network.is_parted(self.host_name, self._peer.host_name):
+        if self.network.is_parted(self.host_name, self.peer.host_name):
             return
-        if self._inbox:
-            data = b"".join(self._inbox)
-            self._inbox.clear()
+        if self.inbox:
+            data = b"".join(self.inbox)
+            self.inbox.clear()
             cut = len(data)
             if len(data) > 1 and self._loop.random.random() < 0.3:
                 cut = self._loop.random.randrange(1, len(data))
             if cut < len(data):
-                self._inbox.append(data[cut:])
-            self._undelivered_bytes -= cut
-            self._hand_over(data[:cut])
-            self._peer._drained()
-            if self._inbox:
-                self._schedule_delivery()
-        if not self._inbox and not self._closed and (self._peer._closing or self._peer._closed):
-            self._protocol.eof_received()
-            self._closing = True
+                self.inbox.append(data[cut:])
+            self.undelivered_bytes -= cut
+            self._pass_on(data[:cut])
+            self.peer.drained()
+            if self.inbox:
+                self.schedule_delivery()
+        if self.inbox or self.is_closing():
+            return
+        if self.peer.closing or self.peer.closed:
+            if not self._eof_received:
+                self._protocol.eof_received()
+            self.closing = True
             self._lost(None)
+        elif self.peer.eof_sent and not self._eof_received:
+            self._eof_received = True
+            if not self._protocol.eof_received():
+                self.close()
 
-    def _hand_over(self, data: bytes) -> None:
+    def _pass_on(self, data: bytes) -> None:
         if isinstance(self._protocol, asyncio.BufferedProtocol):
             view = memoryview(data)
-            while view and not self._closed:
+            while view and not self.closed:
                 buffer = memoryview(self._protocol.get_buffer(len(view)))
                 size = min(len(buffer), len(view))
                 buffer[:size] = view[:size]
@@ -301,36 +344,38 @@ class SimTransport(asyncio.Transport):
         else:
             self._protocol.data_received(data)
 
-    def _drained(self) -> None:
+    def drained(self) -> None:
         if self._writer_paused and self.get_write_buffer_size() <= self._low:
             self._writer_paused = False
-            if not self._closed and (self._host is None or self._host.alive):
-                self._in_host(self._protocol.resume_writing)
+            if not self.closed and (self.host is None or self.host.alive):
+                self.in_host(self._protocol.resume_writing)
 
-    def _died(self) -> None:
+    def died(self) -> None:
         """The machine of this end was killed."""
-        self._peer._lost_later(ConnectionResetError("peer died"))
+        self.closing = self.closed = True
+        self.network.forget(self)
+        self.peer.lost_later(ConnectionResetError("peer died"))
 
-    def _reset(self, error: Exception | None) -> None:
-        """This end is gone at once; unread bytes are lost, and the other end hears of it."""
-        if self._closed:
+    def reset(self, error: Exception | None) -> None:
+        """Closes this end at once. Unread bytes are lost, and the other end gets an error."""
+        if self.closed:
             return
-        self._inbox.clear()
-        self._undelivered_bytes = 0
-        self._lost_later(error)
-        self._peer._lost_later(error if error is not None else ConnectionResetError("connection reset"))
+        self.inbox.clear()
+        self.undelivered_bytes = 0
+        self.lost_later(error)
+        self.peer.lost_later(error if error is not None else ConnectionResetError("connection reset"))
 
-    def _lost_later(self, error: Exception | None) -> None:
-        if not self._closed:
-            self._closing = True
-            self._in_host(self._lost, error)
+    def lost_later(self, error: Exception | None) -> None:
+        if not self.closed:
+            self.closing = True
+            self.in_host(self._lost, error)
 
     def _lost(self, error: Exception | None) -> None:
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
-        self._network.forget(self)
-        if self._host is None or self._host.alive:
+        self.closed = True
+        self.network.forget(self)
+        if self.host is None or self.host.alive:
             self._protocol.connection_lost(error)
         if error is None:
-            self._peer._kick()
+            self.peer.kick()

@@ -1,13 +1,18 @@
-"""A whole broker and its clients in one simulated world: seeded time, network and disk.
+"""A broker and its clients in one simulated world: time, network and disk depend on a seed.
 
->>> def story(world):
-...     ...
->>> World(seed=7).run(story)
+>>> async def story(world):
+...     async with world.producer() as producer:
+...         await (await producer.send("orders", b"42 apples"))
+...     world.kill_broker(power_loss=True)
+...     await world.start_broker()
+...     return await world.read_all("orders")
+>>> World(seed=7, ottla_flush_before_ack="true").run(story)
+[(0, b'42 apples')]
 """
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ottla.broker.broker import Broker
 from ottla.broker.settings.config import load_config
@@ -19,13 +24,15 @@ from ottla.testing.sim_disk import SimDisk, SimPlatter
 from ottla.testing.sim_loop import SimHost, SimLoop
 from ottla.testing.sim_network import SimNetwork
 
+Result = TypeVar("Result")
+
 DATA = "/data"
 PORT = 9092
 BOOTSTRAP = f"127.0.0.1:{PORT}"
 
 
 class World:
-    """One broker, any number of clients. What a story does to them depends on the seed alone."""
+    """One broker and any number of clients. What happens in a run depends on the seed alone."""
 
     def __init__(self, seed: int, **settings: str) -> None:
         self.seed = seed
@@ -41,10 +48,10 @@ class World:
         self._store: MemoryStore | None = None
         self.starts = 0
 
-    def run(self, story: Callable[["World"], Awaitable[Any]]) -> Any:
-        """Tells a story; a failure names the seed that repeats it."""
+    def run(self, story: Callable[["World"], Awaitable[Result]]) -> Result:
+        """Starts the broker and runs `story`. If it fails, the exception has a note with the seed that replays it."""
 
-        async def whole() -> Any:
+        async def whole() -> Result:
             await self.start_broker()
             return await story(self)
 
@@ -68,8 +75,10 @@ class World:
         await self._host.start(self.broker.start())
 
     def kill_broker(self, *, power_loss: bool = False) -> None:
-        """SIGKILL: what was written stays. With power loss only what was synced is sure to."""
-        assert self._host is not None and self._disk is not None and self._store is not None
+        """Like SIGKILL: everything that was written stays. With `power_loss`, only synced data is sure to stay."""
+        assert self._host is not None
+        assert self._disk is not None
+        assert self._store is not None
         self._host.kill()
         self._disk.detach()
         self.tree.end_session(self._store.session_id)
@@ -77,7 +86,10 @@ class World:
             self.platter.power_loss()
 
     async def stop_broker(self) -> None:
-        assert self._host is not None and self.broker is not None and self._disk is not None
+        """A clean shutdown."""
+        assert self._host is not None
+        assert self.broker is not None
+        assert self._disk is not None
         await self._host.start(self.broker.stop())
         self._host.kill()
         self._disk.detach()
@@ -98,7 +110,7 @@ class World:
         return AsyncAdmin({"bootstrap.servers": BOOTSTRAP})
 
     async def read_all(self, topic: str, partition: int = 0) -> list[tuple[int, bytes | None]]:
-        """(offset, value) of every record that a reader sees from the beginning to the end of now."""
+        """(offset, value) of every record from the beginning to the current end of the partition."""
         async with self.consumer(auto_offset_reset="earliest") as consumer:
             ends = await consumer.end_offsets([(topic, partition)])
             end = next(iter(ends.values()))
