@@ -1,5 +1,6 @@
 """Every message in every version: round trips, and the same bytes as the plainest reading of the rules."""
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -110,3 +111,10 @@ def test_stored_records_are_found_by_the_type_of_their_key(module: Any) -> None:
 
 def test_transaction_records_have_one_type() -> None:
     assert transaction_records.TransactionLogKey.api_key == transaction_records.TransactionLogValue.api_key == 0
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_the_docstring_of_a_table_says_what_each_version_adds(api: Any) -> None:
+    doc = sys.modules[api.request.__module__].__doc__ or ""
+    assert doc.startswith(f"{api.name} (API {api.key}): ")
+    assert [int(number) for number in re.findall(r"^v(\d+) +\w", doc, re.MULTILINE)] == list(api.versions)

@@ -1,6 +1,10 @@
-"""AddOffsetsToTxn (API 25): registers a group's offsets with a transaction. Pure.
+"""AddOffsetsToTxn (API 25): adds a group's offsets to a transaction (KIP-98). Pure.
 
-Versions: v2 may answer PRODUCER_FENCED; v3 is flexible; v4 TRANSACTION_ABORTABLE.
+v0   the first version
+v1   a broker answers before it throttles (KIP-219)
+v2   may answer PRODUCER_FENCED (KIP-588)
+v3   flexible: compact lengths and tagged fields (KIP-482)
+v4   may answer TRANSACTION_ABORTABLE (KIP-890)
 """
 
 # fmt: off

@@ -1,7 +1,11 @@
-"""AddPartitionsToTxn (API 24): registers partitions with a transaction. Pure.
+"""AddPartitionsToTxn (API 24): adds partitions to a transaction (KIP-98). Pure.
 
-Versions: v2 may answer PRODUCER_FENCED; v3 is flexible; v4 is for brokers: many transactions, or only
-verification; v5 TRANSACTION_ABORTABLE.
+v0   the first version
+v1   a broker answers before it throttles (KIP-219)
+v2   may answer PRODUCER_FENCED (KIP-588)
+v3   flexible: compact lengths and tagged fields (KIP-482)
+v4   for brokers: several transactions, or only a check that partitions were added (KIP-890)
+v5   may answer TRANSACTION_ABORTABLE (KIP-890)
 """
 
 # ruff: noqa: E501

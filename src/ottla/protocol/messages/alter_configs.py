@@ -1,6 +1,8 @@
-"""AlterConfigs (API 33): replaces all settings of a resource. Pure.
+"""AlterConfigs (API 33): replaces all settings of a resource. IncrementalAlterConfigs is its successor. Pure.
 
-Versions: v2 is flexible.
+v0   the first version
+v1   a broker answers before it throttles (KIP-219)
+v2   flexible: compact lengths and tagged fields (KIP-482)
 """
 
 # fmt: off

@@ -1,7 +1,11 @@
-"""ApiVersions (API 18): tells which APIs and versions a broker serves, and its features. Pure.
+"""ApiVersions (API 18): which APIs and versions a broker serves, and its features. Pure.
 
-Versions: v3 is flexible and carries the client's name; its answer still has the oldest header; v4 lists
-features from level 0; v5 lets the client name the broker it expects (KIP-1242).
+v0   the first version
+v1   throttle time
+v2   a broker answers before it throttles (KIP-219)
+v3   flexible (KIP-482), except the header of the response; name and version of the client (KIP-511)
+v4   features may start at level 0 (KAFKA-17011)
+v5   the client may name the broker it expects (KIP-1242)
 """
 
 # ruff: noqa: E501

@@ -1,6 +1,9 @@
-"""ConsumerGroupDescribe (API 69): shows groups of KIP-848. Pure.
+"""ConsumerGroupDescribe (API 69): describes groups of the new protocol (KIP-848). Pure.
 
-Versions: v1 type of each member.
+v0   the first version
+v1   type of each member: classic or new (KIP-1099)
+
+Flexible from the start (KIP-482).
 """
 
 # fmt: off

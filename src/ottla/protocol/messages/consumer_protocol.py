@@ -1,6 +1,11 @@
-"""What consumers tell each other through a classic group: subscriptions and assignments. Pure.
+"""The subscriptions and assignments that consumers exchange through a classic group. Pure.
 
-Both start with their version as an int16 (see framing.py), and a reader accepts newer ones than it knows.
+Both start with their version as an int16 (see framing.py). A reader accepts newer versions than it knows.
+
+v0   topics; assigned partitions
+v1   the partitions that a member owns, for cooperative rebalancing (KIP-429)
+v2   the generation in which it owned them (KIP-792)
+v3   rack of the member (KIP-881)
 """
 
 # ruff: noqa: E501

@@ -1,6 +1,9 @@
-"""CreatePartitions (API 37): adds partitions to topics. Pure.
+"""CreatePartitions (API 37): adds partitions to topics (KIP-195). Pure.
 
-Versions: v2 is flexible; v3 may answer THROTTLING_QUOTA_EXCEEDED.
+v0   the first version
+v1   a broker answers before it throttles (KIP-219)
+v2   flexible: compact lengths and tagged fields (KIP-482)
+v3   may answer THROTTLING_QUOTA_EXCEEDED (KIP-599)
 """
 
 # ruff: noqa: E501

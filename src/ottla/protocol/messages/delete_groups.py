@@ -1,6 +1,9 @@
-"""DeleteGroups (API 42): deletes empty groups. Pure.
+"""DeleteGroups (API 42): deletes empty groups (KIP-229). Pure.
 
-Versions: v2 is flexible; v3 error message.
+v0   the first version
+v1   a broker answers before it throttles (KIP-219)
+v2   flexible: compact lengths and tagged fields (KIP-482)
+v3   error message
 """
 
 # fmt: off

@@ -1,6 +1,8 @@
-"""DeleteRecords (API 21): moves the start of logs forward. Pure.
+"""DeleteRecords (API 21): deletes records before an offset by moving the log start offset (KIP-107). Pure.
 
-Versions: v2 is flexible.
+v0   the first version
+v1   a broker answers before it throttles (KIP-219)
+v2   flexible: compact lengths and tagged fields (KIP-482)
 """
 
 # fmt: off

@@ -1,6 +1,11 @@
 """DeleteTopics (API 20): deletes topics. Pure.
 
-Versions: v4 is flexible; v5 error message; v6 topics by name or by id.
+v1   the oldest version since Kafka 4.0 (KIP-896)
+v2   a broker answers before it throttles (KIP-219)
+v3   may answer TOPIC_DELETION_DISABLED
+v4   flexible: compact lengths and tagged fields (KIP-482)
+v5   error message; may answer THROTTLING_QUOTA_EXCEEDED (KIP-599)
+v6   topics by name or by id (KIP-516)
 """
 
 # fmt: off

@@ -1,6 +1,10 @@
-"""DescribeCluster (API 60): tells brokers, controller and cluster id. Pure.
+"""DescribeCluster (API 60): brokers, controller and cluster id (KIP-700). Pure.
 
-Versions: v1 endpoint type; v2 fenced brokers.
+v0   the first version
+v1   endpoint type: brokers or controllers (KIP-919)
+v2   fenced brokers on request (KIP-1073)
+
+Flexible from the start (KIP-482).
 """
 
 # ruff: noqa: E501

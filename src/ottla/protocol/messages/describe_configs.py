@@ -1,6 +1,9 @@
-"""DescribeConfigs (API 32): shows settings of topics, brokers and groups. Pure.
+"""DescribeConfigs (API 32): the settings of topics, brokers and groups. Pure.
 
-Versions: v1 source and synonyms; v3 type and documentation; v4 is flexible.
+v1   the oldest version since Kafka 4.0 (KIP-896); source and synonyms of each setting (KIP-226)
+v2   a broker answers before it throttles (KIP-219)
+v3   type and documentation (KIP-569)
+v4   flexible: compact lengths and tagged fields (KIP-482)
 """
 
 # ruff: noqa: E501

@@ -1,7 +1,12 @@
-"""DescribeGroups (API 15): shows classic groups and their members. Pure.
+"""DescribeGroups (API 15): describes classic groups and their members. Pure.
 
-Versions: v3 authorized operations; v4 instance id; v5 is flexible; v6 unknown groups are an error with a
-message.
+v0   the first version
+v1   throttle time
+v2   a broker answers before it throttles (KIP-219)
+v3   authorized operations on request (KIP-430)
+v4   group instance ids (KIP-345)
+v5   flexible: compact lengths and tagged fields (KIP-482)
+v6   an unknown group is GROUP_ID_NOT_FOUND with a message, not a dead group (KIP-1043)
 """
 
 # fmt: off

@@ -1,6 +1,10 @@
-"""DescribeLogDirs (API 35): shows log directories and the size of what lies in them. Pure.
+"""DescribeLogDirs (API 35): the log directories of a broker and the size of each replica (KIP-113). Pure.
 
-Versions: v2 is flexible; v3 an error for the whole; v4 sizes of the volumes; v5 cordoned directories.
+v1   the oldest version since Kafka 4.0 (KIP-896)
+v2   flexible: compact lengths and tagged fields (KIP-482)
+v3   an error code for the whole response (KIP-784)
+v4   total and usable bytes of each volume (KIP-827)
+v5   cordoned directories (KIP-1066)
 """
 
 # ruff: noqa: E501

@@ -1,4 +1,9 @@
-"""DescribeProducers (API 61): shows the producers that write to partitions. Pure."""
+"""DescribeProducers (API 61): the active producers of partitions (KIP-664). Pure.
+
+v0   the only version
+
+Flexible from the start (KIP-482).
+"""
 
 # fmt: off
 from __future__ import annotations

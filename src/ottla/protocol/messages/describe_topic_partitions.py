@@ -1,4 +1,9 @@
-"""DescribeTopicPartitions (API 75): shows topics page by page. Pure."""
+"""DescribeTopicPartitions (API 75): describes topics page by page (KIP-966). Pure.
+
+v0   the only version
+
+Flexible from the start (KIP-482).
+"""
 
 # ruff: noqa: E501
 # fmt: off

@@ -1,4 +1,9 @@
-"""DescribeTransactions (API 65): shows transactions and their partitions. Pure."""
+"""DescribeTransactions (API 65): state and partitions of transactions (KIP-664). Pure.
+
+v0   the only version
+
+Flexible from the start (KIP-482).
+"""
 
 # fmt: off
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""EndTxn (API 26): commits or aborts a transaction. Pure.
+"""EndTxn (API 26): commits or aborts a transaction (KIP-98). Pure.
 
-Versions: v2 may answer PRODUCER_FENCED; v3 is flexible; v4 TRANSACTION_ABORTABLE; v5 returns the next
-producer id and epoch (KIP-890).
+v0   the first version
+v1   a broker answers before it throttles (KIP-219)
+v2   may answer PRODUCER_FENCED (KIP-588)
+v3   flexible: compact lengths and tagged fields (KIP-482)
+v4   may answer TRANSACTION_ABORTABLE (KIP-890)
+v5   every transaction gets a new epoch: the response has the next producer id and epoch (KIP-890)
 """
 
 # fmt: off

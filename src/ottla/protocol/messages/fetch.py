@@ -1,9 +1,20 @@
-"""Fetch (API 1): reads record batches; consumers and followers use the same request. Pure.
+"""Fetch (API 1): reads record batches. Consumers and followers use the same request. Pure.
 
-Versions: v4 isolation level and aborted transactions; v5 log start offset; v7 sessions; v9 current leader
-epoch; v10 zstd; v11 rack and preferred replica; v12 is flexible, with last fetched epoch and diverging
-epoch; v13 topic ids instead of names; v15 moves the replica id into a tag; v16 node endpoints; v17 replica
-directory; v18 the fetcher's high watermark.
+v4   the oldest version since Kafka 4.0 (KIP-896); isolation level and aborted transactions (KIP-98)
+v5   log start offset
+v6   may answer KAFKA_STORAGE_ERROR (KIP-112)
+v7   incremental fetch sessions (KIP-227)
+v8   a broker answers before it throttles (KIP-219)
+v9   current leader epoch, which fences stale leaders and readers (KIP-320)
+v10  responses may contain zstd (KIP-110)
+v11  the consumer's rack and a preferred read replica (KIP-392)
+v12  flexible: compact lengths and tagged fields (KIP-482); last fetched epoch and diverging epoch (KIP-595)
+v13  topic ids instead of names (KIP-516)
+v14  may answer OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405)
+v15  the replica id moves into a tagged field, with a replica epoch (KIP-903)
+v16  endpoints of current leaders in the response (KIP-951)
+v17  directory id of the replica (KIP-853)
+v18  the fetcher's high watermark (KIP-1166)
 """
 
 # ruff: noqa: E501

@@ -1,7 +1,12 @@
-"""FindCoordinator (API 10): names the broker that coordinates a group or a transactional id. Pure.
+"""FindCoordinator (API 10): finds the broker that coordinates a group or a transactional id. Pure.
 
-Versions: v1 key type (0 group, 1 transaction, 2 share); v3 is flexible; v4 many keys at once; v5 may answer
-TRANSACTION_ABORTABLE; v6 share group keys.
+v0   groups only
+v1   key type: 0 group, 1 transactional id (KIP-98); throttle time and error message
+v2   a broker answers before it throttles (KIP-219)
+v3   flexible: compact lengths and tagged fields (KIP-482)
+v4   several keys in one request (KIP-699)
+v5   may answer TRANSACTION_ABORTABLE (KIP-890)
+v6   key type 2: a partition of a share group (KIP-932)
 """
 
 # fmt: off

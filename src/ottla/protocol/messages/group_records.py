@@ -1,7 +1,9 @@
-"""Records of `__consumer_offsets`: what a group coordinator stores. Pure.
+"""The records of `__consumer_offsets`, which group coordinators write. Pure.
 
-A key starts with its type and a value with its version, both an int16 (see framing.py). Keys are never
-flexible. A key without a value is a tombstone; unknown types are skipped.
+A key starts with its type and a value with its version, both an int16 (see framing.py). Keys are never flexible.
+A key without a value is a tombstone; readers skip unknown types. Types 0 to 2 belong to classic groups and committed
+offsets, 3 to 8 and 16 to groups of the new protocol (KIP-848), 10 to 15 to share groups (KIP-932), and 17 to 23 to
+streams groups (KIP-1071). The broker writes types 1 and 2; `ottla consume` can print them all.
 """
 
 # ruff: noqa: E501

@@ -1,6 +1,7 @@
-"""What stands before each request and response. Pure.
+"""The headers of requests and responses. Pure.
 
-Header v2 of a request and v1 of a response go with flexible bodies; ApiVersions answers with v0 always.
+Flexible messages have request header v2 and response header v1 (KIP-482). A response to ApiVersions always has
+header v0, so that clients of any age can read it (KIP-511).
 """
 
 # fmt: off

@@ -1,6 +1,10 @@
 """Heartbeat (API 12): keeps a member of a classic group alive. Pure.
 
-Versions: v1 throttle time; v3 instance id; v4 is flexible.
+v0   the first version
+v1   throttle time
+v2   a broker answers before it throttles (KIP-219)
+v3   group instance id of static members (KIP-345)
+v4   flexible: compact lengths and tagged fields (KIP-482)
 """
 
 # fmt: off

@@ -1,6 +1,7 @@
-"""IncrementalAlterConfigs (API 44): sets, deletes, appends to and subtracts from settings. Pure.
+"""IncrementalAlterConfigs (API 44): sets, deletes, appends to or subtracts from settings (KIP-339). Pure.
 
-Versions: v1 is flexible.
+v0   the first version
+v1   flexible: compact lengths and tagged fields (KIP-482)
 """
 
 # ruff: noqa: E501

@@ -1,7 +1,12 @@
-"""InitProducerId (API 22): gives a producer its id and epoch, and fences older ones. Pure.
+"""InitProducerId (API 22): assigns a producer id and epoch, and fences older producers (KIP-98). Pure.
 
-Versions: v2 is flexible; v3 sends the current id and epoch (KIP-360); v4 may answer PRODUCER_FENCED; v5
-TRANSACTION_ABORTABLE; v6 two-phase commit (KIP-939, not yet stable in Kafka).
+v0   the first version
+v1   a broker answers before it throttles (KIP-219)
+v2   flexible: compact lengths and tagged fields (KIP-482)
+v3   the producer's current id and epoch, to recover from errors (KIP-360)
+v4   may answer PRODUCER_FENCED (KIP-588)
+v5   may answer TRANSACTION_ABORTABLE (KIP-890)
+v6   two-phase commit (KIP-939); not yet stable in Kafka
 """
 
 # fmt: off

@@ -1,7 +1,15 @@
-"""JoinGroup (API 11): enters a classic group, and waits for the others. Pure.
+"""JoinGroup (API 11): joins a classic group. The response comes when all members have joined. Pure.
 
-Versions: v1 rebalance timeout; v4 the first join only hands out a member id; v5 instance id; v6 is
-flexible; v7 protocol type in the answer; v8 reason; v9 the leader may be told to skip the assignment.
+v0   the first version
+v1   rebalance timeout, apart from the session timeout (KIP-62)
+v2   throttle time
+v3   a broker answers before it throttles (KIP-219)
+v4   a first join only returns a member id, with MEMBER_ID_REQUIRED (KIP-394)
+v5   group instance id of static members (KIP-345)
+v6   flexible: compact lengths and tagged fields (KIP-482)
+v7   protocol type in the response (KIP-559)
+v8   reason for joining (KIP-800)
+v9   the leader can be asked to skip the assignment (KIP-814)
 """
 
 # fmt: off

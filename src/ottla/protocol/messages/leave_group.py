@@ -1,6 +1,11 @@
-"""LeaveGroup (API 13): leaves a classic group. Pure.
+"""LeaveGroup (API 13): removes members from a classic group. Pure.
 
-Versions: v3 takes a list of members; v4 is flexible; v5 a reason for each.
+v0   one member
+v1   throttle time
+v2   a broker answers before it throttles (KIP-219)
+v3   a list of members, with their group instance ids (KIP-345)
+v4   flexible: compact lengths and tagged fields (KIP-482)
+v5   a reason for each member (KIP-800)
 """
 
 # fmt: off

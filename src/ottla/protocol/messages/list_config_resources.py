@@ -1,6 +1,9 @@
-"""ListConfigResources (API 74): lists resources that have settings. Pure.
+"""ListConfigResources (API 74): lists the resources that have settings. Pure.
 
-Versions: v1 filters by type of resource.
+v0   client metrics only (KIP-1000)
+v1   any type of resource, with a filter (KIP-1142)
+
+Flexible from the start (KIP-482).
 """
 
 # fmt: off

@@ -1,6 +1,11 @@
-"""ListGroups (API 16): lists the groups a broker coordinates. Pure.
+"""ListGroups (API 16): lists the groups that a broker coordinates. Pure.
 
-Versions: v3 is flexible; v4 filters by state; v5 filters by type.
+v0   the first version
+v1   throttle time
+v2   a broker answers before it throttles (KIP-219)
+v3   flexible: compact lengths and tagged fields (KIP-482)
+v4   filter by state, and each group's state (KIP-518)
+v5   filter by type, and each group's type (KIP-848)
 """
 
 # fmt: off

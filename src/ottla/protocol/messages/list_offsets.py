@@ -1,7 +1,16 @@
-"""ListOffsets (API 2): finds offsets by timestamp, or at the ends of a log. Pure.
+"""ListOffsets (API 2): finds offsets by timestamp, or the first or last offset of a partition. Pure.
 
-Versions: v2 isolation level; v4 leader epoch; v6 is flexible; v7 -3 is the largest timestamp; v8 -4
-earliest local; v9 -5 latest tiered; v10 timeout; v11 -6 earliest pending upload.
+v1   the oldest version since Kafka 4.0 (KIP-896); one offset with its timestamp (KIP-79)
+v2   isolation level (KIP-98) and throttle time
+v3   a broker answers before it throttles (KIP-219)
+v4   current leader epoch (KIP-320)
+v5   may answer OFFSET_NOT_AVAILABLE (KIP-207)
+v6   flexible: compact lengths and tagged fields (KIP-482)
+v7   timestamp -3 asks for the record with the largest timestamp (KIP-734)
+v8   timestamp -4: the first offset that is not only in tiered storage (KIP-405)
+v9   timestamp -5: the last offset in tiered storage (KIP-1005)
+v10  a timeout, because tiered storage may be slow (KIP-1075)
+v11  timestamp -6: the first offset still to be uploaded (KIP-1023)
 """
 
 # fmt: off

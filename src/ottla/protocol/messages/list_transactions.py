@@ -1,6 +1,10 @@
-"""ListTransactions (API 66): lists the transactions a broker coordinates. Pure.
+"""ListTransactions (API 66): lists the transactions that a broker coordinates (KIP-664). Pure.
 
-Versions: v1 filters by duration; v2 filters by a pattern of ids.
+v0   filters by state and producer id
+v1   filter by duration (KIP-994)
+v2   filter by a pattern of transactional ids (KIP-1152)
+
+Flexible from the start (KIP-482).
 """
 
 # fmt: off

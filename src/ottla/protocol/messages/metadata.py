@@ -1,8 +1,19 @@
-"""Metadata (API 3): tells brokers, topics, partitions and leaders. Pure.
+"""Metadata (API 3): brokers, topics, partitions and their leaders. Pure.
 
-Versions: v0 reads an empty list as all topics, later null means all; v4 auto creation can be declined; v5
-offline replicas; v7 leader epoch; v8 authorized operations; v9 is flexible; v10 topic ids; v11 drops the
-cluster's operations; v12 lookup by topic id; v13 an error for the whole answer.
+v0   an empty list asks for all topics
+v1   null asks for all topics; racks, controller id, internal topics
+v2   cluster id (KIP-78)
+v3   throttle time
+v4   the client may decline auto-creation of topics
+v5   offline replicas (KIP-112)
+v6   a broker answers before it throttles (KIP-219)
+v7   leader epoch (KIP-320)
+v8   authorized operations on request (KIP-430)
+v9   flexible: compact lengths and tagged fields (KIP-482)
+v10  topic ids (KIP-516)
+v11  authorized operations of the cluster move to DescribeCluster (KIP-700)
+v12  lookup by topic id (KIP-516)
+v13  an error code for the whole response (KIP-1102)
 """
 
 # ruff: noqa: E501

@@ -1,7 +1,14 @@
-"""OffsetCommit (API 8): stores a group's positions. Pure.
+"""OffsetCommit (API 8): stores committed offsets of a group. Pure.
 
-Versions: v5 drops the retention time; v6 leader epoch; v7 instance id; v8 is flexible; v9 serves groups of
-KIP-848 (member epoch); v10 topic ids.
+v2   the oldest version since Kafka 4.0 (KIP-896); retention time
+v3   throttle time
+v4   a broker answers before it throttles (KIP-219)
+v5   no retention time: the broker's setting decides (KIP-211)
+v6   leader epoch of each offset (KIP-320)
+v7   group instance id of static members (KIP-345)
+v8   flexible: compact lengths and tagged fields (KIP-482)
+v9   member epoch, for groups of the new protocol (KIP-848)
+v10  topic ids instead of names (KIP-848)
 """
 
 # ruff: noqa: E501

@@ -1,4 +1,7 @@
-"""OffsetDelete (API 47): deletes a group's stored positions. Pure."""
+"""OffsetDelete (API 47): deletes committed offsets of a group (KIP-496). Pure.
+
+v0   the only version; not flexible
+"""
 
 # fmt: off
 from __future__ import annotations

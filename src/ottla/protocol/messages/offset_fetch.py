@@ -1,7 +1,15 @@
-"""OffsetFetch (API 9): reads a group's stored positions. Pure.
+"""OffsetFetch (API 9): reads committed offsets of groups. Pure.
 
-Versions: v2 null means all topics, and an error for the whole; v5 leader epoch; v6 is flexible; v7 can
-insist on stable offsets; v8 many groups at once; v9 member id and epoch; v10 topic ids.
+v1   the oldest version since Kafka 4.0 (KIP-896)
+v2   null asks for all partitions; an error code for the whole response
+v3   throttle time
+v4   a broker answers before it throttles (KIP-219)
+v5   leader epoch of each offset (KIP-320)
+v6   flexible: compact lengths and tagged fields (KIP-482)
+v7   can require stable offsets: UNSTABLE_OFFSET_COMMIT while a transaction is pending (KIP-447)
+v8   several groups in one request (KIP-709)
+v9   member id and epoch, for groups of the new protocol (KIP-848)
+v10  topic ids instead of names (KIP-848)
 """
 
 # ruff: noqa: E501

@@ -1,6 +1,8 @@
-"""OffsetForLeaderEpoch (API 23): tells where a leader epoch ends in a log. Pure.
+"""OffsetForLeaderEpoch (API 23): the end offset of a leader epoch, to detect truncation (KIP-101). Pure.
 
-Versions: v3 replica id; v4 is flexible.
+v2   the oldest version since Kafka 4.0 (KIP-896); current leader epoch (KIP-320)
+v3   replica id
+v4   flexible: compact lengths and tagged fields (KIP-482)
 """
 
 # ruff: noqa: E501

@@ -1,8 +1,16 @@
 """Produce (API 0): appends record batches to partitions. Pure.
 
-Versions: v7 allows zstd; v8 answers with record errors and a message; v9 is flexible; v10 tags the current
-leader and its endpoint (KIP-951); v11 may answer TRANSACTION_ABORTABLE; v12 adds partitions to the
-transaction by itself (KIP-890); v13 names topics by id.
+v3   the oldest version since Kafka 4.0 (KIP-896); record batch format 2 and the transactional id (KIP-98)
+v4   may answer KAFKA_STORAGE_ERROR (KIP-112)
+v5   log start offset in the response
+v6   a broker answers before it throttles (KIP-219)
+v7   zstd is allowed (KIP-110)
+v8   errors of single records and an error message (KIP-467)
+v9   flexible: compact lengths and tagged fields (KIP-482)
+v10  current leader and its endpoint in the response (KIP-951)
+v11  may answer TRANSACTION_ABORTABLE (KIP-890)
+v12  adds the partitions to the transaction, without AddPartitionsToTxn (KIP-890)
+v13  topic ids instead of names (KIP-516)
 """
 
 # ruff: noqa: E501

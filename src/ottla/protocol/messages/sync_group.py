@@ -1,6 +1,11 @@
-"""SyncGroup (API 14): hands the leader's assignment in, and each member's part out. Pure.
+"""SyncGroup (API 14): the leader sends everyone's assignment; each member receives its own. Pure.
 
-Versions: v3 instance id; v4 is flexible; v5 protocol type and name on both sides.
+v0   the first version
+v1   throttle time
+v2   a broker answers before it throttles (KIP-219)
+v3   group instance id of static members (KIP-345)
+v4   flexible: compact lengths and tagged fields (KIP-482)
+v5   protocol type and name in both directions (KIP-559)
 """
 
 # fmt: off

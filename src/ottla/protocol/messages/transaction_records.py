@@ -1,7 +1,7 @@
-"""Records of `__transaction_state`, and entries of the aborted-transaction index. Pure.
+"""The records of `__transaction_state`, and the entries of the aborted-transaction index. Pure.
 
 A key starts with its type and a value with its version, both an int16 (see framing.py).
-Value v0 goes with transaction.version 0; v1 is flexible.
+Value v0 belongs to transaction.version 0. v1 is flexible and belongs to later ones (KIP-890).
 """
 
 # ruff: noqa: E501

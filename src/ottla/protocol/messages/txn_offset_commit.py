@@ -1,7 +1,12 @@
-"""TxnOffsetCommit (API 28): stores a group's positions inside a transaction. Pure.
+"""TxnOffsetCommit (API 28): stores committed offsets of a group within a transaction (KIP-98). Pure.
 
-Versions: v2 leader epoch; v3 is flexible, with member id, generation and instance id; v4
-TRANSACTION_ABORTABLE; v5 adds the group to the transaction by itself; v6 topic ids.
+v0   the first version
+v1   a broker answers before it throttles (KIP-219)
+v2   leader epoch of each offset (KIP-320)
+v3   flexible (KIP-482); member id, generation and group instance id fence stale members (KIP-447)
+v4   may answer TRANSACTION_ABORTABLE (KIP-890)
+v5   adds the group to the transaction, without AddOffsetsToTxn (KIP-890)
+v6   topic ids instead of names
 """
 
 # ruff: noqa: E501

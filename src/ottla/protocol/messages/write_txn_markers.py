@@ -1,6 +1,7 @@
-"""WriteTxnMarkers (API 27): writes commit and abort markers, coordinator to partition leader. Pure.
+"""WriteTxnMarkers (API 27): writes commit and abort markers; sent by the coordinator to leaders (KIP-98). Pure.
 
-Versions: v1 is flexible; v2 transaction version of each marker.
+v1   the oldest version since Kafka 4.0 (KIP-896); flexible (KIP-482)
+v2   transaction version of each marker (KIP-1228)
 """
 
 # ruff: noqa: E501

@@ -1,6 +1,7 @@
-"""AlterClientQuotas (API 49): changes client quotas. Pure.
+"""AlterClientQuotas (API 49): changes client quotas (KIP-546). Pure.
 
-Versions: v1 is flexible.
+v0   the first version
+v1   flexible: compact lengths and tagged fields (KIP-482)
 """
 
 # fmt: off

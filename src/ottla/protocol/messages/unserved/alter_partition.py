@@ -1,6 +1,9 @@
-"""AlterPartition (API 56): changes the in-sync replicas of partitions, leader to controller. Pure.
+"""AlterPartition (API 56): changes in-sync replicas; sent by leaders to the controller (KIP-497). Pure.
 
-Versions: v2 topic ids; v3 broker epochs in the in-sync set.
+v2   the oldest version since Kafka 4.0 (KIP-896); topic ids (KIP-841)
+v3   broker epochs in the in-sync set (KIP-903)
+
+Flexible from the start (KIP-482).
 """
 
 # fmt: off

@@ -1,6 +1,9 @@
-"""AlterPartitionReassignments (API 45): moves partitions to other replicas, or stops moving them. Pure.
+"""AlterPartitionReassignments (API 45): moves partitions to other replicas, or cancels it (KIP-455). Pure.
 
-Versions: v1 whether the replication factor may change.
+v0   the first version
+v1   whether the replication factor may change (KIP-860)
+
+Flexible from the start (KIP-482).
 """
 
 # ruff: noqa: E501

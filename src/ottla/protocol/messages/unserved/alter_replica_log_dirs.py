@@ -1,6 +1,7 @@
-"""AlterReplicaLogDirs (API 34): moves replicas between log directories. Pure.
+"""AlterReplicaLogDirs (API 34): moves replicas between log directories of a broker (KIP-113). Pure.
 
-Versions: v2 is flexible.
+v1   the oldest version since Kafka 4.0 (KIP-896)
+v2   flexible: compact lengths and tagged fields (KIP-482)
 """
 
 # ruff: noqa: E501

@@ -1,4 +1,9 @@
-"""AlterShareGroupOffsets (API 91): sets the start offsets of a share group. Pure."""
+"""AlterShareGroupOffsets (API 91): sets the start offsets of a share group (KIP-932). Pure.
+
+v0   the only version
+
+Flexible from the start (KIP-482).
+"""
 
 # ruff: noqa: E501
 # fmt: off

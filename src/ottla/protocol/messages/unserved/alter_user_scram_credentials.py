@@ -1,4 +1,9 @@
-"""AlterUserScramCredentials (API 51): adds and removes SCRAM credentials. Pure."""
+"""AlterUserScramCredentials (API 51): adds and removes SCRAM credentials (KIP-554). Pure.
+
+v0   the only version
+
+Flexible from the start (KIP-482).
+"""
 
 # ruff: noqa: E501
 # fmt: off

@@ -1,6 +1,9 @@
-"""ConsumerGroupHeartbeat (API 68): joins, keeps and leaves a group of KIP-848. Pure.
+"""ConsumerGroupHeartbeat (API 68): joins, keeps and leaves a group of the new protocol (KIP-848). Pure.
 
-Versions: v1 subscription by regular expression.
+v0   the first version
+v1   subscription by regular expression (KIP-848); the consumer chooses its member id (KIP-1082)
+
+Flexible from the start (KIP-482).
 """
 
 # ruff: noqa: E501

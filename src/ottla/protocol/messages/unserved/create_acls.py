@@ -1,6 +1,8 @@
-"""CreateAcls (API 30): adds access rules. Pure.
+"""CreateAcls (API 30): adds ACLs (KIP-140). Pure.
 
-Versions: v2 is flexible; v3 user resources.
+v1   the oldest version since Kafka 4.0 (KIP-896); prefixed patterns (KIP-290)
+v2   flexible: compact lengths and tagged fields (KIP-482)
+v3   users as resources (KIP-373)
 """
 
 # fmt: off

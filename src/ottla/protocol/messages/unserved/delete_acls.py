@@ -1,6 +1,8 @@
-"""DeleteAcls (API 31): removes access rules that match filters. Pure.
+"""DeleteAcls (API 31): removes the ACLs that match filters (KIP-140). Pure.
 
-Versions: v2 is flexible; v3 user resources.
+v1   the oldest version since Kafka 4.0 (KIP-896); prefixed patterns (KIP-290)
+v2   flexible: compact lengths and tagged fields (KIP-482)
+v3   users as resources (KIP-373)
 """
 
 # fmt: off

@@ -1,4 +1,9 @@
-"""DeleteShareGroupOffsets (API 92): deletes the start offsets of a share group. Pure."""
+"""DeleteShareGroupOffsets (API 92): deletes the start offsets of a share group (KIP-932). Pure.
+
+v0   the only version
+
+Flexible from the start (KIP-482).
+"""
 
 # ruff: noqa: E501
 # fmt: off

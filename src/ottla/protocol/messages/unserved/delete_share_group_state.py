@@ -1,4 +1,9 @@
-"""DeleteShareGroupState (API 86): deletes the stored state of share partitions. Pure."""
+"""DeleteShareGroupState (API 86): deletes the stored state of share partitions (KIP-932). Pure.
+
+v0   the only version
+
+Flexible from the start (KIP-482).
+"""
 
 # fmt: off
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""DescribeAcls (API 29): lists access rules that match a filter. Pure.
+"""DescribeAcls (API 29): lists the ACLs that match a filter (KIP-140). Pure.
 
-Versions: v2 is flexible; v3 user resources.
+v1   the oldest version since Kafka 4.0 (KIP-896); prefixed patterns (KIP-290)
+v2   flexible: compact lengths and tagged fields (KIP-482)
+v3   users as resources (KIP-373)
 """
 
 # fmt: off

@@ -1,6 +1,7 @@
-"""DescribeClientQuotas (API 48): lists client quotas that match a filter. Pure.
+"""DescribeClientQuotas (API 48): lists the client quotas that match a filter (KIP-546). Pure.
 
-Versions: v1 is flexible.
+v0   the first version
+v1   flexible: compact lengths and tagged fields (KIP-482)
 """
 
 # fmt: off

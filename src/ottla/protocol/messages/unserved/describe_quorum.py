@@ -1,6 +1,10 @@
-"""DescribeQuorum (API 55): shows the state of a Raft quorum. Pure.
+"""DescribeQuorum (API 55): the state of a Raft quorum (KIP-595). Pure.
 
-Versions: v1 times of the last fetch; v2 directory ids and listeners.
+v0   the first version
+v1   when each replica last fetched and was caught up (KIP-836)
+v2   directory ids, listeners and error messages (KIP-853)
+
+Flexible from the start (KIP-482).
 """
 
 # fmt: off

@@ -1,6 +1,9 @@
-"""DescribeShareGroupOffsets (API 90): shows the start offsets of share groups. Pure.
+"""DescribeShareGroupOffsets (API 90): the start offsets of share groups (KIP-932). Pure.
 
-Versions: v1 lag.
+v0   the first version
+v1   lag (KIP-1226)
+
+Flexible from the start (KIP-482).
 """
 
 # ruff: noqa: E501

@@ -1,4 +1,9 @@
-"""DescribeUserScramCredentials (API 50): lists which SCRAM credentials users have. Pure."""
+"""DescribeUserScramCredentials (API 50): lists which SCRAM credentials users have (KIP-554). Pure.
+
+v0   the only version
+
+Flexible from the start (KIP-482).
+"""
 
 # ruff: noqa: E501
 # fmt: off

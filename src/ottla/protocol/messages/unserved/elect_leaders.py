@@ -1,6 +1,8 @@
 """ElectLeaders (API 43): starts preferred or unclean leader elections. Pure.
 
-Versions: v1 election type; v2 is flexible.
+v0   preferred elections (KIP-183)
+v1   election type: preferred or unclean (KIP-460); an error code for the whole response
+v2   flexible: compact lengths and tagged fields (KIP-482)
 """
 
 # fmt: off

@@ -1,4 +1,9 @@
-"""ListPartitionReassignments (API 46): lists partitions that are being moved. Pure."""
+"""ListPartitionReassignments (API 46): lists the partitions that are being moved (KIP-455). Pure.
+
+v0   the only version
+
+Flexible from the start (KIP-482).
+"""
 
 # ruff: noqa: E501
 # fmt: off

@@ -1,6 +1,9 @@
-"""ReadShareGroupStateSummary (API 87): reads a summary of the stored state of share partitions. Pure.
+"""ReadShareGroupStateSummary (API 87): reads a summary of the state of share partitions (KIP-932). Pure.
 
-Versions: v1 delivery complete count.
+v0   the first version
+v1   number of deliveries completed (KIP-1226)
+
+Flexible from the start (KIP-482).
 """
 
 # fmt: off

@@ -1,6 +1,8 @@
-"""SaslAuthenticate (API 36): carries the tokens of a SASL exchange. Pure.
+"""SaslAuthenticate (API 36): carries the tokens of a SASL exchange (KIP-152). Pure.
 
-Versions: v1 session lifetime; v2 is flexible.
+v0   the first version
+v1   session lifetime, for re-authentication (KIP-368)
+v2   flexible: compact lengths and tagged fields (KIP-482)
 """
 
 # fmt: off

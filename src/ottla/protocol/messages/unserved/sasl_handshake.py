@@ -1,6 +1,7 @@
-"""SaslHandshake (API 17): picks the SASL mechanism. Pure.
+"""SaslHandshake (API 17): chooses the SASL mechanism (KIP-43). Pure.
 
-Versions: v1 says that tokens follow as SaslAuthenticate requests.
+v0   tokens follow without Kafka headers
+v1   tokens follow in SaslAuthenticate requests (KIP-152); never flexible, for old clients' sake (KAFKA-9577)
 """
 
 # fmt: off

@@ -1,6 +1,9 @@
-"""ShareAcknowledge (API 79): acknowledges records read by a share group. Pure.
+"""ShareAcknowledge (API 79): acknowledges records that a share group has read (KIP-932). Pure.
 
-Versions: v2 lock renewal.
+v1   the first stable version; version 0 was early access in Kafka 4.0
+v2   renewal of locks (KIP-1222)
+
+Flexible from the start (KIP-482).
 """
 
 # ruff: noqa: E501

@@ -1,6 +1,9 @@
-"""ShareFetch (API 78): reads records for a share group, and acknowledges earlier ones. Pure.
+"""ShareFetch (API 78): reads records for a share group and acknowledges earlier ones (KIP-932). Pure.
 
-Versions: v2 acquire modes and lock renewal.
+v1   the first stable version; version 0 was early access in Kafka 4.0
+v2   acquire mode (KIP-1206) and renewal of locks (KIP-1222)
+
+Flexible from the start (KIP-482).
 """
 
 # ruff: noqa: E501

@@ -1,4 +1,9 @@
-"""ShareGroupDescribe (API 77): shows share groups. Pure."""
+"""ShareGroupDescribe (API 77): describes share groups (KIP-932). Pure.
+
+v1   the first stable version; version 0 was early access in Kafka 4.0
+
+Flexible from the start (KIP-482).
+"""
 
 # fmt: off
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""ShareGroupHeartbeat (API 76): joins, keeps and leaves a share group. Pure."""
+"""ShareGroupHeartbeat (API 76): joins, keeps and leaves a share group (KIP-932). Pure.
+
+v1   the first stable version; version 0 was early access in Kafka 4.0
+
+Flexible from the start (KIP-482).
+"""
 
 # ruff: noqa: E501
 # fmt: off

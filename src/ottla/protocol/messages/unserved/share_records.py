@@ -1,4 +1,4 @@
-"""Records of `__share_group_state`: what a share coordinator stores. Pure.
+"""The records of `__share_group_state`, which share coordinators write (KIP-932). Pure.
 
 A key starts with its type and a value with its version, both an int16 (see framing.py).
 """

@@ -1,4 +1,9 @@
-"""UnregisterBroker (API 64): removes a broker from the cluster. Pure."""
+"""UnregisterBroker (API 64): removes a broker from the cluster. Pure.
+
+v0   the only version
+
+Flexible from the start (KIP-482).
+"""
 
 # fmt: off
 from __future__ import annotations

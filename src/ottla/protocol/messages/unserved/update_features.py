@@ -1,6 +1,10 @@
-"""UpdateFeatures (API 57): raises or lowers finalized feature levels. Pure.
+"""UpdateFeatures (API 57): changes finalized feature levels (KIP-584). Pure.
 
-Versions: v1 upgrade type and dry run; v2 drops the results for each feature.
+v0   the first version
+v1   upgrade type and dry run (KIP-778)
+v2   no results for single features
+
+Flexible from the start (KIP-482).
 """
 
 # ruff: noqa: E501
