@@ -117,4 +117,4 @@ def test_transaction_records_have_one_type() -> None:
 def test_the_docstring_of_a_table_says_what_each_version_adds(api: Any) -> None:
     doc = sys.modules[api.request.__module__].__doc__ or ""
     assert doc.startswith(f"{api.name} (API {api.key}): ")
-    assert [int(number) for number in re.findall(r"^v(\d+) +\w", doc, re.MULTILINE)] == list(api.versions)
+    assert [int(number) for number in re.findall(r"^v(\d+) +\S", doc, re.MULTILINE)] == list(api.versions)
