@@ -1,7 +1,7 @@
-"""Columns in, columns out: sums what each customer ordered, a few thousand records at a time, without an object each.
+"""Sums what each customer ordered, with Arrow columns: thousands of records at a time, without an object per record.
 
-Records of the first topic have the customer as key and an amount in cents as text. The second topic gets, for every
-piece that was read, each customer's sum in it. Offsets are committed once the sums are stored: at least once.
+Records of the first topic have the customer as key and an amount in cents as text. For every batch that is read, the
+second topic gets the sum of each customer. Offsets are committed after the sums are stored (at least once).
 
 python examples/arrow.py 127.0.0.1:9092 orders sums accounting       (needs: pip install 'ottla[arrow]')
 """
@@ -26,7 +26,7 @@ def sums_of(batch: pa.RecordBatch) -> pa.Table:
 
 
 def run(bootstrap: str, source: str, target: str, group: str, *, until_end: bool = False) -> int:
-    """Goes on for ever, or up to the end of the topic; says how many records it has read."""
+    """Runs endlessly, or with `until_end` to the end of the topic. Returns the number of records read."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
     read = 0
     with (

@@ -1,4 +1,4 @@
-"""At least once: process first, commit second. After a crash in between, records come again; none is missing.
+"""At least once: process, then commit. After a crash in between, records are processed again; none is missing.
 
 python examples/at_least_once.py 127.0.0.1:9092 orders billing
 """
@@ -12,7 +12,7 @@ from ottla import Consumer, ConsumerRecord
 def run(
     bootstrap: str, topic: str, group: str, process: Callable[[ConsumerRecord], None], *, until_end: bool = False
 ) -> None:
-    """Processes records for ever, or up to the end of the topic."""
+    """Processes records endlessly, or with `until_end` to the end of the topic."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
     with Consumer(settings, bootstrap_servers=bootstrap, group_id=group) as consumer:
         consumer.subscribe([topic])

@@ -1,4 +1,4 @@
-"""At most once: commit first, process second. After a crash in between, records are missing; none comes twice.
+"""At most once: commit, then process. After a crash in between, records are missing; none is processed twice.
 
 python examples/at_most_once.py 127.0.0.1:9092 measurements dashboard
 """
@@ -12,14 +12,14 @@ from ottla import Consumer, ConsumerRecord
 def run(
     bootstrap: str, topic: str, group: str, process: Callable[[ConsumerRecord], None], *, until_end: bool = False
 ) -> None:
-    """Processes records for ever, or up to the end of the topic."""
+    """Processes records endlessly, or with `until_end` to the end of the topic."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
     with Consumer(settings, bootstrap_servers=bootstrap, group_id=group) as consumer:
         consumer.subscribe([topic])
         while not (until_end and consumer.is_at_end()):
             records = consumer.poll(1_000)
             if records:
-                consumer.commit()  # raises if it did not work: then nothing has been processed either
+                consumer.commit()  # raises if it failed: then nothing has been processed
             for record in records:
                 process(record)
 

@@ -1,11 +1,10 @@
-"""Every member reads everything: a cache in every process, say. Each keeps its own offsets, with the cache itself.
+"""Broadcast within a group: every member reads everything, for example to fill a cache. Each keeps its own offsets.
 
 python examples/broadcast.py 127.0.0.1:9092 prices caches worker-1 worker-1.db
 
-A group stores one offset a partition, so the members' commits would overwrite each other. Here each member has a
-database; a record and the offset after it are stored in one transaction, so that a member that is killed at any moment
-goes on without a gap and without a repetition. Its lag shows under a group of its own:
-`ottla group describe caches.worker-1`.
+A group stores one offset per partition, so the commits of the members would overwrite each other. Instead, each member
+has a database and stores a record and the offset after it in one transaction. A member that is killed at any time
+neither loses nor duplicates a record. Its lag is shown under a separate group: `ottla group describe caches.worker-1`.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ from ottla.assignors.broadcast import BroadcastAssignor
 
 
 class FromDatabase(RebalanceListener):
-    """Goes on where this member's own database says."""
+    """Seeks to the offsets in the database of this member."""
 
     def __init__(self, consumer: Consumer, store: DatabaseOffsetStore) -> None:
         self.consumer = consumer
@@ -39,9 +38,9 @@ def run(
     until_records: int = 0,
     max_poll_records: int = 500,
 ) -> None:
-    """Stores records for ever, up to the end of the topic, or until there are so many."""
+    """Stores records endlessly, to the end of the topic, or until `until_records` are stored."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest", "max.poll.records": max_poll_records}
-    settings["heartbeat.interval.ms"] = 500  # members that come and go are noticed soon
+    settings["heartbeat.interval.ms"] = 500  # detect joining and leaving members quickly
     with (
         contextlib.closing(sqlite3.connect(path)) as connection,
         Consumer(

@@ -1,4 +1,4 @@
-"""Four ways to commit: by itself, after a batch, without waiting, partition by partition.
+"""Four ways to commit: automatically, after a batch, asynchronously, and per partition.
 
 python examples/commits.py automatic|after_a_batch|without_waiting|by_partition 127.0.0.1:9092 orders billing
 """
@@ -24,13 +24,13 @@ def subscribed(bootstrap: str, topic: str, group: str, *, auto_commit: bool) -> 
 
 
 def polls(consumer: Consumer, until_end: bool) -> Iterator[Records]:
-    """What poll() gives, for ever, or up to the end of the topic."""
+    """The results of poll(), endlessly or to the end of the topic."""
     while not (until_end and consumer.is_at_end()):
         yield consumer.poll(1_000)
 
 
 def automatic(bootstrap: str, topic: str, group: str, process: Process, *, until_end: bool = False) -> None:
-    """Every second in poll(), and in close(): whatever the poll() before gave out counts as processed."""
+    """Every second in poll(), and in close(). The records of the previous poll() count as processed."""
     with subscribed(bootstrap, topic, group, auto_commit=True) as consumer:
         for records in polls(consumer, until_end):
             for record in records:
@@ -38,7 +38,7 @@ def automatic(bootstrap: str, topic: str, group: str, process: Process, *, until
 
 
 def after_a_batch(bootstrap: str, topic: str, group: str, process: Process, *, until_end: bool = False) -> None:
-    """Collects records, and commits when enough of them are processed. A crash repeats at most what was collected."""
+    """Collects records and commits after processing enough of them. A crash repeats at most one such batch."""
     with subscribed(bootstrap, topic, group, auto_commit=False) as consumer:
         waiting: list[ConsumerRecord] = []
         for records in polls(consumer, until_end):
@@ -46,7 +46,7 @@ def after_a_batch(bootstrap: str, topic: str, group: str, process: Process, *, u
             if len(waiting) >= BATCH:
                 for record in waiting:
                     process(record)
-                consumer.commit()  # waits, tries again where that may help, and raises what cannot be helped
+                consumer.commit()  # waits, retries transient errors and raises others
                 waiting.clear()
         for record in waiting:
             process(record)
@@ -54,7 +54,7 @@ def after_a_batch(bootstrap: str, topic: str, group: str, process: Process, *, u
 
 
 def without_waiting(bootstrap: str, topic: str, group: str, process: Process, *, until_end: bool = False) -> list[str]:
-    """Goes on while a commit is on its way. A failure is told later and made good by the next; the last one waits."""
+    """Does not wait for commits. The callback reports failures; the next commit makes up for them. The last one waits."""
     failures: list[str] = []
 
     def note(offsets: dict[TopicPartition, CommittedOffset], error: KafkaError | None) -> None:
@@ -71,7 +71,7 @@ def without_waiting(bootstrap: str, topic: str, group: str, process: Process, *,
 
 
 def by_partition(bootstrap: str, topic: str, group: str, process: Process, *, until_end: bool = False) -> None:
-    """Commits each partition as soon as its part is processed, so that a crash repeats the records of one only."""
+    """Commits each partition as soon as its records are processed, so a crash repeats records of only one."""
     with subscribed(bootstrap, topic, group, auto_commit=False) as consumer:
         for records in polls(consumer, until_end):
             for (name, partition), part in groupby(records, key=lambda record: (record.topic, record.partition)):

@@ -1,4 +1,4 @@
-"""Exactly once, step by step: what is consumed, what is produced and how far it came are one transaction.
+"""Exactly once, step by step: output records and consumed offsets are committed in one transaction.
 
 python examples/exactly_once.py 127.0.0.1:9092 orders bills biller instance-1
 
@@ -22,14 +22,14 @@ def run(
     until_end: bool = False,
     max_poll_records: int = 500,
 ) -> None:
-    """Copies for ever, or up to the end of the topic. TransactionFatal: another has taken over."""
+    """Copies endlessly, or to the end of the topic. Raises TransactionFatal if another instance has taken over."""
     reading = {"isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-    reading["max.poll.records"] = max_poll_records  # of one transaction
+    reading["max.poll.records"] = max_poll_records  # per transaction
     with (
         Producer(bootstrap_servers=bootstrap, transactional_id=f"{group}-{instance}") as producer,
         Consumer(reading, bootstrap_servers=bootstrap, group_id=group) as consumer,
     ):
-        producer.init_transactions()  # fences whoever had this name before, and ends what it left open
+        producer.init_transactions()  # fences older producers with this id and aborts their transaction
         consumer.subscribe([source])
         while not (until_end and consumer.is_at_end()):
             records = list(consumer.poll(1_000))
@@ -42,7 +42,7 @@ def run(
                     positions = {(record.topic, record.partition): record.offset + 1 for record in records}
                     producer.send_offsets_to_transaction(positions, consumer.group_metadata())
             except TransactionAbortable:
-                # Aborted already. Most likely the group has moved on; what is still ours is read again.
+                # Aborted already, most likely by a rebalance. Read the partitions that are still ours again.
                 mine = consumer.assignment()
                 for record in reversed(records):
                     if (record.topic, record.partition) in mine:

@@ -1,4 +1,4 @@
-"""Exactly once into a database: the result and the offset are stored in one transaction of the database.
+"""Exactly once into a database: results and offsets are stored in one database transaction.
 
 python examples/offsets_in_database.py 127.0.0.1:9092 orders bills.db
 """
@@ -19,7 +19,7 @@ def run(
     until_end: bool = False,
     max_poll_records: int = 500,
 ) -> None:
-    """Stores records for ever, or up to the end of the topic."""
+    """Stores records endlessly, or to the end of the topic."""
     place = TopicPartition(topic, 0)
     settings = {"auto.offset.reset": "earliest", "max.poll.records": max_poll_records}
     with (
@@ -28,7 +28,7 @@ def run(
     ):
         connection.execute("create table if not exists bills (id integer primary key, text text)")
         store = DatabaseOffsetStore(connection, name=group)
-        store.mirror = GroupMirror(consumer, group)  # nobody reads it back: `ottla group describe biller` shows the lag
+        store.mirror = GroupMirror(consumer, group)  # only to show the lag: `ottla group describe biller`
         consumer.assign([place])
         for partition, offset in store.load([place]).items():
             consumer.seek(partition, offset)

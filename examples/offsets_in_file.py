@@ -1,4 +1,4 @@
-"""Offsets in a local file: what was processed is noted there, and the group shows the lag all the same.
+"""Offsets in a local file. They are also committed to the group, which shows the lag.
 
 python examples/offsets_in_file.py 127.0.0.1:9092 orders billing positions.json
 """
@@ -18,7 +18,7 @@ def run(
     *,
     until_end: bool = False,
 ) -> None:
-    """Processes records for ever, or up to the end of the topic. A crash repeats what was not noted."""
+    """Processes records endlessly, or to the end of the topic. A crash repeats records that were not saved."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
     with Consumer(settings, bootstrap_servers=bootstrap, group_id=group) as consumer:
         offsets = StoredOffsets(consumer, FileOffsetStore(path))
@@ -27,7 +27,7 @@ def run(
             records = consumer.poll(1_000)
             for record in records:
                 process(record)
-            offsets.save()  # written and synced; then committed to the group, where nobody reads it back
+            offsets.save()  # writes and syncs the file, then commits to the group, only to show the lag
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""An assignor of one's own: each member tells how much it can carry, and gets partitions in proportion.
+"""A custom assignor: each member announces its capacity and gets partitions in proportion.
 
 python examples/own_assignor.py 127.0.0.1:9092 orders billing 3
 python examples/own_assignor.py 127.0.0.1:9092 orders billing ottla.assignors.random:RandomAssignor
 
-Shipped, to use or to begin from: ottla.assignors.random, rack_by_user_data and broadcast.
+Included examples: ottla.assignors.random, rack_by_user_data and broadcast.
 """
 
 import sys
@@ -17,13 +17,13 @@ from ottla.assignors.base import subscribers_by_topic
 
 
 class WeightedAssignor(Assignor):
-    """A member's weight travels as the user data of its subscription; what it got comes back as that of its share."""
+    """Sends the weight as user data of the subscription. The user data of the assignment is a summary."""
 
     name = "weighted"
 
     def __init__(self, weight: int = 1) -> None:
         self.weight = weight
-        self.told = ""
+        self.summary = ""
 
     def subscription(self, topics: list[str]) -> Subscription:
         return Subscription(topics, user_data=b"%d" % self.weight)
@@ -33,7 +33,7 @@ class WeightedAssignor(Assignor):
         shares: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
         for topic, members in sorted(subscribers_by_topic(subscriptions).items()):
             for partition in cluster.partitions_of(topic):
-                # Whoever would be the least loaded with one more.
+                # The member with the least load after getting one more.
                 least = min(members, key=lambda member: ((len(shares[member]) + 1) / weights[member], member))
                 shares[least].append(partition)
         total = sum(map(len, shares.values()))
@@ -43,11 +43,11 @@ class WeightedAssignor(Assignor):
         }
 
     def on_assignment(self, assignment: Assignment, generation: int = -1) -> None:
-        self.told = (assignment.user_data or b"").decode()
+        self.summary = (assignment.user_data or b"").decode()
 
 
 def run(bootstrap: str, topic: str, group: str, assignor: Any, stop: threading.Event, seen: dict[str, Any]) -> None:
-    """Reads until told to stop; `seen` shows what this member has. `assignor` is one, its class, or module:Class."""
+    """Reads until `stop` is set; `seen` gets its partitions. `assignor` is an instance, a class or module:Class."""
     with Consumer(
         {"auto.offset.reset": "earliest", "heartbeat.interval.ms": 500},
         bootstrap_servers=bootstrap,

@@ -1,4 +1,4 @@
-"""Keeps a running total for each partition, handed on through the commit's metadata when the partition moves.
+"""Keeps a running total per partition and hands it over in the commit metadata when the partition moves.
 
 python examples/rebalance_listener.py 127.0.0.1:9092 orders totals
 """
@@ -9,7 +9,7 @@ from ottla import CommittedOffset, Consumer, RebalanceListener, TopicPartition
 
 
 class Totals(RebalanceListener):
-    """One number a partition. With a sticky assignor, what stays is never touched."""
+    """One number per partition. With a cooperative assignor, partitions that do not move are not touched."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
@@ -25,11 +25,11 @@ class Totals(RebalanceListener):
             del self.totals[partition]
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        for partition in partitions:  # somebody else has them: nothing of ours may be stored
+        for partition in partitions:  # they belong to other members already: store nothing
             del self.totals[partition]
 
     def commit(self, partitions: list[TopicPartition]) -> None:
-        """The position and the total that belongs to it, as one."""
+        """Commits the positions together with the totals."""
         self.consumer.commit(
             {p: CommittedOffset(self.consumer.position(p), metadata=str(self.totals[p])) for p in partitions}
         )

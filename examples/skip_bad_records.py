@@ -1,4 +1,4 @@
-"""Records as objects: what cannot be read is put aside, with the place it came from, and reading goes on after it.
+"""Deserialization with a dead letter topic: bad records are sent there with their origin, and reading continues.
 
 python examples/skip_bad_records.py 127.0.0.1:9092 orders billing orders-unreadable
 """
@@ -14,7 +14,7 @@ from ottla import DeserializingConsumer, Producer, RecordDeserializationError
 def run(
     bootstrap: str, topic: str, group: str, aside: str, process: Callable[[Any], None], *, until_end: bool = False
 ) -> None:
-    """Processes values for ever, or up to the end of the topic."""
+    """Processes values endlessly, or to the end of the topic."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
     with (
         Producer(bootstrap_servers=bootstrap) as producer,

@@ -1,4 +1,4 @@
-"""A task with state that survives: offsets in the transaction of the output, the state itself now and then.
+"""A stateful task that survives restarts: offsets in the transaction of the output, full snapshots from time to time.
 
 python examples/snapshots.py 127.0.0.1:9092 orders totals
 
@@ -19,7 +19,7 @@ def run(
     until_end: bool = False,
     max_poll_records: int = 500,
 ) -> int:
-    """Adds up the numbers in `source` and writes each sum to `to`; gives the last one."""
+    """Adds up the numbers in `source` and writes each sum to `to`. Returns the last sum."""
     place = TopicPartition(source, 0)
     with (
         SnapshotStore.open(
@@ -27,7 +27,7 @@ def run(
             transactional_id=to,
             incremental=(f"{to}-offsets", 0),
             full=(f"{to}-state", 0),
-            mirror_group=to,  # the lag shows there; nobody reads it back
+            mirror_group=to,  # only to show the lag
         ) as store,
         Consumer(
             bootstrap_servers=bootstrap, auto_offset_reset="earliest", max_poll_records=max_poll_records
@@ -43,7 +43,7 @@ def run(
             sums = []
             for record in records:
                 total += int(record.value or b"0")
-                if record.offset >= written:  # below it, the output is there already: only the state is caught up
+                if record.offset >= written:  # before that, output exists already: only rebuild the state
                     sums.append(total)
             if not sums:
                 continue

@@ -1,10 +1,11 @@
-"""State that stays where its partition stays: with a sticky assignor only what really moved is built anew.
+"""Keeps the state of partitions that do not move: with a sticky assignor only the others are rebuilt.
 
 python examples/sticky_listener.py 127.0.0.1:9092 orders totals
 
-An eager assignor takes everything away before it gives out the next shares. A listener that drops its state when
-partitions are revoked builds all of it again (`Forgetting`); one that waits for the next share keeps what has come back
-(`Keeping`). With `cooperative-sticky` only what moves is revoked, and the simple listener is good enough.
+An eager rebalance revokes all partitions before it assigns new ones. A listener that drops its state in
+on_partitions_revoked rebuilds all of it (`Forgetting`); one that waits for the new assignment keeps the state of
+partitions that come back (`Keeping`). With `cooperative-sticky` only the partitions that move are revoked, so the
+simple listener is enough.
 """
 
 import sys
@@ -15,7 +16,7 @@ from ottla import Consumer, RebalanceListener, TopicPartition
 
 
 class Forgetting(RebalanceListener):
-    """Commits and drops on revocation, builds on assignment."""
+    """Commits and drops state on revocation, rebuilds it on assignment."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
@@ -32,13 +33,13 @@ class Forgetting(RebalanceListener):
             self.build(partition)
 
     def build(self, partition: TopicPartition) -> None:
-        """As costly as it gets: read from a database, replayed from a topic."""
+        """Stands for something expensive, such as reading a database or replaying a topic."""
         self.state[partition] = 0
         self.built[partition.partition] += 1
 
 
 class Keeping(Forgetting):
-    """Commits on revocation; compares the new share with the old one."""
+    """Commits on revocation; compares the new assignment with the old one."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
         self.consumer.commit()
@@ -50,7 +51,7 @@ class Keeping(Forgetting):
             self.build(come)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        self.state.clear()  # somebody else may have changed what the state stands for
+        self.state.clear()  # another member may have processed records meanwhile
 
 
 def run(
@@ -63,7 +64,7 @@ def run(
     strategy: str = "sticky",
     seen: list[Forgetting] | None = None,
 ) -> None:
-    """Counts records by partition until told to stop."""
+    """Counts records per partition until `stop` is set."""
     settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest", "heartbeat.interval.ms": 500}
     with Consumer(
         settings, bootstrap_servers=bootstrap, group_id=group, partition_assignment_strategy=strategy

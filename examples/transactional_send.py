@@ -1,4 +1,4 @@
-"""Several records, in several partitions, that become visible together or not at all.
+"""Sends several records, possibly to several partitions, atomically.
 
 python examples/transactional_send.py 127.0.0.1:9092 orders order-desk-1
 """
@@ -16,9 +16,9 @@ def run(
     values: Iterable[str] = ("message 1", "message 2", "message 3"),
     check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """True when everything was committed; False when it was aborted, and may be sent again.
+    """True if everything was committed; False if it was aborted and may be sent again.
 
-    Raises TransactionFatal when another producer has taken the transactional id over: then this one is finished.
+    Raises TransactionFatal if another producer has fenced this one.
     """
     with Producer(bootstrap_servers=bootstrap, transactional_id=transactional_id) as producer:
         producer.init_transactions()
@@ -26,11 +26,11 @@ def run(
         try:
             for value in values:
                 producer.send(topic, value)
-            check()  # whatever else has to hold before they may be seen
+            check()  # any other condition for the commit
             producer.commit_transaction()
             return True
         except TransactionFatal:
-            raise  # nothing can be aborted any more: the brokers have done so
+            raise  # nothing to abort: the coordinator has done that
         except (TransactionAbortable, ValueError):
             producer.abort_transaction()
             return False

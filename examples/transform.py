@@ -1,4 +1,4 @@
-"""Consume, transform, produce in one call, with the guarantee of your choice.
+"""Consume, transform and produce in one call, with a delivery guarantee of your choice.
 
 python examples/transform.py 127.0.0.1:9092 orders bills biller exactly-once
 """
@@ -11,14 +11,14 @@ from ottla.client.transform import Transformed
 
 
 def bill(record: ConsumerRecord) -> bytes | None:
-    """What becomes of a record: a value, an ottla.Output with key and topic, several of them, or None for nothing."""
+    """Returns a value, an ottla.Output with key and topic, a list of these, or None for no output."""
     return record.value.upper() if record.value else None
 
 
 def run(
     bootstrap: str, source: str, to: str, group: str, guarantee: str, *, until_end: bool = False, batch: int = 500
 ) -> Transformed:
-    """Transforms for ever, or up to the end of the topic."""
+    """Transforms endlessly, or to the end of the topic."""
     return ottla.transform(
         bill,
         source,

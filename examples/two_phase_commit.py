@@ -1,9 +1,9 @@
-"""A transaction that is prepared by one process and decided by another, together with something outside Kafka.
+"""Two-phase commit: one process prepares a transaction, another one commits or aborts it.
 
 python examples/two_phase_commit.py 127.0.0.1:9092 orders
 
-On Ottla start the broker with `--set transaction.two.phase.commit.enable=true`, and a prepared transaction waits for
-its decision for ever. Elsewhere leave two_phase off: the transaction then waits for `transaction.timeout.ms`.
+With an Ottla broker started with `--set transaction.two.phase.commit.enable=true`, a prepared transaction never times
+out. With other brokers use two_phase=False: the transaction is then aborted after `transaction.timeout.ms`.
 """
 
 import sys
@@ -14,7 +14,7 @@ from ottla.client.admin.transaction_model import PreparedTransaction
 
 
 def prepare(bootstrap: str, topic: str, values: Iterable[str], *, two_phase: bool = True) -> PreparedTransaction:
-    """Writes, and leaves the transaction open. What comes back can be pickled and sent to whoever decides."""
+    """Writes and prepares. The result can be pickled and sent to the process that decides."""
     settings = {"transactional.id": f"{topic}-writer", "transaction.two.phase.commit.enable": two_phase}
     with Producer(settings, bootstrap_servers=bootstrap) as producer:
         producer.init_transactions()
@@ -25,7 +25,7 @@ def prepare(bootstrap: str, topic: str, values: Iterable[str], *, two_phase: boo
 
 
 def decide(bootstrap: str, prepared: PreparedTransaction, *, commit: bool) -> None:
-    """From any process, at any time."""
+    """Can be called in any process, at any time."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         if commit:
             admin.commit_prepared(prepared)
