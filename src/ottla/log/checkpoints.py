@@ -1,4 +1,4 @@
-"""Kafka's small text files: offsets by partition, leader epochs, a partition's topic id. Pure."""
+"""Kafka's checkpoint text files: offsets per partition, leader epochs, a partition's topic id. Pure."""
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -7,11 +7,11 @@ from ottla.types import TopicPartition, uuid_from_text, uuid_to_text
 
 
 class CorruptCheckpoint(ValueError):
-    """A checkpoint file that cannot be what was written."""
+    """A checkpoint file with invalid content."""
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """A version, a count, and a line `topic partition offset` each.
+    """A version, a count, and one line `topic partition offset` per partition.
 
     >>> encode_offsets({TopicPartition("orders", 3): 42})
     b'0\\n1\\norders 3 42\\n'
@@ -20,7 +20,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """CorruptCheckpoint if it cannot be one. An empty file is one: Kafka makes them before it has anything to say."""
+    """Offsets by partition; CorruptCheckpoint if invalid. An empty file is valid: Kafka creates it before first use."""
     found: dict[TopicPartition, int] = {}
     if not data:
         return found
@@ -38,7 +38,9 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
     epochs = [(_number(epoch), _number(start)) for epoch, start in _decode(data, 2)]
     for (epoch, start), (next_epoch, next_start) in pairwise(epochs):
         if epoch >= next_epoch or start > next_start:
-            raise CorruptCheckpoint(f"epoch {next_epoch} from {next_start} after epoch {epoch} from {start}")
+            raise CorruptCheckpoint(
+                f"epoch {next_epoch} (offset {next_start}) follows epoch {epoch} (offset {start}): not in order"
+            )
     return epochs
 
 
@@ -64,7 +66,7 @@ def _decode(data: bytes, columns: int) -> list[list[str]]:
     lines = [line for line in lines if line]
     rows = [line.split(" ") for line in lines]
     if version != "0" or count != str(len(rows)) or any(len(row) != columns for row in rows):
-        raise CorruptCheckpoint(f"version {version!r}, {count!r} rows announced, {len(rows)} found")
+        raise CorruptCheckpoint(f"version {version!r}, row count {count!r}, found {len(rows)} rows")
     return rows
 
 
@@ -72,4 +74,4 @@ def _number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise CorruptCheckpoint(f"{text!r} is no number") from None
+        raise CorruptCheckpoint(f"{text!r} is not a number") from None

@@ -12,15 +12,15 @@ COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"
 # fmt: off
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicConfig:
-    """How one topic's logs behave. Each default comes from the broker setting named `server_name`."""
+    """The settings of one topic. Each default comes from the broker setting named `server_name`."""
 
     cleanup_policy: tuple[str, ...] = setting(
         "cleanup.policy", ("delete",),
-        "delete removes old segments, compact keeps the last record of each key; both may be given.",
+        "delete removes old segments, compact keeps the last record of each key; both can be set.",
         choices=("delete", "compact"), server_name="log.cleanup.policy")
     compression_type: str = setting(
         "compression.type", "producer",
-        "How the broker stores batches; producer keeps them as they came.",
+        "How the broker compresses stored batches; producer keeps the producer's compression.",
         choices=COMPRESSION_TYPES, server_name="compression.type")
     compression_gzip_level: int = setting(
         "compression.gzip.level", -1, "Level when the broker compresses with gzip (-1 is the codec's default).",
@@ -41,37 +41,37 @@ class TopicConfig:
         "flush.messages", INT64_MAX, "Sync the log to disk after this many records.",
         kind="long", at_least=1, server_name="log.flush.interval.messages")
     flush_ms: int = setting(
-        "flush.ms", INT64_MAX, "Sync the log to disk at the latest after this long.",
+        "flush.ms", INT64_MAX, "Sync the log to disk after this long at the latest.",
         kind="long", at_least=0, server_name="log.flush.interval.ms")
     index_interval_bytes: int = setting(
-        "index.interval.bytes", 4096, "Bytes of records between two entries of the offset index.",
+        "index.interval.bytes", 4096, "Bytes of records between two entries in the offset index.",
         at_least=0, server_name="log.index.interval.bytes")
     max_compaction_lag_ms: int = setting(
-        "max.compaction.lag.ms", INT64_MAX, "The longest a record may wait for compaction.",
+        "max.compaction.lag.ms", INT64_MAX, "The longest time a record can stay uncompacted.",
         kind="long", at_least=1, server_name="log.cleaner.max.compaction.lag.ms")
     max_message_bytes: int = setting(
         "max.message.bytes", 1_048_588, "The largest record batch accepted, as stored.",
         at_least=0, server_name="message.max.bytes")
     message_timestamp_after_max_ms: int = setting(
-        "message.timestamp.after.max.ms", 3_600_000, "How far a record's timestamp may lie in the future.",
+        "message.timestamp.after.max.ms", 3_600_000, "How far in the future a record's timestamp can be.",
         kind="long", at_least=0, server_name="log.message.timestamp.after.max.ms")
     message_timestamp_before_max_ms: int = setting(
-        "message.timestamp.before.max.ms", INT64_MAX, "How far a record's timestamp may lie in the past.",
+        "message.timestamp.before.max.ms", INT64_MAX, "How far in the past a record's timestamp can be.",
         kind="long", at_least=0, server_name="log.message.timestamp.before.max.ms")
     message_timestamp_type: str = setting(
-        "message.timestamp.type", "CreateTime", "Whose clock stamps a record: the producer's or the broker's.",
+        "message.timestamp.type", "CreateTime", "Record timestamps come from the producer or from the broker.",
         choices=("CreateTime", "LogAppendTime"), server_name="log.message.timestamp.type")
     min_cleanable_dirty_ratio: float = setting(
-        "min.cleanable.dirty.ratio", 0.5, "Compact once this share of the log is not yet compacted.",
+        "min.cleanable.dirty.ratio", 0.5, "Compact when this fraction of the log is not yet compacted.",
         at_least=0, at_most=1, server_name="log.cleaner.min.cleanable.ratio")
     min_compaction_lag_ms: int = setting(
-        "min.compaction.lag.ms", 0, "The shortest a record stays before compaction may take it.",
+        "min.compaction.lag.ms", 0, "The minimum time a record stays uncompacted.",
         kind="long", at_least=0, server_name="log.cleaner.min.compaction.lag.ms")
     min_insync_replicas: int = setting(
-        "min.insync.replicas", 1, "acks=all needs at least this many replicas in sync.",
+        "min.insync.replicas", 1, "The minimum number of in-sync replicas for acks=all.",
         at_least=1, server_name="min.insync.replicas")
     preallocate: bool = setting(
-        "preallocate", False, "Accepted for compatibility; segments grow as they are written.",
+        "preallocate", False, "Accepted for compatibility, no effect: files are never preallocated.",
         server_name="log.preallocate")
     retention_bytes: int = setting(
         "retention.bytes", -1, "Delete old segments while a partition is larger than this (-1: no limit).",
@@ -83,16 +83,16 @@ class TopicConfig:
         "segment.bytes", 1_073_741_824, "Start a new segment file at this size.",
         at_least=1024 * 1024, server_name="log.segment.bytes")
     segment_index_bytes: int = setting(
-        "segment.index.bytes", 10_485_760, "The largest an index file may grow; a full index starts a new segment.",
+        "segment.index.bytes", 10_485_760, "The maximum size of an index file; a full index starts a new segment.",
         at_least=4, server_name="log.index.size.max.bytes")
     segment_jitter_ms: int = setting(
-        "segment.jitter.ms", 0, "Random part taken off segment.ms, so that partitions do not roll together.",
+        "segment.jitter.ms", 0, "Random time subtracted from segment.ms, so that partitions do not roll at once.",
         kind="long", at_least=0, server_name="log.roll.jitter.ms")
     segment_ms: int = setting(
-        "segment.ms", 604_800_000, "Start a new segment at the latest after this long.",
+        "segment.ms", 604_800_000, "Start a new segment after this long at the latest.",
         kind="long", at_least=1, server_name="log.roll.ms")
     unclean_leader_election_enable: bool = setting(
-        "unclean.leader.election.enable", False, "Whether a replica that is not in sync may lead when no other can.",
+        "unclean.leader.election.enable", False, "Whether an out-of-sync replica can become leader if no other can.",
         server_name="unclean.leader.election.enable")
 
     @property
@@ -108,7 +108,7 @@ class TopicConfig:
 
 
 def topic_default(topic_setting: str) -> Any:
-    """Declares the broker setting that gives a topic setting its default: same rules, changeable at run time."""
+    """Declares the broker setting that holds a topic setting's default: same rules, can be changed at run time."""
     declared = settings_of(TopicConfig)[topic_setting]
     return setting(
         declared.server_name,

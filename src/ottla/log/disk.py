@@ -1,4 +1,4 @@
-"""The port to the file system, thin over os.*. A simulated disk is its twin, so the log runs unchanged on both."""
+"""The port to the file system, a thin layer over os.*. The log runs unchanged on `ottla.testing.SimDisk`."""
 
 import errno
 import fcntl
@@ -10,14 +10,13 @@ from typing import Any
 from ottla.errors import OttlaError
 
 _IOV_MAX = 1024
-"""How many buffers one writev takes (Linux and macOS agree)."""
+"""The maximum number of buffers per writev (Linux and macOS)."""
 
 
 class Disk:
-    """Every call the log makes on files. Handles are small ints; all errors are OSError.
+    """Every file operation of the log. Handles are file descriptors; all errors are OSError.
 
-    Calls are made from one thread, except `sync`, `sync_directory` and whatever compaction does on files of
-    its own, which any thread may make.
+    All calls come from one thread, except `sync`, `sync_directory` and compaction's work on its own files.
     """
 
     # --- one file -----------------------------------------------------------------------------------------
@@ -25,7 +24,7 @@ class Disk:
     def open(self, path: str, *, create: bool = False) -> int:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
         try:
-            # Not O_APPEND: with it Linux makes pwrite ignore its offset. The position is kept at the end instead.
+            # Not O_APPEND: with it, pwrite ignores its offset on Linux. Instead the position is kept at the end.
             os.lseek(handle, 0, os.SEEK_END)
         except OSError:
             os.close(handle)
@@ -39,16 +38,16 @@ class Disk:
         return os.fstat(handle).st_size
 
     def append(self, handle: int, buffers: Sequence[Any]) -> int:
-        """Writes all of `buffers` at the end of the file, or nothing: a failed write is cut off again."""
+        """Writes all of `buffers` at the end of the file, or nothing: a failed write is truncated."""
         wanted = sum(map(len, buffers))
         if len(buffers) <= _IOV_MAX and (written := os.writev(handle, buffers)) == wanted:
             return wanted
-        elif len(buffers) > _IOV_MAX:
+        if len(buffers) > _IOV_MAX:
             written = 0
         return self._append_slowly(handle, b"".join(buffers), written)
 
     def _append_slowly(self, handle: int, data: bytes, written: int) -> int:
-        """Goes on after a short write, which a full disk answers with an error to hand on."""
+        """Continues after a short write. If the disk is full, the next write fails and the error is raised."""
         try:
             while written < len(data):
                 written += os.write(handle, data[written:])
@@ -76,7 +75,7 @@ class Disk:
         os.fdatasync(handle) if hasattr(os, "fdatasync") else os.fsync(handle)
 
     def run_all(self, jobs: Sequence[Callable[[], None]]) -> list[OSError | None]:
-        """Runs jobs that wait for the disk side by side, which a disk does better than one by one; their errors."""
+        """Runs jobs that block on the disk in parallel, and returns the error of each or None."""
         errors: list[OSError | None] = [None] * len(jobs)
         numbers = iter(range(len(jobs)))
 
@@ -122,7 +121,7 @@ class Disk:
         os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        """Blocks until names made or changed in `path` are on stable storage. Any thread."""
+        """Blocks until created and renamed entries of `path` are on stable storage. Any thread."""
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(handle)
@@ -149,7 +148,7 @@ class Disk:
             os.close(handle)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Replaces a file in one step: after a crash there is the old content or the new, never a mixture."""
+        """Replaces a file atomically: after a crash it has either the old or the new content."""
         temporary = path + ".tmp"
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -162,7 +161,7 @@ class Disk:
         os.replace(temporary, path)
 
     def lock(self, path: str) -> int:
-        """Holds the lock file `path` until the handle is closed; refuses by name when another process has it."""
+        """Locks the file `path` until the handle is closed. OttlaError with the process id if another one holds it."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,8 +172,8 @@ class Disk:
                 raise
             who = f"process {holder}" if holder.isdigit() else "another process"
             raise OttlaError(
-                f"{os.path.dirname(path)} is in use by {who}",
-                "Stop that broker first, or give this one another data directory.",
+                f"data directory {os.path.dirname(path)} is in use by {who}",
+                "Stop that broker first, or use another data directory.",
             ) from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)

@@ -11,21 +11,20 @@ from ottla.log.segments.segment import Segment
 class FlushTicket(NamedTuple):
     """Everything below `offset` is on stable storage once `sync` has returned.
 
-    Handles stay open until the log is told how it ended (`flushed` or `flush_failed`), so they are safe to use
-    from another thread.
+    Handles stay open until `flushed` or `flush_failed` is called, so they are safe to use from another thread.
     """
 
     offset: int
     handles: tuple[int, ...]
     directory: str | None
-    """Where names were made that have to survive too; None if none were."""
+    """A directory to sync because files were created in it; None if none were."""
     files: tuple[LogFile, ...]
     snapshots: tuple[str, ...]
     sizes: tuple[tuple[Segment, int], ...]
     truncations: int
 
     def sync(self, disk: Disk) -> None:
-        """Blocks until the disk has it all. Any thread. OSError: the disk may have lost what it had accepted."""
+        """Blocks until everything is synced. Any thread. OSError: accepted writes may be lost."""
         for handle in self.handles:
             disk.sync(handle)
         if self.directory is not None:
@@ -33,7 +32,7 @@ class FlushTicket(NamedTuple):
 
 
 class Unsynced:
-    """What of one log no flush has covered: segments, oldest first, and producer snapshots."""
+    """The unsynced parts of one log: segments, oldest first, and producer snapshots."""
 
     __slots__ = ("_files", "_segments", "_snapshots", "new_names", "truncations")
 
@@ -43,7 +42,7 @@ class Unsynced:
         self._snapshots: list[str] = []
         self.new_names = False
         self.truncations = 0
-        """Grows when the log is cut: a flush from before says nothing about what was written since."""
+        """Counts truncations: a flush from before a truncation does not cover what was written after it."""
 
     def __bool__(self) -> bool:
         return bool(self._segments) or bool(self._snapshots)
@@ -53,21 +52,21 @@ class Unsynced:
         self._segments.append(segment)
 
     def add_snapshot(self, path: str) -> None:
-        """Once the segments before it are deleted, nothing else knows what a snapshot says: it is synced too."""
+        """Syncs a snapshot too: after the segments before it are deleted, its content exists nowhere else."""
         self._snapshots.append(path)
 
     def cut(self, remaining: Iterable[Segment]) -> None:
-        """The log was cut: a flush under way no longer says anything about its end."""
+        """The log was truncated: a flush in progress no longer covers its end."""
         self.truncations += 1
         self.retain(remaining)
 
     def retain(self, remaining: Iterable[Segment]) -> None:
-        """Segments that were deleted, or replaced by ones already synced, need no flush."""
+        """Drops segments that were deleted, or replaced by already synced ones."""
         kept = set(remaining)
         self._segments = [segment for segment in self._segments if segment in kept]
 
     def ticket(self, offset: int, directory: str) -> FlushTicket:
-        """OSError if the aborted transactions cannot be written: without them a flush would promise too much."""
+        """What to sync now. OSError if the aborted transactions cannot be written: a flush must cover them."""
         files: list[LogFile] = []
         handles: list[int] = []
         try:
@@ -105,7 +104,7 @@ class Unsynced:
         return [path] if path else []
 
     def settle(self, ticket: FlushTicket, *, succeeded: bool) -> None:
-        """The flush ended: lets the handles go, and forgets what it covered."""
+        """The flush ended: releases the handles and drops what it covered."""
         for file in ticket.files:
             file.let_go()
         if not succeeded or ticket.truncations != self.truncations:

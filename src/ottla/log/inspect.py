@@ -1,6 +1,6 @@
-"""Looks into the files of a log, ours or a real Kafka's, without opening the log: for `ottla log dump`.
+"""Reads the files of a log, written by Ottla or Apache Kafka, without opening the log: for `ottla log dump`.
 
-Made for files that may be damaged: what can be read is given, what cannot is named, nothing is changed.
+Works on damaged files: returns what can be read, reports what cannot, and changes nothing.
 """
 
 import os
@@ -33,18 +33,18 @@ class DumpedBatch(NamedTuple):
     header: BatchHeader
     data: bytes
     problem: str | None
-    """What is wrong with its bytes; None if the checksum is right."""
+    """What is wrong with the batch; None if the checksum is correct."""
 
     @property
     def is_valid(self) -> bool:
         return self.problem is None
 
     def records(self) -> list[Record]:
-        """CorruptBatch if they cannot be decoded."""
+        """The decoded records; CorruptBatch if they cannot be decoded."""
         return read_records(self.data, 0, self.header)
 
     def marker(self) -> tuple[ControlType, int] | None:
-        """What a control batch says, and its coordinator epoch (-1 if it is no transaction's end)."""
+        """The type of a control batch and its coordinator epoch (-1 if it is not a transaction marker)."""
         if not self.header.is_control or not self.header.record_count:
             return None
         kind = control_type(self.records()[0].key)
@@ -52,7 +52,7 @@ class DumpedBatch(NamedTuple):
 
 
 class DumpedTail(NamedTuple):
-    """Bytes from which on a segment file cannot be read: torn by a crash, padding, or damage."""
+    """The unreadable end of a segment file: a torn write, padding, or damage."""
 
     position: int
     size: int
@@ -74,7 +74,7 @@ class TimeIndexEntry(NamedTuple):
 
 
 def dump_segment(path: str) -> Iterator[DumpedBatch | DumpedTail]:
-    """Every batch of a segment file in order, and last what cannot be read, if anything."""
+    """Every batch of a segment file in order, then the unreadable tail, if any."""
     with open(path, "rb", buffering=_CHUNK) as file:
         size = os.fstat(file.fileno()).st_size
         position = 0
@@ -87,7 +87,7 @@ def dump_segment(path: str) -> Iterator[DumpedBatch | DumpedTail]:
                 return
             rest = header.size_bytes - HEADER_SIZE
             if rest > size - position - HEADER_SIZE:
-                problem = f"a batch of {header.size_bytes} bytes is cut short"
+                problem = f"a batch of {header.size_bytes} bytes is incomplete"
                 yield DumpedTail(position, size - position, problem)
                 return
             data = start + file.read(rest)
@@ -104,12 +104,12 @@ def _problem_of(data: bytes, header: BatchHeader) -> str | None:
 
 
 def base_offset_of(path: str) -> int:
-    """The offset in a file's name, which its entries are relative to; ValueError if there is none."""
+    """The offset in a file's name, which index entries are relative to; ValueError if there is none."""
     return int(os.path.basename(path).partition(".")[0])
 
 
 def dump_offset_index(path: str) -> list[IndexEntry]:
-    """The entries of an .index file. Kafka makes the file large first: the zeros after the last entry are left out."""
+    """The entries of an .index file, without the zeros after the last entry (Kafka preallocates the file)."""
     base_offset = base_offset_of(path)
     index = OffsetIndex.from_bytes(_without_padding(path, OffsetIndex.ENTRY_SIZE), 2**31)
     return [
@@ -129,13 +129,13 @@ def dump_time_index(path: str) -> list[TimeIndexEntry]:
 
 
 def dump_transaction_index(path: str) -> list[AbortedTransaction]:
-    """The entries of a .txnindex file; a torn last one is left out."""
+    """The entries of a .txnindex file, without an incomplete last one."""
     data = _read(path)
     return decode_entries(data[: len(data) - len(data) % ENTRY_SIZE])
 
 
 def dump_snapshot(path: str) -> list[SnapshotRow]:
-    """The entries of a producer .snapshot file; CorruptSnapshot if a byte is wrong."""
+    """The entries of a producer .snapshot file; CorruptSnapshot if its checksum is wrong."""
     return decode_rows(_read(path))
 
 
@@ -149,6 +149,6 @@ def _without_padding(path: str, entry_size: int) -> bytes:
     data = data[: len(data) - len(data) % entry_size]
     if data.endswith(bytes(entry_size)):
         used = len(data.rstrip(b"\x00"))
-        # An entry may end in zeros itself: up to the end of the last one with any other byte.
+        # An entry may itself end in zeros: keep everything up to the end of the last entry with a non-zero byte.
         data = data[: -(-used // entry_size) * entry_size]
     return data

@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset: how replicas find out where their logs part. Pure."""
+"""The start offset of each leader epoch: how replicas find where their logs diverge (KIP-101). Pure."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class EpochEndOffset(NamedTuple):
-    """The answer of OffsetForLeaderEpoch: an epoch and the offset after its last record; (-1, -1) is unknown."""
+    """The result of OffsetForLeaderEpoch: an epoch and the offset after its last record; (-1, -1) if unknown."""
 
     leader_epoch: int
     end_offset: int
@@ -27,9 +27,9 @@ class LeaderEpochCache:
             self._epochs.append(epoch)
             self._starts.append(start_offset)
         self.latest = self._epochs[-1] if self._epochs else -1
-        """The newest epoch, -1 if none is known. A plain attribute: every append looks at it."""
+        """The newest epoch, -1 if none is known. A plain attribute because every append reads it."""
         self.is_dirty = False
-        """Whether the checkpoint file lacks something."""
+        """Whether the checkpoint file is out of date."""
         self._saved = self.entries()
 
     def __repr__(self) -> str:
@@ -39,10 +39,10 @@ class LeaderEpochCache:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def to_save(self, log_end_offset: int) -> list[tuple[int, int]] | None:
-        """What the checkpoint file should hold, None if it holds that already.
+        """What the checkpoint file should contain; None if it is up to date.
 
-        An epoch without a record is not worth a write: the next start begins a newer one. Else every restart would
-        write a file for each partition.
+        A new epoch without records is not written: the next start begins a newer epoch anyway, and otherwise every
+        restart would write a file for each partition.
         """
         if not self.is_dirty:
             return None
@@ -52,14 +52,14 @@ class LeaderEpochCache:
         return entries
 
     def saved(self) -> None:
-        """The file holds everything, or is about to."""
+        """The file contains every entry, or is about to."""
         self._saved = self.entries()
         self.is_dirty = False
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Epoch `epoch` begins at `start_offset`. An epoch already known keeps its beginning.
+        """Epoch `epoch` starts at `start_offset`. A known epoch keeps its start offset.
 
-        Epochs that were to begin at or after that offset never got a record there: they are forgotten.
+        Known epochs that start at or after that offset have no records and are removed.
         """
         if epoch <= self.latest or epoch < 0:
             return
@@ -71,7 +71,7 @@ class LeaderEpochCache:
         self.is_dirty = True
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch of the record at `offset`, -1 if it lies before all that is known."""
+        """The epoch of the record at `offset`, -1 if it is before the first known epoch."""
         entry = bisect_right(self._starts, offset) - 1
         return self._epochs[entry] if entry >= 0 else -1
 
@@ -80,7 +80,7 @@ class LeaderEpochCache:
         return self._starts[entry] if entry < len(self._epochs) and self._epochs[entry] == epoch else None
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """The largest known epoch up to `epoch`, and where it ended.
+        """The largest known epoch up to `epoch`, and its end offset.
 
         >>> cache = LeaderEpochCache([(2, 0), (5, 100)])
         >>> cache.end_offset_for(5, 170), cache.end_offset_for(4, 170), cache.end_offset_for(6, 170)
@@ -93,12 +93,12 @@ EpochEndOffset(leader_epoch=-1, end_offset=-1))
             return EpochEndOffset(epoch, log_end_offset)
         above = bisect_right(self._epochs, epoch)
         if above == 0:
-            # Older than everything left in the log: what it wrote ended where the first known epoch began.
+            # Older than everything left in the log: it ended where the first known epoch started.
             return EpochEndOffset(epoch, self._starts[0])
         return EpochEndOffset(self._epochs[above - 1], self._starts[above])
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """The log was cut at `end_offset`: epochs that began there or later are gone."""
+        """The log was truncated to `end_offset`: removes epochs that start there or later."""
         keep = bisect_left(self._starts, end_offset)
         if keep < len(self._starts):
             del self._epochs[keep:], self._starts[keep:]
@@ -106,7 +106,7 @@ EpochEndOffset(leader_epoch=-1, end_offset=-1))
             self.is_dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log now starts at `start_offset`: epochs that ended before are gone, the one at hand begins there."""
+        """The log now starts at `start_offset`: removes epochs that ended before; the current one starts there."""
         first = bisect_right(self._starts, start_offset) - 1
         if first > 0 or (first == 0 and self._starts[0] < start_offset):
             del self._epochs[:first], self._starts[:first]

@@ -1,6 +1,6 @@
-"""A data directory: locked by one broker, with a log for each partition in it and Kafka's checkpoint files beside.
+"""A data directory: locked by one broker, with one log per partition and Kafka's checkpoint files.
 
-Whether the last broker left in order is told by a mark that its closing wrote and our loading removes.
+Closing writes a clean-shutdown file and loading removes it: if it is missing, the logs need recovery.
 """
 
 import functools
@@ -48,7 +48,7 @@ class LogDirectory:
         self.clock = clock
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.failed: dict[TopicPartition, str] = {}
-        """Partitions found here whose files cannot be used, and why."""
+        """Partitions whose files cannot be used, with the reason."""
         self.was_clean = False
         self._is_loaded = False
         self.files = OpenFiles(disk, _handle_limit())
@@ -58,7 +58,7 @@ class LogDirectory:
 
     @classmethod
     def open(cls, path: str, *, disk: Disk, clock: Clock) -> "LogDirectory":
-        """Takes the directory for this process, making it if need be. OttlaError if another process has it."""
+        """Locks the directory for this process, and creates it if missing. OttlaError if another process has it."""
         disk.make_directories(path)
         lock = disk.lock(f"{path}/{LOCK_FILE}")
         return cls(path.rstrip("/") or "/", disk=disk, clock=clock, lock=lock)
@@ -66,14 +66,14 @@ class LogDirectory:
     # --- opening ------------------------------------------------------------------------------------------
 
     def load(self, config_of: Callable[[str], TopicConfig] | None = None) -> dict[TopicPartition, PartitionLog]:
-        """Opens every partition found; `config_of` gives a topic's settings. One that fails spares the others."""
+        """Opens every partition; `config_of` returns a topic's settings. A failure does not affect other partitions."""
         names = set(self.disk.list(self.path))
         self._is_loaded = True
         self.was_clean = CLEAN_SHUTDOWN_FILE in names
         for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANED_OFFSETS):
             self._checkpoints[name] = self._read_offsets(name) if name in names else {}
         if self.was_clean:
-            # From here on a crash leaves no mark. It has to be gone for good before anything is written.
+            # The removal must be durable before anything is written: a crash from now on is not a clean shutdown.
             self.disk.remove(f"{self.path}/{CLEAN_SHUTDOWN_FILE}")
             self.disk.sync_directory(self.path)
         for name in sorted(names):
@@ -91,7 +91,7 @@ class LogDirectory:
             config = TopicConfig() if config_of is None else config_of(partition.topic)
             self._open_log(partition, topic_id, config, clean_shutdown=self.was_clean)
         except (OSError, KafkaError) as error:
-            log.error("%s cannot be opened: %s", partition, error)
+            log.error("%s: cannot open the log: %s", partition, error)
             self.failed[partition] = str(error)
 
     def _open_log(
@@ -133,20 +133,20 @@ class LogDirectory:
             self._written[name] = data
             return found
         except CorruptCheckpoint as error:
-            # Zero is always safe: more is read at the start, and the high watermark is found again.
-            log.warning("passing over %s: %s", path, error)
+            # Offset 0 is always safe: recovery reads more, and the high watermark is determined again.
+            log.warning("%s: ignoring the corrupt checkpoint: %s", path, error)
             return {}
 
     def _remove_deleted(self, name: str) -> None:
         try:
             self.disk.remove_tree(f"{self.path}/{name}")
         except OSError as error:
-            log.warning("%s/%s cannot be removed: %s", self.path, name, error)
+            log.warning("cannot remove %s/%s: %s", self.path, name, error)
 
-    # --- partitions come and go ---------------------------------------------------------------------------
+    # --- creating and deleting logs -----------------------------------------------------------------------
 
     def create_log(self, partition: TopicPartition, topic_id: bytes, config: TopicConfig) -> PartitionLog:
-        """A new, empty log. OSError if the disk refuses; then nothing is left of it."""
+        """Creates an empty log. On OSError its directory is removed."""
         assert partition not in self.logs, f"{partition} exists"
         directory = f"{self.path}/{partition}"
         self.disk.make_directories(directory)
@@ -168,13 +168,13 @@ class LogDirectory:
         return created
 
     def adopt(self, partition: TopicPartition, topic_id: bytes) -> None:
-        """Writes down which topic a log belongs to that had lost its own note of it."""
+        """Sets the topic id of a log whose partition.metadata file was lost."""
         self.logs[partition].topic_id = topic_id
         path = f"{self.path}/{partition}/{PARTITION_METADATA_FILE}"
         self.disk.write_file(path, encode_partition_metadata(topic_id))
 
     def delete_log(self, partition: TopicPartition) -> str:
-        """Takes a log out and renames its directory; the new path, for the owner to remove in a thread."""
+        """Removes a log and renames its directory. Returns the new path, for the caller to delete in a thread."""
         deleted = self.logs.pop(partition)
         for known in self._checkpoints.values():
             known.pop(partition, None)
@@ -183,10 +183,10 @@ class LogDirectory:
     # --- checkpoints --------------------------------------------------------------------------------------
 
     def plan_checkpoint(self) -> Callable[[], None]:
-        """What to write now, taken down on the loop; the result does the writing, in any thread.
+        """Captures what to write, on the event loop. The returned function writes it, in any thread.
 
-        A log's leader epochs go first: recovery reads batches from the recovery point only, so what lies below
-        it must be in the file.
+        A log's leader epochs are written first: recovery reads batches only from the recovery point on, so earlier
+        epochs must be in the file.
         """
         unsaved = []
         for each in self.logs.values():
@@ -201,7 +201,7 @@ class LogDirectory:
                     self.disk.write_file(path, data)
                 except OSError:
                     if self.logs.get(each.topic_partition) is not each:
-                        continue  # Deleted meanwhile.
+                        continue  # Deleted in the meantime.
                     for failed, *_ in unsaved[number:]:
                         failed.leader_epochs.is_dirty = True
                     raise
@@ -213,11 +213,11 @@ class LogDirectory:
         return write
 
     def checkpoint(self) -> None:
-        """Writes down recovery points, high watermarks and starts, where they changed. OSError if the disk refuses."""
+        """Writes changed recovery points, high watermarks and log start offsets. OSError if writing fails."""
         self.plan_checkpoint()()
 
     def _current_offsets(self) -> dict[str, dict[TopicPartition, int]]:
-        # A partition that could not be opened keeps what was known of it.
+        # A partition that could not be opened keeps its checkpointed offsets.
         current = {
             name: {partition: offset for partition, offset in known.items() if partition in self.failed}
             for name, known in self._checkpoints.items()
@@ -236,49 +236,49 @@ class LogDirectory:
         return current
 
     def close(self) -> None:
-        """Closes every log and, if all of them closed well, leaves the mark that lets the next start be quick."""
+        """Closes every log. If all closes succeed, writes the clean-shutdown file: the next start needs no recovery."""
         if not self._is_loaded:
-            # Nothing is known of what lies here, so nothing may be said about it.
+            # The checkpoints were not read, so they must not be overwritten.
             self.disk.close(self._lock)
             return
         logs = list(self.logs.values())
         chunks = [logs[start : start + _CLOSED_TOGETHER] for start in range(0, len(logs), _CLOSED_TOGETHER)]
-        clean = all([self._close_logs(chunk) for chunk in chunks])
+        closed = [self._close_logs(chunk) for chunk in chunks]
         try:
             self.checkpoint()
-            if clean:
+            if all(closed):
                 self.disk.write_file(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", b'{"version":0,"brokerEpoch":-1}')
                 self.disk.sync_directory(self.path)
         except OSError as error:
-            log.error("%s was not closed cleanly: %s", self.path, error)
+            log.error("%s: not closed cleanly: %s", self.path, error)
         finally:
             self.disk.close(self._lock)
 
     def _close_logs(self, logs: list[PartitionLog]) -> bool:
-        """Closes some logs, waiting for the disk but once; whether all went well."""
+        """Closes several logs with one wait for the disk. Returns whether all succeeded."""
         tickets = []
         for each in logs:
             try:
                 tickets.append((each, each.begin_close()))
             except KafkaError as error:
-                log.error("%s was not closed cleanly: %s", each.topic_partition, error)
+                log.error("%s: not closed cleanly: %s", each.topic_partition, error)
                 each.finish_close(None)
         errors = self.disk.run_all([functools.partial(self._settle, each, ticket) for each, ticket in tickets])
         for (each, ticket), problem in zip(tickets, errors, strict=True):
             if problem is not None:
-                log.error("%s was not closed cleanly: %s", each.topic_partition, problem)
+                log.error("%s: not closed cleanly: %s", each.topic_partition, problem)
                 each.flush_failed(ticket)
             each.finish_close(ticket if problem is None else None)
         return len(tickets) == len(logs) and not any(errors)
 
     def _settle(self, each: PartitionLog, ticket: FlushTicket) -> None:
-        """The part of closing that waits for the disk. Any thread."""
+        """The part of closing that blocks on the disk. Any thread."""
         ticket.sync(self.disk)
         each.save_epochs()
 
 
 def partition_of(name: str) -> TopicPartition | None:
-    """The partition whose directory bears this name.
+    """The partition whose directory has this name; None if it is not a partition directory.
 
     >>> partition_of("my-orders-12"), partition_of("meta.properties")
     (TopicPartition(topic='my-orders', partition=12), None)
@@ -288,6 +288,6 @@ def partition_of(name: str) -> TopicPartition | None:
 
 
 def _handle_limit() -> int:
-    """Half of what the process may open: the other half is for connections."""
+    """Half of the process's file limit: the other half is for connections."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(64, min(4096, soft // 2)) if soft != resource.RLIM_INFINITY else 4096

@@ -1,4 +1,4 @@
-"""Opens files on first use and keeps only so many open: a thousand idle partitions cost no descriptors."""
+"""Opens files on first use and limits how many are open: a thousand idle partitions use no file descriptors."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,7 +11,7 @@ DEFAULT_LIMIT = 256
 class OpenFiles:
     """The files of many logs, at most `limit` of them open at once, plus those that are held.
 
-    Which to close is chosen as a clock hand goes round: a file used since the hand last passed is spared once.
+    Eviction is the CLOCK algorithm: a file used since its last check is skipped once.
     """
 
     def __init__(self, disk: Disk, limit: int = DEFAULT_LIMIT) -> None:
@@ -22,7 +22,8 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._open)
 
-    def _admit(self, file: "LogFile") -> None:
+    def admit(self, file: "LogFile") -> None:
+        """Registers a file that was just opened, and closes others if there are too many."""
         self._make_room()
         self._open.append(file)
 
@@ -35,9 +36,10 @@ class OpenFiles:
                 file.recently_used = False
                 self._open.append(file)
             else:
-                file._release()
+                file.release()
 
-    def _forget(self, file: "LogFile") -> None:
+    def forget(self, file: "LogFile") -> None:
+        """Unregisters a file that is being closed."""
         try:
             self._open.remove(file)
         except ValueError:
@@ -45,14 +47,14 @@ class OpenFiles:
 
 
 class LogFile:
-    """One file by name; `handle()` opens it when it is not open."""
+    """One file by path; `handle()` opens it if it is not open."""
 
     __slots__ = ("_close_when_let_go", "_files", "_handle", "holds", "on_release", "path", "recently_used")
 
     def __init__(self, files: OpenFiles, path: str, on_release: Callable[[], None] | None = None) -> None:
         self.path = path
         self.holds = 0
-        """How many flushes under way, in another thread, need the handle to stay what it is."""
+        """How many flushes in other threads currently need the handle to stay open."""
         self.recently_used = False
         self.on_release = on_release
         self._files = files
@@ -72,12 +74,12 @@ class LogFile:
         handle = self._handle
         if handle is None:
             handle = self._files.disk.open(self.path, create=create)
-            self._files._admit(self)
+            self._files.admit(self)
             self._handle = handle
         return handle
 
     def hold(self) -> int:
-        """The handle, kept open until `let_go`: a number closed and given out again would sync another file."""
+        """The handle, kept open until `let_go`: a closed descriptor could be reused, and another file synced."""
         handle = self.handle()
         self.holds += 1
         return handle
@@ -89,14 +91,15 @@ class LogFile:
             self.close()
 
     def close(self) -> None:
-        """Closes the handle, now or when the last hold ends."""
+        """Closes the file, now or when the last hold ends."""
         if self.holds:
             self._close_when_let_go = True
         elif self._handle is not None:
-            self._files._forget(self)
-            self._release()
+            self._files.forget(self)
+            self.release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Closes the handle; `handle()` opens the file again."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self._files.disk.close(handle)

@@ -1,6 +1,6 @@
-"""One partition's log: appends, reads, cuts, and knows its offsets. Called from one thread only.
+"""One partition's log: append, read, truncate, and its offsets. Called from one thread only.
 
-Offsets in order: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset. What is below
+Offsets in order: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset. Everything below
 flushed_offset is on stable storage.
 """
 
@@ -47,14 +47,14 @@ PRODUCER_ID_EXPIRATION_MS = 86_400_000
 
 
 class Origin(enum.Enum):
-    """Who appends: a client, or this broker's own coordinators (whose batches bear no sequences)."""
+    """Who appends: a client, or this broker's own coordinators, whose batches have no sequence numbers."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
 
 
 class Appended(NamedTuple):
-    """Where a batch went. A duplicate went there earlier."""
+    """Where a batch is stored. For a duplicate, where the original is stored."""
 
     base_offset: int
     last_offset: int
@@ -64,7 +64,7 @@ class Appended(NamedTuple):
 
 
 class PartitionLog:
-    """All of one partition on one disk."""
+    """The log of one partition on one disk."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class PartitionLog:
         self.high_watermark = 0
         self.flushed_offset = 0
         self.first_dirty_offset = 0
-        """Compaction has seen everything below."""
+        """Everything below has been compacted."""
         self._rules = BatchRules(config)
         self._clock = clock
         self._opened_ms = self._last_flush_ms = clock()
         self._snapshots = SnapshotFiles(self.disk, directory)
         self._snapshot_offset = -1
-        """Where the latest producer snapshot was taken."""
+        """The offset of the latest producer snapshot."""
 
     @classmethod
     def open(
@@ -118,7 +118,7 @@ class PartitionLog:
         first_dirty_offset: int = 0,
         files: OpenFiles | None = None,
     ) -> "PartitionLog":
-        """Opens the log in `directory`, which may be new. OSError if its files cannot be used at all."""
+        """Opens the log in `directory`, which may be new. OSError if its files cannot be used."""
         files = OpenFiles(disk) if files is None else files
         disk.make_directories(directory)
         loaded = LogLoader(directory, files=files, index_interval_bytes=config.index_interval_bytes, now=clock()).load(
@@ -167,7 +167,7 @@ class PartitionLog:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the first undecided transaction begins, or what is left of it when its beginning was deleted."""
+        """First offset of the earliest open transaction; the log start offset if its beginning was deleted."""
         unstable = self.producers.first_unstable_offset
         return None if unstable is None else max(unstable, self.log_start_offset)
 
@@ -183,7 +183,7 @@ class PartitionLog:
         return self.store.size_bytes
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Raises the high watermark, never past the end of the log; whether it moved."""
+        """Raises the high watermark, at most to the end of the log. Returns whether it moved."""
         offset = min(offset, self.log_end_offset)
         if offset <= self.high_watermark:
             return False
@@ -203,10 +203,10 @@ class PartitionLog:
         transaction_version: int = 0,
         verification_guard: int | None = None,
     ) -> Appended:
-        """Appends one batch as the leader. KafkaError if it is refused or cannot be written; then nothing changed.
+        """Appends one batch as the leader. KafkaError if it is rejected or cannot be written; nothing changes then.
 
-        `transaction_version` is that of a marker's coordinator. `verification_guard` is what `producers` gave
-        out before the coordinator was asked whether the transaction is open.
+        `transaction_version` is that of the coordinator that sent a marker. `verification_guard` is the value of
+        `producers.verification_guard` from before the coordinator was asked whether the transaction is open (KIP-890).
         """
         header = self._rules.open(batch)
         now = self._clock()
@@ -244,7 +244,7 @@ class PartitionLog:
     def _find_duplicate(
         self, header: BatchHeader, origin: Origin, produce_version: int | None, guard: int | None
     ) -> Appended | None:
-        """Refuses a data batch out of turn; for a duplicate, where the original went."""
+        """Rejects a data batch that is out of sequence. For a duplicate, returns where the original is stored."""
         duplicate = self.producers.check(
             header,
             check_sequence=origin is Origin.CLIENT,
@@ -260,9 +260,9 @@ class PartitionLog:
         return Appended(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, self.log_start_offset, True)
 
     def append_replicated(self, records: Any) -> None:
-        """Appends batches as a follower: offsets and epochs are the leader's. All are checked before any is written.
+        """Appends batches as a follower, with the leader's offsets and epochs. All are checked before any is written.
 
-        A batch cut short at the end is left out; the next fetch brings it whole.
+        An incomplete batch at the end is ignored; the next fetch returns it complete.
         """
         now = self._clock()
         view = memoryview(records)
@@ -273,13 +273,13 @@ class PartitionLog:
             if header.base_offset < next_offset or header.last_offset_delta < 0:
                 raise KafkaError(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{self.topic_partition}: the leader sent offset {header.base_offset}, {next_offset} is next",
+                    f"{self.topic_partition}: the leader sent offset {header.base_offset}, expected {next_offset}",
                 )
             next_offset = header.next_offset
         for position, header in batches:
             size = header.batch_length + LENGTH_END
             batch = view[position : position + size]
-            # A new segment begins where the last one ends, even if the leader compacted what lies between.
+            # A new segment starts where the last one ends, even if the leader has compacted the offsets in between.
             next_offset = self.log_end_offset
             start = next_offset if header.last_offset - next_offset <= INT32_MAX else header.base_offset
             if self.store.write((batch,), size, start, header.last_offset, header.max_timestamp, now):
@@ -291,15 +291,15 @@ class PartitionLog:
                 self._aborted_in(self.segments.active).append(entry)
 
     def begin_leader_epoch(self, leader_epoch: int) -> None:
-        """This replica leads from here on: the epoch starts at the end of the log."""
+        """This replica becomes leader: the epoch starts at the end of the log."""
         self.leader_epochs.assign(leader_epoch, self.log_end_offset)
 
     def roll_if_due(self, now: int) -> bool:
-        """Starts a new segment if the active one has been written to for segment.ms, though nobody appends."""
+        """Starts a new segment if the active one is older than segment.ms, even if nothing is appended."""
         return self.store.is_due(now) and self.roll()
 
     def roll(self) -> bool:
-        """Starts a new segment at the end of the log, unless the active one is still empty; whether it did."""
+        """Starts a new segment at the end of the log, unless the active one is empty. Returns whether it did."""
         try:
             rolled = self.store.roll(self.log_end_offset, self._clock())
         except OSError as error:
@@ -313,21 +313,21 @@ class PartitionLog:
             self.snapshot_producers()
             self.store.add_snapshot(self._snapshots.path(self.log_end_offset))
         except OSError as error:
-            # The next start reads a little more of the log instead.
+            # Not fatal: the next start reads more of the log instead.
             log.warning("%s: cannot write a producer snapshot: %s", self.topic_partition, error)
 
     # --- reading ------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, upper_bound: int, minimum_one_batch: bool = True) -> bytes:
-        """Stored batches from the one that holds `offset`: whole ones that begin below `upper_bound`.
+        """Complete stored batches, from the one that contains `offset`, with base offsets below `upper_bound`.
 
-        At most `max_bytes`, but one batch at least with `minimum_one_batch`. Empty at the end of the log.
+        At most `max_bytes`, but at least one batch with `minimum_one_batch`. Empty at the end of the log.
         """
         log_end_offset = self.log_end_offset
         if not self.log_start_offset <= offset <= log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.topic_partition}: {offset} is not in [{self.log_start_offset}, {log_end_offset}]",
+                f"{self.topic_partition}: offset {offset} is not in [{self.log_start_offset}, {log_end_offset}]",
             )
         if offset >= upper_bound or offset == log_end_offset:
             return b""
@@ -337,7 +337,7 @@ class PartitionLog:
             raise self.store.error(f"cannot read at offset {offset}", error) from error
 
     def size_between(self, offset: int, end: int) -> int:
-        """The bytes a reader would get from the batch that holds `offset` up to `end`."""
+        """How many bytes a reader gets from the batch that contains `offset` up to offset `end`; from the indexes."""
         if not self.log_start_offset <= offset < min(end, self.log_end_offset):
             return 0
         try:
@@ -349,11 +349,11 @@ class PartitionLog:
         try:
             return segment.aborted()
         except CorruptIndex as error:
-            log.warning("rebuilding %s: %s", segment.path(".txnindex"), error)
+            log.warning("%s: rebuilding the corrupt index: %s", segment.path(".txnindex"), error)
             return self._loader().rebuild_transaction_index(list(self.segments), segment)
 
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
-        """The aborted transactions that a read_committed reader of [fetch_offset, upper_bound) must know of."""
+        """The aborted transactions that a read_committed reader of [fetch_offset, upper_bound) must filter out."""
         found: list[AbortedTransaction] = []
         try:
             for number in range(self.segments.number_of(fetch_offset), len(self.segments)):
@@ -364,27 +364,27 @@ class PartitionLog:
         return found
 
     def find_offset_by_timestamp(self, timestamp: int, *, upper_bound: int) -> OffsetAndTimestamp | None:
-        """The first record below `upper_bound` that is as late as `timestamp`."""
+        """The first record below `upper_bound` with a timestamp of at least `timestamp`."""
         try:
             return find_by_timestamp(self.segments, timestamp, self.log_start_offset, upper_bound)
         except OSError as error:
-            raise self.store.error("cannot search by time", error) from error
+            raise self.store.error("cannot search by timestamp", error) from error
 
     def find_max_timestamp(self, upper_bound: int) -> OffsetAndTimestamp | None:
-        """The record below `upper_bound` with the largest timestamp; the first of them, if several."""
+        """The record below `upper_bound` with the largest timestamp; the first one if there are several."""
         try:
             return find_latest(self.segments, self.log_start_offset, upper_bound, self.log_end_offset)
         except OSError as error:
-            raise self.store.error("cannot search by time", error) from error
+            raise self.store.error("cannot search by timestamp", error) from error
 
-    # --- cutting ------------------------------------------------------------------------------------------
+    # --- deleting and truncating --------------------------------------------------------------------------
 
     def delete_records_before(self, offset: int) -> None:
-        """Moves the log's start up to `offset`; the files follow when retention is next enforced."""
+        """Moves the log start offset up to `offset`; the next retention check deletes the files."""
         if offset > self.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.topic_partition}: {offset} is above the high watermark {self.high_watermark}",
+                f"{self.topic_partition}: offset {offset} is above the high watermark {self.high_watermark}",
             )
         self._move_start(offset)
 
@@ -395,7 +395,7 @@ class PartitionLog:
             self.leader_epochs.truncate_from_start(offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Cuts off everything from `offset` on: a follower gives up what its leader never had."""
+        """Removes everything from `offset` on: a follower drops records that its leader does not have."""
         if offset >= self.log_end_offset:
             return
         if offset <= self.log_start_offset:
@@ -408,34 +408,34 @@ class PartitionLog:
             self.first_dirty_offset = min(self.first_dirty_offset, self.segments.active.base_offset)
             self.leader_epochs.truncate_from_end(end)
             self._snapshots.remove_above(end)
-            # Neither a segment nor a snapshot of what was cut may come back after a power failure.
+            # Truncated segments and snapshots must not reappear after a power failure.
             self.disk.sync_directory(self.directory)
             loader = self._loader()
             self.producers = loader.load_producers(list(self.segments), end)
             self._snapshot_offset = loader.snapshot_offset
             self.producers.on_high_watermark(self.high_watermark)
         except OSError as error:
-            raise self.store.error(f"cannot truncate to {offset}", error) from error
+            raise self.store.error(f"cannot truncate to offset {offset}", error) from error
 
     def truncate_fully(self, start_offset: int) -> None:
-        """Forgets everything and starts over at `start_offset`."""
+        """Deletes everything and starts an empty log at `start_offset`."""
         try:
             self.store.start_over(start_offset, self._clock())
             self._snapshots.remove_above(-1)
             self.disk.sync_directory(self.directory)
         except OSError as error:
-            raise self.store.error(f"cannot start over at {start_offset}", error) from error
+            raise self.store.error(f"cannot restart the log at offset {start_offset}", error) from error
         self._snapshot_offset = -1
         self.log_start_offset = self.log_end_offset = self.high_watermark = start_offset
         self.flushed_offset = self.first_dirty_offset = start_offset
         self.leader_epochs.clear()
         self.producers.clear()
-        log.info("%s: starts over at %d", self.topic_partition, start_offset)
+        log.info("%s: deleted all records, log restarts at offset %d", self.topic_partition, start_offset)
 
     # --- retention and compaction -------------------------------------------------------------------------
 
     def enforce_retention(self, now: int) -> int:
-        """Removes the segments that are too old, too many, or below the log's start; how many."""
+        """Deletes segments by retention.ms, retention.bytes and log start offset. Returns how many."""
         try:
             self.segments.purge(now)
             facts = self.segments.retention_facts(self.log_end_offset, self._opened_ms)
@@ -451,23 +451,23 @@ class PartitionLog:
             if count:
                 first = facts[count - 1].next_offset
                 self._snapshots.secure(first, now, self._producers_at)
-                # The start moves first: should a file stay behind, its records are still out of reach.
+                # The start moves first: if a file cannot be deleted, its records are still unreachable.
                 self._move_start(first)
                 self.store.remove_oldest(count, now)
                 self._snapshots.prune(self.segments.bases)
         except OSError as error:
-            raise self.store.error("cannot remove old segments", error) from error
+            raise self.store.error("cannot delete old segments", error) from error
         return count
 
     def _producers_at(self, offset: int) -> ProducerStateManager:
         return self._loader().load_producers(list(self.segments), offset)
 
     def expire_producers(self, now: int, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
-        """Forgets producers that have not written for so long; how many."""
+        """Removes the state of producers idle for `expiration_ms`. Returns how many."""
         return self.producers.expire(now, expiration_ms)
 
     def plan_compaction(self, now: int) -> CompactionPlan | None:
-        """What to compact, if the settings say that it is time; None otherwise."""
+        """What to compact, or None if the settings do not require compaction now."""
         if not self.config.compacts or self.store.has_failed:
             return None
         try:
@@ -492,7 +492,7 @@ class PartitionLog:
             raise self.store.error("cannot plan compaction", error) from error
 
     def apply_compaction(self, plan: CompactionPlan) -> bool:
-        """Puts the plan's segments in place of those they were made from; False if the log has changed meanwhile."""
+        """Replaces the plan's source segments by the compacted ones; False if the log changed in the meantime."""
         if not plan.is_finished or not all(segment in self.segments for segment in plan.sources):
             plan.discard()
             return False
@@ -501,14 +501,17 @@ class PartitionLog:
                 self.store.swap(group.sources, group.replacement(self.store.files), self._clock())
             self._snapshots.prune(self.segments.bases)
         except OSError as error:
-            raise self.store.error("cannot put compacted segments in place", error) from error
+            raise self.store.error("cannot swap in compacted segments", error) from error
         self.first_dirty_offset = max(self.first_dirty_offset, plan.cleaned_up_to)
         return True
 
     # --- stable storage -----------------------------------------------------------------------------------
 
     def unsynced(self) -> FlushTicket:
-        """What to sync so that everything appended until now is on stable storage. Report back, either way."""
+        """What to sync so that everything appended so far is on stable storage.
+
+        Call `flushed` or `flush_failed` with the ticket afterwards.
+        """
         try:
             return self.store.unsynced(self.log_end_offset)
         except OSError as error:
@@ -521,11 +524,11 @@ class PartitionLog:
         self._last_flush_ms = self._clock()
 
     def flush_failed(self, ticket: FlushTicket) -> None:
-        """The ticket's files could not be synced: nothing more is accepted until the log is opened again."""
+        """The ticket's files could not be synced: writes are rejected until the log is opened again."""
         self.store.flush_failed(ticket)
 
     def flush(self) -> None:
-        """Syncs everything, waiting for the disk."""
+        """Syncs everything and blocks until it is done."""
         ticket = self.unsynced()
         try:
             ticket.sync(self.disk)
@@ -539,32 +542,32 @@ class PartitionLog:
         return self.store.has_unsynced
 
     def needs_flush(self, now: int) -> bool:
-        """Whether flush.messages or flush.ms asks for a flush now."""
+        """Whether flush.messages or flush.ms requires a flush now."""
         return self.store.has_unsynced and (
             self.log_end_offset - self.flushed_offset >= self.config.flush_messages
             or now - self._last_flush_ms >= self.config.flush_ms
         )
 
     def snapshot_producers(self) -> None:
-        """Writes the producers' state as of the end of the log, so that a start need not read what lies before."""
+        """Writes the producer state at the end of the log, so that the next start need not replay earlier batches."""
         if self._snapshot_offset != self.log_end_offset:
             self._snapshots.write(self.log_end_offset, self.producers)
             self._snapshot_offset = self.log_end_offset
             self._snapshots.prune(self.segments.bases)
 
     def epochs_to_save(self) -> tuple[str, bytes] | None:
-        """The leader epochs' file and content if it lacks something; to be written before a recovery point is."""
+        """Path and content of the leader epochs file if it is out of date. Write it before a recovery point."""
         entries = self.leader_epochs.to_save(self.log_end_offset)
         return None if entries is None else (f"{self.directory}/{EPOCHS_FILE}", encode_epochs(entries))
 
     def save_epochs(self) -> None:
-        """Writes the leader epochs if the file lacks something. Any thread, when nothing is appended."""
+        """Writes the leader epochs if the file is out of date. Any thread, while nothing is appended."""
         if (unsaved := self.epochs_to_save()) is not None:
             self.disk.write_file(*unsaved)
-            self.leader_epochs.is_dirty = False
+            self.leader_epochs.saved()
 
     def begin_close(self) -> FlushTicket:
-        """All of closing but the waiting: sync the ticket, save the epochs, then `finish_close`."""
+        """First step of closing, without blocking. Then sync the ticket, save the epochs and call `finish_close`."""
         try:
             self.store.prepare_close()
             self.snapshot_producers()
@@ -573,21 +576,19 @@ class PartitionLog:
         return self.unsynced()
 
     def finish_close(self, ticket: FlushTicket | None) -> None:
-        """Closes the files; without a ticket, as they are."""
+        """Closes the files. Without a ticket, what was not synced stays unsynced."""
         if ticket is not None:
             self.flushed(ticket)
         self.store.close()
 
     def close(self) -> None:
-        """Leaves everything on stable storage, so that the next start need not look. KafkaError if it cannot."""
+        """Syncs and closes everything, so that the next start needs no recovery. KafkaError if that fails."""
         ticket = None
         try:
             ticket = self.begin_close()
             try:
                 ticket.sync(self.disk)
-                if (unsaved := self.epochs_to_save()) is not None:
-                    self.disk.write_file(*unsaved)
-                    self.leader_epochs.saved()
+                self.save_epochs()
             except OSError as error:
                 self.flush_failed(ticket)
                 ticket = None
@@ -596,7 +597,7 @@ class PartitionLog:
             self.finish_close(ticket)
 
     def rename_for_deletion(self) -> str:
-        """Closes the log and renames its directory, which the owner removes when it likes; the new path."""
+        """Closes the log and renames its directory. Returns the new path, for the caller to remove later."""
         self.store.close()
         parent, _, name = self.directory.rpartition("/")
         mark = f".{os.urandom(16).hex()}-delete"

@@ -1,9 +1,9 @@
-"""Opens a partition's files: finishes what was interrupted, cuts a torn tail, rebuilds what can be rebuilt.
+"""Loads a partition's files: finishes interrupted swaps, truncates a torn tail, rebuilds indexes and state.
 
-After a clean shutdown only the end of the last segment and the latest producer snapshot are read. Otherwise
-everything from the segment of the recovery point on is read once: headers first, checksums from the recovery
-point, and from the same pass come the indexes, the producers' state, the aborted transactions and the leader
-epochs. The log ends where the first bad batch begins.
+After a clean shutdown, only the end of the last segment and the latest producer snapshot are read. Otherwise every
+batch is read once, from the segment of the recovery point on, and checksums are verified from the recovery point.
+The same pass rebuilds the indexes, the producer state, the aborted transactions and the leader epochs. The log ends
+at the first corrupt batch.
 """
 
 import logging
@@ -31,13 +31,13 @@ _MAGIC_POSITION = 16
 
 
 class LoadedLog(NamedTuple):
-    """What was found in a partition's directory."""
+    """The state loaded from a partition's directory."""
 
     segments: list[Segment]
     log_end_offset: int
     producers: ProducerStateManager
     snapshot_offset: int
-    """Where the snapshot that the producers' state began from was taken; -1 if there was none."""
+    """The offset of the snapshot that the producer state is based on; -1 if there was none."""
     leader_epochs: LeaderEpochCache
 
 
@@ -57,7 +57,7 @@ class LogLoader:
         self.leader_epochs = LeaderEpochCache()
 
     def load(self, *, clean_shutdown: bool, recovery_point: int, first_offset: int) -> LoadedLog:
-        """`first_offset` is where a log without any segment begins."""
+        """`first_offset` is the start of a log without segments."""
         names = finish_interrupted_work(self.disk, self.directory)
         segments = [self._segment(name) for name in names if name.endswith(".log")]
         self._remove_orphans(names, {segment.base_offset for segment in segments})
@@ -76,7 +76,7 @@ class LogLoader:
                 self.disk.remove(self.snapshots.path(offset))
                 self._has_cut = True
         if self._has_cut:
-            # What was cut off must not come back should the power fail next.
+            # Removed files must not reappear after a power failure.
             self.disk.sync_directory(self.directory)
         for segment in segments:
             segment.close()
@@ -113,7 +113,7 @@ class LogLoader:
             self.leader_epochs = LeaderEpochCache(decode_epochs(data))
             return True
         except CorruptCheckpoint as error:
-            log.warning("%s/%s is damaged (%s): reading the log instead", self.directory, EPOCHS_FILE, error)
+            log.warning("%s/%s: rebuilding the corrupt file from the log: %s", self.directory, EPOCHS_FILE, error)
             return False
 
     def _rebuild_epochs(self, segments: list[Segment]) -> None:
@@ -127,19 +127,19 @@ class LogLoader:
     # --- after a clean shutdown ---------------------------------------------------------------------------
 
     def _load_clean(self, segments: list[Segment], snapshots: list[int]) -> int | None:
-        """The log end offset, or None when the files do not look like those of a clean shutdown after all."""
+        """The log end offset, or None if the files are not those of a clean shutdown."""
         try:
             log_end_offset = segments[-1].next_offset()
             self.load_producers(segments, log_end_offset, snapshots)
             return log_end_offset
         except CorruptBatch as error:
-            log.warning("%s was not closed cleanly: %s", self.directory, error.detail)
+            log.warning("%s: not closed cleanly, recovering: %s", self.directory, error.detail)
             return None
 
     def load_producers(
         self, segments: list[Segment], end: int, snapshots: list[int] | None = None
     ) -> ProducerStateManager:
-        """The producers' state before offset `end`: from the latest snapshot, and what lies between."""
+        """The producer state at offset `end`: the latest snapshot plus the batches after it."""
         self.snapshot_offset, self.producers = self.snapshots.load_latest(end, self.now, snapshots)
         start = max(0, self.snapshot_offset)
         if start < end:
@@ -147,7 +147,7 @@ class LogLoader:
         return self.producers
 
     def replay(self, segments: list[Segment], start: int, end: int) -> None:
-        """Takes note of the producers of every batch in [start, end)."""
+        """Updates the producer state with every batch in [start, end)."""
         for number, segment in enumerate(segments):
             if number + 1 < len(segments) and segments[number + 1].base_offset <= start:
                 continue
@@ -163,11 +163,11 @@ class LogLoader:
                         batch = self.disk.pread(handle, header.size_bytes, at) if needs_bytes(header) else None
                         note_batch(self.producers, header, batch, self.now)
             except CorruptBatch as error:
-                # Damage to old bytes costs their readers an answer, not the partition its life.
-                log.error("%s is damaged: %s", segment.path(".log"), error.detail)
+                # Only readers of the damaged records get an error; the partition stays available.
+                log.error("%s: corrupt batch: %s", segment.path(".log"), error.detail)
 
     def rebuild_transaction_index(self, segments: list[Segment], segment: Segment) -> list[AbortedTransaction]:
-        """Finds the aborted transactions of one segment in the log itself."""
+        """Rebuilds the aborted transactions of one segment from the log."""
         self.load_producers(segments, segment.base_offset)
         entries = []
         try:
@@ -176,7 +176,7 @@ class LogLoader:
                 if entry is not None:
                     entries.append(entry)
         except CorruptBatch as error:
-            log.error("%s is damaged: %s", segment.path(".log"), error.detail)
+            log.error("%s: corrupt batch: %s", segment.path(".log"), error.detail)
         segment.indexes.transactions = entries
         segment.indexes.save_transactions(rewrite=True)
         return entries
@@ -191,12 +191,12 @@ class LogLoader:
         self.load_producers(segments[:first], base, snapshots)
         log_end_offset, whole = base, True
         for number, segment in enumerate(segments[first:], first):
-            # Each segment reaches up to the next, or it has lost its end. Only a follower whose leader compacted
-            # nearly everything away leaves a gap, and no segment is long enough to have lost as much.
+            # A segment that does not reach the next one has lost its end. The exception is a follower whose leader
+            # compacted nearly everything: it leaves a gap larger than any segment.
             gap = segment.base_offset - log_end_offset
             if not whole or gap < 0 or 0 < gap <= INT32_MAX:
                 for lost in segments[number:]:
-                    log.warning("removing %r, which follows a damaged segment", lost)
+                    log.warning("%r: removed, because it follows a truncated segment", lost)
                     lost.remove()
                 del segments[number:]
                 self._has_cut = True
@@ -210,7 +210,7 @@ class LogLoader:
         return log_end_offset
 
     def _recover_segment(self, segment: Segment, recovery_point: int) -> tuple[int, bool]:
-        """One pass over a segment: (offset after its last good batch, whether that was all of it)."""
+        """Reads a segment once. Returns (offset after its last valid batch, whether the whole segment is valid)."""
         segment.indexes.begin()
         size = segment.size
         position, next_offset = 0, segment.base_offset
@@ -220,15 +220,15 @@ class LogLoader:
                 break
             resumed = self._find_next_good(segment, position, next_offset) if next_offset < recovery_point else None
             if resumed is None:
-                log.warning("cutting %s at position %d of %d: %s", segment.path(".log"), position, size, error)
+                log.warning("%s: truncated at position %d of %d: %s", segment.path(".log"), position, size, error)
                 self.disk.truncate(segment.file.handle(), position)
                 self.disk.sync(segment.file.handle())
                 segment.size = position
                 self._has_cut = True
                 break
-            # This was on stable storage and has been damaged since. What follows is still good: it stays, and
-            # only who reads the damaged bytes is told.
-            log.error("%s is damaged from position %d to %d: %s", segment.path(".log"), position, resumed, error)
+            # These bytes were synced and have been damaged since. The batches after them are valid and stay; only
+            # readers of the damaged bytes get an error.
+            log.error("%s: corrupt from position %d to %d: %s", segment.path(".log"), position, resumed, error)
             position = resumed
         segment.indexes.complete_times()
         return next_offset, position == size
@@ -236,7 +236,7 @@ class LogLoader:
     def _recover_from(
         self, segment: Segment, start: int, next_offset: int, recovery_point: int
     ) -> tuple[int, int, str | None]:
-        """Reads on while batches are good: (position after them, next offset, what is wrong there or None)."""
+        """Reads valid batches. Returns (position after them, next offset, what is wrong there or None)."""
         position, aborted, epochs, indexes = start, segment.aborted(), self.leader_epochs, segment.indexes
         handle = segment.file.handle()
         try:
@@ -258,7 +258,7 @@ class LogLoader:
         return position, next_offset, None
 
     def _find_next_good(self, segment: Segment, position: int, next_offset: int) -> int | None:
-        """The first whole batch after a damaged place: a header that makes sense, and a checksum that is right."""
+        """The position of the first batch after a corrupt range with a plausible header and a correct checksum."""
         handle, start = segment.file.handle(), position + 1
         while start + HEADER_SIZE <= segment.size:
             chunk = self.disk.pread(handle, BATCHES_CHUNK, start)
@@ -285,11 +285,11 @@ def offset_of(name: str) -> int:
 
 
 def finish_interrupted_work(disk: Disk, directory: str) -> list[str]:
-    """Removes what a crash left half-made and finishes what it left half-done; the names that remain.
+    """Removes or completes what a crash interrupted. Returns the names of the remaining files.
 
-    Compaction writes `.cleaned` files, renames them to `.swap`, removes what they replace and renames them to
-    their final names, each time the log last. So a `.log.swap` is whole and has to go in; without it, the other
-    files come from a swap that never began.
+    Compaction writes `.cleaned` files, renames them to `.swap`, removes the segments they replace, and renames them
+    to their final names; the `.log` file is always renamed last. So a `.log.swap` file is complete and its swap must
+    be finished. Without it, other `.swap` files belong to a swap that never started.
     """
     names = disk.list(directory)
     suffixes = (".cleaned", ".swap", ".deleted", ".tmp")
@@ -320,11 +320,11 @@ def _finish_swap(disk: Disk, directory: str, base_offset: int) -> None:
     finally:
         disk.close(handle)
     for name in disk.list(directory):
-        # Segments that the swap replaces, except the one whose place it takes.
+        # Segments that the swap replaces, except the one with the same base offset.
         if name.endswith(SUFFIXES) and base_offset < offset_of(name) < next_offset:
             disk.remove(f"{directory}/{name}")
     for kind in SUFFIXES:
         new = f"{directory}/{file_name(base_offset, kind)}"
         if disk.exists(new + ".swap"):
             disk.rename(new + ".swap", new)
-    log.info("finished an interrupted compaction of %s at offset %d", directory, base_offset)
+    log.info("%s: finished an interrupted compaction of the segment at offset %d", directory, base_offset)

@@ -1,7 +1,7 @@
-"""What a batch must be like to be appended, and the changes a topic's settings ask for. Pure.
+"""Validates batches before they are appended, and applies the topic's settings to them. Pure.
 
-The hot path looks at the header and the checksum only. Records are looked at for compacted topics (every
-record needs a key), for limits on old timestamps, and when the broker compresses them anew.
+The hot path checks only the header and the checksum. Records are decoded for compacted topics (every record needs
+a key), for limits on old timestamps, and when the broker recompresses them.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ from ottla.protocol.record_batch import (
 )
 from ottla.types import INT64_MAX
 
-# Attributes that ask for nothing: the codecs up to lz4 (the first three), and being part of a transaction.
+# Attributes that need no further check: the codecs up to lz4 (the first three), and the transactional bit.
 _HARMLESS = 0x03 | TRANSACTIONAL
 _SMALLEST_OLD_BATCH = 17
 _SMALLEST_OLD_LENGTH = 14
@@ -48,7 +48,7 @@ _TARGET_CODECS = {
 
 
 class InvalidRecord(KafkaError):
-    """Records that are refused one by one: (index in the batch, what is wrong with it)."""
+    """Rejects individual records: (index in the batch, what is wrong with it)."""
 
     def __init__(self, code: ErrorCode, detail: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(code, detail)
@@ -57,12 +57,13 @@ class InvalidRecord(KafkaError):
 
 def _too_large(size: int, config: TopicConfig) -> KafkaError:
     return KafkaError(
-        ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; max.message.bytes is {config.max_message_bytes}"
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"batch of {size} bytes is larger than max.message.bytes ({config.max_message_bytes})",
     )
 
 
 def _is_cut_short(records: Any) -> bool:
-    """Whether fewer bytes came than the batch announces. A nonsensical announcement is corruption instead."""
+    """Whether the batch is shorter than its length field. An implausible length is corruption instead."""
     if len(records) <= MAGIC_POSITION:
         return True
     announced = int.from_bytes(records[LENGTH_POSITION:LENGTH_END], "big", signed=True)
@@ -74,39 +75,40 @@ def _invalid(detail: str) -> InvalidRecord:
 
 
 def check_client_batch(header: BatchHeader, produce_version: int | None) -> None:
-    """What the header of a batch from a client must say."""
+    """Checks the header of a batch from a client."""
     attributes = header.attributes
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         raise _invalid(
-            f"{header.record_count} records with a last offset delta of {header.last_offset_delta}: "
-            "offsets must be dense"
+            f"batch has {header.record_count} records, but its last offset delta is {header.last_offset_delta}; "
+            f"expected {header.record_count - 1}"
         )
     if header.producer_id >= 0:
         if header.base_sequence < 0 or header.producer_epoch < 0:
-            raise _invalid(f"producer {header.producer_id} sends no sequence or no epoch")
+            raise _invalid(f"producer {header.producer_id}: batch has no sequence number or no epoch")
     elif attributes & TRANSACTIONAL:
-        raise _invalid("a transactional batch without a producer id")
+        raise _invalid("transactional batch has no producer id")
     if attributes & (CODEC_MASK | CONTROL | DELETE_HORIZON):
         if attributes & CONTROL:
-            raise _invalid("clients may not write control batches")
+            raise _invalid("clients are not allowed to write control batches")
         if attributes & DELETE_HORIZON:
-            raise _invalid("clients may not set a delete horizon")
+            raise _invalid("clients are not allowed to set a delete horizon")
         check_codec(attributes & CODEC_MASK, produce_version)
 
 
 def check_codec(codec: int, produce_version: int | None) -> None:
     if codec > Codec.ZSTD:
-        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} is unknown")
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
     if codec == Codec.ZSTD and produce_version is not None and produce_version < ZSTD_SINCE_PRODUCE_VERSION:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {ZSTD_SINCE_PRODUCE_VERSION}"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd requires Produce version {ZSTD_SINCE_PRODUCE_VERSION} or later (KIP-110), not {produce_version}",
         )
 
 
 def check_timestamps(batch: BytesLike, header: BatchHeader, config: TopicConfig, now: int) -> None:
-    """Refuses records too far from the broker's time. Only a limit on the past makes us look inside."""
+    """Rejects timestamps too far from the broker's time. Records are decoded only if the past is limited too."""
     if header.attributes & LOG_APPEND_TIME:
-        raise InvalidRecord(ErrorCode.INVALID_TIMESTAMP, "producers may not claim LogAppendTime", [])
+        raise InvalidRecord(ErrorCode.INVALID_TIMESTAMP, "producers must use timestamp type CreateTime", [])
     latest = now + config.message_timestamp_after_max_ms
     earliest = now - config.message_timestamp_before_max_ms
     if header.max_timestamp <= latest and (
@@ -114,36 +116,36 @@ def check_timestamps(batch: BytesLike, header: BatchHeader, config: TopicConfig,
         or inspect_records(batch, 0, header).min_timestamp >= earliest
     ):
         return
-    # A record without a timestamp (-1) is never out of range, however far back -1 is.
+    # A record without a timestamp (-1) is never out of range.
     wrong = [
         (index, f"timestamp {record.timestamp} is outside [{earliest}, {latest}]")
         for index, record in enumerate(read_records(batch, 0, header))
         if record.timestamp != -1 and not earliest <= record.timestamp <= latest
     ]
     if wrong:
-        raise InvalidRecord(ErrorCode.INVALID_TIMESTAMP, f"{len(wrong)} records: {wrong[0][1]}", wrong)
+        raise InvalidRecord(ErrorCode.INVALID_TIMESTAMP, f"{len(wrong)} records rejected: {wrong[0][1]}", wrong)
     if header.max_timestamp > latest:
         raise InvalidRecord(
-            ErrorCode.INVALID_TIMESTAMP, f"the batch's latest timestamp {header.max_timestamp} is after {latest}", []
+            ErrorCode.INVALID_TIMESTAMP, f"the batch's max timestamp {header.max_timestamp} is after {latest}", []
         )
 
 
 def check_records(batch: BytesLike, header: BatchHeader, config: TopicConfig) -> None:
-    """The records of a batch that will be opened some day: whole, in place, and with keys if they are compacted."""
+    """Checks offset deltas, and keys if the topic is compacted, in a batch that the broker will decode later."""
     summary = inspect_records(batch, 0, header)
     if summary.misplaced >= 0:
         raise InvalidRecord(
             ErrorCode.INVALID_RECORD,
-            f"record {summary.misplaced} has the wrong offset delta",
-            [(summary.misplaced, "the offset delta is not the record's place in the batch")],
+            f"record {summary.misplaced} has a wrong offset delta",
+            [(summary.misplaced, "the offset delta is not the record's index in the batch")],
         )
     if config.compacts and summary.null_keys:
-        message = "a compacted topic accepts no record without a key"
+        message = "records of a compacted topic must have a key"
         raise InvalidRecord(ErrorCode.INVALID_RECORD, message, [(index, message) for index in summary.null_keys])
 
 
 class BatchRules:
-    """What one topic's settings ask of its batches, worked out once rather than with every append."""
+    """One topic's rules for batches, computed once from its settings instead of on every append."""
 
     __slots__ = ("_after_max_ms", "_is_plain", "_max_message_bytes", "config")
 
@@ -159,21 +161,21 @@ class BatchRules:
         )
 
     def open(self, records: Any) -> BatchHeader:
-        """The header of the one whole batch that `records` must be, its checksum checked and its size allowed."""
+        """The header of `records`, which must be exactly one complete batch with a correct checksum, not too large."""
         size = len(records)
         if size >= _SMALLEST_OLD_BATCH and records[MAGIC_POSITION] < MAGIC:
-            raise _invalid(f"message format {records[MAGIC_POSITION]} is no longer written; format 2 is")
+            raise _invalid(f"message format {records[MAGIC_POSITION]} is not supported for writes; use format 2")
         if not size:
-            raise _invalid("a produce request carries exactly one batch a partition, this one none")
+            raise _invalid("a produce request must contain exactly one batch per partition; this one has none")
         try:
             header = open_batch(records)
         except CorruptBatch:
             if _is_cut_short(records):
-                # As in Kafka: part of a batch is no batch, and sending it again would not help.
-                raise _invalid("a produce request carries whole batches, this one is cut short") from None
+                # As in Kafka: not CORRUPT_MESSAGE, which is retriable, because a retry would not help.
+                raise _invalid("a produce request must contain complete batches; this one is truncated") from None
             raise
         if header.batch_length + LENGTH_END != size:
-            raise _invalid("a produce request carries exactly one batch a partition, this one more")
+            raise _invalid("a produce request must contain exactly one batch per partition; this one has more")
         if size > self._max_message_bytes:
             raise _too_large(size, self.config)
         return header
@@ -181,7 +183,7 @@ class BatchRules:
     def prepare(
         self, batch: BytesLike, header: BatchHeader, now: int, produce_version: int | None
     ) -> tuple[BytesLike, BatchHeader, int]:
-        """Checks a client's batch and changes it as the topic asks: (batch, header, append time or -1)."""
+        """Validates a client's batch and applies the topic's settings. Returns (batch, header, append time or -1)."""
         _, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, sequence, count = header
         if (
             self._is_plain
@@ -190,7 +192,7 @@ class BatchRules:
             and max_timestamp <= now + self._after_max_ms
             and (sequence >= 0 <= epoch if producer_id >= 0 else not attributes & TRANSACTIONAL)
         ):
-            # What nearly every batch looks like: nothing below would object, nor change anything.
+            # The common case: none of the checks below would reject or change the batch.
             return batch, header, -1
         return prepare_client_batch(batch, header, self.config, now, produce_version)
 
@@ -198,7 +200,7 @@ class BatchRules:
 def prepare_client_batch(
     batch: BytesLike, header: BatchHeader, config: TopicConfig, now: int, produce_version: int | None
 ) -> tuple[BytesLike, BatchHeader, int]:
-    """Checks a client's batch and changes it as the topic asks: (batch, header, append time or -1)."""
+    """Validates a client's batch and applies the topic's settings. Returns (batch, header, append time or -1)."""
     check_client_batch(header, produce_version)
     codec = header.attributes & CODEC_MASK
     target = _TARGET_CODECS.get(config.compression_type, codec)

@@ -92,6 +92,7 @@ def test_a_directory_in_use_is_refused_by_name_and_process(tmp_path: Path, disk:
     held = disk.lock(str(tmp_path / ".lock"))
     with pytest.raises(OttlaError) as caught:
         disk.lock(str(tmp_path / ".lock"))
-    assert caught.value.message == f"{tmp_path} is in use by process {os.getpid()}" and caught.value.hint
+    assert caught.value.message == f"data directory {tmp_path} is in use by process {os.getpid()}"
+    assert caught.value.hint
     disk.close(held)
     disk.close(disk.lock(str(tmp_path / ".lock")))

@@ -50,7 +50,7 @@ def test_after_a_clean_stop_everything_is_as_it_was(tmp_path: Path) -> None:
 
 
 def test_duplicates_are_recognised_across_a_restart(tmp_path: Path) -> None:
-    """MISSION D3: any of the last five batches may be on its way again."""
+    """Spec: D3. Any of the last five batches may be on its way again."""
     world = filled(tmp_path)
     world.restart()
     for sequence in range(25, 30):

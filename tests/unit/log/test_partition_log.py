@@ -59,7 +59,7 @@ def test_what_the_client_sent_is_left_untouched(world: LogWorld) -> None:
 
 
 def test_a_duplicate_is_not_written_twice_and_gets_the_first_offset(world: LogWorld) -> None:
-    """MISSION D3."""
+    """Spec: D3."""
     world.append("before")
     first = world.produce(7, "a", "b")
     size = world.log.size_bytes
@@ -68,7 +68,7 @@ def test_a_duplicate_is_not_written_twice_and_gets_the_first_offset(world: LogWo
 
 
 def test_two_sends_of_equal_content_are_two_records(world: LogWorld) -> None:
-    """MISSION D4."""
+    """Spec: D4."""
     world.produce(7, "same")
     world.produce(7, "same")
     assert world.values() == ["same", "same"]
@@ -302,7 +302,7 @@ def test_the_high_watermark_rises_and_never_passes_the_end(world: LogWorld) -> N
 
 
 def test_an_open_transaction_holds_back_the_last_stable_offset(world: LogWorld) -> None:
-    """MISSION E8."""
+    """Spec: E8."""
     world.append("a")
     world.produce(7, "b", transactional=True)
     world.append("c")

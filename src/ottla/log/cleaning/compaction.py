@@ -1,9 +1,9 @@
-"""The rules of compaction: when a log is due, which records stay, and what becomes of transactions. Pure.
+"""The rules of compaction: when a log is due, and which records, tombstones and markers are kept. Pure.
 
-The last record of each key stays. A tombstone stays for delete.retention.ms after the first pass that met it,
-which notes the time in the batch (the delete horizon). Records of aborted transactions go at once; a marker goes
-once none of its transaction's records is left, and a horizon later. The last batch of a live producer stays, if
-need be without records, so that its sequence is never forgotten. Offsets never change.
+The last record of each key is kept. A tombstone is kept for delete.retention.ms after the first pass that reads it;
+that pass stores the time in the batch (the delete horizon, KIP-534). Records of aborted transactions are removed
+immediately. A marker is removed one delete horizon after the last record of its transaction. The last batch of an
+active producer is kept, without records if necessary, so that its sequence number is not lost. Offsets never change.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from ottla.types import INT32_MAX, INT64_MAX
 
 
 class CleanableSegment(NamedTuple):
-    """What the choice of what to compact asks about a finished segment."""
+    """The properties of a finished segment that decide what is compacted."""
 
     base_offset: int
     next_offset: int
@@ -26,7 +26,7 @@ class CleanableSegment(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """Compact [first_dirty_offset, end_offset), against everything before."""
+    """Compact [first_dirty_offset, end_offset) together with everything before."""
 
     first_dirty_offset: int
     end_offset: int
@@ -39,9 +39,9 @@ def choose_cleanable(
     last_stable_offset: int,
     now: int,
 ) -> Cleanable | None:
-    """Whether enough of the log is dirty, or a record has waited for too long.
+    """What to compact if enough of the log is dirty or a record is older than max.compaction.lag.ms; else None.
 
-    Only segments whose transactions are all decided, and whose records are old enough, count.
+    Only segments without open transactions, and older than min.compaction.lag.ms, count.
     """
     clean_bytes, dirty = 0, []
     for segment in finished:
@@ -70,7 +70,7 @@ def _is_overdue(dirty: Sequence[CleanableSegment], config: TopicConfig, now: int
 
 
 def group_segments(segments: Sequence[CleanableSegment], config: TopicConfig) -> list[list[int]]:
-    """Numbers of neighbouring segments that go into one, so that a shrinking log does not end in crumbs."""
+    """Groups of adjacent segments to merge into one, so that compaction does not leave many tiny segments."""
     groups: list[list[int]] = []
     size = 0
     for number, segment in enumerate(segments):
@@ -89,7 +89,7 @@ def group_segments(segments: Sequence[CleanableSegment], config: TopicConfig) ->
 
 
 class TransactionTracker:
-    """Follows transactions through a log as it is read in order: whose records are aborted, which markers are idle."""
+    """Follows transactions while a log is read in order: which records are aborted, which markers are obsolete."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._waiting = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
@@ -97,7 +97,7 @@ class TransactionTracker:
         self._aborted_seen: set[int] = set()
         self._committed_seen: set[int] = set()
         self.still_needed: list[AbortedTransaction] = []
-        """The aborted transactions of which records were seen: readers must still be told of them."""
+        """Aborted transactions that still have records: readers must still filter them out."""
 
     def _begin_up_to(self, offset: int) -> None:
         while self._waiting and self._waiting[-1].first_offset <= offset:
@@ -116,7 +116,7 @@ class TransactionTracker:
         return False
 
     def is_idle_marker(self, header: BatchHeader, batch: BytesLike) -> bool:
-        """Whether no record of the transaction that this control batch ends is left before it."""
+        """Whether the transaction that this control batch ends has no records left before it."""
         self._begin_up_to(header.last_offset)
         if not header.record_count:
             return True
@@ -137,13 +137,13 @@ class TransactionTracker:
 
 
 class LatestOffsets:
-    """Where the last record of each key lies, over the part of the log that was read."""
+    """The offset of the last record of each key, in the part of the log that was read."""
 
     def __init__(self, max_keys: int) -> None:
         self._offsets: dict[bytes, int] = {}
         self._max_keys = max_keys
         self.end_offset = 0
-        """Everything below was read; nothing is known of what follows."""
+        """Everything below this offset was read."""
 
     @property
     def is_full(self) -> bool:
@@ -160,7 +160,7 @@ class LatestOffsets:
 
 
 class LastRecord(NamedTuple):
-    """The last thing a live producer wrote: its last record's offset, or -1 if that was a marker."""
+    """The offset of an active producer's last record, or -1 if its last batch was a marker."""
 
     producer_id: int
     last_data_offset: int
@@ -168,7 +168,7 @@ class LastRecord(NamedTuple):
 
 
 class BatchCleaner:
-    """Decides batch by batch what of it stays."""
+    """Decides for each batch what is kept."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class BatchCleaner:
         self._last_records = {last.producer_id: last for last in last_records}
 
     def clean(self, header: BatchHeader, batch: BytesLike) -> BytesLike | None:
-        """What to keep in the batch's place: the batch itself, a smaller one, or nothing."""
+        """What replaces the batch: the batch itself, a smaller one, or None."""
         if header.is_control:
             return self._clean_control(header, batch)
         if self.tracker.is_aborted(header):
@@ -216,12 +216,12 @@ class BatchCleaner:
         if not header.record_count:
             return self._husk(header, batch)
         if not header.has_delete_horizon:
-            # Readers that began before this pass may still hold records of the transaction: the marker waits.
+            # Readers may already have fetched records of the transaction before this pass: keep its marker for now.
             return rewrite(batch, delete_horizon_ms=self.delete_horizon_ms)
         return self._husk(header, batch) if header.base_timestamp <= self.now else batch
 
     def _husk(self, header: BatchHeader, batch: BytesLike) -> BytesLike | None:
-        """A batch whose records all go: its empty shell if a live producer's state hangs on it, else nothing."""
+        """For a batch without remaining records: an empty batch if an active producer's state needs it, else None."""
         last = self._last_records.get(header.producer_id) if header.producer_id >= 0 else None
         if last is None:
             return None

@@ -1,7 +1,7 @@
-"""Runs a compaction in a thread: reads finished segments, writes `.cleaned` ones, touches nothing else.
+"""Runs a compaction in a thread: reads finished segments and writes `.cleaned` ones. Changes nothing else.
 
-The log goes on being written and read meanwhile. Its owner puts the result in place afterwards, on the loop, or
-throws it away if the log has changed.
+The log is written and read in the meantime. Its owner swaps in the result afterwards, on the event loop, or discards
+it if the log has changed.
 """
 
 import logging
@@ -28,13 +28,13 @@ from ottla.types import TopicPartition
 log = logging.getLogger("ottla.log")
 
 MAX_KEYS = 1_000_000
-"""How many keys one pass keeps in mind; a log with more is compacted in several."""
+"""How many keys one pass holds in memory; a log with more keys is compacted in several passes."""
 
 _OPEN_FILES = 8
 
 
 class _Source(NamedTuple):
-    """A segment to read, as it was when the plan was made."""
+    """A segment to read, as of the time of planning."""
 
     base_offset: int
     next_offset: int
@@ -49,7 +49,7 @@ class CleanedGroup:
         self.cleaned = cleaned
 
     def replacement(self, files: OpenFiles) -> Segment:
-        """The compacted segment for the log to own."""
+        """The compacted segment, opened for use by the log."""
         return Segment(
             self.cleaned.directory,
             self.cleaned.base_offset,
@@ -61,7 +61,7 @@ class CleanedGroup:
 
 
 class CompactionPlan:
-    """What to compact, decided on the loop; `run` may be called from any thread, once."""
+    """What to compact, decided on the event loop. `run` can be called once, from any thread."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class CompactionPlan:
         self.is_cancelled = False
         self._max_keys = max_keys
         self._aborted = list(aborted)
-        # Entries change as producers write on: what they say now is what counts.
+        # Copied, because entries change while producers write.
         self._last_records = [
             LastRecord(entry.producer_id, entry.last_data_offset, entry.producer_epoch) for entry in producers
         ]
@@ -102,11 +102,11 @@ class CompactionPlan:
         ]
 
     def cancel(self) -> None:
-        """Asks a running compaction to stop soon. Any thread."""
+        """Makes a running compaction stop soon. Any thread."""
         self.is_cancelled = True
 
     def run(self) -> None:
-        """Reads, decides, writes and syncs. OSError or KafkaError: the log stays as it is. Any thread."""
+        """Reads, compacts, writes and syncs. On OSError or KafkaError the log is unchanged. Any thread."""
         files = OpenFiles(self.disk, _OPEN_FILES)
         try:
             latest = self._read_keys(files)
@@ -129,7 +129,7 @@ class CompactionPlan:
             if not self.is_finished:
                 self.discard()
         log.info(
-            "%s: compacted up to %d: %d bytes are %d now",
+            "%s: compacted up to offset %d, from %d to %d bytes",
             self.topic_partition,
             self.cleaned_up_to,
             sum(source.size for source in used),
@@ -137,7 +137,7 @@ class CompactionPlan:
         )
 
     def discard(self) -> None:
-        """Removes what was written."""
+        """Removes the files written so far."""
         for group in self.cleaned:
             group.cleaned.remove()
         self.cleaned.clear()
@@ -152,7 +152,7 @@ class CompactionPlan:
         )
 
     def _batches(self, source: _Source, files: OpenFiles) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Every batch of a segment, its checksum checked: damage must not be copied as if it were good."""
+        """Every batch of a segment, with checksums verified: corrupt batches must not be copied."""
         segment = self._open(source, files)
         try:
             for _, header, batch in segment.batches(check_from_offset=0):
@@ -163,7 +163,7 @@ class CompactionPlan:
             segment.close()
 
     def _read_keys(self, files: OpenFiles) -> LatestOffsets:
-        """Where the last record of each key is, over the dirty part, or as much of it as there is room for."""
+        """The offset of the last record of each key in the dirty part, or in as much of it as fits in memory."""
         latest = LatestOffsets(self._max_keys)
         tracker = TransactionTracker(self._aborted)
         latest.end_offset = self.first_dirty_offset
@@ -202,8 +202,8 @@ class CompactionPlan:
                 if kept is not None:
                     self._write(target, kept)
         if kept is None and batch is not None:
-            # The last batch stays, if only its shell: a segment that ends before the next one begins has lost
-            # its end in a crash, and recovery must be able to tell.
+            # Keep the last batch, at least without records: recovery takes a segment that ends before the next one
+            # starts for a truncated one.
             self._write(target, rewrite(batch, keep_offsets=()))
         assert target.indexes.transactions is not None
         target.indexes.transactions += aborted[known:]

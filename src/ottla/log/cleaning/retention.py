@@ -1,4 +1,4 @@
-"""Which segments are old, too many, or below the log's start: how many of the oldest may go. Pure."""
+"""Retention: how many of the oldest segments to delete, by age, size and log start offset. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,22 +7,23 @@ from ottla.log.config import TopicConfig
 
 
 class SegmentFacts(NamedTuple):
-    """What retention asks about a segment."""
+    """The properties of a segment that retention uses."""
 
     base_offset: int
     next_offset: int
-    """Where the next segment begins; for the active one, the log end offset."""
+    """The base offset of the next segment; for the active one, the log end offset."""
     size_bytes: int
     latest_ms: int
-    """The newest record's timestamp, or when it was last written if no record has one."""
+    """The newest record's timestamp; if no record has one, the time of creation."""
 
 
 def segments_to_delete(
     segments: Sequence[SegmentFacts], config: TopicConfig, *, now: int, high_watermark: int, log_start_offset: int
 ) -> int:
-    """How many segments, counted from the oldest, are to be removed. The last one given is the active one.
+    """How many segments to delete, counted from the oldest. The last element of `segments` is the active one.
 
-    If all of them are, the active one has to be rolled first. Nothing at or above the high watermark goes.
+    If all of them are to be deleted, the active one must be rolled first. Nothing at or above the high watermark is
+    deleted.
     """
     allowed = 0
     while allowed < len(segments) and segments[allowed].next_offset <= high_watermark:

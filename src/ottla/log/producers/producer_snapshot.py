@@ -1,8 +1,8 @@
-"""Producer snapshots in Kafka's layout, so that a restart need not read the whole log. Pure.
+"""Producer snapshots in Kafka's file format, so that a restart need not read the whole log. Pure.
 
-A version, a CRC-32C of the rest, and an array of entries. Kafka writes one entry a producer, for its last
-batch; we write one for each of the last five, oldest first. Kafka's reader keeps the last entry it meets of a
-producer, so it reads ours as its own, while ours still knows a retry of an older batch after a restart.
+A version, a CRC-32C of the rest, and an array of entries. Kafka writes one entry per producer, for its last batch;
+Ottla writes one for each of the last five batches, oldest first. Kafka keeps the last entry of each producer, so it
+can read these files, and Ottla recognises retries of older batches after a restart too.
 """
 
 import struct
@@ -19,7 +19,7 @@ _CRC_COVERS_FROM = 6
 
 
 class CorruptSnapshot(ValueError):
-    """A snapshot that cannot be what was written; an older one, or the log itself, has to do."""
+    """A snapshot with invalid content; the state is loaded from an older one or from the log instead."""
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
@@ -48,7 +48,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 class SnapshotRow(NamedTuple):
-    """One entry as it stands in the file; -1 stands for none."""
+    """One entry as stored in the file; -1 means none."""
 
     producer_id: int
     producer_epoch: int
@@ -61,21 +61,21 @@ class SnapshotRow(NamedTuple):
 
 
 def decode_rows(data: bytes) -> list[SnapshotRow]:
-    """The entries of a snapshot in order; CorruptSnapshot if a byte is wrong."""
+    """The entries of a snapshot in order; CorruptSnapshot if the content is invalid."""
     if len(data) < _HEADER.size:
-        raise CorruptSnapshot(f"{len(data)} bytes are too few")
+        raise CorruptSnapshot(f"{len(data)} bytes, expected at least {_HEADER.size}")
     version, crc, count = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise CorruptSnapshot(f"version {version} is unknown")
+        raise CorruptSnapshot(f"unknown version {version}, expected {VERSION}")
     if crc32c(memoryview(data)[_CRC_COVERS_FROM:]) != crc:
-        raise CorruptSnapshot("the checksum is wrong")
+        raise CorruptSnapshot("wrong checksum")
     if len(data) != _HEADER.size + count * _ENTRY.size:
-        raise CorruptSnapshot(f"{count} entries announced in {len(data)} bytes")
+        raise CorruptSnapshot(f"{len(data)} bytes do not match {count} entries")
     return [SnapshotRow(*row) for row in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])]
 
 
 def decode_snapshot(data: bytes, now: int) -> list[ProducerEntry]:
-    """The producers in a snapshot, seen last at `now`; CorruptSnapshot if a byte is wrong."""
+    """The producers in a snapshot, with `now` as last activity; CorruptSnapshot if the content is invalid."""
     entries: dict[int, ProducerEntry] = {}
     for row in decode_rows(data):
         entry = entries.setdefault(row.producer_id, ProducerEntry(row.producer_id, row.producer_epoch))

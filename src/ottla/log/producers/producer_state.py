@@ -1,8 +1,8 @@
-"""What a partition knows of its producers: epochs, sequences, open and decided transactions. Pure.
+"""A partition's producer state: epochs, sequence numbers, open and completed transactions. Pure.
 
-`check` and `check_marker` refuse what must not be appended and change nothing; `update` and `update_marker`
-take note of what was. Leader, follower and recovery all go through the same updates, so a replica that takes
-over, or a broker that starts again, recognises a duplicate as its predecessor would have.
+`check` and `check_marker` reject batches that must not be appended and change nothing; `update` and `update_marker`
+record what was appended. Leader, follower and recovery use the same updates, so a new leader or a restarted broker
+recognises the same duplicates as before.
 """
 
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ from ottla.protocol.record_batch import BatchHeader
 from ottla.types import INT32_MAX
 
 CACHED_BATCHES = 5
-"""A producer may have this many requests in flight, so any of the last five batches may come again."""
+"""A producer has at most this many requests in flight, so any of its last five batches can be retried."""
 
 NO_SEQUENCE = -1
 
 
 class BatchMetadata(NamedTuple):
-    """One appended batch, as far as recognising it again needs."""
+    """One appended batch: what is needed to recognise a retry."""
 
     last_sequence: int
     last_offset: int
@@ -72,7 +72,7 @@ class ProducerEntry:
         self.last_timestamp = -1
         """The timestamp of the last batch or marker."""
         self.last_seen_ms = 0
-        """When it last wrote, by our clock: records may bear any timestamp, so expiry must not go by theirs."""
+        """When it last wrote, by the broker's clock: record timestamps are arbitrary and must not drive expiration."""
         self.markers_seen = 0
 
     @property
@@ -81,7 +81,7 @@ class ProducerEntry:
 
     @property
     def last_data_offset(self) -> int:
-        """The last record this epoch wrote, -1 if only a marker did."""
+        """The offset of the last record written in this epoch, -1 if there is none."""
         return self.batches[-1].last_offset if self.batches else -1
 
     def add_batch(self, batch: BatchMetadata) -> None:
@@ -106,15 +106,15 @@ class ProducerEntry:
 
 
 class ProducerStateManager:
-    """Every producer of one partition, and where the first undecided transaction begins."""
+    """All producers of one partition, and the start of the earliest open transaction."""
 
     __slots__ = ("_entries", "_ongoing", "_unreplicated", "first_unstable_offset")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
-        # First offset -> producer id. Transactions begin in the order of the log, so the first key is the least.
+        # Open transactions, first offset -> producer id. They start in log order, so the first key is the smallest.
         self._ongoing: dict[int, int] = {}
-        # Decided, but the marker is not yet below the high watermark: first offset -> marker's offset.
+        # Completed, but the marker is not yet below the high watermark: first offset -> offset of the marker.
         self._unreplicated: dict[int, int] = {}
         self.first_unstable_offset: int | None = None
 
@@ -128,16 +128,16 @@ class ProducerStateManager:
         return list(self._entries.values())
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether this epoch already writes here, which proves that the coordinator knows the partition."""
+        """Whether this epoch has an open transaction here, so the coordinator already verified the partition."""
         entry = self._entries.get(producer_id)
         return (
             entry is not None and entry.transaction_first_offset is not None and entry.producer_epoch == producer_epoch
         )
 
     def verification_guard(self, producer_id: int) -> int:
-        """To be taken before the coordinator is asked about a transaction and given back with the append.
+        """KIP-890: take this before asking the coordinator about a transaction, and pass it with the append.
 
-        A marker that arrives in between changes it, and the append, late by a whole transaction, is refused.
+        A marker that arrives in between changes it, and the append, which belongs to an ended transaction, is rejected.
         """
         entry = self._entries.get(producer_id)
         return 0 if entry is None else entry.markers_seen
@@ -152,20 +152,20 @@ class ProducerStateManager:
         require_known_start: bool = False,
         guard: int | None = None,
     ) -> BatchMetadata | None:
-        """Refuses a data batch out of turn; gives the original when it is a duplicate of one appended.
+        """Rejects a data batch that is out of sequence. Returns the original batch if it is a duplicate.
 
-        `require_known_start`: a producer new here must begin with sequence 0 (transactions of version 2).
-        `guard` is what `verification_guard` gave out before the coordinator was asked about the transaction.
+        `require_known_start`: a producer without state here must start at sequence 0 (transaction version 2, KIP-890).
+        `guard` is the value of `verification_guard` from before the coordinator was asked about the transaction.
         """
         producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
         entry = self._entries.get(producer_id)
         if entry is None:
             if require_known_start and check_sequence and sequence != 0:
-                raise self._out_of_order(header, "nothing is known of it here")
+                raise self._out_of_order(header, "the producer is unknown here, expected sequence 0")
             return None
         if guard is not None and guard != entry.markers_seen and not self.has_open_transaction(producer_id, epoch):
             raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id}: the transaction ended while it was verified"
+                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id}: the transaction ended during verification"
             )
         known_epoch = entry.producer_epoch
         if check_sequence and (epoch != known_epoch or sequence != entry.next_sequence):
@@ -177,12 +177,12 @@ class ProducerStateManager:
                 ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id}: epoch {epoch} is older than {known_epoch}"
             )
         if check_sequence and sequence != (entry.next_sequence if epoch == known_epoch else 0):
-            raise self._out_of_order(header, f"{entry.next_sequence} of epoch {known_epoch} is next")
+            raise self._out_of_order(header, f"expected {entry.next_sequence} of epoch {known_epoch}")
         if entry.transaction_first_offset is not None and not header.attributes & TRANSACTIONAL:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {producer_id} has an open transaction from offset {entry.transaction_first_offset} "
-                "and must write transactionally",
+                f"producer {producer_id}: non-transactional batch while a transaction is open "
+                f"(since offset {entry.transaction_first_offset})",
             )
         return None
 
@@ -190,38 +190,39 @@ class ProducerStateManager:
     def _out_of_order(header: BatchHeader, known: str) -> KafkaError:
         return KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {header.producer_id}: sequence {header.base_sequence} of epoch {header.producer_epoch}, "
-            f"but {known}",
+            f"producer {header.producer_id}: sequence {header.base_sequence} of epoch {header.producer_epoch}: {known}",
         )
 
     def check_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, transaction_version: int = 0
     ) -> None:
-        """Refuses a marker from an epoch or a coordinator that has been replaced."""
+        """Rejects a marker with a stale producer epoch or coordinator epoch."""
         entry = self._entries.get(producer_id)
         if entry is None:
             return
         is_open = entry.transaction_first_offset is not None
-        # From version 2 on every end of a transaction raises the epoch, so a marker that does not, while records
-        # are open, is a late one meant for an earlier transaction.
+        # From transaction version 2 on (KIP-890), ending a transaction bumps the epoch. A marker with the current
+        # epoch, while a transaction is open, is therefore a late one of an earlier transaction.
         stale = producer_epoch < entry.producer_epoch or (
             transaction_version >= 2 and producer_epoch == entry.producer_epoch and is_open
         )
         if stale:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id}: a marker of epoch {producer_epoch} at epoch {entry.producer_epoch}",
+                f"producer {producer_id}: marker of epoch {producer_epoch} is stale, "
+                f"current epoch is {entry.producer_epoch}",
             )
         if coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"producer {producer_id}: coordinator epoch {coordinator_epoch} after {entry.coordinator_epoch}",
+                f"producer {producer_id}: coordinator epoch {coordinator_epoch} is older than "
+                f"{entry.coordinator_epoch}",
             )
 
     # --- after the append ---------------------------------------------------------------------------------
 
     def update(self, header: BatchHeader, base_offset: int, now: int) -> None:
-        """Takes note of a data batch appended at `base_offset`."""
+        """Records a data batch appended at `base_offset`."""
         _, _, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, _ = header
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -241,10 +242,9 @@ class ProducerStateManager:
     def update_marker(
         self, header: BatchHeader, offset: int, now: int, *, aborted: bool, coordinator_epoch: int
     ) -> CompletedTransaction | None:
-        """Takes note of an appended end marker; gives the transaction it ended, if any record was in it.
+        """Records an appended transaction marker. Returns the transaction it completed, if it had any records here.
 
-        The transaction keeps holding back the last stable offset until the marker is committed:
-        see `on_high_watermark`.
+        The transaction holds back the last stable offset until the marker is committed: see `on_high_watermark`.
         """
         producer_id = header.producer_id
         entry = self._entries.get(producer_id)
@@ -263,11 +263,11 @@ class ProducerStateManager:
         return CompletedTransaction(producer_id, first_offset, offset, aborted)
 
     def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """The last stable offset once `completed` is: where the first of the others begins."""
+        """The last stable offset after `completed`: the start of the first transaction that is still open."""
         return next(iter(self._ongoing), completed.last_offset + 1)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Markers below the high watermark are decided for good; their transactions hold nothing back any more."""
+        """Transactions with a marker below the high watermark no longer hold back the last stable offset."""
         if self._unreplicated:
             for first_offset, marker in list(self._unreplicated.items()):
                 if marker < high_watermark:
@@ -279,7 +279,7 @@ class ProducerStateManager:
         self.first_unstable_offset = min(candidates) if candidates else None
 
     def expire(self, now: int, expiration_ms: int) -> int:
-        """Forgets producers that have long been silent and have nothing open; how many."""
+        """Removes producers that are idle and have no open transaction. Returns how many."""
         silent = [
             entry.producer_id
             for entry in self._entries.values()
@@ -296,7 +296,7 @@ class ProducerStateManager:
         self.first_unstable_offset = None
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
-        """Starts from a snapshot."""
+        """Replaces the state by a snapshot's."""
         self.clear()
         self._entries = {entry.producer_id: entry for entry in entries}
         open_transactions = [

@@ -1,4 +1,4 @@
-"""Takes note of batches already in a log: what followers, recovery and truncation do instead of checking. Pure."""
+"""Updates producer state from stored batches, without checks: for followers, recovery and truncation. Pure."""
 
 from ottla.log.producers.producer_state import ProducerStateManager
 from ottla.log.segments.transaction_index import AbortedTransaction
@@ -7,16 +7,16 @@ from ottla.protocol.record_batch import BatchHeader, BytesLike, ControlType, rea
 
 
 def needs_bytes(header: BatchHeader) -> bool:
-    """Whether the records of the batch matter to the producers' state: only an end marker's do."""
+    """Whether the producer state depends on the batch's records: only for transaction markers."""
     return header.producer_id >= 0 and bool(header.attributes & CONTROL) and header.record_count > 0
 
 
 def note_batch(
     producers: ProducerStateManager, header: BatchHeader, batch: BytesLike | None, now: int
 ) -> AbortedTransaction | None:
-    """Updates `producers` with one batch; gives the entry for the transaction index if it aborts a transaction.
+    """Updates `producers` with one batch. Returns a transaction index entry if the batch aborts a transaction.
 
-    `batch` may be None where `needs_bytes` says so.
+    `batch` can be None if `needs_bytes` is false.
     """
     if header.producer_id < 0:
         return None
@@ -24,7 +24,7 @@ def note_batch(
         producers.update(header, header.base_offset, now)
         return None
     if not header.record_count:
-        # Compaction kept the husk of a marker for its epoch alone.
+        # An empty control batch: compaction kept it only for its producer epoch.
         entry = producers.find(header.producer_id)
         coordinator_epoch = -1 if entry is None else entry.coordinator_epoch
         producers.update_marker(header, header.last_offset, now, aborted=False, coordinator_epoch=coordinator_epoch)
@@ -36,7 +36,7 @@ def note_batch(
 def note_marker(
     producers: ProducerStateManager, header: BatchHeader, marker: tuple[ControlType, int], offset: int, now: int
 ) -> AbortedTransaction | None:
-    """Updates `producers` with the end marker appended at `offset`; gives the index entry if it is an ABORT."""
+    """Updates `producers` with the marker at `offset`. Returns a transaction index entry if it aborts a transaction."""
     kind, coordinator_epoch = marker
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None

@@ -1,4 +1,4 @@
-"""The producer snapshot files of one log: one at the beginning of each segment, and the latest."""
+"""The producer snapshot files of one log: one per segment start, and the latest."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -13,7 +13,7 @@ SUFFIX = ".snapshot"
 
 
 class SnapshotFiles:
-    """Named by the offset they were taken at: the state of every producer before that offset."""
+    """Each file is named after an offset and holds the producer state before that offset."""
 
     __slots__ = ("directory", "disk")
 
@@ -28,7 +28,7 @@ class SnapshotFiles:
         return sorted(int(name[:20]) for name in self.disk.list(self.directory) if name.endswith(SUFFIX))
 
     def write(self, offset: int, producers: ProducerStateManager) -> None:
-        """Not synced: the checksum tells a snapshot that did not survive from one that did."""
+        """Writes a snapshot. Not synced: the checksum detects a snapshot that did not survive a crash."""
         handle = self.disk.open(self.path(offset), create=True)
         try:
             self.disk.truncate(handle, 0)
@@ -37,7 +37,7 @@ class SnapshotFiles:
             self.disk.close(handle)
 
     def load_latest(self, at_most: int, now: int, offsets: list[int] | None = None) -> tuple[int, ProducerStateManager]:
-        """The latest good snapshot up to `at_most`: (its offset, the state); (-1, an empty state) without one."""
+        """The latest valid snapshot up to offset `at_most`, as (offset, state); (-1, empty state) if there is none."""
         producers = ProducerStateManager()
         for offset in reversed(self.offsets() if offsets is None else offsets):
             if offset <= at_most:
@@ -45,11 +45,11 @@ class SnapshotFiles:
                     producers.load(decode_snapshot(self.disk.read_file(self.path(offset)), now))
                     return offset, producers
                 except (CorruptSnapshot, OSError) as error:
-                    log.warning("passing over %s: %s", self.path(offset), error)
+                    log.warning("%s: ignoring the unusable snapshot: %s", self.path(offset), error)
         return -1, producers
 
     def secure(self, offset: int, now: int, state_at: Callable[[int], ProducerStateManager]) -> None:
-        """Makes sure of a good snapshot on stable storage: what it says is about to exist nowhere else."""
+        """Ensures a valid, synced snapshot at `offset`, before the segments it summarises are deleted."""
         path = self.path(offset)
         try:
             decode_snapshot(self.disk.read_file(path), now)
@@ -63,14 +63,14 @@ class SnapshotFiles:
         self.disk.sync_directory(self.directory)
 
     def prune(self, segment_bases: Collection[int]) -> None:
-        """Keeps those that truncation may need, at the segments' beginnings, and the latest."""
+        """Keeps the snapshots at segment starts, which truncation may need, and the latest; removes the others."""
         offsets = self.offsets()
         for offset in offsets[:-1]:
             if offset not in segment_bases:
                 self.disk.remove(self.path(offset))
 
     def remove_above(self, offset: int) -> None:
-        """Removes those of a future that did not happen."""
+        """Removes snapshots after `offset`, for a log truncated there."""
         for each in self.offsets():
             if each > offset:
                 self.disk.remove(self.path(each))

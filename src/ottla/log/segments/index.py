@@ -1,7 +1,7 @@
-"""The sparse indexes of a segment, in Kafka's layouts: offset -> position, and time -> offset. Pure.
+"""The sparse indexes of a segment, in Kafka's file formats: offset -> position, and timestamp -> offset. Pure.
 
-Each is held in flat arrays (8 and 12 bytes an entry, as in the file), so that loading, saving and searching
-run at C speed. Nothing read from a file is believed before `from_bytes` has found it in order.
+Each is held in flat arrays (8 and 12 bytes per entry, as in the file), so that loading, saving and searching run at C
+speed. `from_bytes` validates everything read from a file.
 """
 
 import sys
@@ -12,15 +12,16 @@ from operator import le, lt
 from typing import NamedTuple, Self
 
 _SWAP = sys.byteorder == "little"
-assert array("i").itemsize == 4 and array("q").itemsize == 8
+assert array("i").itemsize == 4
+assert array("q").itemsize == 8
 
 
 class CorruptIndex(ValueError):
-    """An index file that cannot be what was written; it has to be rebuilt from the log."""
+    """An index file with invalid content; it must be rebuilt from the log."""
 
 
 class OffsetIndex:
-    """Relative offset of a batch's last record -> where the batch starts in the file. 8 bytes an entry."""
+    """Relative offset of a batch's last record -> position of the batch in the file. 8 bytes per entry."""
 
     __slots__ = ("offsets", "positions")
 
@@ -63,7 +64,7 @@ class OffsetIndex:
     def from_bytes(cls, data: bytes, log_size: int) -> Self:
         """The index in `data`, or CorruptIndex if its entries are out of order or point outside the log."""
         if len(data) % 8:
-            raise CorruptIndex(f"{len(data)} bytes is no whole number of entries")
+            raise CorruptIndex(f"{len(data)} bytes are not a multiple of the entry size")
         entries = array("i")
         entries.frombytes(data)
         if _SWAP:
@@ -74,19 +75,19 @@ class OffsetIndex:
             if column and (column[0] < 0 or not all(map(lt, column, islice(column, 1, None)))):
                 raise CorruptIndex("entries are not in order")
         if index.positions and index.positions[-1] >= log_size:
-            raise CorruptIndex(f"position {index.positions[-1]} lies outside the log of {log_size} bytes")
+            raise CorruptIndex(f"position {index.positions[-1]} is outside of the log ({log_size} bytes)")
         return index
 
 
 class TimestampOffset(NamedTuple):
-    """A timestamp and the relative offset of the batch in which it was first reached."""
+    """A timestamp and the relative offset of the first batch that reached it."""
 
     timestamp: int
     offset: int
 
 
 class TimeIndex:
-    """The largest timestamp so far -> relative offset of the batch that brought it. 12 bytes an entry."""
+    """The largest timestamp so far -> relative offset of the batch that has it. 12 bytes per entry."""
 
     __slots__ = ("offsets", "timestamps")
 
@@ -104,7 +105,7 @@ class TimeIndex:
         return TimestampOffset(self.timestamps[-1], self.offsets[-1]) if self.timestamps else None
 
     def append(self, timestamp: int, relative_offset: int) -> None:
-        """Adds an entry, unless the largest timestamp is already known."""
+        """Adds an entry if `timestamp` is larger than the last one."""
         if not self.timestamps or timestamp > self.timestamps[-1]:
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
@@ -136,7 +137,7 @@ class TimeIndex:
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         if len(data) % 12:
-            raise CorruptIndex(f"{len(data)} bytes is no whole number of entries")
+            raise CorruptIndex(f"{len(data)} bytes are not a multiple of the entry size")
         words = array("i")
         words.frombytes(data)
         halves = array("i", bytes(8 * (len(words) // 3)))

@@ -1,7 +1,7 @@
-"""The bytes of one log: which segment takes the next batch, which one a reader wants, and what is on stable storage.
+"""The bytes of one log: the segment for the next batch, the segments to read, and what is on stable storage.
 
-Knows positions and sizes, nothing of producers, epochs or watermarks. Errors are OSError, but for appends, which
-end in KAFKA_STORAGE_ERROR with nothing half-written left behind.
+Handles positions and sizes; producers, epochs and watermarks are in `partition_log.py`. Errors are OSError, except
+for appends, which raise KAFKA_STORAGE_ERROR and leave no partial batch.
 """
 
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger("ottla.log")
 
 
 class LogStore:
-    """The segments of one partition, written at the end and read anywhere."""
+    """The segments of one partition: appends at the end, reads anywhere."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class LogStore:
             if segment.unsynced or segment.unsynced_indexes:
                 self._unsynced.add(segment)
         self._is_torn = False
-        """A failed append left bytes behind that could not be cut off yet."""
+        """A failed append left bytes that could not be truncated yet."""
         self.has_failed = False
-        """What the disk had accepted may be gone, and only opening the log again can tell."""
+        """Accepted writes may be lost, which only opening the log again can determine."""
 
     def update_config(self, config: TopicConfig) -> None:
         self._config = config
@@ -72,16 +72,16 @@ class LogStore:
         max_timestamp: int,
         now: int,
     ) -> bool:
-        """Puts one batch at the end of the active segment, or of a new one; whether a new one was begun for it.
+        """Appends one batch to the active segment, or to a new one. Returns whether it started a new segment.
 
-        KafkaError leaves the log as it was.
+        On KafkaError the log is unchanged.
         """
         if self._is_torn or self.has_failed:
-            self._mend()
+            self._heal()
         if size > self._config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"a batch of {size} bytes; segment.bytes is {self._config.segment_bytes}",
+                f"batch of {size} bytes is larger than segment.bytes ({self._config.segment_bytes})",
             )
         segment, rolling, rolled = self.segments.active, self._rolling, False
         try:
@@ -92,7 +92,7 @@ class LogStore:
                     rolled = self.roll(base_offset, now)
                     segment = self.segments.active
             elif last_offset - segment.base_offset > INT32_MAX:
-                # A follower may be sent a batch far ahead, when its leader has compacted all that lay between.
+                # A follower can receive a batch far ahead if its leader has compacted everything in between.
                 rolled = self.roll(base_offset, now)
                 segment = self.segments.active
             if not segment.size:
@@ -102,33 +102,34 @@ class LogStore:
         except OSError as error:
             self._is_torn = True
             try:
-                self._mend()
+                self._heal()
             except KafkaError:
-                pass  # Tried again before the next append.
+                pass  # Retried before the next append.
             raise self.error("cannot append", error) from error
         if not segment.unsynced:
             self._unsynced.add(segment)
         return rolled
 
-    def _mend(self) -> None:
-        """Cuts off what a failed append left, so that the next one does not follow a torn batch."""
+    def _heal(self) -> None:
+        """Truncates what a failed append left, so that the next batch does not follow a torn one."""
         if self.has_failed:
             raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: the disk failed to keep what was written"
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.topic_partition}: a write to disk failed earlier; restart the broker to recover the partition",
             )
         try:
             self.segments.active.heal()
         except OSError as error:
-            raise self.error("cannot cut off a torn batch", error) from error
+            raise self.error("cannot truncate a torn batch", error) from error
         self._is_torn = False
 
     def is_due(self, now: int) -> bool:
-        """Whether the active segment has been written to for segment.ms."""
+        """Whether the active segment is older than segment.ms."""
         active = self.segments.active
         return active.size > 0 and self._rolling.is_due(active.base_offset, active.begun_at(now), now)
 
     def roll(self, next_offset: int, now: int) -> bool:
-        """Starts a new segment at `next_offset`, unless the active one is empty. OSError: nothing changed."""
+        """Starts a new segment at `next_offset`, unless the active one is empty. On OSError nothing changes."""
         finished = self.segments.active
         if next_offset == finished.base_offset:
             return False
@@ -140,7 +141,7 @@ class LogStore:
         try:
             finished.indexes.save()
         except OSError as error:
-            # They are in memory, and are written again with the next flush.
+            # Not fatal: they are in memory and are written again with the next flush.
             log.warning("%s: cannot write the indexes of a finished segment: %s", self.topic_partition, error)
         return True
 
@@ -158,7 +159,7 @@ class LogStore:
     def read(
         self, offset: int, max_bytes: int, upper_bound: int, log_end_offset: int, minimum_one_batch: bool
     ) -> bytes:
-        """Whole batches from the one that holds `offset`, of those that begin below `upper_bound`."""
+        """Complete batches from the one that contains `offset`, with base offsets below `upper_bound`."""
         segments = self.segments
         bases = segments.bases
         bound = min(upper_bound, log_end_offset)
@@ -176,7 +177,7 @@ class LogStore:
         return b""
 
     def size_between(self, offset: int, end: int, log_end_offset: int) -> int:
-        """The bytes of the batches from the one that holds `offset` up to `end`, by the indexes."""
+        """The bytes from the batch that contains `offset` up to offset `end`, from the indexes."""
         segments = self.segments
         first, last = segments.number_of(offset), segments.number_of(end - 1)
         start = segments[first].find_position(offset)
@@ -188,10 +189,10 @@ class LogStore:
             stop = segments[last].end_position(end)
         return sum(segments[number].size for number in range(first, last)) + stop - start
 
-    # --- cutting ------------------------------------------------------------------------------------------
+    # --- truncating and deleting --------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> int:
-        """Cuts off every batch that reaches to `offset` or past it; where the log ends now."""
+        """Removes every batch that contains `offset` or later ones. Returns the new log end offset."""
         self.segments.cut_after(offset)
         active = self.segments.active
         self._unsynced.cut(self.segments)
@@ -199,14 +200,14 @@ class LogStore:
         position = active.find_position(offset)
         end = offset
         if position is not None:
-            # Offsets of a batch go together: one that only reaches past `offset` goes with the rest.
+            # A batch is removed as a whole, even if only some of its offsets are at or after `offset`.
             end = min(offset, active.header_at(position).base_offset)
             active.truncate(position, end)
         self._is_torn = False
         return end
 
     def start_over(self, start_offset: int, now: int) -> None:
-        """Drops everything for one empty segment. OSError: there is no log any more until it is opened again."""
+        """Replaces everything by one empty segment. After an OSError the log is unusable until it is opened again."""
         self._unsynced.cut([])
         self._unsynced.new_names = True
         self._rolling.restart()
@@ -218,17 +219,17 @@ class LogStore:
         self._is_torn = False
 
     def remove_oldest(self, count: int, now: int) -> None:
-        """Takes the oldest segments out; their files stay for file.delete.delay.ms."""
+        """Removes the oldest segments; their files stay on disk for file.delete.delay.ms."""
         try:
             self.segments.remove_oldest(count, now + self._config.file_delete_delay_ms)
         finally:
             self._unsynced.retain(self.segments)
 
     def swap(self, old: list[Segment], cleaned: Segment, now: int) -> None:
-        """Puts a compacted segment, whole and synced under `.cleaned` names, in the place of those it was made from.
+        """Replaces segments by a compacted one, which is complete and synced under `.cleaned` names.
 
-        Every step leaves names from which opening the log knows how far this came (see recovery). OSError: which
-        names are left is not known until then.
+        After a crash at any step, the file names tell recovery how to continue. After an OSError the log is unusable
+        until it is opened again.
         """
         try:
             cleaned.change_suffix(".swap")
@@ -248,7 +249,7 @@ class LogStore:
         return bool(self._unsynced)
 
     def add_snapshot(self, path: str) -> None:
-        """A producer snapshot was written that the next flush has to cover."""
+        """A producer snapshot was written; the next flush must cover it."""
         self._unsynced.add_snapshot(path)
         self._unsynced.new_names = True
 
@@ -257,20 +258,20 @@ class LogStore:
         return self._unsynced.ticket(offset, self.directory)
 
     def flushed(self, ticket: FlushTicket) -> bool:
-        """The ticket's files are synced; whether its offset still means what it did (the log was not cut)."""
+        """The ticket's files are synced. Returns whether its offset is still valid (the log was not truncated)."""
         counts = ticket.truncations == self._unsynced.truncations
         self._unsynced.settle(ticket, succeeded=True)
         return counts
 
     def flush_failed(self, ticket: FlushTicket) -> None:
-        """A sync failed, and the kernel may have dropped the bytes: nothing more is accepted."""
+        """A sync failed, and the kernel may have dropped the bytes: rejects further writes."""
         self.has_failed = True
         self._unsynced.settle(ticket, succeeded=False)
 
     def prepare_close(self) -> None:
-        """Writes the last of the index files; the flush that follows syncs them."""
+        """Writes the remaining index files; the next flush syncs them."""
         if self._is_torn or self.has_failed:
-            self._mend()
+            self._heal()
         self.segments.purge()
         active = self.segments.active
         if not active.indexes.are_saved() and active.indexes.needs_files(active.size):

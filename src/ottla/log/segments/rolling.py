@@ -1,4 +1,4 @@
-"""When a segment is full: by size, by age, by its index, or because offsets would no longer fit. Pure."""
+"""When to start a new segment: by size, age, index size, or because relative offsets would overflow. Pure."""
 
 import zlib
 
@@ -7,7 +7,7 @@ from ottla.types import INT32_MAX, INT64_MAX, TopicPartition
 
 
 class RollRules:
-    """The rules of one log for the segment it is writing. The limits are plain attributes: every append looks."""
+    """One log's limits for its active segment. Plain attributes, because every append reads them."""
 
     __slots__ = ("_config", "_name", "_roll_ms", "entries_max", "is_begun", "offset_max", "size_max", "timestamp_max")
 
@@ -16,17 +16,17 @@ class RollRules:
         self._config = config
         self._roll_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
         self.size_max = config.segment_bytes
-        # Entries of the time index are the larger ones, and it never has more of them than the offset index.
+        # Entries of the time index are larger, and it never has more entries than the offset index.
         self.entries_max = max(1, config.segment_index_bytes // 12)
         self.timestamp_max = INT64_MAX
         self.offset_max = INT64_MAX
         self.is_begun = False
-        """Whether `begin` was told about the segment being written."""
+        """Whether `begin` was called for the active segment."""
 
     def begin(self, base_offset: int, first_timestamp: int) -> None:
-        """A segment's first batch bears `first_timestamp`: a record much later does not belong in it.
+        """The first batch of the segment has `first_timestamp`; a record more than segment.ms later starts a new one.
 
-        Without a timestamp (-1) the segment's age is a matter of `is_due` alone.
+        Without a timestamp (-1), only `is_due` limits the segment's age.
         """
         self.is_begun = True
         self.offset_max = base_offset + INT32_MAX
@@ -36,7 +36,7 @@ class RollRules:
         self.is_begun = False
 
     def is_full(self, size: int, index_entries: int, last_offset: int, max_timestamp: int) -> bool:
-        """Whether the segment would be too large, or the batch too far off, with it at the end."""
+        """Whether the segment, including the next batch, would exceed a limit."""
         return (
             size > self.size_max
             or max_timestamp > self.timestamp_max
@@ -45,11 +45,11 @@ class RollRules:
         )
 
     def is_due(self, base_offset: int, begun_at_ms: int, now: int) -> bool:
-        """Whether the segment has been open for long enough, though nobody writes."""
+        """Whether the segment is older than segment.ms, even if nothing is written."""
         return now - begun_at_ms > self._life_ms(base_offset)
 
     def _life_ms(self, base_offset: int) -> int:
         bound = min(self._config.segment_jitter_ms, self._roll_ms)
-        # A fixed hash spreads the partitions as well as a random number, and a replayed run rolls where it did.
+        # A hash instead of a random number, so that a replayed simulation rolls at the same offsets.
         jitter = zlib.crc32(f"{self._name}:{base_offset}".encode()) % bound if bound > 0 else 0
         return self._roll_ms - jitter

@@ -1,4 +1,4 @@
-"""One segment: a file of batches. Finds, reads, appends and cuts, by way of its indexes."""
+"""One segment: a file of batches with its indexes. Finds, reads, appends and truncates."""
 
 import logging
 import struct
@@ -18,7 +18,7 @@ from ottla.types import INT32_MAX, INT64_MAX
 log = logging.getLogger("ottla.log")
 
 SUFFIXES = (".index", ".timeindex", ".txnindex", ".log")
-"""The files of a segment. The log comes last: whoever renames a segment makes that rename its deciding step."""
+"""The files of a segment. The .log file is last: renaming it is the step that commits the rename of a segment."""
 
 
 # base_offset, batch_length, magic, last_offset_delta: enough to step from one batch to the next.
@@ -72,20 +72,20 @@ class Segment:
         self.size = size
         self.suffix = suffix
         self.created_ms = created_ms
-        """When the first batch was written; None when that was in an earlier life of the process."""
+        """When the first batch was written; None if that was before the log was opened."""
         self.first_timestamp: int | None = None
-        """The first batch's largest timestamp; None when not known yet."""
+        """The first batch's max timestamp; None if not known yet."""
         self.file = LogFile(files, self.path(".log"), self._unload)
         self.unsynced = False
-        """Whether bytes were appended that no finished flush covers."""
+        """Whether bytes were appended that are not flushed yet."""
         self.unsynced_indexes = False
-        """Whether the finished segment's index files await their flush."""
+        """Whether the finished segment's index files are not flushed yet."""
         self.indexes = SegmentIndexes(base_offset, index_interval_bytes, self.file, self.path)
         self._hints: dict[int, int] = {}
 
     @classmethod
     def create(cls, directory: str, base_offset: int, **details: Any) -> "Segment":
-        """A new, empty segment, with nothing left of an earlier one of the same name."""
+        """A new, empty segment. Replaces any earlier files of the same name."""
         segment = cls(directory, base_offset, size=0, **details)
         for suffix in SUFFIXES[:-1]:
             if segment.disk.exists(segment.path(suffix)):
@@ -107,7 +107,7 @@ class Segment:
         self._hints.clear()
 
     def aborted(self) -> list[AbortedTransaction]:
-        """The transactions whose ABORT marker lies in this segment."""
+        """The transactions whose ABORT marker is in this segment."""
         return self.indexes.aborted()
 
     @property
@@ -122,12 +122,12 @@ class Segment:
     # --- appending ----------------------------------------------------------------------------------------
 
     def begin(self, now: int, max_timestamp: int) -> None:
-        """The first batch is about to be written: the segment's age counts from here."""
+        """The first batch is about to be written: the segment's age counts from now."""
         self.created_ms = now
         self.first_timestamp = max_timestamp
 
     def find_first_timestamp(self) -> int:
-        """The first batch's largest timestamp; -1 if it has none, or there is no batch."""
+        """The first batch's max timestamp; -1 if it has none, or if there is no batch."""
         if self.first_timestamp is None:
             was_open = self.file.is_open
             self.first_timestamp = self.header_at(0).max_timestamp if self.size else NO_TIMESTAMP
@@ -135,19 +135,19 @@ class Segment:
         return self.first_timestamp
 
     def _close_unless(self, was_open: bool) -> None:
-        """Upkeep asks every log now and then; that must not leave a thousand idle files open."""
+        """Closes a file that background checks opened: a thousand idle segments must not stay open."""
         if not was_open:
             self.file.close()
 
     def begun_at(self, now: int) -> int:
-        """When the first batch was written, as far as that is known."""
+        """When the first batch was written; estimated from its timestamp after a restart."""
         if self.created_ms is None:
             first = self.find_first_timestamp()
             self.created_ms = min(first, now) if first >= 0 else now
         return self.created_ms
 
     def append(self, buffers: Sequence[Any], size: int, last_offset: int, max_timestamp: int) -> None:
-        """Writes one batch at the end. OSError leaves the segment as it was, unless `heal` says otherwise."""
+        """Writes one batch at the end. After an OSError, call `heal` to remove what may have been written."""
         indexes = self.indexes
         if indexes.offsets is None:
             indexes.load(self.size)
@@ -156,7 +156,7 @@ class Segment:
         self.size += size
 
     def heal(self) -> None:
-        """Cuts off what a failed append may have left. OSError if even that fails."""
+        """Truncates what a failed append may have left. OSError if that fails too."""
         handle = self.file.handle()
         if self.disk.size(handle) != self.size:
             self.disk.truncate(handle, self.size)
@@ -164,7 +164,7 @@ class Segment:
     # --- finding and reading ------------------------------------------------------------------------------
 
     def find_position(self, offset: int) -> int | None:
-        """Where the first batch that ends at or after `offset` starts; None when all end before."""
+        """The position of the first batch that ends at or after `offset`; None if there is none."""
         position = self._hints.get(offset)
         if position is not None:
             return position if position < self.size else None
@@ -175,7 +175,7 @@ class Segment:
         return self.indexes.load(self.size) if offsets is None else offsets
 
     def _search(self, offset: int) -> tuple[int | None, int]:
-        """The position of find_position and that batch's base offset, by index and a short walk."""
+        """The result of find_position and that batch's base offset, from the index and a short scan."""
         index = self._offset_index()
         relative = offset - self.base_offset
         entry = index.entry_at_or_before_offset(relative if relative < INT32_MAX else INT32_MAX)
@@ -194,7 +194,7 @@ class Segment:
             base_offset, length, magic, delta = _STEP.unpack_from(chunk, at)
             if expected >= 0:
                 if magic != MAGIC or base_offset + delta != expected:
-                    self._doubt_index(position)
+                    self._rebuild_wrong_index(position)
                     return self._search(offset)
                 expected = -1
             if magic != MAGIC or length < HEADER_SIZE - LENGTH_END or base_offset < self.base_offset:
@@ -206,29 +206,29 @@ class Segment:
             position += LENGTH_END + length
         return None, -1
 
-    def _doubt_index(self, position: int) -> None:
-        """The index leads to bytes that are not its batch: it is rebuilt, unless it is the log that is damaged."""
+    def _rebuild_wrong_index(self, position: int) -> None:
+        """An index entry does not match its batch: rebuilds the index, or raises CorruptBatch if the log is corrupt."""
         try:
             for at, _ in scan_headers(self.disk, self.file.handle(), 0, self.size):
                 if at >= position:
                     break
         except CorruptBatch:
             raise self._damaged(position) from None
-        log.warning("rebuilding %s, which does not fit its log at position %d", self.path(".index"), position)
+        log.warning("%s: rebuilding the index, wrong entry for position %d", self.path(".index"), position)
         self._hints.clear()
         self.indexes.rebuild_and_save(self.size)
 
     def _damaged(self, position: int) -> CorruptBatch:
-        return CorruptBatch(f"{self.path('.log')} is damaged at position {position}")
+        return CorruptBatch(f"{self.path('.log')}: corrupt at position {position}")
 
     def _hint(self, offset: int, position: int) -> None:
-        """Remembers that the first batch at or after `offset` starts there: where a reader will go on."""
+        """Caches the position of the first batch at or after `offset`, where a reader will continue."""
         if len(self._hints) >= _HINTS_MAX:
             self._hints.clear()
         self._hints[offset] = position
 
     def end_position(self, upper_bound: int) -> int:
-        """Where the batches with a base offset below `upper_bound` end."""
+        """The position after the last batch with a base offset below `upper_bound`."""
         position = self._hints.get(upper_bound)
         if position is not None:
             return position
@@ -244,7 +244,7 @@ class Segment:
         return read_header(self.disk.pread(self.file.handle(), HEADER_SIZE, position))
 
     def _whole_batches(self, start: int, limit: int) -> tuple[int, int]:
-        """The end of the last batch from `start` that ends by `limit`, and the offset after it."""
+        """The end position of the last batch that starts from `start` on and ends by `limit`, and its next offset."""
         index = self._offset_index()
         entry = index.entry_at_or_before_position(limit)
         position, expected = start, -1
@@ -262,22 +262,22 @@ class Segment:
             base_offset, length, magic, delta = _STEP.unpack_from(chunk, at)
             if expected >= 0:
                 if magic != MAGIC or base_offset + delta != expected:
-                    self._doubt_index(position)
+                    self._rebuild_wrong_index(position)
                     return self._whole_batches(start, limit)
                 expected = -1
             if magic != MAGIC or length < HEADER_SIZE - LENGTH_END:
                 raise self._damaged(position)
             if position + LENGTH_END + length > limit:
-                # Not base_offset + 1 of the batch before: what compaction took out in between is passed over too.
+                # Not the next offset of the previous batch: skip offsets removed by compaction as well.
                 return position, base_offset
             position += LENGTH_END + length
             next_offset = base_offset + delta + 1
         return position, next_offset
 
     def read(self, offset: int, max_bytes: int, end: int, end_offset: int, minimum_one_batch: bool) -> bytes | None:
-        """Whole batches from the one that holds `offset`, at most `max_bytes`; None if there is none.
+        """Complete batches from the one that contains `offset`, at most `max_bytes`; None if there is none.
 
-        Only up to position `end`, where the batches at or after `end_offset` begin, now or later.
+        Reads up to position `end`, where the batches at or after `end_offset` start, or will start.
         """
         start = self.find_position(offset)
         if start is None or start >= end:
@@ -293,14 +293,16 @@ class Segment:
         self._hint(next_offset, stop)
         data = self.disk.pread(self.file.handle(), stop - start, start)
         if len(data) != stop - start:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path('.log')} is shorter than it was")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path('.log')}: read {len(data)} of {stop - start} bytes"
+            )
         base_offset, length, magic, delta = _STEP.unpack_from(data)
         if magic != MAGIC or base_offset + delta < offset or LENGTH_END + length > len(data):
             raise self._damaged(start)
         return data
 
     def next_offset(self) -> int:
-        """The offset after the last batch, by reading from the last index entry on."""
+        """The offset after the last batch, by scanning from the last index entry."""
         if not self.size:
             return self.base_offset
         index = self._offset_index()
@@ -313,7 +315,7 @@ class Segment:
     # --- time ---------------------------------------------------------------------------------------------
 
     def find_by_timestamp(self, timestamp: int, start_offset: int, end: int) -> tuple[Record, BatchHeader] | None:
-        """The first record from `start_offset` on, before position `end`, that is as late as `timestamp`."""
+        """The first record from `start_offset` on, before position `end`, with at least `timestamp`."""
         self._offset_index()
         assert self.indexes.times is not None
         from_offset = max(start_offset, self.base_offset + self.indexes.times.find_before(timestamp))
@@ -328,7 +330,7 @@ class Segment:
         return None
 
     def find_latest(self, start_offset: int, end: int) -> tuple[Record, BatchHeader] | None:
-        """The record with the largest timestamp before position `end`; the first of them, if several."""
+        """The record with the largest timestamp before position `end`; the first one if there are several."""
         if end == self.size and self.base_offset >= start_offset and self.max_timestamp >= 0:
             start = self.find_position(self.indexes.offset_of_max_timestamp)
             if start is not None:
@@ -347,7 +349,7 @@ class Segment:
             if header.base_offset >= start_offset:
                 best, latest = (position, header), header.max_timestamp
             elif records := [r for r in self._records_at(position, header) if r.offset >= start_offset]:
-                # The first batch may reach back before the start: its latest record may be out of reach.
+                # The first batch may contain earlier offsets: its latest record may be below the start.
                 found = _latest(records), header
                 latest = found[0].timestamp
         return found if best is None else (_latest(self._records_at(*best)), best[1])
@@ -355,10 +357,10 @@ class Segment:
     def _records_at(self, position: int, header: BatchHeader) -> list[Record]:
         return read_records(self.disk.pread(self.file.handle(), header.size_bytes, position), 0, header)
 
-    # --- cutting, renaming, removing ----------------------------------------------------------------------
+    # --- truncating, renaming, removing -------------------------------------------------------------------
 
     def truncate(self, position: int, next_offset: int) -> None:
-        """Cuts the log off at a batch boundary and the indexes with it. For good: what was cut never comes back."""
+        """Truncates the log at a batch boundary, and the indexes. Synced: truncated batches never reappear."""
         self._offset_index()
         self.disk.truncate(self.file.handle(), position)
         self.disk.sync(self.file.handle())
@@ -367,14 +369,14 @@ class Segment:
         self.indexes.truncate(position, next_offset)
 
     def batches(self, check_from_offset: int = INT64_MAX) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """Every batch with its position and its bytes; checksums are checked from an offset on."""
+        """Every batch with its position and its bytes; checksums are verified from an offset on."""
         return scan_batches(self.disk, self.file.handle(), 0, self.size, check_from_offset)
 
     def close(self) -> None:
         self.file.close()
 
     def change_suffix(self, suffix: str) -> None:
-        """Renames the files that exist, the log last. OSError: it is still the segment it was."""
+        """Renames the existing files, the .log file last. On OSError the segment keeps its old suffix."""
         old = self.suffix
         for kind in SUFFIXES:
             before = self.path(kind)

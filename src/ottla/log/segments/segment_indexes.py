@@ -1,7 +1,7 @@
-"""The indexes of one segment, in memory and in their files: loaded on first use, doubted, rebuilt, saved.
+"""The indexes of one segment, in memory and on disk: loaded on first use, validated, rebuilt, saved.
 
-The files are written when a segment is rolled or closed; until then the indexes live in memory, and recovery
-rebuilds whatever lies past the recovery point. What a file says is believed only as far as the log bears it out.
+The files are written when a segment is rolled or closed. Until then the indexes are in memory, and recovery rebuilds
+everything after the recovery point. Index files are checked against the log before use.
 """
 
 import logging
@@ -19,11 +19,11 @@ log = logging.getLogger("ottla.log")
 NO_TIMESTAMP = -1
 
 _UNINDEXED_BYTES = 64 * 1024
-"""A log this small is read faster than its index files are opened."""
+"""Scanning a segment this small is faster than opening its index files."""
 
 
 class SegmentIndexes:
-    """Offset index, time index and aborted transactions of the segment whose files `path` names."""
+    """Offset index, time index and aborted transactions of one segment; `path` returns its file paths."""
 
     __slots__ = (
         "_saved_offsets",
@@ -53,16 +53,16 @@ class SegmentIndexes:
         self.times: TimeIndex | None = None
         self.transactions: list[AbortedTransaction] | None = None
         self.max_timestamp: int | None = None
-        """The largest timestamp of any batch, -1 if none has one; None while it is not known."""
+        """The largest timestamp of any batch, -1 if none has one; None if not known yet."""
         self.offset_of_max_timestamp = base_offset
         self.bytes_since_entry = 0
         self.entries = 0
-        """How many the offset index has, as far as it was loaded."""
-        # How many entries are in the files; -1 means that a file has to be written from its beginning.
+        """The length of the offset index, if it was loaded."""
+        # How many entries are in the files; -1 means that the whole file must be rewritten.
         self._saved_offsets = self._saved_times = self._saved_transactions = 0
 
     def begin(self) -> None:
-        """Starts from nothing, whatever the files say."""
+        """Starts with empty indexes and ignores the files."""
         self.offsets, self.times = OffsetIndex(), TimeIndex()
         self.transactions = []
         self._saved_offsets = self._saved_times = self._saved_transactions = -1
@@ -70,17 +70,17 @@ class SegmentIndexes:
         self.bytes_since_entry = self.entries = 0
 
     def load(self, size: int) -> OffsetIndex:
-        """Brings the offset and time index into memory: from their files if those are good, else from the log."""
+        """Loads the offset and time index: from their files if they are valid, else from the log."""
         try:
             offset_index = OffsetIndex.from_bytes(self.disk.read_file(self.path(".index")), size)
             time_index = TimeIndex.from_bytes(self.disk.read_file(self.path(".timeindex")))
             last = time_index.last
             if size and not self._is_latest(offset_index, last, size):
-                raise CorruptIndex("the largest timestamp is not that of its batch")
+                raise CorruptIndex("the largest timestamp does not match its batch")
         except (CorruptIndex, OSError) as error:
             if size <= _UNINDEXED_BYTES and isinstance(error, FileNotFoundError):
                 return self.rebuild(size)
-            log.warning("rebuilding the indexes of %s: %s", self.path(".log"), error)
+            log.warning("%s: rebuilding the indexes: %s", self.path(".log"), error)
             return self.rebuild_and_save(size)
         self.offsets, self.times = offset_index, time_index
         self._saved_offsets, self._saved_times = len(offset_index), len(time_index)
@@ -92,7 +92,7 @@ class SegmentIndexes:
         return offset_index
 
     def _is_latest(self, offset_index: OffsetIndex, last: TimestampOffset | None, size: int) -> bool:
-        """Whether the batch that a time index names as the latest says so too; a damaged log is not asked."""
+        """Whether the last entry of the time index matches its batch. A corrupt log counts as a match."""
         if last is None:
             return False
         entry = offset_index.entry_at_or_before_offset(last.offset)
@@ -107,7 +107,7 @@ class SegmentIndexes:
         return False
 
     def are_saved(self) -> bool:
-        """Whether the files say all that the indexes in memory do, the largest timestamp included."""
+        """Whether the files contain everything in memory, including the largest timestamp."""
         if self.offsets is None or self.times is None:
             return True
         last = self.times.last
@@ -118,7 +118,7 @@ class SegmentIndexes:
         )
 
     def unload(self) -> None:
-        """Gives the memory back when the file is closed; what is not in the files yet has to stay."""
+        """Frees the memory when the file is closed, unless something is not saved yet."""
         if self.offsets is not None and self.are_saved():
             self.offsets = self.times = None
 
@@ -127,11 +127,11 @@ class SegmentIndexes:
         try:
             self.save()
         except OSError:
-            pass  # They are in memory; a full disk must not keep anyone from reading.
+            pass  # The indexes are in memory; a full disk must not prevent reads.
         return index
 
     def rebuild(self, size: int) -> OffsetIndex:
-        """Reads the log's headers and indexes them afresh, as far as they are whole."""
+        """Rebuilds the indexes from the log's batch headers, up to the first corrupt one."""
         self.offsets, self.times = OffsetIndex(), TimeIndex()
         self._saved_offsets = self._saved_times = -1
         self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
@@ -140,12 +140,12 @@ class SegmentIndexes:
             for position, header in scan_headers(self.disk, self.file.handle(), 0, size):
                 self.note(position, header.batch_length + LENGTH_END, header.last_offset, header.max_timestamp)
         except CorruptBatch as error:
-            log.error("%s is damaged: %s", self.path(".log"), error.detail)
+            log.error("%s: corrupt batch: %s", self.path(".log"), error.detail)
         self.complete_times()
         return self.offsets
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Takes note of a batch at the end: an index entry every so many bytes, and the latest time."""
+        """Records a batch at the end: an index entry every index.interval.bytes, and the largest timestamp."""
         if max_timestamp > self.max_timestamp:  # type: ignore[operator]
             self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, last_offset
         if self.bytes_since_entry > self.interval_bytes:
@@ -156,19 +156,19 @@ class SegmentIndexes:
         self.bytes_since_entry += size
 
     def complete_times(self) -> None:
-        """Indexes the largest timestamp, which the last entry of a finished time index must be."""
+        """Adds the largest timestamp, which must be the last entry of a finished time index."""
         if self.max_timestamp is not None and self.max_timestamp >= 0 and self.times is not None:
             self.times.append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
 
     def needs_files(self, size: int) -> bool:
-        """Whether leaving without index files would cost the next start anything, or leave stale ones behind."""
+        """Whether index files are worth writing: the segment is large, or there are old files to update."""
         return size > _UNINDEXED_BYTES or self.disk.exists(self.path(".index"))
 
     def save(self) -> list[str]:
-        """Writes what the index files lack and gives their paths. Nothing is synced."""
+        """Writes unsaved entries to the index files and returns the files' paths. Does not sync."""
         self.complete_times()
         paths = [self.path(".index"), self.path(".timeindex")]
-        # An index that is not in memory has been saved, or was never needed.
+        # An index that is not in memory was saved, or was never loaded.
         offsets, times = self.offsets, self.times
         if offsets is not None and self._saved_offsets != len(offsets):
             self._append_to(paths[0], offsets.to_bytes(max(0, self._saved_offsets)), self._saved_offsets)
@@ -181,7 +181,7 @@ class SegmentIndexes:
         return [path for path in paths if self.disk.exists(path)]
 
     def save_transactions(self, *, rewrite: bool = False) -> str | None:
-        """Writes the aborted transactions the file lacks, or all; the path, if there is such a file."""
+        """Writes unsaved aborted transactions, or all with `rewrite`. Returns the path if the file exists."""
         entries, path = self.transactions, self.path(".txnindex")
         if entries is None:
             return path if self.disk.exists(path) else None
@@ -207,7 +207,7 @@ class SegmentIndexes:
             self.disk.close(handle)
 
     def aborted(self) -> list[AbortedTransaction]:
-        """The transactions whose ABORT marker lies in this segment."""
+        """The transactions whose ABORT marker is in this segment."""
         if self.transactions is None:
             path = self.path(".txnindex")
             self.transactions = decode_entries(self.disk.read_file(path)) if self.disk.exists(path) else []
@@ -215,15 +215,16 @@ class SegmentIndexes:
         return self.transactions
 
     def truncate(self, position: int, next_offset: int) -> None:
-        """The log was cut at `position`, where the batch with `next_offset` began or would have."""
-        assert self.offsets is not None and self.times is not None
+        """The log was truncated at `position`; the next batch has offset `next_offset`."""
+        assert self.offsets is not None
+        assert self.times is not None
         self.offsets.truncate(position)
         self.entries = len(self.offsets)
         self.times.truncate(next_offset - self.base_offset)
         self.transactions = [entry for entry in self.aborted() if entry.last_offset < next_offset]
         self._saved_offsets = self._saved_times = self._saved_transactions = -1
         self.bytes_since_entry = position - (self.offsets.positions[-1] if self.offsets else 0)
-        # The time index may lag behind the log by one interval: the rest is read.
+        # The time index can lag behind the log by one interval: scan the rest.
         self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
         start = 0
         if (last := self.times.last) is not None:

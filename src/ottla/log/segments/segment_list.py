@@ -1,4 +1,4 @@
-"""The segments of one log in order: which holds an offset, which is active, and how old ones leave."""
+"""The segments of one log in order: lookup by offset, the active segment, and deletion of old ones."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,10 +10,10 @@ from ottla.log.segments.segment import Segment
 
 
 class Segments:
-    """At least one segment, by base offset; the last is the active one.
+    """At least one segment, ordered by base offset; the last is the active one.
 
-    A removed segment's files are renamed at once and deleted later, so that a large deletion neither holds up
-    an append nor surprises a reader.
+    A removed segment's files are renamed now and deleted later, so that deleting a large file does not delay appends
+    or disturb readers.
     """
 
     __slots__ = ("_bases", "_doomed", "_segments", "active", "disk")
@@ -46,19 +46,19 @@ class Segments:
         return self._bases
 
     def number_of(self, offset: int) -> int:
-        """The number of the segment in whose range `offset` lies; the first one for anything before."""
+        """The index of the segment that contains `offset`; 0 for an offset before the first segment."""
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def end_of(self, number: int, log_end_offset: int) -> int:
-        """Where a segment's range ends: at the next one's base, or at the end of the log."""
+        """Where a segment's range ends: at the next segment's base offset, or at the end of the log."""
         return self._bases[number + 1] if number + 1 < len(self._bases) else log_end_offset
 
     def between(self, start: int, end: int) -> list[Segment]:
-        """The segments whose range reaches into [start, end)."""
+        """The segments that overlap [start, end)."""
         return self._segments[self.number_of(start) : bisect_left(self._bases, end)]
 
     def retention_facts(self, log_end_offset: int, opened_ms: int) -> list[SegmentFacts]:
-        """What retention asks. A segment whose records bear no time is as old as its file, as far as we know."""
+        """The input of retention. A segment whose records have no timestamps is dated by its creation, if known."""
         facts = []
         for number, segment in enumerate(self._segments):
             latest = segment.max_timestamp if segment.size else 0
@@ -69,7 +69,7 @@ class Segments:
         return facts
 
     def cleanable_facts(self) -> list[CleanableSegment]:
-        """What compaction asks of the finished segments."""
+        """The input of compaction, for the finished segments."""
         return [
             CleanableSegment(
                 segment.base_offset,
@@ -86,13 +86,13 @@ class Segments:
         self._set([*self._segments, segment])
 
     def remove_oldest(self, count: int, delete_at_ms: int) -> None:
-        """Takes the oldest `count` out, one by one; their files go at `delete_at_ms`."""
+        """Removes the oldest `count` segments one by one; their files are deleted at `delete_at_ms`."""
         for segment in self._segments[:count]:
             self.doom([segment], delete_at_ms)
             self._set(self._segments[1:])
 
     def cut_after(self, offset: int) -> None:
-        """Takes out, and deletes, the segments that begin at or after `offset`, but for the first one."""
+        """Removes and deletes the segments that start at or after `offset`, except the first one."""
         keep = max(1, bisect_left(self._bases, offset))
         gone = self._segments[keep:]
         self._set(self._segments[:keep])
@@ -100,25 +100,26 @@ class Segments:
             segment.remove()
 
     def replace_all(self, create: Callable[[], Segment]) -> None:
-        """Starts over with the one segment that `create` makes, which may bear the name of an old one."""
+        """Replaces all segments by the one that `create` returns, which may have the name of an old one."""
         gone = self._segments
         self.doom(reversed(gone), 0)
         self._set([create()])
         self.purge()
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Puts `new` where the neighbours `old` were. Their files are the caller's affair."""
+        """Replaces the adjacent segments `old` by `new`. The caller deletes their files."""
         first = self._segments.index(old[0])
         self._set([*self._segments[:first], new, *self._segments[first + len(old) :]])
 
     def doom(self, segments: Iterable[Segment], delete_at_ms: int) -> None:
+        """Renames the files of removed segments, for deletion at `delete_at_ms`."""
         for segment in segments:
             segment.close()
             segment.change_suffix(".deleted")
             self._doomed.append((delete_at_ms, segment))
 
     def purge(self, now: int | None = None) -> None:
-        """Deletes the files whose time has come; without a time, all of them."""
+        """Deletes the files of removed segments that are due; all of them if `now` is None."""
         waiting = []
         for delete_at_ms, segment in self._doomed:
             if now is None or now >= delete_at_ms:

@@ -1,4 +1,4 @@
-"""Finds records by their time over the segments of a log: by the time indexes, then exactly."""
+"""Finds records by timestamp in the segments of a log: first with the time indexes, then exactly."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from ottla.protocol.record_batch import BatchHeader, Record
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record by its time."""
+    """The offset, timestamp and leader epoch of a record."""
 
     offset: int
     timestamp: int
@@ -16,7 +16,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 def find_by_timestamp(segments: Segments, timestamp: int, start: int, upper_bound: int) -> OffsetAndTimestamp | None:
-    """The first record in [start, upper_bound) that is as late as `timestamp`."""
+    """The first record in [start, upper_bound) with a timestamp of at least `timestamp`."""
     for segment in segments.between(start, upper_bound):
         if segment.size and segment.max_timestamp >= timestamp:
             found = segment.find_by_timestamp(timestamp, start, segment.size)
@@ -26,7 +26,7 @@ def find_by_timestamp(segments: Segments, timestamp: int, start: int, upper_boun
 
 
 def find_latest(segments: Segments, start: int, upper_bound: int, log_end_offset: int) -> OffsetAndTimestamp | None:
-    """The record in [start, upper_bound) with the largest timestamp; the first of them, if several."""
+    """The record in [start, upper_bound) with the largest timestamp; the first one if there are several."""
     best: OffsetAndTimestamp | None = None
     for segment in segments.between(start, upper_bound):
         if not segment.size or (best is not None and segment.max_timestamp <= best.timestamp):

@@ -1,4 +1,4 @@
-"""The aborted transactions of a segment, 34 bytes an entry in marker order, as in Kafka's .txnindex. Pure."""
+"""The aborted transactions of a segment, 34 bytes per entry in marker order, as in Kafka's .txnindex. Pure."""
 
 import struct
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ assert ENTRY_SIZE == 34
 
 
 class AbortedTransaction(NamedTuple):
-    """One aborted transaction: its first record, its ABORT marker, and the last stable offset right after it."""
+    """One aborted transaction: offsets of its first record and ABORT marker, and the last stable offset after it."""
 
     producer_id: int
     first_offset: int
@@ -25,15 +25,15 @@ def encode_entries(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def decode_entries(data: bytes) -> list[AbortedTransaction]:
-    """The entries in `data`, or CorruptIndex. Markers come in the order of the log, so last offsets only rise."""
+    """The entries in `data`; CorruptIndex if invalid. Entries are in marker order, so last offsets increase."""
     if len(data) % ENTRY_SIZE:
-        raise CorruptIndex(f"{len(data)} bytes is no whole number of entries")
+        raise CorruptIndex(f"{len(data)} bytes are not a multiple of the entry size")
     entries: list[AbortedTransaction] = []
     previous = -1
     for version, *fields in _ENTRY.iter_unpack(data):
         entry = AbortedTransaction(*fields)
         if version < 0 or not (previous < entry.last_offset and 0 <= entry.first_offset <= entry.last_offset):
-            raise CorruptIndex(f"{entry} cannot follow a marker at {previous}")
+            raise CorruptIndex(f"{entry} cannot follow a marker at offset {previous}")
         entries.append(entry)
         previous = entry.last_offset
     return entries
@@ -42,10 +42,10 @@ def decode_entries(data: bytes) -> list[AbortedTransaction]:
 def collect(
     entries: Iterable[AbortedTransaction], fetch_offset: int, upper_bound: int, found: list[AbortedTransaction]
 ) -> bool:
-    """Adds to `found` what a reader of [fetch_offset, upper_bound) needs; True once later entries cannot matter.
+    """Adds to `found` what a reader of [fetch_offset, upper_bound) needs. True if later entries cannot matter.
 
-    When an entry's last stable offset has reached the bound, every transaction that began below the bound
-    was decided by then, so no later marker can belong to one of them.
+    When an entry's last stable offset has reached the bound, every transaction that started below the bound had
+    ended by then, so no later marker can belong to one of them.
     """
     for entry in entries:
         if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound:

@@ -205,7 +205,7 @@ def test_records_keep_their_own_time_beside_a_delete_horizon(tmp_path: Path) -> 
 
 
 def test_the_last_sequence_of_a_live_producer_survives_its_records(tmp_path: Path) -> None:
-    """MISSION D3: compaction keeps an empty batch, so that a retry is still recognised after a restart."""
+    """Spec: D3. Compaction keeps an empty batch, so that a retry is still recognised after a restart."""
     world = compacted(tmp_path)
     world.produce(7, ("a", "1"))
     world.produce(7, ("a", "2"))

@@ -1,4 +1,4 @@
-"""Producer snapshots in Kafka's layout (MISSION D3 across a restart)."""
+"""Producer snapshots in Kafka's layout (Spec: D3. across a restart)."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Sequences, epochs and transactions of the producers of a partition (MISSION D3, D4; PROTOCOL 10, 11.7, 13)."""
+"""Sequences, epochs and transactions of the producers of a partition (Spec: D3, D4.; PROTOCOL 10, 11.7, 13)."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The index of aborted transactions (MISSION E8, PROTOCOL 13)."""
+"""The index of aborted transactions (Spec: E8., PROTOCOL 13)."""
 
 import struct
 
