@@ -1,4 +1,7 @@
-"""Puts the commands together and turns whatever goes wrong into one line and an exit status."""
+"""Assembles the commands, and turns every error into one line on standard error and an exit status.
+
+Exit statuses: 0 success, 1 the command failed, 2 the command line is wrong, 130 interrupted by Ctrl-C.
+"""
 
 import errno
 import importlib
@@ -16,7 +19,7 @@ from ottla.errors import KafkaError, OttlaError
 
 INTERRUPTED = 130
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a command meets that writes more than there is room for, as in `ottla consume orders > file`."""
+"""Raised when the output file does not fit on the disk, as in `ottla consume orders > file`."""
 
 COMMANDS = {
     "demo": "ottla.cli.demo.command",
@@ -37,10 +40,10 @@ The module has a function named after the command, or an `app` with subcommands.
 
 
 def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The tool with these commands. The others, and what they need, are not even imported."""
+    """Builds the tool with these commands only; the modules of the others are not imported."""
     app = typer.Typer(
         name="ottla",
-        help="Kafka's little sister: a broker every Kafka client can talk to, and the tools around it.",
+        help="Kafka-compatible streaming in Python: a broker, clients, exactly-once pipelines on Spark, and tools.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -60,7 +63,9 @@ def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def root(
-    version: Annotated[bool, typer.Option("--version", metavar="", help="Show the version.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", help="Print the version and exit.", is_eager=True)
+    ] = False,
 ) -> None:
     if version:
         typer.echo(f"ottla {ottla.__version__}")
@@ -75,9 +80,9 @@ def serve(context: typer.Context) -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Runs one command line and gives its exit status. No mistake of a user ends in a traceback."""
+    """Runs one command line and returns its exit status. User errors never end in a traceback."""
     prepare_streams()
-    # Not `app(words)`: that would take a broken pipe for a failure, and speak its own way of mistakes.
+    # Not `app(words)`: Typer would report a broken pipe as a failure and print errors in its own format.
     is_known = bool(words) and words[0] in COMMANDS
     command = typer.main.get_command(build(words[:1] if is_known else COMMANDS))
     try:
@@ -90,7 +95,7 @@ def run(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        drop_output()  # whoever read us has seen enough: `ottla consume orders | head`
+        drop_output()  # the reader has exited, as in `ottla consume orders | head`
         return 0
     except OttlaError as error:
         print_error(error.message, error.hint)
@@ -106,7 +111,7 @@ def run(words: Sequence[str]) -> int:
         if error.errno not in NO_ROOM:
             raise
         drop_output()
-        print_error(f"the output could not be written: {reason}")
+        print_error(f"cannot write the output: {reason}")
         return 1
     except Exception as error:
         status = _usage_status(error)
@@ -116,7 +121,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _usage_status(error: Any) -> int | None:
-    """The exit status for what the option parser raises, told in our way; None for anything else."""
+    """Prints an error of the option parser in our format and returns its exit status; None for other errors."""
     if type(error).__name__ == "Abort":
         return INTERRUPTED
     if not hasattr(error, "format_message"):
@@ -125,5 +130,5 @@ def _usage_status(error: Any) -> int | None:
     command = context.command_path if context is not None else "ottla"
     message = error.format_message().strip().rstrip(".").replace("Value error, ", "")
     if message:
-        print_error(message[0].lower() + message[1:], f"{command} --help shows what it takes")
+        print_error(message[0].lower() + message[1:], f"see: {command} --help")
     return int(getattr(error, "exit_code", 2))

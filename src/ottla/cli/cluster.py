@@ -1,4 +1,4 @@
-"""`ottla cluster`: who is there, and what they hold."""
+"""`ottla cluster`: the brokers of a cluster, its controller, and how much data each broker holds."""
 
 from collections import defaultdict
 from typing import Annotated, Any
@@ -13,12 +13,12 @@ from ottla.errors import ErrorCode, KafkaError
 
 def cluster(
     apis: Annotated[
-        bool, typer.Option("--apis", metavar="", help="Show the APIs a broker serves, with versions.")
+        bool, typer.Option("--apis", metavar="", help="List the APIs and versions that a broker supports.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show the brokers, the controller, and how much they hold.
+    """Show the brokers, the controller, and how much data each broker holds.
 
     \b
     Examples:
@@ -111,7 +111,7 @@ def _show_apis(admin: Admin, as_json: bool) -> None:
 
 
 def _directories(admin: Admin) -> dict[int, int]:
-    """Bytes on each broker's disks; empty where brokers do not tell."""
+    """Bytes on disk by broker id; empty if the cluster does not support or allow DescribeLogDirs."""
     sizes: dict[int, int] = defaultdict(int)
     try:
         for directory in admin.describe_log_dirs():

@@ -15,26 +15,28 @@ app = typer.Typer(help="Show and change the settings of topics and brokers.", no
 
 
 class Kind(enum.StrEnum):
-    """What has settings."""
+    """Resources that have settings."""
 
     TOPIC = "topic"
     BROKER = "broker"
 
 
-KindArgument = Annotated[Kind, typer.Argument(metavar="KIND", help="topic or broker.")]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name, or the broker's id.")]
+KindArgument = Annotated[Kind, typer.Argument(metavar="KIND", help="topic or broker")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic name or broker id.")]
 
 
 @app.command()
 def describe(
     kind: KindArgument,
     name: NameArgument,
-    show_all: Annotated[bool, typer.Option("--all", "-a", metavar="", help="Show defaults too.")] = False,
-    doc: Annotated[bool, typer.Option("--doc", metavar="", help="Say what each setting does.")] = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", "-a", metavar="", help="Include settings at their default.")
+    ] = False,
+    doc: Annotated[bool, typer.Option("--doc", metavar="", help="Show the documentation of each setting.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show settings: those that were changed, or all of them.
+    """Show the settings of a topic or broker that differ from the default, or all of them with --all.
 
     \b
     Examples:
@@ -62,9 +64,11 @@ def describe(
         )
         return
     if not shown:
-        console().print(f"{kind.value} {name}: every setting is at its default (--all shows them)", style="dim")
+        console().print(
+            f"{kind.value} {name}: all settings have their default value (show them with --all)", style="dim"
+        )
         return
-    columns = ["setting", "value", "from", *(["meaning"] if doc else [])]
+    columns = ["setting", "value", "from", *(["documentation"] if doc else [])]
     rows = []
     for entry in shown:
         value = Text("(secret)", style="dim") if entry.is_sensitive else Text(entry.value or "")
@@ -77,16 +81,14 @@ def describe(
 def alter(
     kind: KindArgument,
     name: NameArgument,
-    changes: Annotated[
-        list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting to change; may be given often.")
-    ] = [],  # noqa: B006
+    changes: Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="Set a value; repeatable.")] = [],  # noqa: B006
     reset: Annotated[
-        list[str], typer.Option("--reset", metavar="NAME", help="A setting to put back to its default.")
+        list[str], typer.Option("--reset", metavar="NAME", help="Reset a setting to its default; repeatable.")
     ] = [],  # noqa: B006
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Change settings; the others stay as they are.
+    """Change settings of a topic or broker.
 
     \b
     Examples:
@@ -97,10 +99,10 @@ def alter(
     wanted: dict[str, str | None] = dict(parse_pairs(changes, "--set"))
     for setting in reset:
         if setting in wanted:
-            raise OttlaError(f"{setting} is both set and reset", "give it once")
+            raise OttlaError(f"{setting} is in both --set and --reset", "choose one")
         wanted[setting] = None
     if not wanted:
-        raise OttlaError("nothing to change", "give --set NAME=VALUE or --reset NAME")
+        raise OttlaError("nothing to change", "pass --set NAME=VALUE or --reset NAME")
     with open_admin(bootstrap) as admin:
         _check(admin, kind, name)
         admin.alter_configs(kind.value, name, wanted)
@@ -116,7 +118,7 @@ def _check(admin: Admin, kind: Kind, name: str) -> None:
         find_topics(admin, [name])
         return
     if not name.isdigit():
-        raise OttlaError(f"{name!r} is no broker id", "ottla cluster lists the brokers")
+        raise OttlaError(f"{name!r} is not a broker id", "list the brokers with: ottla cluster")
     ids = [node.node_id for node in admin.describe_cluster().brokers]
     if int(name) not in ids:
-        raise OttlaError(f"there is no broker {name}", f"there are {', '.join(map(str, ids))}")
+        raise OttlaError(f"broker {name} does not exist", f"broker ids: {', '.join(map(str, ids))}")

@@ -1,4 +1,4 @@
-"""`ottla log`: looks into the files of a log on disk, Ottla's or a real Kafka's, without a broker."""
+"""`ottla log`: reads log files on disk, Ottla's or Apache Kafka's, without a broker."""
 
 import json
 import sys
@@ -25,29 +25,31 @@ from ottla.errors import KafkaError, OttlaError
 from ottla.log import inspect
 from ottla.protocol.record_batch import ControlType, Record
 
-app = typer.Typer(help="Look into log files on disk.", no_args_is_help=True)
+app = typer.Typer(help="Inspect log files on disk.", no_args_is_help=True)
 
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 
 
 @app.callback()
 def root() -> None:
-    """Look into log files on disk."""
+    """Inspect log files on disk."""
 
 
 @app.command()
 def dump(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Segment and index files, or a directory.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="Segment and index files, or a partition directory.")
+    ],
     records: Annotated[
-        bool, typer.Option("--records", "-r", metavar="", help="Show the records in each batch too.")
+        bool, typer.Option("--records", "-r", metavar="", help="Also print the records of each batch.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in a log's files: .log, .index, .timeindex, .snapshot, .txnindex.
+    """Print the contents of log files: .log, .index, .timeindex, .snapshot, .txnindex.
 
     \b
-    Reads Ottla's files and Apache Kafka's alike, also damaged ones; changes nothing.
-    Exits with 1 if something in them is damaged.
+    Reads files of Ottla and of Apache Kafka, including damaged ones. Read-only.
+    Exits with status 1 if a file is damaged.
 
     \b
     Examples:
@@ -61,30 +63,32 @@ def dump(
             console().print()
         problems += _dump_file(path, records, as_json)
     if problems:
-        raise CommandError(f"{plural(problems, 'damaged place')} found", "a broker mends a torn end when it starts")
+        raise CommandError(
+            f"found {plural(problems, 'damaged place')}", "a broker truncates an incomplete tail when it starts"
+        )
 
 
 def _files(paths: list[Path]) -> list[Path]:
-    """The files to show; a directory stands for the log files in it."""
+    """The files to print; a directory is replaced by the log files in it."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
             found = [file for file in path.iterdir() if file.suffix in SUFFIXES]
             found.sort(key=lambda file: (file.stem, SUFFIXES.index(file.suffix)))
             if not found:
-                raise OttlaError(f"{path} has no log files", f"they end in {', '.join(SUFFIXES)}")
+                raise OttlaError(f"{path} contains no log files", f"their names end in {', '.join(SUFFIXES)}")
             files += found
             continue
         if not path.exists():
-            raise OttlaError(f"{path} does not exist", "give the path of a segment file or of a partition's directory")
+            raise OttlaError(f"{path} does not exist", "pass a segment file or a partition directory")
         if path.suffix not in SUFFIXES:
-            raise OttlaError(f"{path} is no log file", f"they end in {', '.join(SUFFIXES)}")
+            raise OttlaError(f"{path} is not a log file", f"log files end in {', '.join(SUFFIXES)}")
         files.append(path)
     return files
 
 
 def _dump_file(path: Path, records: bool, as_json: bool) -> int:
-    """Shows one file; gives the number of damaged places in it."""
+    """Prints one file; returns the number of damaged places in it."""
     if path.suffix == ".log":
         return _dump_segment_json(path, records) if as_json else _dump_segment(path, records)
     try:
@@ -116,12 +120,12 @@ _READERS: dict[str, Callable[[str], list[Any]]] = {
 
 
 def _walk(path: Path) -> Iterator[inspect.DumpedBatch | inspect.DumpedTail]:
-    """The batches of a segment. The checksum does not cover offsets, so their order is checked here."""
+    """The batches of a segment. The CRC does not cover offsets, so their order is checked here."""
     next_offset = inspect.base_offset_of(str(path)) if path.stem.isdigit() else 0
     for item in inspect.dump_segment(str(path)):
         if isinstance(item, inspect.DumpedBatch):
             if item.problem is None and item.header.base_offset < next_offset:
-                problem = f"offset {item.header.base_offset} where {next_offset} or more is due"
+                problem = f"base offset {item.header.base_offset} is too low, expected at least {next_offset}"
                 item = item._replace(problem=problem)
             next_offset = item.header.next_offset
         yield item
@@ -152,7 +156,7 @@ def _dump_segment(path: Path, records: bool) -> int:
     return len(problems)
 
 
-_BATCH_COLUMNS = ["position", "offsets", "records", "size", "epoch", "codec", "time", "producer", "sequence", "what"]
+_BATCH_COLUMNS = ["position", "offsets", "records", "size", "epoch", "codec", "time", "producer", "sequence", "type"]
 _BATCH_NUMBERS = ["position", "offsets", "records", "size", "epoch", "producer", "sequence"]
 
 
@@ -176,7 +180,7 @@ def _batch_row(batch: inspect.DumpedBatch) -> list[Any]:
 
 
 def _kinds(batch: inspect.DumpedBatch) -> list[str]:
-    """What is special about a batch, in words."""
+    """Attributes of a batch that differ from an ordinary one."""
     header = batch.header
     kinds = []
     if header.is_control:
@@ -206,7 +210,7 @@ def _marker_name(batch: inspect.DumpedBatch) -> str:
 
 
 def _print_batch(batch: inspect.DumpedBatch, row: list[Any]) -> list[str]:
-    """A batch and its records, one a line; gives what could not be read."""
+    """Prints a batch and its records, one per line; returns the errors."""
     facts = [f"{name} {value}" for name, value in zip(_BATCH_COLUMNS, row, strict=True) if value != "-"]
     out = console()
     out.print(Text("batch: " + ", ".join(facts), style="bold red" if batch.problem else "bold"))
@@ -289,7 +293,7 @@ def _print_line(document: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
-# Words
+# Helpers
 
 
 def _print_title(path: Path, noun: str = "", number: int = 0, more: str = "") -> None:

@@ -1,6 +1,6 @@
-"""The `ottla` command: starts a broker at once, and hands every other command to the full tool.
+"""Entry point of `ottla`: runs `serve` directly and passes every other command to `ottla.cli.app`.
 
-`serve` must be quick to start, so it is recognised here, before the libraries of the other commands load.
+`serve` must start fast, so it is recognised here, before the libraries of the other commands are imported.
 """
 
 import sys
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and gives its exit status."""
+    """Runs one command and returns its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] == "serve":
         from ottla.cli.serve import serve

@@ -1,4 +1,4 @@
-"""How the tool speaks: tables for people, JSON for programs, one line for a mistake."""
+"""Output of the commands: tables for people, JSON for programs, one line per error, number and time formats."""
 
 import base64
 import json
@@ -19,11 +19,11 @@ Row = Sequence[Any]
 
 
 class CommandError(OttlaError):
-    """What was asked is fine, but it could not be done: exit status 1 instead of 2."""
+    """The command line is valid, but the command failed: exit status 1 instead of 2."""
 
 
 def console() -> Console:
-    """Standard output: coloured on a terminal, plain in a pipe."""
+    """Standard output: coloured on a terminal, plain text in a pipe."""
     return Console(file=sys.stdout, highlight=False, soft_wrap=True)
 
 
@@ -32,7 +32,7 @@ def error_console() -> Console:
 
 
 def print_error(message: str, hint: str = "") -> None:
-    """One line on standard error: `ottla: what is wrong (how to mend it)`."""
+    """One line on standard error: `ottla: what is wrong (how to fix it)`."""
     line = Text("ottla: ", style="bold red")
     line.append(" ".join(message.split()), style="default")
     if hint:
@@ -46,7 +46,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Row], *, right: Iterable[str] = ()) -> None:
-    """Rows under headings: ruled on a terminal, plain aligned text in a pipe. `right` names numeric columns."""
+    """Prints a table: with rules on a terminal, as aligned text in a pipe. `right` names the right-aligned columns."""
     numeric = set(right)
     out = console()
     if out.is_terminal:
@@ -81,7 +81,7 @@ def plain_table(columns: Sequence[str], rows: Iterable[Row], numeric: set[str]) 
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
-    """A few named values, one a line."""
+    """Prints named values, one per line."""
     width = max(len(name) for name in facts)
     out = console()
     for name, value in facts.items():
@@ -89,7 +89,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 
 
 def show(value: Any) -> str:
-    """A value as a person reads it."""
+    """A value as text for people."""
     if value is None:
         return "-"
     if isinstance(value, Text):
@@ -130,7 +130,7 @@ def size(number: float) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A record's timestamp in UTC; `-` where there is none.
+    """A record's timestamp in UTC; `-` if it has none.
 
     >>> time_text(1_700_000_000_123)
     '2023-11-14T22:13:20.123Z'
@@ -139,7 +139,7 @@ def time_text(timestamp_ms: int) -> str:
         return "-"
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):  # further than a calendar goes
+    except (OverflowError, ValueError, OSError):  # beyond year 9999
         return str(timestamp_ms)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
 
@@ -148,7 +148,7 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def bytes_text(value: bytes | None, *, null: str = "null") -> str:
-    """Bytes as text where they are UTF-8, else with the odd bytes as \\xNN.
+    """Bytes as text: decoded if they are UTF-8, else with bytes outside printable ASCII as \\xNN.
 
     >>> bytes_text("žluť".encode()), bytes_text(b"\\xff\\x00ok")
     ('žluť', '\\\\xff\\\\x00ok')
@@ -162,7 +162,7 @@ def bytes_text(value: bytes | None, *, null: str = "null") -> str:
 
 
 def safe_text(text: str) -> str:
-    """Text that cannot move the cursor or change the colours of a terminal it is shown on.
+    """Escapes control characters, so that data cannot move the cursor or change the colours of a terminal.
 
     >>> safe_text("a\\x1b[31mb")
     'a\\\\x1b[31mb'
@@ -173,7 +173,7 @@ def safe_text(text: str) -> str:
 
 
 def bytes_json(value: bytes | None) -> Any:
-    """Bytes for JSON: text where they are UTF-8, else an object that says it is base64.
+    """Bytes for JSON: a string if they are UTF-8, else `{"base64": …}`.
 
     >>> bytes_json(b"ok"), bytes_json(b"\\xff")
     ('ok', {'base64': '/w=='})
@@ -190,7 +190,7 @@ def bytes_json(value: bytes | None) -> Any:
 
 
 def prepare_streams() -> None:
-    """Text that the terminal's encoding lacks is escaped, never a crash."""
+    """Escapes characters that the terminal's encoding lacks, instead of raising UnicodeEncodeError."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -198,27 +198,32 @@ def prepare_streams() -> None:
 
 
 def drop_output() -> None:
-    """After a broken pipe: whatever is still buffered goes nowhere, and nobody complains at exit."""
+    """After a broken pipe: discards buffered output, so that the interpreter does not report it at exit."""
     try:
         descriptor = os.open(os.devnull, os.O_WRONLY)
         os.dup2(descriptor, sys.stdout.fileno())
         os.close(descriptor)
-    except (OSError, ValueError):  # no real file behind it, as under a test
+    except (OSError, ValueError):  # standard output is not a real file, as under pytest
         pass
 
 
-def duration(seconds: float) -> str:
-    """
+def duration(seconds: float, *, whole: bool = False) -> str:
+    """A duration in its two largest units. `whole` drops fractions of a second.
+
     >>> duration(0.0123), duration(3.21), duration(75), duration(7384), duration(200_000)
     ('12 ms', '3.2 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
+    >>> duration(3.21, whole=True)
+    '3 s'
     """
+    if whole and seconds < 60:
+        return f"{int(seconds)} s"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    whole = int(seconds)
+    total = int(seconds)
     for unit, size, smaller, smaller_size in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= size:
-            rest = whole % size // smaller_size
-            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+        if total >= size:
+            rest = total % size // smaller_size
+            return f"{total // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     raise AssertionError("unreachable")

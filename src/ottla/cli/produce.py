@@ -1,4 +1,4 @@
-"""`ottla produce`: lines of a file or of standard input become records."""
+"""`ottla produce`: sends lines of a file or of standard input as records."""
 
 import contextlib
 import os
@@ -39,43 +39,52 @@ from ottla.errors import KafkaError, OttlaError
 
 PROGRESS_AFTER_S = 1.0
 PATIENCE = {"delivery.timeout.ms": "30000", "request.timeout.ms": "10000"}
-"""A person waits less long than a service for a broker that is gone."""
+"""Shorter timeouts than Kafka's defaults: a person is waiting for the result."""
 LOOK_EVERY = 2_000
-"""Records between two looks at the clock and at what has been delivered."""
+"""Records between two checks of the clock and of completed deliveries."""
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to write.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.")],
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read lines from here, not from standard input.")
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read from FILE instead of standard input.")
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value; \\t is a tab."),
+        typer.Option(
+            "--key-separator", "-k", metavar="TEXT", help="Split each line into key and value at TEXT; \\t is a tab."
+        ),
     ] = None,
     headers: Annotated[
-        list[str], typer.Option("--header", "-H", metavar="NAME=VALUE", help="For every record; may be given often.")
+        list[str],
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header to add to every record; repeatable."),
     ] = [],  # noqa: B006
     null: Annotated[
-        str | None, typer.Option("--null", metavar="TEXT", help="A key or value that reads TEXT is sent as null.")
+        str | None, typer.Option("--null", metavar="TEXT", help="Send keys and values equal to TEXT as null.")
     ] = None,
     compression: Annotated[
-        str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
+        str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd")
     ] = "none",
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", metavar="N", help="Write here, whatever the keys say.")
+        int | None, typer.Option("--partition", "-p", metavar="N", help="Write to partition N, regardless of keys.")
     ] = None,
     acks: Annotated[
-        str, typer.Option("--acks", metavar="WHO", help="Who must have it: all, 1 (the leader) or 0 (nobody).")
+        str,
+        typer.Option(
+            "--acks", metavar="ACKS", help="Required acknowledgements: all in-sync replicas, 1 (the leader) or 0."
+        ),
     ] = "all",
     settings: Annotated[
-        list[str], typer.Option("--set", metavar="NAME=VALUE", help="Any producer setting, under Kafka's name.")
+        list[str],
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a producer setting by its Kafka name; repeatable."),
     ] = [],  # noqa: B006
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", metavar="", help="No progress and no summary.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", metavar="", help="Do not print progress or a summary.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Write lines as records, one a line. Ends with the input, or with Ctrl-D at a terminal.
+    """Send each line of the input as one record. End the input with Ctrl-D on a terminal.
 
     \b
     Examples:
@@ -90,9 +99,9 @@ def produce(
     merged = client_settings(bootstrap, settings)
     for name in given:
         if name in merged and merged[name] != given[name]:
-            raise OttlaError(f"{name} is given twice", "use the option or --set, not both")
+            raise OttlaError(f"{name} is set by an option and by --set to different values", "use only one of them")
     merged = PATIENCE | merged | given
-    build(ProducerConfig, merged, {})  # a mistake in the settings shows before anything is opened
+    build(ProducerConfig, merged, {})  # report invalid settings before anything is opened
     with _open_input(file) as source:
         with open_admin(bootstrap) as admin:
             (description,) = find_topics(admin, [topic], f"create it with: ottla topic create {topic}")
@@ -110,11 +119,11 @@ def produce(
     if run.failed:
         assert run.first_error is not None
         what, hint = explain(run.first_error)
-        raise CommandError(f"{plural(run.failed, 'record')} not stored: {what}", hint)
+        raise CommandError(f"{plural(run.failed, 'record')} could not be written: {what}", hint)
 
 
 class _Run:
-    """One run of the command: what was sent, and what became of it."""
+    """One run of the command: sends the records and counts successes and failures."""
 
     def __init__(
         self,
@@ -146,12 +155,12 @@ class _Run:
             try:
                 self._send_all(producer, source, progress)
             except KeyboardInterrupt:
-                self.interrupted = True  # what was read is sent; the rest is not read
+                self.interrupted = True  # flush the lines read so far, do not read more
             finally:
-                with contextlib.suppress(KafkaError):  # each record says below what became of it
+                with contextlib.suppress(KafkaError):  # _collect() reports the outcome of each record
                     producer.flush()
         except KeyboardInterrupt:
-            self.interrupted = True  # a second time: not even that
+            self.interrupted = True  # second Ctrl-C: do not even flush
         finally:
             producer.close(timeout_ms=0)
             self._collect(wait=True)
@@ -180,14 +189,12 @@ class _Run:
             before, found, after = line.partition(self.separator)
             if not found:
                 shown = self.separator.decode(errors="backslashreplace")
-                raise OttlaError(
-                    f"line {number} has no {shown!r} between key and value", "the lines before it are stored"
-                )
+                raise OttlaError(f"line {number} has no key separator {shown!r}", "the lines before it were written")
             key, value = before, after
         return (None if key == self.null else key), (None if value == self.null else value)
 
     def _collect(self, *, wait: bool) -> None:
-        """Looks at what has been delivered, so that promises do not pile up."""
+        """Removes completed deliveries from the queue and counts the failed ones."""
         waiting = self._waiting
         while waiting and (wait or waiting[0].done()):
             delivery = waiting.popleft()
@@ -210,7 +217,7 @@ class _Run:
     def print_summary(self) -> None:
         stored = self.sent - self.failed
         rate = ""
-        if self.seconds >= 0.5 and stored >= LOOK_EVERY:  # a person at a keyboard has no rate
+        if self.seconds >= 0.5 and stored >= LOOK_EVERY:  # meaningless for typed input
             rate = f", {stored / self.seconds:,.0f} records/s, {size(self.size_bytes / self.seconds)}/s"
         error_console().print(
             f"{plural(stored, 'record')} to {self.topic}, {size(self.size_bytes)} in {self.seconds:.2f} s{rate}",
@@ -219,7 +226,7 @@ class _Run:
 
 
 class _Progress:
-    """A bar on standard error, shown only on a terminal and only when it takes a while."""
+    """A progress bar on standard error, shown on a terminal for inputs that take more than a second."""
 
     def __init__(self, source: BinaryIO, started: float) -> None:
         self._started = started
@@ -255,7 +262,7 @@ def _open_input(file: Path | None) -> BinaryIO:
     if file is not None:
         return open(file, "rb")
     if sys.stdin.isatty():
-        error_console().print("one record a line; Ctrl-D ends", style="dim")
+        error_console().print("Enter one record per line. End with Ctrl-D.", style="dim")
     return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
 
 
@@ -280,13 +287,13 @@ def parse_headers(headers: list[str]) -> tuple[tuple[str, bytes], ...]:
     for header in headers:
         name, equals, value = header.partition("=")
         if not equals or not name:
-            raise OttlaError(f"--header {header!r} has no name and value", "write --header NAME=VALUE")
+            raise OttlaError(f"--header {header!r} is not NAME=VALUE", "write --header NAME=VALUE")
         parsed.append((name, value.encode()))
     return tuple(parsed)
 
 
 def decode_separator(text: str | None) -> bytes | None:
-    """The separator as bytes; a shell cannot easily pass a tab, so \\t stands for one.
+    """The separator as bytes. The text \\t means a tab, which is hard to pass in a shell.
 
     >>> decode_separator("\\\\t")
     b'\\t'
@@ -294,12 +301,14 @@ def decode_separator(text: str | None) -> bytes | None:
     if text is None:
         return None
     if not text:
-        raise OttlaError("--key-separator is empty", "give the text between key and value, as in --key-separator :")
+        raise OttlaError(
+            "--key-separator is empty", "pass the text between key and value, for example --key-separator :"
+        )
     return text.replace("\\t", "\t").encode()
 
 
 def _error_of(delivery: Delivery) -> KafkaError | None:
-    """Waits for a promise and gives its error, if it has one."""
+    """Waits for a delivery and returns its error, or None on success."""
     try:
         delivery.result()
     except KafkaError as error:

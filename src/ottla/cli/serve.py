@@ -1,4 +1,4 @@
-"""`ottla serve`: runs one broker until it is told to stop."""
+"""`ottla serve`: runs one broker until it receives SIGINT or SIGTERM."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.checks import port_from_text
 from ottla.errors import KafkaError, OttlaError
 
 if TYPE_CHECKING:
@@ -18,29 +19,29 @@ DEFAULT_DATA = "ottla-data"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""glibc's numbers for what `mallopt` sets."""
+"""glibc's parameter numbers for `mallopt`."""
 _FREE_BYTES_KEPT = 64 << 20
 _MAPPED_BLOCK_BYTES_MIN = 32 << 20
-"""The most that glibc takes; blocks of this size are never kept."""
+"""glibc's maximum; larger blocks always go back to the system."""
 
 HELP = f"""\
 Usage: ottla serve [OPTION ...]
 
-Runs a broker that every Kafka client can talk to. Prints "ottla ready: HOST:PORT" once it answers;
-Ctrl-C or SIGTERM stops it cleanly.
+Run a Kafka-compatible broker. Prints "ottla ready: HOST:PORT" when it accepts connections.
+Ctrl-C or SIGTERM stops it cleanly; a second one stops it at once.
 
 Options:
-  --listen HOST:PORT    where to listen; port 0 picks a free one, :PORT means every interface
+  --listen HOST:PORT    address to listen on; port 0 picks a free port, :PORT listens on all interfaces
                         (default: {DEFAULT_LISTEN})
-  --data DIR            where records and metadata are kept (default: ./{DEFAULT_DATA})
-  --config FILE         a file of settings, one name=value to a line, as for Apache Kafka
-  --set NAME=VALUE      one setting, stronger than the file; may be given often
-  --metrics HOST:PORT   serve counters for Prometheus there (needs: pip install 'ottla[metrics]')
-  --log-level LEVEL     {", ".join(LOG_LEVELS)} (default: info); the log goes to standard error
+  --data DIR            data directory for records and metadata (default: ./{DEFAULT_DATA})
+  --config FILE         properties file with one name=value per line, like Kafka's server.properties
+  --set NAME=VALUE      set a broker setting; overrides the file; repeatable
+  --metrics HOST:PORT   serve Prometheus metrics on this address (needs: pip install 'ottla[metrics]')
+  --log-level LEVEL     {", ".join(LOG_LEVELS)} (default: info); logs go to standard error
   --stop-with-stdin     also stop when standard input is closed, for programs that start a broker
-  --help                show this
+  --help, -h            show this message and exit
 
-Settings have Kafka's names. Those given as options are stronger than --set, and --set than the file.
+Settings have Kafka's names. Options override --set, and --set overrides the file.
 
 Examples:
   ottla serve
@@ -51,24 +52,24 @@ Examples:
 
 
 class Options(NamedTuple):
-    """What the command line asks for."""
+    """The parsed command line."""
 
     values: dict[str, str]
-    """Settings by name, still as text."""
+    """Settings by name, as unparsed text."""
     log_level: str = "info"
     stop_with_stdin: bool = False
     help: bool = False
 
 
 def serve(arguments: Sequence[str]) -> int:
-    """The command: 0 after a clean stop, 2 for a mistake in what was asked, told in one line."""
+    """Runs the command. Returns 0 after a clean stop, and 2 after printing one line if the broker cannot start."""
     try:
         options = parse_options(arguments)
         if options.help:
             print(HELP, end="")
             return 0
         return _run(options)
-    except KeyboardInterrupt:  # before the broker was there to be stopped
+    except KeyboardInterrupt:  # Ctrl-C before the signal handlers were installed
         return 130
     except OttlaError as error:
         hint = f" ({error.hint})" if error.hint else ""
@@ -77,7 +78,7 @@ def serve(arguments: Sequence[str]) -> int:
 
 
 def parse_options(arguments: Sequence[str]) -> Options:
-    """Reads the command line. `--name value` and `--name=value` are the same."""
+    """Parses the command line. `--name value` and `--name=value` are equivalent."""
     given: dict[str, str] = {}
     settings: dict[str, str] = {}
     flags = set()
@@ -91,10 +92,10 @@ def parse_options(arguments: Sequence[str]) -> Options:
             flags.add(name)
             continue
         if name not in ("--listen", "--data", "--config", "--set", "--metrics", "--log-level"):
-            raise OttlaError(f"unknown option {word}", "ottla serve --help lists the options")
+            raise OttlaError(f"unknown option {word}", "see: ottla serve --help")
         if not has_value:
             if not words:
-                raise OttlaError(f"{name} needs a value", "ottla serve --help shows what each option takes")
+                raise OttlaError(f"{name} needs a value", "see: ottla serve --help")
             value = words.pop(0)
         if name == "--set":
             setting, equals, text = value.partition("=")
@@ -102,7 +103,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
                 raise OttlaError(f"--set {value} has no '='", "write --set NAME=VALUE")
             settings[setting.strip()] = text.strip()
         elif name in given:
-            raise OttlaError(f"{name} is given twice", "give it once")
+            raise OttlaError(f"option {name} is repeated", "pass it once")
         else:
             given[name] = value
     values = _read_config(given["--config"]) if "--config" in given else {}
@@ -119,16 +120,16 @@ def parse_options(arguments: Sequence[str]) -> Options:
         values.setdefault("log.dirs", DEFAULT_DATA)
     log_level = given.get("--log-level", "info").lower()
     if log_level not in LOG_LEVELS:
-        raise OttlaError(f"unknown log level {log_level}", f"one of {', '.join(LOG_LEVELS)}")
+        raise OttlaError(f"unknown log level {log_level}", f"use one of {', '.join(LOG_LEVELS)}")
     return Options(values, log_level, "--stop-with-stdin" in flags)
 
 
 def _listener(address: str) -> str:
-    """Kafka's form of HOST:PORT."""
+    """Converts HOST:PORT to Kafka's listener format."""
     if "://" in address:
         return address
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+    if not colon or port_from_text(port) is None or (":" in host and not host.startswith("[")):
         raise OttlaError(f"cannot listen on {address!r}", "write --listen HOST:PORT, for example 127.0.0.1:9092")
     return f"PLAINTEXT://{host}:{port}"
 
@@ -140,9 +141,9 @@ def _read_config(path: str) -> dict[str, str]:
         with open(path, encoding="utf-8") as file:
             return read_properties(file.read())
     except OSError as error:
-        raise OttlaError(f"cannot read {path}: {error.strerror}", "give a file of name=value lines") from None
+        raise OttlaError(f"cannot read {path}: {error.strerror}", "pass a file with one name=value per line") from None
     except UnicodeDecodeError:
-        raise OttlaError(f"cannot read {path}: it is not text", "give a file of name=value lines") from None
+        raise OttlaError(f"cannot read {path}: it is not text", "pass a file with one name=value per line") from None
     except OttlaError as error:
         raise OttlaError(f"{path}: {error.message}", error.hint) from None
 
@@ -164,7 +165,7 @@ def _run(options: Options) -> int:
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     try:
         import uvloop
-    except ImportError:  # slower, and otherwise the same
+    except ImportError:  # works without it, only slower
         pass
     else:
         new_loop = uvloop.new_event_loop
@@ -188,12 +189,12 @@ async def _serve(config: "BrokerConfig", options: Options) -> None:
     try:
         await broker.start()
     except (OSError, KafkaError) as error:
-        hint = "look at the log above, and at the directory and its disk"
+        hint = "see the log above; check the data directory and its disk"
         raise OttlaError(f"the broker cannot start on {config.log_dirs[0]}: {error}", hint) from None
     try:
         _settle_memory()
         _say_ready(broker.address)
-        _keep_large_blocks()  # nobody waits for it
+        _keep_large_blocks()  # after "ready": it must not delay the start
         await stop.wait()
     finally:
         await broker.stop()
@@ -202,13 +203,13 @@ async def _serve(config: "BrokerConfig", options: Options) -> None:
 def _say_ready(address: str) -> None:
     try:
         print(f"ottla ready: {address}", flush=True)
-    except OSError:  # nobody listens: the broker serves all the same
+    except OSError:  # standard output is closed; the broker serves anyway
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _on_signal(stop: "asyncio.Event") -> None:
     if stop.is_set():
-        # Asked twice: whoever asks does not want to wait. What was acknowledged is safe; the next start recovers.
+        # Second signal: exit at once. Acknowledged records are safe; the next start runs recovery.
         os._exit(1)
     stop.set()
 
@@ -222,20 +223,22 @@ def _watch_stdin(loop: "asyncio.AbstractEventLoop", stop: "asyncio.Event") -> No
     try:
         loop.add_reader(0, readable)
     except OSError:
-        raise OttlaError("--stop-with-stdin: standard input is no pipe", "start the broker with a pipe there") from None
+        raise OttlaError(
+            "--stop-with-stdin needs a pipe as standard input", "start the broker with stdin=PIPE"
+        ) from None
 
 
 def _fill_standard_files() -> None:
-    """A process started without standard files would get sockets and logs under their numbers."""
+    """Opens /dev/null for missing standard files; otherwise a socket or log file would get their descriptors."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
 
 
 def _raise_file_limit() -> None:
-    """Partitions and connections are open files: take as many as the system grants."""
+    """Raises the limit on open files to the maximum: every segment and connection is an open file."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -247,7 +250,7 @@ def _raise_file_limit() -> None:
 
 
 def _settle_memory() -> None:
-    """What lives as long as the broker is not looked at again by each garbage collection."""
+    """Excludes objects that live as long as the broker from every later garbage collection."""
     import gc
 
     gc.collect()
@@ -255,10 +258,10 @@ def _settle_memory() -> None:
 
 
 def _keep_large_blocks() -> None:
-    """A fetch takes a large block of memory for each partition and lets it go once the answer is out.
+    """Makes glibc keep free memory for the next fetch instead of returning it to the system.
 
-    Left alone, the C library gives the block back to the system, which clears it again for the next fetch, page by
-    page: two thirds of what a large fetch costs. So some free memory is kept, where the library can be told to.
+    A fetch allocates a large block for each partition and frees it after the response. By default glibc unmaps such
+    blocks, and the kernel has to zero new pages for the next fetch: two thirds of the cost of a large fetch.
     """
     import ctypes
 

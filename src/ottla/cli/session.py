@@ -1,4 +1,4 @@
-"""What every command needs of the cluster: its address, a quick check that somebody is there, errors in words."""
+"""Shared by all commands: options for the brokers, a connection check, lookups, and error messages."""
 
 import asyncio
 import difflib
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli.output import CommandError
-from ottla.client.admin.open_transactions import OpenTransaction
+from ottla.client.admin.transaction_model import OpenTransaction
 from ottla.client.blocking import Admin
 from ottla.client.core.model import TopicDescription
 from ottla.client.core.settings import parse_endpoint
@@ -32,14 +32,14 @@ Bootstrap = Annotated[
         "--bootstrap-server",  # the name in Kafka's own tools
         metavar="HOST:PORT,…",
         envvar="OTTLA_BOOTSTRAP",
-        help="Brokers to ask first.",
+        help="Brokers to connect to.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")]
 
 
 def check_reachable(bootstrap: str) -> None:
-    """Tries every address once. Raises with each of them and the reason when nobody answers."""
+    """Tries every address once. If none accepts a connection, raises an error that lists each address and reason."""
     servers = [server.strip() for server in bootstrap.split(",") if server.strip()]
     if not servers:
         raise OttlaError("--bootstrap is empty", f"write HOST:PORT, as in {DEFAULT_BOOTSTRAP}")
@@ -56,14 +56,15 @@ def check_reachable(bootstrap: str) -> None:
                 connection.close()
                 return
         raise CommandError(
-            "; ".join(reasons), "start a broker with: ottla serve — or name another with --bootstrap HOST:PORT"
+            "; ".join(reasons),
+            "start a broker with: ottla serve, or pass the address of a running one with --bootstrap HOST:PORT",
         )
 
     asyncio.run(attempt())
 
 
 def client_settings(bootstrap: str, extra: Sequence[str] = ()) -> dict[str, str]:
-    """The settings of a command's client: where the brokers are, and what --set added."""
+    """Settings of a command's client: the brokers, timeouts for interactive use, and the values of --set."""
     settings = {
         "bootstrap.servers": bootstrap,
         "client.id": "ottla-cli",
@@ -74,7 +75,7 @@ def client_settings(bootstrap: str, extra: Sequence[str] = ()) -> dict[str, str]
 
 
 def report_outages() -> None:
-    """Shows on standard error when a broker is lost and found again, for commands that wait for ever."""
+    """Logs lost and restored connections to standard error, for commands that run until Ctrl-C."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("ottla: %(message)s"))
     logger = logging.getLogger("ottla.net")
@@ -89,7 +90,7 @@ def open_admin(bootstrap: str) -> Admin:
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
-    """NAME=VALUE options as a dict.
+    """Parses NAME=VALUE options.
 
     >>> parse_pairs(["retention.ms=1000"], "--config")
     {'retention.ms': '1000'}
@@ -104,24 +105,30 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
 
 
 def check_topic_name(name: str) -> str:
-    """Refuses what no broker would take, before anything is sent."""
+    """Rejects topic names that every broker rejects, before a request is sent."""
     if not name:
-        raise OttlaError("the topic name is empty", "give it a name of letters, digits, '.', '_' and '-'")
+        raise OttlaError("the topic name is empty", "use letters, digits, '.', '_' and '-'")
     bad = sorted({character for character in name if character not in TOPIC_NAME_CHARACTERS})
     if bad:
         shown = " ".join(repr(character) for character in bad)
-        raise OttlaError(f"illegal topic name {name!r}: {shown}", "use letters, digits, '.', '_' and '-'")
+        raise OttlaError(
+            f"topic name {name!r} contains invalid characters: {shown}", "use letters, digits, '.', '_' and '-'"
+        )
     if name in (".", ".."):
-        raise OttlaError(f"illegal topic name {name!r}", "'.' and '..' are directories")
+        raise OttlaError(
+            f"topic name {name!r} is reserved", "'.' and '..' would be directories on disk; choose another name"
+        )
     if len(name) > TOPIC_NAME_LENGTH_MAX:
-        raise OttlaError(f"the topic name has {len(name)} characters", f"at most {TOPIC_NAME_LENGTH_MAX} fit")
+        raise OttlaError(
+            f"the topic name has {len(name)} characters, the maximum is {TOPIC_NAME_LENGTH_MAX}", "shorten it"
+        )
     return name
 
 
 def find_topics(
-    admin: Admin, names: Sequence[str], otherwise: str = "ottla topic list shows what there is"
+    admin: Admin, names: Sequence[str], otherwise: str = "list the topics with: ottla topic list"
 ) -> list[TopicDescription]:
-    """Describes topics, or says which is missing and what comes near it, or else what to do."""
+    """Describes topics. A missing topic is an error that suggests a similar name, or else the hint `otherwise`."""
     for name in names:
         check_topic_name(name)
     try:
@@ -147,7 +154,7 @@ def check_partitions(topic: TopicDescription, partitions: Sequence[int]) -> None
 def find_open_transactions(
     admin: Admin, partitions: list[TopicPartition]
 ) -> dict[TopicPartition, list[OpenTransaction]]:
-    """What holds back readers; nothing where the broker cannot or may not tell."""
+    """Transactions that hold back read_committed readers; empty if the broker does not support or allow the query."""
     if not partitions:
         return {}
     try:
@@ -158,24 +165,13 @@ def find_open_transactions(
         return {}
 
 
-_HINTS = {
-    ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or change it with: ottla topic alter",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "there cannot be more copies than brokers; see: ottla cluster",
-    ErrorCode.INVALID_CONFIG: "ottla config describe topic NAME --all lists the settings",
-    ErrorCode.UNSUPPORTED_VERSION: "this broker cannot do it",
-    ErrorCode.NETWORK_EXCEPTION: "is the broker still running?",
-    ErrorCode.REQUEST_TIMED_OUT: "is the broker overloaded or gone?",
-}
-
-
 def explain(error: KafkaError) -> tuple[str, str]:
-    """A broker's error as (what, how to mend)."""
-    hint = _HINTS.get(error.code, "")
+    """A broker's error as (message, hint)."""
     if not error.detail:
-        return error.code.name, hint
-    return f"{error.detail} [{error.code.name}]", hint
+        return error.code.name, error.hint
+    return f"{error.detail} [{error.code.name}]", error.hint
 
 
 def status_of(error: Any) -> int:
-    """2 for a mistake in what was asked, 1 when it could not be done."""
+    """Exit status: 2 if the command line is wrong, 1 if the command failed."""
     return 2 if isinstance(error, OttlaError) and not isinstance(error, CommandError) else 1

@@ -26,16 +26,18 @@ from ottla.types import TopicPartition
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
 Configs = Annotated[
-    list[str], typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting; may be given often.")
+    list[str], typer.Option("--config", "-c", metavar="NAME=VALUE", help="Set a topic setting; repeatable.")
 ]
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="TOPIC", help="What to call it: letters, digits, '.', '_' and '-'.")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name: letters, digits, '.', '_' and '-'.")],
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", metavar="N", min=1, help="How many; the broker's default if not given."),
+        typer.Option(
+            "--partitions", "-p", metavar="N", min=1, help="Number of partitions. Default: the broker's num.partitions."
+        ),
     ] = None,
     replication: Annotated[
         int | None,
@@ -45,12 +47,12 @@ def create(
             "--replication-factor",
             metavar="N",
             min=1,
-            help="Copies of each partition; likewise.",
+            help="Replication factor. Default: the broker's default.replication.factor.",
         ),
     ] = None,
     configs: Configs = [],  # noqa: B006
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", metavar="", help="Be content if it is there already.")
+        bool, typer.Option("--if-not-exists", metavar="", help="Succeed if the topic already exists.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
@@ -75,7 +77,7 @@ def create(
                 if as_json:
                     print_json({"topic": name, "created": False})
                 else:
-                    console().print(f"topic {name} exists already")
+                    console().print(f"topic {name} already exists")
                 return
             raise
         topic = admin.describe_topics([name])[0] if made.partitions < 0 else None
@@ -90,11 +92,11 @@ def create(
 
 @app.command("list")
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", metavar="", help="Show Kafka's own topics too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", metavar="", help="Include internal topics.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List the topics, with how much is in them.
+    """List the topics with their number of records and size.
 
     \b
     Examples:
@@ -129,11 +131,11 @@ def list_topics(
 
 @app.command()
 def describe(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Which topics.")],
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Topic names.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show a topic's partitions (leader, copies, offsets, size) and the settings that were changed.
+    """Show a topic's partitions (leader, replicas, offsets, size) and its non-default settings.
 
     \b
     Examples:
@@ -223,11 +225,11 @@ def _print_description(topic: dict[str, Any]) -> None:
     print_table(columns, rows, right=numeric)
     for p in partitions:
         for found in p["open_transactions"][:1]:
-            who = found["transactional_id"] or f"producer {found['producer_id']}, which no coordinator knows"
+            who = found["transactional_id"] or f"producer {found['producer_id']} (unknown to its coordinator)"
             console().print(
                 Text(
-                    f"partition {p['partition']}: readers of committed records stop at {p['last_stable_offset']}: "
-                    f"the transaction of {who} is open since offset {found['first_offset']}",
+                    f"partition {p['partition']}: read_committed consumers stop at offset {p['last_stable_offset']}: "
+                    f"the transaction of {who} has been open since offset {found['first_offset']}",
                     style="yellow",
                 )
             )
@@ -235,20 +237,20 @@ def _print_description(topic: dict[str, Any]) -> None:
 
 @app.command()
 def alter(
-    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Which topic.")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")],
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", metavar="N", min=1, help="Grow to this many; there is no way back."),
+        typer.Option("--partitions", "-p", metavar="N", min=1, help="Increase to N partitions. Cannot be undone."),
     ] = None,
     configs: Configs = [],  # noqa: B006
     reset: Annotated[
         list[str],
-        typer.Option("--reset", metavar="NAME", help="Put a setting back to its default."),
+        typer.Option("--reset", metavar="NAME", help="Reset a setting to its default; repeatable."),
     ] = [],  # noqa: B006
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Change a topic: more partitions, other settings.
+    """Add partitions to a topic or change its settings.
 
     \b
     Examples:
@@ -258,15 +260,15 @@ def alter(
     changes: dict[str, str | None] = dict(parse_pairs(configs, "--config"))
     for setting in reset:
         if setting in changes:
-            raise OttlaError(f"{setting} is both set and reset", "give it once")
+            raise OttlaError(f"{setting} is in both --config and --reset", "choose one")
         changes[setting] = None
     if partitions is None and not changes:
-        raise OttlaError("nothing to change", "give --partitions, --config or --reset")
+        raise OttlaError("nothing to change", "pass --partitions, --config or --reset")
     with open_admin(bootstrap) as admin:
         (topic,) = find_topics(admin, [name])
         if partitions is not None and partitions <= len(topic.partitions):
             has = plural(len(topic.partitions), "partition")
-            raise OttlaError(f"topic {name} has {has} already", "their number can only grow")
+            raise OttlaError(f"topic {name} already has {has}", "the number of partitions can only increase")
         if changes:
             admin.alter_configs("topic", name, changes)
         if partitions is not None:
@@ -281,12 +283,12 @@ def alter(
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Which topics.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")] = False,
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Topic names.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Delete topics and everything in them. Asks first on a terminal.
+    """Delete topics and all their records. Asks for confirmation on a terminal.
 
     \b
     Examples:
@@ -299,7 +301,7 @@ def delete(
             records = admin.count_records([topic.name for topic in topics])
             for topic in topics:
                 console().print(f"{topic.name}: {plural(records[topic.name], 'record')}")
-            if not typer.confirm("Delete for good?"):
+            if not typer.confirm("Delete permanently?"):
                 raise typer.Exit(1)
         admin.delete_topics(names)
     if as_json:
@@ -309,7 +311,7 @@ def delete(
 
 
 def find_sizes(admin: Admin) -> dict[TopicPartition, int]:
-    """Bytes on disk of each partition's largest copy; empty where brokers do not tell."""
+    """Bytes on disk of each partition's largest replica; empty if DescribeLogDirs is not supported or allowed."""
     sizes: dict[TopicPartition, int] = defaultdict(int)
     try:
         for directory in admin.describe_log_dirs():

@@ -1,4 +1,4 @@
-"""`ottla txn`: see transactions and their lives, end one, find those that hang."""
+"""`ottla txn`: inspect transactions and their history, find hanging ones, abort or commit them."""
 
 import difflib
 import sys
@@ -26,12 +26,10 @@ from ottla.clock import system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition, partition_for
 
-app = typer.Typer(
-    help="See transactions and what they wait for; end one, or one that hangs in a partition.", no_args_is_help=True
-)
+app = typer.Typer(help="Inspect transactions, find hanging ones, and abort or commit them.", no_args_is_help=True)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Which transactional id.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Transactional id.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask for confirmation.")]
 
 _COLOURS = {"Ongoing": "yellow", "PrepareCommit": "yellow", "PrepareAbort": "yellow", "CompleteAbort": "dim"}
 
@@ -39,18 +37,23 @@ _COLOURS = {"Ongoing": "yellow", "PrepareCommit": "yellow", "PrepareAbort": "yel
 @app.command("list")
 def list_transactions(
     states: Annotated[
-        list[str], typer.Option("--state", metavar="STATE", help="Only those in this state, as Ongoing.")
+        list[str],
+        typer.Option(
+            "--state", metavar="STATE", help="Only transactions in this state, for example Ongoing; repeatable."
+        ),
     ] = [],  # noqa: B006
     longer: Annotated[
-        float | None, typer.Option("--longer-than", metavar="SECONDS", min=0, help="Only those open for longer.")
+        float | None,
+        typer.Option("--longer-than", metavar="SECONDS", min=0, help="Only transactions open for longer than this."),
     ] = None,
     pattern: Annotated[
-        str | None, typer.Option("--pattern", metavar="REGEX", help="Only ids that match as a whole.")
+        str | None,
+        typer.Option("--pattern", metavar="REGEX", help="Only ids that match this regular expression completely."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List the transactional ids.
+    """List transactional ids and the state of their transactions.
 
     \b
     Examples:
@@ -77,7 +80,7 @@ def list_transactions(
     if as_json:
         print_json(rows)
     elif not rows:
-        like = " like that" if states or pattern or longer is not None else ""
+        like = " match" if states or pattern or longer is not None else ""
         console().print(f"no transactional ids{like}", style="dim")
     else:
         print_table(
@@ -89,11 +92,11 @@ def list_transactions(
 
 @app.command()
 def describe(
-    names: Annotated[list[str], typer.Argument(metavar="ID…", help="Which transactional ids.")],
+    names: Annotated[list[str], typer.Argument(metavar="ID…", help="Transactional ids.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show a transaction: its state, producer, how long it has been open and may be, and its partitions.
+    """Show a transaction: its state, producer, timeout, age and partitions.
 
     \b
     Examples:
@@ -130,12 +133,14 @@ def _print_described(found: TransactionDescription) -> None:
         "transactional id": found.transactional_id,
         "state": _state(found.state),
         "producer": f"{found.producer_id}, epoch {found.producer_epoch}",
-        "timeout": "never: an outside coordinator decides" if found.is_two_phase else duration(found.timeout_ms / 1000),
+        "timeout": "none (two-phase commit: an external coordinator decides)"
+        if found.is_two_phase
+        else duration(found.timeout_ms / 1000),
         "coordinator": f"broker {found.coordinator_id}",
     }
     if is_open and found.start_ms >= 0:
         open_for = duration(max(0, system_clock() - found.start_ms) / 1000)
-        facts["begun"] = f"{time_text(found.start_ms)}, {open_for} ago"
+        facts["started"] = f"{time_text(found.start_ms)}, {open_for} ago"
     if is_open:
         facts["partitions" if found.state == "Ongoing" else "markers to write"] = (
             ", ".join(map(str, found.partitions)) or "none"
@@ -146,25 +151,30 @@ def _print_described(found: TransactionDescription) -> None:
 @app.command()
 def abort(
     name: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Which transactional id; none for one that hangs.")
+        str | None, typer.Argument(metavar="[ID]", help="Transactional id. Omit it to abort a hanging transaction.")
     ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Where it hangs.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", metavar="N", min=0, help="Likewise.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Topic of the hanging transaction.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", metavar="N", min=0, help="Partition of the hanging transaction.")
+    ] = None,
     start_offset: Annotated[
         int | None,
-        typer.Option("--start-offset", metavar="N", min=0, help="The first offset of the one that hangs."),
+        typer.Option("--start-offset", metavar="N", min=0, help="First offset of the hanging transaction."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", metavar="", help="Write the marker though a coordinator knows the transaction.")
+        bool, typer.Option("--force", metavar="", help="Abort it even if its coordinator still manages it.")
     ] = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Abort an open transaction, and with it what its producer was doing.
+    """Abort an open transaction.
 
-    By its id the coordinator aborts it in every partition. A transaction that hangs in a partition, because no
-    coordinator knows it, is ended there by a marker: say where (ottla txn find-hanging shows it).
+    With ID, the coordinator aborts the transaction in every partition. A hanging transaction (open in a partition,
+    but unknown to its coordinator) is aborted by a marker in that partition: pass --topic, --partition and
+    --start-offset as shown by ottla txn find-hanging.
 
     \b
     Examples:
@@ -173,11 +183,14 @@ def abort(
     """
     if name is not None:
         if topic is not None or partition is not None or start_offset is not None:
-            raise OttlaError("an id and a place are two ways to name a transaction", "give one of them")
+            raise OttlaError(
+                "ID cannot be combined with --topic, --partition or --start-offset",
+                "pass either ID or all three options",
+            )
         _end(name, commit=False, yes=yes, bootstrap=bootstrap, as_json=as_json)
         return
     if topic is None or partition is None or start_offset is None:
-        raise OttlaError("which transaction?", "give its ID, or --topic, --partition and --start-offset")
+        raise OttlaError("no transaction selected", "pass ID, or --topic, --partition and --start-offset")
     where = TopicPartition(topic, partition)
     with open_admin(bootstrap) as admin:
         find_topics(admin, [topic])
@@ -186,14 +199,14 @@ def abort(
         if producer is None:
             begins = ", ".join(str(p.transaction_start_offset) for p in producers if p.transaction_start_offset >= 0)
             raise CommandError(
-                f"no open transaction of {where} begins at offset {start_offset}",
-                f"there are some at {begins}" if begins else "there is none",
+                f"no open transaction in {where} starts at offset {start_offset}",
+                f"open transactions start at {begins}" if begins else "the partition has no open transactions",
             )
         hangs = any(h.producer.producer_id == producer.producer_id for h in admin.find_hanging_transactions([where]))
         if not hangs and not force:
             raise CommandError(
-                f"the transaction of producer {producer.producer_id} does not hang: its coordinator will end it",
-                "abort it by its id (ottla txn list shows it), or insist with --force",
+                f"the transaction of producer {producer.producer_id} is not hanging: its coordinator will end it",
+                "abort it by its id (see: ottla txn list), or pass --force",
             )
         _confirm(f"Abort the transaction of producer {producer.producer_id} in {where}?", yes)
         admin.abort_in_partition(where, producer)
@@ -208,14 +221,18 @@ def abort(
 def commit(
     name: Id,
     producer_id: Annotated[
-        int, typer.Option("--producer-id", metavar="N", help="The producer id it was prepared under.")
+        int, typer.Option("--producer-id", metavar="N", help="Producer id of the prepared transaction.")
     ],
-    producer_epoch: Annotated[int, typer.Option("--epoch", metavar="N", help="The epoch it was prepared under.")],
+    producer_epoch: Annotated[
+        int, typer.Option("--epoch", metavar="N", help="Producer epoch of the prepared transaction.")
+    ],
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Commit a prepared transaction of a two-phase commit, whose producer is gone and whose coordinator said yes.
+    """Commit a prepared two-phase-commit transaction (KIP-939) after its producer is gone.
+
+    Use it only if the external coordinator decided to commit.
 
     \b
     Examples:
@@ -231,15 +248,15 @@ def _end(
     with open_admin(bootstrap) as admin:
         found = _find(admin, name)
         if found.state != "Ongoing":
-            raise CommandError(f"{name} has no open transaction: it is {found.state}", "there is nothing to decide")
+            raise CommandError(f"transactional id {name} has no open transaction", f"its state is {found.state}")
         if commit and not found.is_two_phase:
             raise CommandError(
-                f"the transaction of {name} is no two-phase commit", "only its own producer knows whether it is whole"
+                f"the transaction of {name} does not use two-phase commit", "only its producer can commit it"
             )
         if expected is not None and expected != (found.producer_id, found.producer_epoch):
             raise CommandError(
-                f"{name} is held by producer {found.producer_id}, epoch {found.producer_epoch}",
-                "what you mean to decide is no longer there",
+                f"the transaction of {name} now belongs to producer {found.producer_id}, epoch {found.producer_epoch}",
+                f"not to producer {expected[0]}, epoch {expected[1]}; nothing was committed",
             )
         doing = "Commit" if commit else "Abort"
         _confirm(f"{doing} the transaction of {name} in {plural(len(found.partitions), 'partition')}?", yes)
@@ -253,15 +270,13 @@ def _end(
 
 @app.command("find-hanging")
 def find_hanging(
-    topics: Annotated[
-        list[str], typer.Argument(metavar="[TOPIC…]", help="Where to look; everywhere if not given.")
-    ] = [],  # noqa: B006
+    topics: Annotated[list[str], typer.Argument(metavar="[TOPIC…]", help="Topics to check. Default: all.")] = [],  # noqa: B006
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Find open transactions that no coordinator will ever end; readers of committed records wait behind them.
+    """Find hanging transactions: open, but unknown to their coordinator, so they block read_committed consumers.
 
-    The exit status is 1 if there are some.
+    Exits with status 1 if there are any.
 
     \b
     Examples:
@@ -277,10 +292,10 @@ def find_hanging(
     if as_json:
         print_json([_hanging_json(each) for each in hanging])
     elif not hanging:
-        console().print(f"no transaction hangs in {plural(len(partitions), 'partition')}")
+        console().print(f"no hanging transactions in {plural(len(partitions), 'partition')}")
     else:
         print_table(
-            ["partition", "producer id", "epoch", "since offset", "last wrote", "why"],
+            ["partition", "producer id", "epoch", "first offset", "last write", "reason"],
             [
                 [
                     str(each.partition),
@@ -292,9 +307,9 @@ def find_hanging(
                 ]
                 for each in hanging
             ],
-            right=["producer id", "epoch", "since offset"],
+            right=["producer id", "epoch", "first offset"],
         )
-        console().print("end one with: ottla txn abort --topic T --partition N --start-offset N", style="dim")
+        console().print("abort one with: ottla txn abort --topic TOPIC --partition N --start-offset N", style="dim")
     if hanging:
         raise typer.Exit(1)
 
@@ -316,13 +331,13 @@ def _hanging_json(found: HangingTransaction) -> dict[str, Any]:
 @app.command()
 def timeline(
     name: Id,
-    last: Annotated[int, typer.Option("--last", "-n", metavar="N", min=1, help="Only the newest N steps.")] = 40,
+    last: Annotated[int, typer.Option("--last", "-n", metavar="N", min=1, help="Show only the last N steps.")] = 40,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show the life of a transactional id: begun, partitions added, decided, completed, with times and gaps.
+    """Show the history of a transactional id: started, partitions added, prepared, completed, with times.
 
-    Read from __transaction_state itself; compaction may have taken steps of long ago.
+    Reads __transaction_state; compaction may have removed old steps.
 
     \b
     Examples:
@@ -332,12 +347,12 @@ def timeline(
     with open_admin(bootstrap) as admin:
         counts = {topic.name: len(topic.partitions) for topic in admin.list_topics(include_internal=True)}
     if TRANSACTIONS_TOPIC not in counts:
-        raise CommandError("nobody has made a transaction on this cluster yet", "")
+        raise CommandError("no transactions on this cluster yet", f"the topic {TRANSACTIONS_TOPIC} does not exist")
     steps, others = read_steps(bootstrap, name, counts[TRANSACTIONS_TOPIC])
     if not steps:
         close = difflib.get_close_matches(name, others, n=1)
-        hint = f"did you mean {close[0]}?" if close else "ottla txn list shows what there is"
-        raise CommandError(f"nothing is known of transactional id {name}", hint)
+        hint = f"did you mean {close[0]}?" if close else "list the ids with: ottla txn list"
+        raise CommandError(f"transactional id {name} has no history", hint)
     first = steps[0][1]
     is_whole = first is not None and first.state == "Empty" and first.producer_epoch == 0
     moments = tell(steps)
@@ -348,18 +363,18 @@ def timeline(
     if len(shown) < len(moments):
         console().print(f"… {plural(len(moments) - len(shown), 'earlier step')}", style="dim")
     elif not is_whole:
-        console().print("… what came before was compacted away", style="dim")
+        console().print("… earlier steps were removed by compaction", style="dim")
     for moment in shown:
         _print_moment(moment)
     if shown[-1].state in ("Ongoing", "PrepareCommit", "PrepareAbort"):
         since = duration(max(0, system_clock() - shown[-1].at_ms) / 1000)
-        console().print(f"still {shown[-1].state}, {since} since", style="yellow")
+        console().print(f"still {shown[-1].state} after {since}", style="yellow")
 
 
 def read_steps(
     bootstrap: str, name: str, partition_count: int
 ) -> tuple[list[tuple[int, StoredTransaction | None]], list[str]]:
-    """Every stored step of a transactional id, oldest first, and the other ids of its partition."""
+    """The stored steps of a transactional id, oldest first, and the other ids in the same partition."""
     partition = TopicPartition(TRANSACTIONS_TOPIC, partition_for(name, partition_count))
     settings = client_settings(bootstrap) | {"auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
     steps: list[tuple[int, StoredTransaction | None]] = []
@@ -406,7 +421,7 @@ def _print_moment(moment: Moment) -> None:
 
 def _find(admin: Admin, name: str) -> TransactionDescription:
     if not name:
-        raise OttlaError("the transactional id is empty", "ottla txn list shows what there is")
+        raise OttlaError("the transactional id is empty", "list the ids with: ottla txn list")
     try:
         return admin.describe_transactions([name])[0]
     except KafkaError as error:
@@ -414,7 +429,7 @@ def _find(admin: Admin, name: str) -> TransactionDescription:
             raise
     known = [listing.transactional_id for listing in admin.list_transactions()]
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "ottla txn list shows what there is"
+    hint = f"did you mean {close[0]}?" if close else "list the ids with: ottla txn list"
     raise CommandError(f"transactional id {name} does not exist", hint)
 
 
@@ -422,7 +437,7 @@ def _known_states(states: Sequence[str]) -> list[str]:
     by_name = {state.lower(): state for state in STATES}
     for state in states:
         if state.lower() not in by_name:
-            raise OttlaError(f"there is no state {state}", f"there are {', '.join(STATES)}")
+            raise OttlaError(f"unknown state {state}", f"use one of {', '.join(STATES)}")
     return [by_name[state.lower()] for state in states]
 
 

@@ -1,4 +1,4 @@
-"""The tool as a person uses it, against a running broker: what it does, prints and refuses."""
+"""The commands against a running broker: what they do, print and reject."""
 
 import json
 import os
@@ -41,7 +41,7 @@ Run = Callable[..., Ran]
 
 @pytest.fixture
 def run(broker: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs one command line in this process; the broker's address comes from the environment, as for a user."""
+    """Runs one command line in this process; the broker's address comes from OTTLA_BOOTSTRAP."""
     monkeypatch.setenv("OTTLA_BOOTSTRAP", broker.bootstrap)
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -78,7 +78,7 @@ def file(tmp_path: Path) -> Callable[[str | bytes], str]:
 # Topics
 
 
-def test_a_topic_from_its_making_to_its_end(run: Run, topic: str) -> None:
+def test_a_topic_is_created_described_altered_and_deleted(run: Run, topic: str) -> None:
     assert run("topic", "create", topic, "--partitions", "3", "-c", "retention.ms=60000").out == (
         f"created topic {topic}: 3 partitions, replication 1\n"
     )
@@ -90,12 +90,13 @@ def test_a_topic_from_its_making_to_its_end(run: Run, topic: str) -> None:
         f"changed topic {topic}: 3 -> 4 partitions, retention.ms reset\n"
     )
     (document,) = run("topic", "describe", topic, "--json").json
-    assert len(document["partitions"]) == 4 and document["configs"] == {}
+    assert len(document["partitions"]) == 4
+    assert document["configs"] == {}
     assert run("topic", "delete", topic).out == f"deleted {topic}\n"
     assert run("topic", "describe", topic).status == 1
 
 
-def test_columns_line_up_in_a_pipe(run: Run, topic: str) -> None:
+def test_table_columns_are_aligned_in_a_pipe(run: Run, topic: str) -> None:
     run("topic", "create", topic, "-p", "2")
     lines = run("topic", "describe", topic).lines
     header = next(line for line in lines if line.startswith("PARTITION"))
@@ -103,13 +104,15 @@ def test_columns_line_up_in_a_pipe(run: Run, topic: str) -> None:
     assert len(rows) == 2
     end = header.index("END OFFSET") + len("END OFFSET")
     assert {row[end - 1] for row in rows} == {"0"}
-    assert all(line == line.rstrip() for line in lines) and "\x1b" not in "".join(lines)
+    assert all(line == line.rstrip() for line in lines)
+    assert "\x1b" not in "".join(lines)
 
 
-def test_creating_twice_is_an_error_unless_that_is_fine(run: Run, topic: str) -> None:
+def test_creating_an_existing_topic_fails_without_if_not_exists(run: Run, topic: str) -> None:
     assert run("topic", "create", topic, "--json").json["created"] is True
     again = run("topic", "create", topic)
-    assert again.status == 1 and "TOPIC_ALREADY_EXISTS" in again.err
+    assert again.status == 1
+    assert "TOPIC_ALREADY_EXISTS" in again.err
     assert run("topic", "create", topic, "--if-not-exists").status == 0
     assert run("topic", "create", topic, "--if-not-exists", "--json").json == {"topic": topic, "created": False}
 
@@ -117,35 +120,43 @@ def test_creating_twice_is_an_error_unless_that_is_fine(run: Run, topic: str) ->
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("create", "bad name"), "ottla: illegal topic name 'bad name': ' ' (use letters, digits, '.', '_' and '-')"),
-        (("create", ".."), "ottla: illegal topic name '..' ('.' and '..' are directories)"),
-        (("create", "x" * 250), "ottla: the topic name has 250 characters (at most 249 fit)"),
+        (
+            ("create", "bad name"),
+            "ottla: topic name 'bad name' contains invalid characters: ' ' (use letters, digits, '.', '_' and '-')",
+        ),
+        (
+            ("create", ".."),
+            "ottla: topic name '..' is reserved ('.' and '..' would be directories on disk; choose another name)",
+        ),
+        (("create", "x" * 250), "ottla: the topic name has 250 characters, the maximum is 249 (shorten it)"),
         (("create", "x", "-c", "retention"), "ottla: --config retention has no '=' (write --config NAME=VALUE)"),
-        (("alter", "x"), "ottla: nothing to change (give --partitions, --config or --reset)"),
-        (("alter", "x", "-c", "a=1", "--reset", "a"), "ottla: a is both set and reset (give it once)"),
+        (("alter", "x"), "ottla: nothing to change (pass --partitions, --config or --reset)"),
+        (("alter", "x", "-c", "a=1", "--reset", "a"), "ottla: a is in both --config and --reset (choose one)"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_before_anything_is_done(run: Run, words: tuple[str, ...], message: str) -> None:
+def test_invalid_topic_options_are_rejected_with_one_line(run: Run, words: tuple[str, ...], message: str) -> None:
     ran = run("topic", *words)
     assert (ran.status, ran.err.strip(), ran.out) == (2, message, "")
 
 
-def test_a_setting_that_a_topic_does_not_have_is_refused_by_the_broker(run: Run, topic: str) -> None:
+def test_the_broker_rejects_an_unknown_topic_setting(run: Run, topic: str) -> None:
     ran = run("topic", "create", topic, "-c", "no.such.setting=1")
-    assert ran.status == 1 and ran.err.startswith("ottla: ") and "no.such.setting" in ran.err
+    assert ran.status == 1
+    assert ran.err.startswith("ottla: ")
+    assert "no.such.setting" in ran.err
     assert len(ran.err.splitlines()) == 1
 
 
-def test_partitions_cannot_become_fewer(run: Run, topic: str) -> None:
+def test_the_number_of_partitions_cannot_decrease(run: Run, topic: str) -> None:
     run("topic", "create", topic, "-p", "3")
     ran = run("topic", "alter", topic, "-p", "2")
     assert (ran.status, ran.err.strip()) == (
         2,
-        f"ottla: topic {topic} has 3 partitions already (their number can only grow)",
+        f"ottla: topic {topic} already has 3 partitions (the number of partitions can only increase)",
     )
 
 
-def test_a_missing_topic_is_told_with_the_one_that_was_meant(run: Run, topic: str) -> None:
+def test_a_missing_topic_is_reported_with_a_similar_name(run: Run, topic: str) -> None:
     run("topic", "create", f"{topic}-orders")
     assert run("topic", "describe", f"{topic}-ordres").err.strip() == (
         f"ottla: topic {topic}-ordres does not exist (did you mean {topic}-orders?)"
@@ -154,17 +165,19 @@ def test_a_missing_topic_is_told_with_the_one_that_was_meant(run: Run, topic: st
         "ottla: topic zzz does not exist (create it with: ottla topic create zzz)"
     )
     assert run("topic", "delete", "zzz").err.strip() == (
-        "ottla: topic zzz does not exist (ottla topic list shows what there is)"
+        "ottla: topic zzz does not exist (list the topics with: ottla topic list)"
     )
 
 
 # Produce and consume
 
 
-def test_lines_go_in_and_come_out(run: Run, topic: str, file: Any) -> None:
+def test_produced_lines_are_consumed(run: Run, topic: str, file: Any) -> None:
     run("topic", "create", topic, "-p", "1")
     sent = run("produce", topic, "--file", file("one\ntwo\r\n\nlast without newline"))
-    assert sent.status == 0 and sent.out == "" and sent.err.startswith(f"4 records to {topic}, ")
+    assert sent.status == 0
+    assert sent.out == ""
+    assert sent.err.startswith(f"4 records to {topic}, ")
     assert run("consume", topic, "--exit-at-end").lines == ["one", "two", "", "last without newline"]
     assert run("consume", topic, "--max", "2").lines == ["one", "two"]
     summary = run("produce", topic, "--file", file("x\n"), "--json").json
@@ -186,30 +199,31 @@ def test_keys_headers_nulls_and_partitions(run: Run, topic: str, file: Any) -> N
     assert records[0]["headers"] == [["source", "web"], ["empty", ""]]
     assert run("consume", topic, "-e", "--format", "key-value").lines == ["ann\t1", "bob\tnull", "\tempty key"]
     full = run("consume", topic, "-e", "--format", "full").lines[0]
-    assert full.startswith(f"{topic}-2 0 2") and full.endswith("ann 1 [source=web, empty=]")
+    assert full.startswith(f"{topic}-2 0 2")
+    assert full.endswith("ann 1 [source=web, empty=]")
     template = run("consume", topic, "-e", "--format", "{partition}/{offset}={key}\\t{value}").lines
     assert template == ["2/0=ann\t1", "2/1=bob\tnull", "2/2=\tempty key"]
 
 
-def test_a_line_without_key_stops_and_says_which(run: Run, topic: str, file: Any) -> None:
+def test_a_line_without_key_separator_stops_produce_and_is_named(run: Run, topic: str, file: Any) -> None:
     run("topic", "create", topic, "-p", "1")
     ran = run("produce", topic, "-f", file("a:1\nb\nc:3\n"), "-k", ":")
     assert (ran.status, ran.err.strip()) == (
         2,
-        "ottla: line 2 has no ':' between key and value (the lines before it are stored)",
+        "ottla: line 2 has no key separator ':' (the lines before it were written)",
     )
     assert run("consume", topic, "-e").lines == ["1"]
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_and_every_acks(run: Run, topic: str, file: Any, codec: str) -> None:
+def test_every_codec_works_with_every_acks(run: Run, topic: str, file: Any, codec: str) -> None:
     run("topic", "create", topic, "-p", "1")
     for acks in ("all", "1", "0"):
         assert run("produce", topic, "-f", file(f"{acks}\n" * 50), "-z", codec, "--acks", acks).status == 0
     assert run("consume", topic, "--max", "150").lines == ["all"] * 50 + ["1"] * 50 + ["0"] * 50
 
 
-def test_text_of_all_the_world_and_bytes_that_are_no_text(run: Run, topic: str, file: Any) -> None:
+def test_unicode_is_shown_as_text_and_other_bytes_are_escaped(run: Run, topic: str, file: Any) -> None:
     run("topic", "create", topic, "-p", "1")
     run("produce", topic, "-f", file("žluťoučký 日本 🎉\n".encode() + b"\xff\x00ab\\\n"))
     assert run("consume", topic, "-e").lines == ["žluťoučký 日本 🎉", "\\xff\\x00ab\\x5c"]
@@ -230,7 +244,9 @@ def test_text_of_all_the_world_and_bytes_that_are_no_text(run: Run, topic: str, 
         ("2999-01-01", []),
     ],
 )
-def test_it_begins_where_it_is_told(run: Run, topic: str, file: Any, start: str, expected: list[str]) -> None:
+def test_consume_starts_at_the_requested_position(
+    run: Run, topic: str, file: Any, start: str, expected: list[str]
+) -> None:
     run("topic", "create", topic, "-p", "1")
     run("produce", topic, "-f", file("0\n1\n2\n3\n4\n"))
     assert run("consume", topic, "-e", "--from", start).lines == expected
@@ -239,22 +255,22 @@ def test_it_begins_where_it_is_told(run: Run, topic: str, file: Any, start: str,
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (("consume", "{t}", "--from", "soon"), 2, "ottla: --from soon is no place to begin"),
-        (("consume", "{t}", "--from", "77"), 1, "ottla: {t}-0 has no offset 77 (it has 0 to 0)"),
+        (("consume", "{t}", "--from", "soon"), 2, "ottla: --from soon is not a valid start position"),
+        (("consume", "{t}", "--from", "77"), 1, "ottla: offset 77 is out of range for {t}-0 (valid: 0 to 0)"),
         (("consume", "{t}", "-p", "5"), 2, "ottla: topic {t} has no partition 5 (it has only partition 0)"),
         (("consume", "{t}", "-o", "xml"), 2, "ottla: unknown format xml"),
-        (("consume", "{t}", "-o", "{{size}}"), 2, "ottla: the template has no field {{size}}"),
-        (("consume", "{t}", "-o", "{{value"), 2, "ottla: the template '{{value' cannot be read"),
+        (("consume", "{t}", "-o", "{{size}}"), 2, "ottla: unknown field {{size}} in the template"),
+        (("consume", "{t}", "-o", "{{value"), 2, "ottla: invalid template '{{value'"),
         (("consume", "{t}", "--isolation", "none"), 2, "ottla: Invalid value none for configuration isolation.level"),
         (("consume", "{t}", "--set", "fetch.min.byte=1"), 2, "ottla: Unknown setting fetch.min.byte (Did you mean"),
         (("produce", "{t}", "-f", "/no/such/file"), 2, "ottla: /no/such/file: no such file or directory"),
-        (("produce", "{t}", "-f", "{f}", "-H", "x"), 2, "ottla: --header 'x' has no name and value"),
-        (("produce", "{t}", "-f", "{f}", "-H", "=x"), 2, "ottla: --header '=x' has no name and value"),
+        (("produce", "{t}", "-f", "{f}", "-H", "x"), 2, "ottla: --header 'x' is not NAME=VALUE"),
+        (("produce", "{t}", "-f", "{f}", "-H", "=x"), 2, "ottla: --header '=x' is not NAME=VALUE"),
         (("produce", "{t}", "-f", "{f}", "-k", ""), 2, "ottla: --key-separator is empty"),
         (("produce", "{t}", "-f", "{f}", "-p", "5"), 2, "ottla: topic {t} has no partition 5"),
         (("produce", "{t}", "-f", "{f}", "-z", "rar"), 2, "ottla: Invalid value rar for configuration"),
         (("produce", "{t}", "-f", "{f}", "--acks", "2"), 2, "ottla: Invalid value 2 for configuration acks"),
-        (("produce", "{t}", "-f", "{f}", "--set", "acks=1"), 2, "ottla: acks is given twice"),
+        (("produce", "{t}", "-f", "{f}", "--set", "acks=1"), 2, "ottla: acks is set by an option and by --set"),
         (("produce", "{t}", "-f", "{f}", "--set", "lingerms=1"), 2, "ottla: Unknown setting lingerms (Did you mean"),
         (
             ("produce", "{t}", "-f", "{f}", "--set", "retries=0", "--set", "enable.idempotence=true"),
@@ -263,45 +279,48 @@ def test_it_begins_where_it_is_told(run: Run, topic: str, file: Any, start: str,
         ),
     ],
 )
-def test_mistakes_with_records_are_told_in_one_line(
+def test_invalid_produce_and_consume_options_are_rejected_with_one_line(
     run: Run, topic: str, file: Any, words: tuple[str, ...], status: int, message: str
 ) -> None:
     run("topic", "create", topic, "-p", "1")
     names = {"t": topic, "f": file("x\n")}
     ran = run(*(word.format(**names) for word in words))
-    assert ran.status == status and ran.out == ""
-    assert ran.err.startswith(message.format(**names)) and len(ran.err.splitlines()) == 1
+    assert ran.status == status
+    assert ran.out == ""
+    assert ran.err.startswith(message.format(**names))
+    assert len(ran.err.splitlines()) == 1
 
 
-def test_a_record_that_the_broker_refuses_is_counted_and_fails_the_command(run: Run, topic: str, file: Any) -> None:
+def test_a_record_rejected_by_the_broker_is_counted_and_fails_the_command(run: Run, topic: str, file: Any) -> None:
     run("topic", "create", topic, "-p", "1", "-c", "cleanup.policy=compact")
     ran = run("produce", topic, "-f", file("keyless\n"))
     assert ran.status == 1
-    assert ran.err.splitlines()[-1].startswith("ottla: 1 record not stored: ")
+    assert ran.err.splitlines()[-1].startswith("ottla: 1 record could not be written: ")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_is_told_in_a_line(broker: Any, run: Run, topic: str, file: Any) -> None:
+def test_a_full_disk_is_reported_in_one_line(broker: Any, run: Run, topic: str, file: Any) -> None:
     run("topic", "create", topic)
     run("produce", topic, "-f", file("a\n"))
     for words in (("consume", topic, "-e"), ("topic", "list", "--json")):
         command = [sys.executable, "-m", "ottla", *words, "--bootstrap-server", broker.bootstrap]
         with open("/dev/full", "wb") as full:
             ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
-        assert ran.stderr == b"ottla: the output could not be written: no space left on device\n"
+        assert ran.stderr == b"ottla: cannot write the output: no space left on device\n"
         assert ran.returncode == 1
 
 
-def test_standard_input_and_pipes(broker: Any, run: Run, topic: str) -> None:
+def test_produce_reads_standard_input_and_consume_writes_to_a_pipe(broker: Any, run: Run, topic: str) -> None:
     run("topic", "create", topic, "-p", "1")
     lines = b"".join(b"%d\n" % i for i in range(30_000))
     sent = shell(broker, "produce", topic, stdin=lines)
-    assert sent.returncode == 0 and sent.stderr.startswith(b"30,000 records to ")
+    assert sent.returncode == 0
+    assert sent.stderr.startswith(b"30,000 records to ")
     read = shell(broker, "consume", topic, "--exit-at-end")
     assert (read.returncode, read.stdout) == (0, lines)
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(broker: Any, run: Run, topic: str, file: Any) -> None:
+def test_a_closed_pipe_is_not_an_error(broker: Any, run: Run, topic: str, file: Any) -> None:
     run("topic", "create", topic, "-p", "1")
     run("produce", topic, "-f", file(("x" * 100 + "\n") * 20_000))
     process = subprocess.Popen(
@@ -310,7 +329,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(broker: Any, run: Run, topic:
         stderr=subprocess.PIPE,
         env=os.environ | {"OTTLA_BOOTSTRAP": broker.bootstrap},
     )
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     assert process.stdout.readline() == b"x" * 100 + b"\n"
     process.stdout.close()
     assert process.wait(60) == 0
@@ -318,9 +338,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(broker: Any, run: Run, topic:
     process.stderr.close()
 
 
-def test_a_tail_follows_what_is_written_and_ends_quietly_with_ctrl_c(
-    broker: Any, run: Run, topic: str, file: Any
-) -> None:
+def test_consume_follows_new_records_and_ends_quietly_on_ctrl_c(broker: Any, run: Run, topic: str, file: Any) -> None:
     run("topic", "create", topic, "-p", "1")
     run("produce", topic, "-f", file("before\n"))
     process = subprocess.Popen(
@@ -329,18 +347,20 @@ def test_a_tail_follows_what_is_written_and_ends_quietly_with_ctrl_c(
         stderr=subprocess.PIPE,
         env=os.environ | {"OTTLA_BOOTSTRAP": broker.bootstrap},
     )
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     assert process.stdout.readline() == b"before\n"
     run("produce", topic, "-f", file("after\n"))
     assert process.stdout.readline() == b"after\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0
-    assert process.stdout.read() == b"" and process.stderr.read() == b""
+    assert process.stdout.read() == b""
+    assert process.stderr.read() == b""
     process.stdout.close()
     process.stderr.close()
 
 
-def test_a_terminal_that_lacks_the_letters_gets_them_escaped(broker: Any, run: Run, topic: str, file: Any) -> None:
+def test_characters_missing_in_the_terminal_encoding_are_escaped(broker: Any, run: Run, topic: str, file: Any) -> None:
     run("topic", "create", topic, "-p", "1")
     run("produce", topic, "-f", file("žluť\n"))
     read = shell(broker, "consume", topic, "-e", PYTHONIOENCODING="ascii")
@@ -350,9 +370,10 @@ def test_a_terminal_that_lacks_the_letters_gets_them_escaped(broker: Any, run: R
 # The cluster and its settings
 
 
-def test_the_cluster_in_words_and_in_json(run: Run, broker: Any) -> None:
+def test_the_cluster_is_shown_as_text_and_as_json(run: Run, broker: Any) -> None:
     shown = run("cluster")
-    assert broker.bootstrap in shown.out and "controller" in shown.out.lower()
+    assert broker.bootstrap in shown.out
+    assert "controller" in shown.out.lower()
     document = run("cluster", "--json").json
     assert [f"{b['host']}:{b['port']}" for b in document["brokers"]] == [broker.bootstrap]
     assert document["brokers"][0]["controller"] is True
@@ -361,7 +382,7 @@ def test_the_cluster_in_words_and_in_json(run: Run, broker: Any) -> None:
     assert run("cluster", "--apis").lines[0].split() == ["KEY", "API", "FROM", "TO"]
 
 
-def test_settings_are_shown_changed_and_put_back(run: Run, topic: str) -> None:
+def test_settings_are_shown_changed_and_reset(run: Run, topic: str) -> None:
     run("topic", "create", topic)
     assert run("config", "alter", "topic", topic, "--set", "retention.ms=5000").out == (
         f"changed topic {topic}: retention.ms=5000\n"
@@ -377,34 +398,36 @@ def test_settings_are_shown_changed_and_put_back(run: Run, topic: str) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (("describe", "broker", "99"), 2, "ottla: there is no broker 99"),
-        (("describe", "broker", "first"), 2, "ottla: 'first' is no broker id"),
+        (("describe", "broker", "99"), 2, "ottla: broker 99 does not exist"),
+        (("describe", "broker", "first"), 2, "ottla: 'first' is not a broker id"),
         (("describe", "table", "x"), 2, "ottla: invalid value for 'KIND'"),
-        (("alter", "broker", "0"), 2, "ottla: nothing to change (give --set NAME=VALUE or --reset NAME)"),
+        (("alter", "broker", "0"), 2, "ottla: nothing to change (pass --set NAME=VALUE or --reset NAME)"),
         (("alter", "broker", "0", "--set", "x"), 2, "ottla: --set x has no '='"),
     ],
 )
-def test_mistakes_with_settings(run: Run, words: tuple[str, ...], status: int, message: str) -> None:
+def test_invalid_settings_are_rejected(run: Run, words: tuple[str, ...], status: int, message: str) -> None:
     ran = run("config", *words)
-    assert ran.status == status and ran.err.startswith(message)
+    assert ran.status == status
+    assert ran.err.startswith(message)
 
 
-# Everything else that can be wrong
+# Other errors
 
 
 @pytest.mark.parametrize(
     "words",
     [("topic", "list"), ("cluster",), ("produce", "t"), ("consume", "t"), ("config", "describe", "topic", "t")],
 )
-def test_without_a_broker_it_says_where_it_looked_and_how_to_start_one(
+def test_an_unreachable_broker_is_reported_with_its_address_and_a_hint(
     run: Run, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     extra = ["--file", os.devnull] if words[0] == "produce" else []
     ran = run(*words, *extra, "--bootstrap", NOBODY)
-    assert ran.status == 1 and ran.out == ""
+    assert ran.status == 1
+    assert ran.out == ""
     assert ran.err.strip() == (
         f"ottla: cannot connect to {NOBODY}: connection refused "
-        "(start a broker with: ottla serve — or name another with --bootstrap HOST:PORT)"
+        "(start a broker with: ottla serve, or pass the address of a running one with --bootstrap HOST:PORT)"
     )
 
 
@@ -415,29 +438,31 @@ def test_without_a_broker_it_says_where_it_looked_and_how_to_start_one(
         ("", "ottla: --bootstrap is empty (write HOST:PORT, as in 127.0.0.1:9092)"),
     ],
 )
-def test_an_address_that_is_none(run: Run, address: str, message: str) -> None:
+def test_an_invalid_address_is_rejected(run: Run, address: str, message: str) -> None:
     ran = run("cluster", "--bootstrap", address)
     assert (ran.status, ran.err.strip()) == (2, message)
 
 
-def test_of_several_addresses_one_that_answers_is_enough(run: Run, broker: Any) -> None:
+def test_one_reachable_address_of_several_is_enough(run: Run, broker: Any) -> None:
     assert run("cluster", "--bootstrap", f"{NOBODY},{broker.bootstrap}").status == 0
 
 
 @pytest.mark.parametrize(
     ("words", "start"),
     [
-        (("frobnicate",), "ottla: no such command 'frobnicate' (ottla --help shows"),
+        (("frobnicate",), "ottla: no such command 'frobnicate' (see: ottla --help)"),
         (("topic", "create"), "ottla: missing argument"),
-        (("consume", "t", "--nope"), "ottla: no such option: --nope (ottla consume --help shows"),
+        (("consume", "t", "--nope"), "ottla: no such option: --nope (see: ottla consume --help)"),
         (("topic", "create", "t", "-p", "many"), "ottla: invalid value for '--partitions' / '-p'"),
         (("topic", "create", "t", "-p", "0"), "ottla: invalid value for '--partitions' / '-p'"),
         (("config", "describe", "topics", "t"), "ottla: invalid value for 'KIND': 'topics' is not one of"),
     ],
 )
-def test_words_that_make_no_command(run: Run, words: tuple[str, ...], start: str) -> None:
+def test_an_invalid_command_line_is_rejected_with_one_line(run: Run, words: tuple[str, ...], start: str) -> None:
     ran = run(*words)
-    assert ran.status == 2 and ran.err.startswith(start) and len(ran.err.splitlines()) == 1
+    assert ran.status == 2
+    assert ran.err.startswith(start)
+    assert len(ran.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -462,28 +487,33 @@ def test_words_that_make_no_command(run: Run, words: tuple[str, ...], start: str
         ("pipeline", "status"),
     ],
 )
-def test_help_is_there_and_shows_examples(run: Run, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_fits_80_columns_and_shows_examples(
+    run: Run, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     ran = run(*words, "--help")
-    assert ran.status == 0 and "Usage: ottla" in ran.out
+    assert ran.status == 0
+    assert "Usage: ottla" in ran.out
     is_group = words in ((), ("topic",))
     assert is_group or "Examples:" in ran.out
     examples = [line for line in ran.out.partition("Examples:")[2].partition("╭")[0].splitlines() if line.strip()]
-    assert all(line.startswith("   ") for line in examples), "none is broken at 80 columns"
+    assert all(line.startswith("   ") for line in examples), "an example is wrapped at 80 columns"
 
 
-def test_without_a_word_it_shows_what_there_is(run: Run) -> None:
+def test_without_a_command_the_help_is_shown(run: Run) -> None:
     ran = run()
-    assert ran.status == 2 and "Usage: ottla" in ran.out + ran.err and "consume" in ran.out + ran.err
+    assert ran.status == 2
+    assert "Usage: ottla" in ran.out + ran.err
+    assert "consume" in ran.out + ran.err
 
 
-def test_the_version(run: Run) -> None:
+def test_version_prints_the_version(run: Run) -> None:
     import ottla
 
     assert run("--version").out == f"ottla {ottla.__version__}\n"
 
 
-def test_the_demo_counts_every_record_once(run: Run, broker: Any) -> None:
+def test_the_broker_demo_verifies_every_record(run: Run, broker: Any) -> None:
     ran = run("demo", "--broker", "--records", "2000", "--bootstrap", broker.bootstrap, "--json")
     assert ran.status == 0
     assert (ran.json["records"], ran.json["duplicates"], ran.json["missing"]) == (2000, 0, 0)

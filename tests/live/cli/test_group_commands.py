@@ -1,4 +1,4 @@
-"""`ottla group` as a person uses it, against a running broker: what it shows, moves and refuses."""
+"""`ottla group` against a running broker: what it shows, changes and rejects."""
 
 import json
 import os
@@ -9,12 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
-from tests.support.waiting import PATIENCE_S, eventually
-from tests.support.wire.raw import RawConnection
-from tests.support.wire.raw_group import RawMember, await_rebalance, hand_out, settle
 
 from ottla import Admin, Broker, Producer
 from ottla.cli.group import lag as group_lag
@@ -29,10 +26,13 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch
 from ottla.types import TopicPartition
+from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.wire.raw import RawConnection
+from tests.support.wire.raw_group import RawMember, await_rebalance, hand_out, settle
 
 
 class Ran(NamedTuple):
-    """What a command left behind."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -95,7 +95,7 @@ def produce(broker: Any, partition: TopicPartition, count: int, timestamp: int |
 
 
 class RawTransaction:
-    """A transaction made by hand: so many records, and an end if it gets one."""
+    """A transaction over raw requests; stays open until end() is called."""
 
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
         self.connection = RawConnection(bootstrap)
@@ -108,9 +108,16 @@ class RawTransaction:
             answer = self.connection.ask(request, 3)
             if answer.error_code == ErrorCode.NONE:
                 break
-            assert ErrorCode(answer.error_code).retriable and time.monotonic() < deadline, answer
+            assert ErrorCode(answer.error_code).retriable, answer
+            assert time.monotonic() < deadline, answer
             time.sleep(0.02)
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
 
     def write(self, partition: TopicPartition, count: int) -> None:
         topics = [
@@ -122,7 +129,7 @@ class RawTransaction:
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=topics,
         )
-        # The last transaction is over a moment after its markers are there to be seen.
+        # The previous transaction completes shortly after its markers become visible.
         eventually(lambda: self._code_of(self.connection.ask(added, 3)) != ErrorCode.CONCURRENT_TRANSACTIONS)
         answer = self.connection.ask(added, 3)
         assert self._code_of(answer) == ErrorCode.NONE, answer
@@ -167,7 +174,7 @@ def described(run: Run, group: str, partition: TopicPartition) -> dict[str, Any]
 
 
 def await_stable_end(admin: Admin, partition: TopicPartition, offset: int) -> None:
-    """Markers are written after the answer to EndTxn."""
+    """Waits for the markers, which are written after the response to EndTxn."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         found = admin.list_offsets({partition: -1}, isolation_level="read_committed")[partition]
@@ -187,18 +194,18 @@ def test_groups_are_listed_as_a_table_and_as_json(run: Run, admin: Admin, group:
     assert [group, "Empty", "classic", "0"] in [line.split() for line in table]
     listed = run("group", "list", "--state", "empty", "--type", "classic", "--json").json
     assert {"group": group, "state": "Empty", "type": "classic", "protocol_type": None, "coordinator": 0} in listed
-    assert run("group", "list", "--state", "stable", "--type", "share").out == "no groups like that\n"
+    assert run("group", "list", "--state", "stable", "--type", "share").out == "no groups match\n"
 
 
-def test_a_mistyped_state_is_told(run: Run) -> None:
+def test_an_unknown_state_is_rejected_with_a_suggestion(run: Run) -> None:
     done = run("group", "list", "--state", "stabel")
-    assert (done.status, done.err) == (2, "ottla: --state stabel is not known (did you mean stable?)\n")
+    assert (done.status, done.err) == (2, "ottla: unknown value stabel for --state (did you mean stable?)\n")
 
 
 # Describe
 
 
-def test_a_group_shows_where_it_is_and_who_reads(
+def test_describe_shows_offsets_lag_and_members(
     run: Run, quick_broker: Any, group: str, partitions: Any, topic: str
 ) -> None:
     produce(quick_broker, partitions[0], 10)
@@ -209,7 +216,8 @@ def test_a_group_shows_where_it_is_and_who_reads(
         assert done.status == 0
         facts = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in done.lines[:7])
         assert (facts["state"], facts["type"], facts["assignor"]) == ("Stable", "classic", "range")
-        assert facts["lag"].startswith("6 records, ") and facts["lag"].endswith("behind (without 1 partition)")
+        assert facts["lag"].startswith("6 records, ")
+        assert facts["lag"].endswith("behind (unknown for 1 partition)")
         header = next(line for line in done.lines if line.startswith("TOPIC"))
         assert re.sub(" +", " ", header) == "TOPIC PARTITION COMMITTED END LAG BEHIND MEMBER HOST INSTANCE METADATA"
         assert f"{partitions[1]}: nothing committed" in done.lines
@@ -221,19 +229,19 @@ def test_a_group_shows_where_it_is_and_who_reads(
         assert described(run, group, partitions[1])["lag"] is None
 
 
-def test_the_lag_counts_what_a_reader_of_committed_data_would_get(
+def test_lag_counts_only_records_that_a_read_committed_consumer_receives(
     run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any
 ) -> None:
-    """E8: neither markers nor aborted records are ever shown to it."""
+    """Spec: E8. Markers and aborted records do not count."""
     partition = partitions[0]
     produce(quick_broker, partition, 3)
-    transaction = RawTransaction(quick_broker.bootstrap, f"t-{group}")
-    transaction.write(partition, 5)
-    transaction.end(commit=False)
-    await_stable_end(admin, partition, 9)
-    transaction.write(partition, 2)
-    transaction.end(commit=True)
-    await_stable_end(admin, partition, 12)
+    with RawTransaction(quick_broker.bootstrap, f"t-{group}") as transaction:
+        transaction.write(partition, 5)
+        transaction.end(commit=False)
+        await_stable_end(admin, partition, 9)
+        transaction.write(partition, 2)
+        transaction.end(commit=True)
+        await_stable_end(admin, partition, 12)
     admin.alter_group_offsets(group, {partition: 0})
     row = described(run, group, partition)
     assert (row["end_offset"], row["lag"], row["lag_is_exact"]) == (12, 5, True)
@@ -244,27 +252,28 @@ def test_the_lag_counts_what_a_reader_of_committed_data_would_get(
     assert (row["lag"], row["lag_seconds"]) == (0, 0)
 
 
-def test_an_open_transaction_that_holds_readers_back_is_named(
+def test_an_open_transaction_that_blocks_read_committed_consumers_is_named(
     run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any
 ) -> None:
     partition = partitions[0]
     produce(quick_broker, partition, 3)
-    transaction = RawTransaction(quick_broker.bootstrap, f"payments-{group}")
-    transaction.write(partition, 4)
-    admin.alter_group_offsets(group, {partition: 1})
-    row = described(run, group, partition)
+    with RawTransaction(quick_broker.bootstrap, f"payments-{group}") as transaction:
+        transaction.write(partition, 4)
+        admin.alter_group_offsets(group, {partition: 1})
+        row = described(run, group, partition)
+        shown = run("group", "describe", group)
+        transaction.end(commit=True)
     assert (row["end_offset"], row["last_stable_offset"], row["lag"]) == (7, 3, 2)
     (held,) = row["open_transactions"]
     assert (held["transactional_id"], held["first_offset"]) == (f"payments-{group}", 3)
     assert held["producer_id"] == transaction.producer_id
-    assert run("group", "describe", group).lines[-1] == (
-        f"{partition}: readers of committed data stop at 3, 4 offsets before the end: "
-        f"the transaction of payments-{group} is open since offset 3"
+    assert shown.lines[-1] == (
+        f"{partition}: read_committed consumers stop at 3, 4 offsets before the end: "
+        f"the transaction of payments-{group} has been open since offset 3"
     )
-    transaction.end(commit=True)
 
 
-def test_a_gap_too_large_to_read_is_told_by_offsets_and_marked(
+def test_a_lag_too_large_to_count_is_the_offset_difference_and_marked(
     run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_lag, "COUNT_MAX_OFFSETS", 5)
@@ -272,7 +281,7 @@ def test_a_gap_too_large_to_read_is_told_by_offsets_and_marked(
     admin.alter_group_offsets(group, {partitions[0]: 0, partitions[1]: 0})
     row = described(run, group, partitions[0])
     assert (row["lag"], row["lag_is_exact"]) == (20, False)
-    assert row["lag_seconds"] > 1_000_000  # the first unread record's age is told all the same
+    assert row["lag_seconds"] > 1_000_000  # the age of the first unread record is still shown
     assert described(run, group, partitions[1])["lag_is_exact"] is True
     done = run("group", "describe", group)
     assert any("~20" in line for line in done.lines)
@@ -289,19 +298,19 @@ def test_the_age_of_the_first_unread_record_is_the_lag_in_time(
     assert 30 <= described(run, group, partitions[0])["lag_seconds"] < 600
 
 
-def test_committed_offsets_that_no_longer_fit_are_noted(
+def test_committed_offsets_out_of_range_are_noted(
     run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any
 ) -> None:
     produce(quick_broker, partitions[0], 10)
     admin.delete_records({partitions[0]: 6})
     admin.alter_group_offsets(group, {partitions[0]: 2, partitions[1]: 9})
     row = described(run, group, partitions[0])
-    assert (row["lag"], row["notes"]) == (4, ["offsets 2 to 5 are deleted"])
+    assert (row["lag"], row["notes"]) == (4, ["offsets 2 to 5 have been deleted"])
     row = described(run, group, partitions[1])
-    assert (row["lag"], row["notes"]) == (0, ["committed 9 beyond the end"])
+    assert (row["lag"], row["notes"]) == (0, ["the committed offset is 9 beyond the end"])
 
 
-def test_a_missing_group_is_told_with_what_comes_near(run: Run, admin: Admin, group: str, partitions: Any) -> None:
+def test_a_missing_group_is_reported_with_a_similar_name(run: Run, admin: Admin, group: str, partitions: Any) -> None:
     admin.alter_group_offsets(group, {partitions[0]: 0})
     for command in ("describe", "members", "delete"):
         done = run("group", command, f"{group}x")
@@ -323,7 +332,7 @@ def test_members_are_shown_with_their_partitions(
         (member,) = run("group", "members", group, "--json").json
         assert (member["member"], member["topics"], member["assignment"]) == (ann.member_id, [topic], {topic: [0, 1]})
         ann.leave()
-    assert run("group", "members", group).out == f"group {group} is Empty and has no members\n"
+    assert run("group", "members", group).out == f"group {group} has no members (state Empty)\n"
     assert run("group", "members", group, "--json").json == []
 
 
@@ -331,7 +340,7 @@ def test_members_are_shown_with_their_partitions(
 
 
 def await_history(run: Run, group: str, count: int) -> list[Any]:
-    """It is written after the members have been answered."""
+    """Waits for the history, which is written after the responses to the members."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         done = run("group", "history", group, "--json")
@@ -341,7 +350,7 @@ def await_history(run: Run, group: str, count: int) -> list[Any]:
         time.sleep(0.02)
 
 
-def test_history_says_who_came_and_went_and_who_got_what(
+def test_history_shows_causes_and_moved_partitions(
     run: Run, quick_broker: Any, group: str, partitions: Any, topic: str
 ) -> None:
     bootstrap = quick_broker.bootstrap
@@ -376,29 +385,33 @@ def test_history_says_who_came_and_went_and_who_got_what(
         assert third["generation"] == first["generation"] + 2
         shown = run("group", "history", group, "--last", "1").lines
         short = f"bob-{bob.member_id.removeprefix('bob-')[:8]}"
-        assert shown[0].startswith(f"generation {third['generation']}  20") and "1 member, range" in shown[0]
+        assert shown[0].startswith(f"generation {third['generation']}  20")
+        assert "1 member, range" in shown[0]
         assert shown[1] == f"  because {short} left (shut down)"
         assert shown[2].endswith(f"= {topic}: 0  + {topic}: 1")
         assert shown[3].endswith(f"- {topic}: 1  gone")
 
 
-def test_a_group_without_a_history_is_told_apart_from_no_group(
+def test_a_group_without_history_differs_from_a_missing_group(
     run: Run, admin: Admin, group: str, partitions: Any, quick_broker: Any, topic: str
 ) -> None:
     with RawMember(quick_broker.bootstrap, f"{group}-other", [topic]) as ann:
         settle(ann, partitions=partitions)
         await_history(run, f"{group}-other", 1)
     admin.alter_group_offsets(group, {partitions[0]: 0})
-    assert run("group", "history", group).out == f"group {group} has not rebalanced as far as is known\n"
+    assert run("group", "history", group).out == f"group {group} has no recorded rebalances\n"
     done = run("group", "history", "no-such-group")
-    assert done.status == 1 and done.err.startswith("ottla: group no-such-group does not exist and has no history")
+    assert done.status == 1
+    assert done.err.startswith("ottla: group no-such-group does not exist and has no history")
 
 
-def test_a_cluster_that_keeps_no_history_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_without_history_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with Broker.embedded() as fresh:
         assert main(["group", "history", "g", "--bootstrap", fresh.bootstrap]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("ottla: there is no history of rebalances on 127.0.0.1:") and "__ottla_rebalances" in told
+    error = capsys.readouterr().err
+    assert error.startswith("ottla: 127.0.0.1:")
+    assert "has no rebalance history" in error
+    assert "__ottla_rebalances" in error
 
 
 # Reset
@@ -419,16 +432,16 @@ def ten_records(quick_broker: Any, partitions: Any) -> list[TopicPartition]:
         (["--to-earliest"], 0, None),
         (["--to-latest"], 10, None),
         (["--to-offset", "7"], 7, None),
-        (["--to-offset", "99"], 10, "not 99, which is beyond the end"),
+        (["--to-offset", "99"], 10, "99 is beyond the end"),
         (["--shift-by", "3"], 8, None),
         (["--shift-by", "-3"], 2, None),
-        (["--shift-by", "-30"], 0, "not -25, which is before the first"),
+        (["--shift-by", "-30"], 0, "-25 is before the first offset"),
         (["--to-time", "1700000004500"], 5, None),
         (["--to-time", "2023-11-14T22:13:24.500+00:00"], 5, None),
-        (["--to-time", "2100-01-01"], 10, "no record is that late: the end"),
+        (["--to-time", "2100-01-01"], 10, "no record at or after that time: reset to the end"),
     ],
 )
-def test_each_way_to_move(
+def test_every_reset_target(
     run: Run, admin: Admin, group: str, ten_records: Any, options: list[str], after: int, note: str | None
 ) -> None:
     admin.alter_group_offsets(group, {ten_records[0]: 5})
@@ -440,17 +453,19 @@ def test_each_way_to_move(
     assert admin.list_group_offsets(group)[ten_records[0]].offset == after
 
 
-def test_a_dry_run_shows_the_table_and_says_so(run: Run, admin: Admin, group: str, ten_records: Any) -> None:
+def test_a_dry_run_shows_the_changes_and_applies_nothing(run: Run, admin: Admin, group: str, ten_records: Any) -> None:
     admin.alter_group_offsets(group, {ten_records[0]: 5})
     done = run("group", "reset-offsets", group, "--to-latest")
     assert [line.split() for line in done.lines[:2]] == [
         ["TOPIC", "PARTITION", "BEFORE", "AFTER", "BY"],
         [ten_records[0].topic, "0", "5", "→", "10", "+5"],
     ]
-    assert done.lines[2:] == ["nothing was changed: add --execute to move 1 partition"]
+    assert done.lines[2:] == ["dry run: add --execute to reset 1 partition"]
 
 
-def test_only_the_named_partitions_move(run: Run, admin: Admin, group: str, ten_records: Any, topic: str) -> None:
+def test_only_the_selected_partitions_are_reset(
+    run: Run, admin: Admin, group: str, ten_records: Any, topic: str
+) -> None:
     admin.alter_group_offsets(group, dict.fromkeys(ten_records, 0))
     run("group", "reset-offsets", group, "--to-latest", "--topic", f"{topic}:0", "--execute")
     assert [offset.offset for offset in admin.list_group_offsets(group).values()] == [10, 0]
@@ -459,23 +474,23 @@ def test_only_the_named_partitions_move(run: Run, admin: Admin, group: str, ten_
     assert run("group", "reset-offsets", group, "--to-latest", "--topic", f"{topic}:x").status == 2
 
 
-def test_a_group_that_is_not_there_needs_a_topic_and_is_made(
+def test_a_missing_group_needs_a_topic_and_is_created(
     run: Run, admin: Admin, group: str, ten_records: Any, topic: str
 ) -> None:
     done = run("group", "reset-offsets", group, "--to-earliest")
     assert (done.status, done.err) == (
         1,
-        f"ottla: group {group} has committed nothing (name what it should read with --topic)\n",
+        f"ottla: group {group} has no committed offsets (pass the topics with --topic)\n",
     )
     dry = run("group", "reset-offsets", group, "--to-latest", "--topic", topic)
-    assert f"--execute makes the group {group}, which does not exist yet" in dry.out
+    assert f"and create group {group}" in dry.out
     assert run("group", "reset-offsets", group, "--to-latest", "--topic", topic, "--execute").status == 0
     assert [offset.offset for offset in admin.list_group_offsets(group).values()] == [10, 0]
     shift = run("group", "reset-offsets", f"{group}-2", "--shift-by", "1", "--topic", topic, "--json").json
-    assert [move["note"] for move in shift["partitions"]] == ["nothing committed, nothing to shift"] * 2
+    assert [move["note"] for move in shift["partitions"]] == ["no committed offset to shift"] * 2
 
 
-def test_a_group_with_members_is_refused(
+def test_a_group_with_members_is_not_reset(
     run: Run, admin: Admin, quick_broker: Any, group: str, ten_records: Any, topic: str
 ) -> None:
     with RawMember(quick_broker.bootstrap, group, [topic], client_id="ann") as ann:
@@ -484,27 +499,28 @@ def test_a_group_with_members_is_refused(
         done = run("group", "reset-offsets", group, "--to-earliest", "--execute")
         assert (done.status, done.out) == (1, "")
         assert done.err == (
-            f"ottla: group {group} has 1 member (ann): its offsets cannot be moved while they run "
+            f"ottla: group {group} has 1 member (ann): its offsets cannot be reset while it has members "
             "(stop its consumers first)\n"
         )
         dry = run("group", "reset-offsets", group, "--to-earliest")
         assert dry.status == 0
-        assert dry.lines[-1] == f"group {group} has 1 member and would be refused: stop its consumers first"
+        assert dry.lines[-1] == f"group {group} has 1 member: stop its consumers before you use --execute"
         assert admin.list_group_offsets(group)[ten_records[0]].offset == 5
 
 
-def test_members_that_come_in_between_are_told_the_same_way(
+def test_members_that_join_between_check_and_commit_are_reported_too(
     run: Run, quick_broker: Any, group: str, ten_records: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with RawMember(quick_broker.bootstrap, group, [topic]) as ann:
         settle(ann, partitions=ten_records)
         monkeypatch.setattr(group_reset, "refuse_members", lambda *_: None)
         done = run("group", "reset-offsets", group, "--to-latest", "--topic", topic, "--execute")
-        assert done.status == 1 and done.err.startswith(f"ottla: group {group} got members in the meantime")
+        assert done.status == 1
+        assert done.err.startswith(f"ottla: group {group} has new members")
 
 
 @pytest.mark.parametrize("name", ["saved.csv", "saved.json"])
-def test_offsets_are_saved_and_brought_back(
+def test_offsets_are_exported_and_restored(
     run: Run, admin: Admin, group: str, ten_records: Any, tmp_path: Path, name: str
 ) -> None:
     saved = str(tmp_path / name)
@@ -515,12 +531,12 @@ def test_offsets_are_saved_and_brought_back(
     assert admin.list_group_offsets(group)[ten_records[0]].offset == 10
     run("group", "reset-offsets", group, "--from-file", saved, "--execute")
     assert [offset.offset for offset in admin.list_group_offsets(group).values()] == [5, 0]
-    # One that never had the offsets takes them over.
-    run("group", "reset-offsets", f"{group}-twin", "--from-file", saved, "--execute")
-    assert admin.list_group_offsets(f"{group}-twin") == admin.list_group_offsets(group)
+    # Another group can import them, too.
+    run("group", "reset-offsets", f"{group}-copy", "--from-file", saved, "--execute")
+    assert admin.list_group_offsets(f"{group}-copy") == admin.list_group_offsets(group)
 
 
-def test_a_file_written_by_hand(run: Run, admin: Admin, group: str, ten_records: Any, tmp_path: Path) -> None:
+def test_a_hand_written_offsets_file(run: Run, admin: Admin, group: str, ten_records: Any, tmp_path: Path) -> None:
     topic = ten_records[0].topic
     by_hand = tmp_path / "offsets.csv"
     by_hand.write_text(f"# where to go\n{topic},0,4\n\n{topic}-gone,0,1\n")
@@ -530,28 +546,31 @@ def test_a_file_written_by_hand(run: Run, admin: Admin, group: str, ten_records:
         (None, "the partition does not exist"),
     ]
     for content, message in [
-        (f"{topic},0\n", f"line 1 is not understood: {topic},0"),
-        (f"{topic},0,-4\n", "line 1 is not understood"),
-        ("", "holds no offsets"),
-        ('[{"topic": "t"}]', "is not understood"),
+        (f"{topic},0\n", f"line 1 is not valid: {topic},0"),
+        (f"{topic},0,-4\n", "line 1 is not valid"),
+        ("", "contains no offsets"),
+        ('[{"topic": "t"}]', "is not valid JSON for offsets"),
     ]:
         by_hand.write_text(content)
         done = run("group", "reset-offsets", group, "--from-file", str(by_hand))
-        assert done.status == 2 and message in done.err, done
+        assert done.status == 2, done
+        assert message in done.err, done
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "where to is missing"),
-        (["--to-earliest", "--to-latest"], "--to-earliest and --to-latest contradict each other"),
-        (["--to-time", "tomorrow"], "--to-time tomorrow is no time"),
+        ([], "no target position"),
+        (["--to-earliest", "--to-latest"], "--to-earliest and --to-latest cannot be combined"),
+        (["--to-time", "tomorrow"], "--to-time tomorrow is not a valid time"),
         (["--from-file", "/no/such/file"], "/no/such/file: no such file or directory"),
     ],
 )
-def test_mistakes_in_what_is_asked(run: Run, group: str, options: list[str], message: str) -> None:
+def test_invalid_reset_options_are_rejected(run: Run, group: str, options: list[str], message: str) -> None:
     done = run("group", "reset-offsets", group, *options)
-    assert done.status == 2 and done.err.startswith(f"ottla: {message}") and done.err.count("\n") == 1
+    assert done.status == 2
+    assert done.err.startswith(f"ottla: {message}")
+    assert done.err.count("\n") == 1
 
 
 # Delete
@@ -567,7 +586,7 @@ def test_groups_are_deleted_with_their_offsets(run: Run, admin: Admin, group: st
     assert admin.list_group_offsets(group) == {}
 
 
-def test_a_group_with_members_is_not_deleted_nor_is_any_other(
+def test_if_one_group_has_members_no_group_is_deleted(
     run: Run, admin: Admin, quick_broker: Any, group: str, partitions: Any, topic: str
 ) -> None:
     admin.alter_group_offsets(f"{group}-2", {partitions[0]: 0})
@@ -575,11 +594,13 @@ def test_a_group_with_members_is_not_deleted_nor_is_any_other(
         settle(ann, partitions=partitions)
         done = run("group", "delete", f"{group}-2", group)
         assert done.status == 1
-        assert done.err.startswith(f"ottla: group {group} has 1 member (ann): it cannot be deleted while they run")
+        assert done.err.startswith(f"ottla: group {group} has 1 member (ann): cannot be deleted while it has members")
         assert f"{group}-2" in [listed.group_id for listed in admin.list_groups()]
 
 
-def test_on_a_terminal_it_asks_first(admin: Admin, quick_broker: Any, group: str, partitions: Any) -> None:
+def test_delete_asks_for_confirmation_on_a_terminal(
+    admin: Admin, quick_broker: Any, group: str, partitions: Any
+) -> None:
     admin.alter_group_offsets(group, {partitions[0]: 0})
 
     def delete(answer: bytes) -> tuple[int, bytes]:
@@ -597,24 +618,29 @@ def test_on_a_terminal_it_asks_first(admin: Admin, quick_broker: Any, group: str
         try:
             while piece := os.read(ours, 4096):
                 shown += piece
-        except OSError:  # the other end of a terminal closes this way
+        except OSError:  # a closed pty raises EIO
             pass
         os.close(ours)
         return process.wait(PATIENCE_S), shown
 
     status, shown = delete(b"n\n")
-    assert status == 1 and b"1 committed offset" in shown and b"Delete for good?" in shown
+    assert status == 1
+    assert b"1 committed offset" in shown
+    assert b"Delete permanently?" in shown
     assert group in [listed.group_id for listed in admin.list_groups()]
     status, shown = delete(b"y\n")
-    assert status == 0 and f"deleted {group}".encode() in shown
+    assert status == 0
+    assert f"deleted {group}".encode() in shown
     assert group not in [listed.group_id for listed in admin.list_groups()]
 
 
 # Stored records
 
 
-def test_the_stored_records_are_shown_in_words(run: Run, admin: Admin, group: str, partitions: Any) -> None:
-    """C5, on our own topic."""
+def test_the_offsets_formatter_decodes_commits_and_tombstones(
+    run: Run, admin: Admin, group: str, partitions: Any
+) -> None:
+    """Spec: C5."""
     topic = partitions[0].topic
     admin.alter_group_offsets(group, {partitions[0]: CommittedOffset(7, 0, "noon"), partitions[1]: 0})
     admin.delete_groups([group])
@@ -635,7 +661,7 @@ def test_the_stored_records_are_shown_in_words(run: Run, admin: Admin, group: st
     assert committed["expiration_timestamp"] - committed["commit_timestamp"] == 604_800_000
 
 
-def test_a_groups_stored_members_are_shown_in_words(
+def test_the_group_metadata_formatter_decodes_members(
     run: Run, quick_broker: Any, group: str, partitions: Any, topic: str
 ) -> None:
     with RawMember(quick_broker.bootstrap, group, [topic], client_id="ann") as ann:
@@ -645,14 +671,14 @@ def test_a_groups_stored_members_are_shown_in_words(
         assert stable[-1].endswith(f"Members[[{ann.member_id},NO_INSTANCE_ID,ann,/127.0.0.1,[{topic}-0 {topic}-1]]]]")
 
 
-def test_a_formatter_on_another_topic_says_what_is_wrong_once(
+def test_a_formatter_on_the_wrong_topic_fails_with_one_line(
     run: Run, quick_broker: Any, partitions: Any, topic: str
 ) -> None:
     produce(quick_broker, partitions[0], 3)
     done = run("consume", topic, "--formatter", "offsets", "-e")
     assert (done.status, done.err) == (
         1,
-        f"ottla: {topic} does not hold what the formatter offsets reads (offset 0: it has no key)\n",
+        f"ottla: the formatter offsets cannot read topic {topic} (offset 0: the record has no key)\n",
     )
     assert run("consume", topic, "--formatter", "nonsense").status == 2
     assert run("consume", topic, "--formatter", "offsets", "--format", "full").status == 2
@@ -661,4 +687,6 @@ def test_a_formatter_on_another_topic_says_what_is_wrong_once(
 def test_every_command_has_help_with_examples(run: Run) -> None:
     for command in ("list", "describe", "members", "history", "reset-offsets", "delete"):
         done = run("group", command, "--help")
-        assert done.status == 0 and "Examples:" in done.out and f"ottla group {command}" in done.out, command
+        assert done.status == 0, command
+        assert "Examples:" in done.out, command
+        assert f"ottla group {command}" in done.out, command

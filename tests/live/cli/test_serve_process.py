@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -40,7 +41,8 @@ def start(*arguments: str, stdin: int | None = subprocess.DEVNULL) -> subprocess
 def serving(*arguments: str, stdin: int | None = subprocess.DEVNULL) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     process = start("--listen", "127.0.0.1:0", *arguments, stdin=stdin)
     try:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         readable, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
         assert readable, "no ready line"
         line = process.stdout.readline().decode()
@@ -53,22 +55,27 @@ def serving(*arguments: str, stdin: int | None = subprocess.DEVNULL) -> Iterator
 
 
 def refused(*arguments: str) -> str:
-    """The one line a refused start says."""
+    """The one line that a failed start prints."""
     process = start(*arguments)
     out, err = process.communicate(timeout=PATIENCE_S)
     text = err.decode()
     assert process.returncode == 2, text
-    assert out == b"" and "Traceback" not in text
+    assert out == b""
+    assert "Traceback" not in text
     lines = [line for line in text.splitlines() if line.startswith("ottla: ")]
-    assert len(lines) == 1 and text.endswith(lines[0] + "\n"), text
+    assert len(lines) == 1, text
+    assert text.endswith(lines[0] + "\n"), text
     return lines[0]
 
 
 class Client:
-    """Speaks the protocol over a plain socket."""
+    """A client over a plain socket. All are closed after each test."""
+
+    opened: ClassVar[list[socket.socket]] = []
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self.opened.append(self.socket)
 
     def send(self, request: object, version: int) -> None:
         key: int = request.api_key  # type: ignore[attr-defined]
@@ -120,8 +127,15 @@ class Client:
         return response
 
 
+@pytest.fixture(autouse=True)
+def close_clients() -> Iterator[None]:
+    yield
+    while Client.opened:
+        Client.opened.pop().close()
+
+
 def free_port() -> int:
-    """One that the system gives to nobody by itself, so that nobody gets it before the broker does."""
+    """A free port outside the ephemeral range, so that no other process gets it before the broker binds it."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -129,7 +143,7 @@ def free_port() -> int:
 
 
 def wait_for(port: int) -> Client:
-    """A client of a broker that may still be starting."""
+    """Connects to a broker that may still be starting."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -139,62 +153,65 @@ def wait_for(port: int) -> Client:
             time.sleep(0.02)
 
 
-def test_it_says_when_it_is_ready_and_answers(tmp_path: Path) -> None:
+def test_the_broker_prints_its_address_when_it_is_ready(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path)) as (_, port):
         response = Client(port).metadata("orders")
         assert [(broker.host, broker.port) for broker in response.brokers] == [("127.0.0.1", port)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_stops_the_broker_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with serving("--data", str(tmp_path)) as (process, port):
         Client(port).metadata("orders")
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, err.decode()
-        assert out == b"" and b"Traceback" not in err
-    # Its data and its directory are free for the next one.
+        assert out == b""
+        assert b"Traceback" not in err
+    # The data directory can be used again.
     with serving("--data", str(tmp_path)) as (_, port):
         assert [topic.name for topic in Client(port).metadata("orders").topics] == ["orders"]
 
 
-def test_a_fetch_that_waits_is_answered_before_the_end(tmp_path: Path) -> None:
+def test_a_waiting_fetch_is_answered_at_shutdown(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path)) as (process, port):
         client = Client(port)
         client.metadata("orders")
         partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
         topic = FetchRequest.FetchTopic(topic="orders", partitions=[partition])
         client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, max_bytes=1000, topics=[topic]), 11)
-        for _ in range(3):  # once others that came later have been served, this one has arrived
+        for _ in range(3):  # after later requests were served, this one has arrived
             Client(port).metadata("orders")
         process.terminate()
         response = client.receive(ApiKey.FETCH, 11)
-        assert isinstance(response, FetchResponse) and response.error_code == 0
+        assert isinstance(response, FetchResponse)
+        assert response.error_code == 0
         process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
 
 
-def test_a_signal_amid_the_traffic_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_a_signal_under_load_loses_no_acknowledged_record(tmp_path: Path) -> None:
     acknowledged: list[int] = []
     with serving("--data", str(tmp_path)) as (process, port):
         client = Client(port)
         client.metadata("orders")
-        with pytest.raises((AssertionError, ConnectionError)):
+        with pytest.raises((AssertionError, ConnectionError)):  # noqa: PT012 - whichever request is cut off
             for number in range(100_000):
                 acknowledged.append(client.produce("orders", b"%d" % number))
                 if number == 200:
                     process.terminate()
         process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
-    assert acknowledged == list(range(len(acknowledged))) and len(acknowledged) > 200
+    assert acknowledged == list(range(len(acknowledged)))
+    assert len(acknowledged) > 200
     with serving("--data", str(tmp_path)) as (_, port):
         values = Client(port).fetch_all("orders")
-        # The last request may have been taken without its answer reaching us.
+        # The last record may have been appended without its response reaching the client.
         assert len(acknowledged) <= len(values) <= len(acknowledged) + 1
         assert values == [b"%d" % number for number in range(len(values))]
 
 
-def test_a_broker_nobody_listens_to_serves_all_the_same(tmp_path: Path) -> None:
+def test_the_broker_serves_with_closed_standard_output(tmp_path: Path) -> None:
     port = free_port()
     process = start("--listen", f"127.0.0.1:{port}", "--data", str(tmp_path))
     assert process.stdout is not None
@@ -210,7 +227,7 @@ def test_a_broker_nobody_listens_to_serves_all_the_same(tmp_path: Path) -> None:
         process.stderr.close()
 
 
-def test_it_runs_without_any_standard_files(tmp_path: Path) -> None:
+def test_the_broker_runs_without_standard_files(tmp_path: Path) -> None:
     port = free_port()
     command = f"exec {sys.executable} -m ottla serve --listen 127.0.0.1:{port} --data {tmp_path} 0<&- 1>&- 2>&-"
     process = subprocess.Popen(["sh", "-c", command], env={**os.environ, "PYTHONPATH": SOURCE})
@@ -223,7 +240,7 @@ def test_it_runs_without_any_standard_files(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_it_ends_with_its_standard_input_where_asked(tmp_path: Path) -> None:
+def test_stop_with_stdin_stops_the_broker_when_stdin_closes(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path), "--stop-with-stdin", stdin=subprocess.PIPE) as (process, _):
         assert process.stdin is not None
         process.stdin.close()
@@ -232,12 +249,12 @@ def test_it_ends_with_its_standard_input_where_asked(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
-def test_a_standard_input_that_cannot_close_is_refused(tmp_path: Path) -> None:
+def test_stop_with_stdin_needs_a_pipe(tmp_path: Path) -> None:
     line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path), "--stop-with-stdin")
-    assert "standard input is no pipe" in line
+    assert "needs a pipe as standard input" in line
 
 
-def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = refused("--listen", address, "--data", str(tmp_path))
@@ -247,14 +264,15 @@ def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
         Client(port).metadata("orders")
 
 
-def test_a_directory_in_use_is_told_with_who_uses_it(tmp_path: Path) -> None:
+def test_a_data_directory_in_use_is_reported_with_the_process_id(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path)) as (process, port):
         line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path))
-        assert str(tmp_path) in line and str(process.pid) in line
+        assert str(tmp_path) in line
+        assert str(process.pid) in line
         Client(port).metadata("orders")
 
 
-def test_a_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_an_impossible_data_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path / "file"))
     assert str(tmp_path / "file") in line
@@ -274,12 +292,12 @@ def test_a_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
         (["--metrics", "nonsense"], "Invalid value nonsense for configuration ottla.metrics.listen"),
     ],
 )
-def test_a_bad_setting_is_told_in_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_an_invalid_setting_is_reported_in_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
     listen = [] if "--listen" in arguments or "listeners" in arguments[1] else ["--listen", "127.0.0.1:0"]
     assert message in refused("--data", str(tmp_path / "d"), *listen, *arguments)
 
 
-def test_metrics_count_what_happened(tmp_path: Path) -> None:
+def test_metrics_are_served_for_prometheus(tmp_path: Path) -> None:
     metrics_port = free_port()
     with serving("--data", str(tmp_path), "--metrics", f"127.0.0.1:{metrics_port}") as (_, port):
         client = Client(port)
@@ -294,15 +312,16 @@ def test_metrics_count_what_happened(tmp_path: Path) -> None:
         assert text.startswith("HTTP/1.1 200 OK\r\n")
         assert 'ottla_requests_total{api="Metadata",version="9"} 1.0' in text
         assert 'ottla_request_seconds_count{api="Metadata"} 1.0' in text
-        assert "ottla_connections 1.0" in text and "ottla_partitions 1.0" in text
+        assert "ottla_connections 1.0" in text
+        assert "ottla_partitions 1.0" in text
         assert 'ottla_log_end_offset{partition="0",topic="orders"} 0.0' in text
         assert http(b"GET /elsewhere HTTP/1.1\r\n\r\n").startswith("HTTP/1.1 404")
         assert http(b"POST /metrics HTTP/1.1\r\n\r\n").startswith("HTTP/1.1 405")
         assert http(b"G" * 20_000).startswith("HTTP/1.1 431")
 
 
-def test_starting_loads_no_library_it_does_not_need() -> None:
-    """Start-up time: the tools of the other commands stay out of the broker's process."""
+def test_serve_imports_no_library_of_other_commands() -> None:
+    """Keeps the start-up fast."""
     code = "import sys, ottla.cli.serve, ottla.broker.broker; print(' '.join(sys.modules))"
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, env={**os.environ, "PYTHONPATH": SOURCE}, check=True

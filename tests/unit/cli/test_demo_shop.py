@@ -1,6 +1,7 @@
-"""The demo's shop: what it sends is what it expects to find, and its pipeline is one that can be read."""
+"""The data of the demo: the expected result matches the orders, and the pipeline file is valid."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from ottla.cli.demo.proof import Proof
@@ -17,7 +18,7 @@ from ottla.cli.demo.shop import (
 from ottla.pipeline.loading import load
 
 
-def test_the_expected_answer_is_that_of_the_orders() -> None:
+def test_the_expected_result_matches_the_orders() -> None:
     windows: dict[tuple[str, str], tuple[int, int]] = {}
     cents = 0
     for number, text in enumerate(orders(30_000)):
@@ -30,7 +31,8 @@ def test_the_expected_answer_is_that_of_the_orders() -> None:
         windows[window] = before[0] + 1, before[1] + price
     wanted = expected(30_000)
     assert (wanted.windows, wanted.cents, wanted.orders) == (windows, cents, 30_000)
-    assert len({window for window, _ in windows}) == 3 and {item for _, item in windows} == set(PRICES)
+    assert len({window for window, _ in windows}) == 3
+    assert {item for _, item in windows} == set(PRICES)
 
 
 def test_the_closing_order_closes_the_last_window() -> None:
@@ -41,15 +43,16 @@ def test_the_closing_order_closes_the_last_window() -> None:
     assert datetime.fromisoformat(closing["at"]) - LATE > last_window_end(30_000)
 
 
-def test_the_pipeline_of_the_demo_can_be_read(tmp_path: Path) -> None:
+def test_the_pipeline_file_of_the_demo_is_valid(tmp_path: Path) -> None:
     (tmp_path / "demo.yaml").write_text(pipeline_text(per_batch=1_000))
     made = load(tmp_path / "demo.yaml")
-    assert list(made.outputs) == ["enriched", "revenue"] and made.topics_out == ["orders.enriched", "revenue"]
+    assert list(made.outputs) == ["enriched", "revenue"]
+    assert made.topics_out == ["orders.enriched", "revenue"]
     assert prices_text().startswith("item,price\napple,0.50\n")
 
 
-def test_a_proof_fails_by_any_fault() -> None:
-    good = {"output": "o", "unit": "orders", "expected": 5, "found": 5, "expected_cents": 9, "found_cents": 9}
-    assert Proof(**good).is_good
+def test_any_difference_makes_the_proof_fail() -> None:
+    good = Proof("o", "orders", expected=5, found=5, expected_cents=9, found_cents=9)
+    assert good.is_good
     for fault in ({"duplicates": 1}, {"missing": 1}, {"wrong": 1}, {"found": 6}, {"found_cents": 8}):
-        assert not Proof(**{**good, **fault}).is_good
+        assert not replace(good, **fault).is_good

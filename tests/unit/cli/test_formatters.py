@@ -1,10 +1,9 @@
-"""MISSION C5: the records of `__consumer_offsets` in words, in every version that was ever written."""
+"""Spec: C5. The records of `__consumer_offsets` in words, in every version that was ever written."""
 
 import json
 from typing import Any
 
 import pytest
-from tests.support.wire.raw_group import assignment, subscription
 
 from ottla.cli.consume.formatters import FORMATTERS, _group_json, _group_text, check_formatter, offsets_formatter
 from ottla.client.core.model import ConsumerRecord
@@ -20,6 +19,7 @@ from ottla.protocol.messages.group_records import (
 )
 from ottla.protocol.primitives import ProtocolError
 from ottla.types import TopicPartition
+from tests.support.wire.raw_group import assignment, subscription
 
 WEEK_MS = 604_800_000
 OFFSETS = offsets_formatter(WEEK_MS)
@@ -42,39 +42,43 @@ def offset_value(version: int, *, metadata: str = "", **more: Any) -> bytes:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_commit_reads_as_the_documents_print_it(version: int) -> None:
-    """The line of the documents, letter for letter; its commits expired a week after they were made."""
+def test_a_commit_is_printed_in_kafkas_format(version: int) -> None:
+    """Spec: C5. With the default retention, commits expire after a week."""
     assert OFFSETS.to_text(offset_record(offset_value(version))) == (
         "[consumerGroupId,topic-offsets,30]::[OffsetMetadata[2130,NO_METADATA],"
         "CommitTime 1538843128354,ExpirationTime 1539447928354]"
     )
 
 
-def test_metadata_is_shown_where_there_is_some() -> None:
+def test_commit_metadata_is_shown() -> None:
     line = OFFSETS.to_text(offset_record(offset_value(4, metadata="node-7, žluť")))
-    assert line is not None and "[OffsetMetadata[2130,node-7, žluť]," in line
+    assert line is not None
+    assert "[OffsetMetadata[2130,node-7, žluť]," in line
 
 
-def test_a_tombstone_is_null() -> None:
+def test_a_tombstone_is_shown_as_null() -> None:
     assert OFFSETS.to_text(offset_record(None, partition=21)) == "[consumerGroupId,topic-offsets,21]::null"
 
 
-def test_a_commit_that_asked_for_its_own_time_expires_then() -> None:
-    """Version 1 alone can say so (OffsetCommit v2-4 with a retention time)."""
+def test_a_commit_with_its_own_retention_expires_then() -> None:
+    """Only stored version 1 has an expiry time (OffsetCommit v2 to v4 with a retention time)."""
     value = offset_value(1, expire_timestamp=COMMITTED_AT + 1000)
     line = OFFSETS.to_text(offset_record(value))
-    assert line is not None and line.endswith(f"ExpirationTime {COMMITTED_AT + 1000}]")
+    assert line is not None
+    assert line.endswith(f"ExpirationTime {COMMITTED_AT + 1000}]")
 
 
-def test_the_retention_of_the_cluster_counts() -> None:
+def test_the_retention_of_the_cluster_is_used() -> None:
     line = offsets_formatter(60_000).to_text(offset_record(offset_value(3)))
-    assert line is not None and line.endswith(f"ExpirationTime {COMMITTED_AT + 60_000}]")
+    assert line is not None
+    assert line.endswith(f"ExpirationTime {COMMITTED_AT + 60_000}]")
 
 
-def test_the_oldest_keys_are_read_too() -> None:
+def test_the_oldest_key_version_is_read() -> None:
     key = LegacyOffsetCommitKey(group="g", topic="t", partition=0)
     line = OFFSETS.to_text(record(encode_record_key(key), offset_value(0)))
-    assert line is not None and line.startswith("[g,t,0]::[OffsetMetadata[2130,NO_METADATA]")
+    assert line is not None
+    assert line.startswith("[g,t,0]::[OffsetMetadata[2130,NO_METADATA]")
 
 
 def test_a_commit_as_json() -> None:
@@ -95,7 +99,8 @@ def test_a_commit_as_json() -> None:
         "record": {"partition": 20, "offset": 7, "timestamp": COMMITTED_AT},
     }
     tombstone = OFFSETS.to_json(offset_record(None))
-    assert tombstone is not None and tombstone["committed"] is None
+    assert tombstone is not None
+    assert tombstone["committed"] is None
 
 
 # Groups
@@ -124,7 +129,7 @@ def group_record(version: int | None, **more: Any) -> ConsumerRecord:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_group_and_who_has_what(version: int) -> None:
+def test_a_group_is_shown_with_members_and_assignments(version: int) -> None:
     state_time = COMMITTED_AT if version >= 2 else -1  # older ones did not store it
     instance = "desk-1" if version >= 3 else "NO_INSTANCE_ID"
     assert _group_text(group_record(version, instance="desk-1")) == (
@@ -144,22 +149,25 @@ def test_a_deleted_group_and_an_empty_one() -> None:
 
 def test_a_group_as_json() -> None:
     shown = _group_json(group_record(3))
-    assert shown is not None and shown["group"] == "g"
+    assert shown is not None
+    assert shown["group"] == "g"
     assert shown["metadata"]["generation"] == 3
     (member,) = shown["metadata"]["members"]
     assert (member["topics"], member["assignment"]) == (["orders"], {"orders": [0, 1]})
     assert json.loads(json.dumps(shown)) == shown
 
 
-def test_each_formatter_passes_over_the_others_records() -> None:
+def test_each_formatter_skips_records_of_the_other() -> None:
     assert _group_text(offset_record(offset_value(4))) is None
-    assert OFFSETS.to_text(group_record(3)) is None and OFFSETS.to_json(group_record(3)) is None
+    assert OFFSETS.to_text(group_record(3)) is None
+    assert OFFSETS.to_json(group_record(3)) is None
     from_the_future = record(b"\x00\x63whatever", b"\x00\x00")
-    assert OFFSETS.to_text(from_the_future) is None and _group_text(from_the_future) is None
+    assert OFFSETS.to_text(from_the_future) is None
+    assert _group_text(from_the_future) is None
 
 
-def test_groups_of_the_new_protocol_are_shown_too() -> None:
-    """A real Kafka's topic holds records of KIP-848 groups. These bytes are Apache Kafka 4.3's own."""
+def test_records_of_kip_848_groups_are_shown() -> None:
+    """The bytes were written by Apache Kafka 4.3."""
     group, member = "00036e6577", "00166446542f42476f595141474147724461364152704977"
     stored = [
         ("0005" + group + member, "0000000004626f620b2f3132372e302e302e3102076f726465727301000493e00001000100"),
@@ -193,7 +201,7 @@ def test_groups_of_the_new_protocol_are_shown_too() -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [(None, b""), (b"", b""), (b"\x00\x01\x00", b""), (b"text", b"text"), (b"\x00\x01\x7f\xff", None)]
 )
-def test_bytes_that_are_something_else_are_refused(key: bytes | None, value: bytes | None) -> None:
+def test_malformed_bytes_raise(key: bytes | None, value: bytes | None) -> None:
     if key == b"text":  # a type nobody knows
         assert OFFSETS.to_text(record(key, value)) is None
         return
@@ -201,12 +209,12 @@ def test_bytes_that_are_something_else_are_refused(key: bytes | None, value: byt
         OFFSETS.to_text(record(key, value))
 
 
-def test_a_value_of_an_unknown_version_is_refused() -> None:
+def test_a_value_of_an_unknown_version_raises() -> None:
     with pytest.raises(ProtocolError):
         OFFSETS.to_text(offset_record(b"\x00\x09" + bytes(30)))
 
 
-def test_an_unknown_formatter_is_told_with_those_there_are() -> None:
+def test_an_unknown_formatter_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(OttlaError) as told:
         check_formatter("ofsets")
     assert all(name in told.value.hint for name in FORMATTERS)

@@ -1,4 +1,4 @@
-"""`ottla log dump`: files of a log in words and in JSON, whole and damaged."""
+"""`ottla log dump`: intact and damaged log files, as text and as JSON."""
 
 import json
 import shutil
@@ -61,19 +61,23 @@ def segment(tmp_path: Path) -> Path:
     return path
 
 
-def test_batches_in_words(dump: Any, segment: Path) -> None:
+def test_batches_are_printed_as_a_table(dump: Any, segment: Path) -> None:
     status, out, _ = dump(segment)
     lines = out.splitlines()
     assert status == 0
     assert lines[0].startswith(f"{segment}: 3 batches, 4 records, ")
     assert lines[1].split()[:3] == ["POSITION", "OFFSETS", "RECORDS"]
     first, second, third = (line.split() for line in lines[2:])
-    assert first[1:3] == ["100-101", "2"] and "zstd" in first and "2023-11-14T22:13:20.001Z" in first
-    assert second[1] == "102" and "7/1" in second and second[-1] == "transactional"
+    assert first[1:3] == ["100-101", "2"]
+    assert "zstd" in first
+    assert "2023-11-14T22:13:20.001Z" in first
+    assert second[1] == "102"
+    assert "7/1" in second
+    assert second[-1] == "transactional"
     assert " ".join(third).endswith("7/1 - abort (coordinator epoch 9)")
 
 
-def test_records_in_words(dump: Any, segment: Path) -> None:
+def test_records_are_printed_one_per_line(dump: Any, segment: Path) -> None:
     _, out, _ = dump(segment, "--records")
     assert [line for line in out.splitlines() if line.startswith("  ")] == [
         "  100 2023-11-14T22:13:20.000Z ann 1 [h=x]",
@@ -82,7 +86,7 @@ def test_records_in_words(dump: Any, segment: Path) -> None:
     ]
 
 
-def test_json_has_a_line_for_each_batch(dump: Any, segment: Path) -> None:
+def test_json_has_one_line_per_batch(dump: Any, segment: Path) -> None:
     status, out, _ = dump(segment, "--records", "--json")
     first, second, third = map(json.loads, out.splitlines())
     assert status == 0
@@ -95,39 +99,47 @@ def test_json_has_a_line_for_each_batch(dump: Any, segment: Path) -> None:
         "headers": [["h", "x"]],
     }
     assert first["records"][1]["value"] == {"base64": "/w=="}
-    assert second["transactional"] and second["records"][0]["value"] is None
-    assert third["control"] == "abort (coordinator epoch 9)" and "records" not in third
+    assert second["transactional"]
+    assert second["records"][0]["value"] is None
+    assert third["control"] == "abort (coordinator epoch 9)"
+    assert "records" not in third
 
 
-def test_a_torn_end_is_shown_and_the_rest_is_read(dump: Any, segment: Path) -> None:
+def test_an_incomplete_tail_is_reported_and_the_rest_is_read(dump: Any, segment: Path) -> None:
     segment.write_bytes(segment.read_bytes()[:-5])
     status, out, err = dump(segment)
-    assert status == 1 and "2 batches" in out
-    assert "damaged: 73 bytes at position" in out and "cut short" in out
-    assert err.startswith("ottla: 1 damaged place found")
+    assert status == 1
+    assert "2 batches" in out
+    assert "damaged: 73 bytes at position" in out
+    assert "incomplete" in out
+    assert err.startswith("ottla: found 1 damaged place")
     tail = json.loads(dump(segment, "--json")[1].splitlines()[-1])
-    assert tail["bytes"] == 73 and "cut short" in tail["problem"]
+    assert tail["bytes"] == 73
+    assert "incomplete" in tail["problem"]
 
 
-def test_a_flipped_bit_is_found(dump: Any, segment: Path) -> None:
+def test_a_flipped_bit_is_reported(dump: Any, segment: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[90] ^= 1
     segment.write_bytes(data)
     status, out, _ = dump(segment)
-    assert status == 1 and "DAMAGED" in out and "checksum" in out
+    assert status == 1
+    assert "DAMAGED" in out
+    assert "checksum" in out
     assert "checksum" in json.loads(dump(segment, "--json")[1].splitlines()[0])["problem"]
     assert dump(segment, "--records")[0] == 1
 
 
-def test_offsets_that_go_back_are_found(dump: Any, segment: Path) -> None:
-    """The checksum does not cover offsets."""
+def test_decreasing_offsets_are_reported(dump: Any, segment: Path) -> None:
+    """The CRC does not cover offsets."""
     wrong = segment.with_name("00000000000000000101.log")
     shutil.copy(segment, wrong)
     status, out, _ = dump(wrong)
-    assert status == 1 and "offset 100 where 101 or more is due" in out
+    assert status == 1
+    assert "base offset 100 is too low, expected at least 101" in out
 
 
-def test_an_empty_segment_is_no_damage(dump: Any, tmp_path: Path) -> None:
+def test_an_empty_segment_is_not_damaged(dump: Any, tmp_path: Path) -> None:
     empty = tmp_path / f"{NAME}.log"
     empty.touch()
     assert dump(empty)[0] == 0
@@ -135,11 +147,11 @@ def test_an_empty_segment_is_no_damage(dump: Any, tmp_path: Path) -> None:
     assert dump(empty, "--json") == (0, "", "")
 
 
-def test_indexes_in_words_and_json(dump: Any, tmp_path: Path) -> None:
+def test_indexes_are_printed_as_text_and_json(dump: Any, tmp_path: Path) -> None:
     offsets, times = OffsetIndex(), TimeIndex()
     offsets.append(20, 4_096)
     times.append(TIME, 20)
-    (tmp_path / f"{NAME}.index").write_bytes(offsets.to_bytes() + bytes(8 * 10))  # as Kafka: room for more
+    (tmp_path / f"{NAME}.index").write_bytes(offsets.to_bytes() + bytes(8 * 10))  # Kafka preallocates index files
     (tmp_path / f"{NAME}.timeindex").write_bytes(times.to_bytes())
     aborted = encode_entries([AbortedTransaction(7, 102, 103, 104)])
     (tmp_path / f"{NAME}.txnindex").write_bytes(aborted)
@@ -162,20 +174,21 @@ def test_a_damaged_snapshot_is_named(dump: Any, tmp_path: Path) -> None:
     path = tmp_path / f"{NAME}.snapshot"
     path.write_bytes(b"nonsense nonsense nonsense")
     status, out, err = dump(path)
-    assert status == 1 and out.startswith(f"{path}: damaged: ")
-    assert err.startswith("ottla: 1 damaged place found")
+    assert status == 1
+    assert out.startswith(f"{path}: damaged: ")
+    assert err.startswith("ottla: found 1 damaged place")
     assert "problem" in json.loads(dump(path, "--json")[1])
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("nosuch.log", "does not exist (give the path of a segment file or of a partition's directory)"),
-        ("notes.txt", "is no log file (they end in .log, .index, .timeindex, .snapshot, .txnindex)"),
-        ("empty", "has no log files (they end in .log, .index, .timeindex, .snapshot, .txnindex)"),
+        ("nosuch.log", "does not exist (pass a segment file or a partition directory)"),
+        ("notes.txt", "is not a log file (log files end in .log, .index, .timeindex, .snapshot, .txnindex)"),
+        ("empty", "contains no log files (their names end in .log, .index, .timeindex, .snapshot, .txnindex)"),
     ],
 )
-def test_what_is_no_log_file_is_refused(dump: Any, tmp_path: Path, path: str, message: str) -> None:
+def test_other_files_are_rejected(dump: Any, tmp_path: Path, path: str, message: str) -> None:
     (tmp_path / "notes.txt").touch()
     (tmp_path / "empty").mkdir()
     status, out, err = dump(tmp_path / path)
@@ -183,19 +196,20 @@ def test_what_is_no_log_file_is_refused(dump: Any, tmp_path: Path, path: str, me
     assert err.strip() == f"ottla: {tmp_path / path} {message}"
 
 
-# How things are shown
+# Formats of numbers, times and bytes
 
 
-def test_numbers_and_times_for_people() -> None:
+def test_numbers_and_times_are_formatted_for_people() -> None:
     assert [size(n) for n in (0, 999, 1_000, 1_234_567, 5 * 10**12)] == ["0 B", "999 B", "1.0 kB", "1.2 MB", "5.0 TB"]
     assert count(1_000_000) == "1,000,000"
     assert (plural(0, "record"), plural(1, "record")) == ("0 records", "1 record")
     assert (time_text(-1), time_text(0)) == ("-", "1970-01-01T00:00:00.000Z")
-    assert time_text(2**62) == str(2**62), "further than a calendar goes"
+    assert time_text(2**62) == str(2**62), "beyond year 9999"
 
 
-def test_bytes_never_break_a_terminal_or_json() -> None:
-    assert bytes_text(None) == "null" and bytes_text(b"") == ""
+def test_arbitrary_bytes_are_safe_for_terminals_and_json() -> None:
+    assert bytes_text(None) == "null"
+    assert bytes_text(b"") == ""
     assert safe_text("\x1b]0;title\x07 a\tb") == "\\x1b]0;title\\x07 a\tb"
     for value in (None, b"", b"text", bytes(range(256))):
         json.loads(json.dumps(bytes_json(value)))

@@ -1,4 +1,4 @@
-"""How a running pipeline looks: a line for each batch, an object for each batch, a table."""
+"""Output of a running pipeline: lines, JSON objects, or a live table."""
 
 import io
 import json
@@ -25,8 +25,8 @@ def batch(batch_id: int, ended_ms: int) -> dict[str, object]:
     return {"event": "batch", "batch": Batch("shop", batch_id, 500, 20, 250, ended_ms, {"orders": 2}).document()}
 
 
-def test_a_pipe_gets_a_line_for_each_batch_and_each_change(state: RunState, capsys: pytest.CaptureFixture[str]) -> None:
-    """F3."""
+def test_a_pipe_gets_one_line_per_batch_and_state_change(state: RunState, capsys: pytest.CaptureFixture[str]) -> None:
+    """Spec: F3."""
     with PlainView() as view:
         view.on_event(batch(3, NOON), state)
         view.on_event(batch(4, NOON + 1_000), state)
@@ -34,11 +34,11 @@ def test_a_pipe_gets_a_line_for_each_batch_and_each_change(state: RunState, caps
     assert capsys.readouterr().out.splitlines() == [
         "2026-01-01T12:00:00.000Z shop batch 3: 500 in (2,000/s), 20 out (80/s), 0.25 s, lag 17, bad 2",
         "2026-01-01T12:00:01.000Z shop batch 4: 500 in (500/s), 20 out (20/s), 0.25 s, lag 17, bad 2",
-        "failed: it died; starting again in 2 s (restart 3)",
+        "failed: it died; restarting in 2 s (restart 3)",
     ]
 
 
-def test_a_program_gets_an_object_for_each_batch(state: RunState, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_one_object_per_batch(state: RunState, capsys: pytest.CaptureFixture[str]) -> None:
     with JsonView() as view:
         view.on_event(batch(3, NOON), state)
     told = json.loads(capsys.readouterr().out)
@@ -51,13 +51,12 @@ def test_a_program_gets_an_object_for_each_batch(state: RunState, capsys: pytest
     )
 
 
-def test_a_terminal_gets_a_table_with_everything_in_it(state: RunState) -> None:
-    """F3: rows in and out per second, batch time, lag, last commit, restarts."""
+def test_a_terminal_gets_a_live_table(state: RunState) -> None:
+    """Spec: F3. Rows in and out per second, batch time, lag, last commit, restarts."""
     view = LiveView("shop", clock=lambda: NOON + 3_000)
-    view._console = Console(width=140)
     view.on_event(batch(4, NOON), state)
     console = Console(width=140, record=True, file=io.StringIO())
-    console.print(view._render())
+    console.print(view.render())
     shown = console.export_text()
     for part in (
         "shop",

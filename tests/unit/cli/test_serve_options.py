@@ -12,11 +12,11 @@ def values(*arguments: str) -> dict[str, str]:
     return parse_options(arguments).values
 
 
-def test_nothing_given_means_a_loopback_port_and_a_directory_here() -> None:
+def test_defaults_are_a_loopback_port_and_a_local_directory() -> None:
     assert values() == {"listeners": "PLAINTEXT://127.0.0.1:9092", "log.dirs": "ottla-data"}
 
 
-def test_options_may_be_written_with_a_space_or_an_equals_sign() -> None:
+def test_options_accept_a_space_or_an_equals_sign() -> None:
     assert values("--listen", "127.0.0.1:0", "--data", "/tmp/d") == values("--listen=127.0.0.1:0", "--data=/tmp/d")
 
 
@@ -30,11 +30,11 @@ def test_options_may_be_written_with_a_space_or_an_equals_sign() -> None:
         ("INSIDE://a:1,OUTSIDE://b:2", "INSIDE://a:1,OUTSIDE://b:2"),
     ],
 )
-def test_where_to_listen(listen: str, listener: str) -> None:
+def test_listen_is_converted_to_kafkas_listener_format(listen: str, listener: str) -> None:
     assert values("--listen", listen)["listeners"] == listener
 
 
-def test_an_option_beats_a_set_and_a_set_beats_the_file(tmp_path: Path) -> None:
+def test_options_override_set_and_set_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("# mine\nnum.partitions=2\nlog.dirs=/from/file\nlisteners=PLAINTEXT://:1\nbroker.id=4\n")
     assert values("--config", str(file), "--set", "num.partitions=3", "--set", "log.dirs=/from/set") == {
@@ -46,7 +46,7 @@ def test_an_option_beats_a_set_and_a_set_beats_the_file(tmp_path: Path) -> None:
     assert values("--config", str(file), "--set=log.dirs=/from/set", "--data", "/d")["log.dirs"] == "/d"
 
 
-def test_a_value_may_itself_hold_an_equals_sign() -> None:
+def test_a_value_may_contain_an_equals_sign() -> None:
     assert values("--set", "broker.rack=a=b")["broker.rack"] == "a=b"
 
 
@@ -58,7 +58,7 @@ def test_a_value_may_itself_hold_an_equals_sign() -> None:
         (["--data"], "--data needs a value"),
         (["--set", "num.partitions"], "--set num.partitions has no '='"),
         (["--set", "=3"], "--set =3 has no '='"),
-        (["--data", "a", "--data", "b"], "--data is given twice"),
+        (["--data", "a", "--data", "b"], "option --data is repeated"),
         (["--listen", "nowhere"], "cannot listen on 'nowhere'"),
         (["--listen", "host:port"], "cannot listen on 'host:port'"),
         (["--listen", "host:70000"], "cannot listen on 'host:70000'"),
@@ -68,16 +68,18 @@ def test_a_value_may_itself_hold_an_equals_sign() -> None:
         (["--config", "/"], "cannot read /: Is a directory"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_with_a_way_to_mend_it(
+def test_an_invalid_option_is_reported_in_one_line_with_a_hint(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert serve(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"ottla: {message} (") and err.endswith(")\n") and err.count("\n") == 1
+    assert err.startswith(f"ottla: {message} (")
+    assert err.endswith(")\n")
+    assert err.count("\n") == 1
 
 
-def test_a_config_file_that_is_not_settings_is_named(tmp_path: Path) -> None:
+def test_an_invalid_config_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "bad.properties"
     file.write_text("listeners\n")
     with pytest.raises(OttlaError, match=r"bad\.properties: line 1"):

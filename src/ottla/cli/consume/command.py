@@ -1,4 +1,4 @@
-"""`ottla consume`: shows records, from any place, until told to stop."""
+"""`ottla consume`: prints the records of a topic, from any position, until Ctrl-C or the end of the topic."""
 
 import json
 import re
@@ -32,28 +32,32 @@ from ottla.types import INTERNAL_TOPICS, TopicPartition
 POLL_MS = 500
 FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
 Format = Callable[[ConsumerRecord], str | None]
-"""Shows a record; None for one that is to be passed over."""
+"""Formats a record; None to skip it."""
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
     start: Annotated[
         str,
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="beginning, end, an offset, -N for the last N of each partition, "
-            "a time such as 2026-01-31T12:00 or @1700000000000 (milliseconds).",
+            help="Start position: beginning, end, an offset, -N for the last N offsets of each partition, "
+            "or a time such as 2026-01-31T12:00 or @1700000000000 (milliseconds).",
         ),
     ] = "beginning",
     partitions: Annotated[
-        list[int], typer.Option("--partition", "-p", metavar="N", help="Only this one; may be given often.")
+        list[int], typer.Option("--partition", "-p", metavar="N", help="Read only partition N; repeatable.")
     ] = [],  # noqa: B006
-    limit: Annotated[
-        int | None, typer.Option("--max", "-n", metavar="N", min=1, help="Stop after so many records.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option("--max", "-n", metavar="N", min=1, help="Stop after N records.")] = None,
     exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", "-e", metavar="", help="Stop at what is the end when it starts.")
+        bool,
+        typer.Option(
+            "--exit-at-end",
+            "-e",
+            metavar="",
+            help="Stop at the end of the topic as of now, instead of waiting for new records.",
+        ),
     ] = False,
     format_text: Annotated[
         str,
@@ -61,7 +65,7 @@ def consume(
             "--format",
             "-o",
             metavar="FORMAT",
-            help="value, key-value, json, full, or a template of {topic} {partition} {offset} {timestamp} "
+            help="value, key-value, json, full, or a template with {topic} {partition} {offset} {timestamp} "
             "{time} {key} {value} {headers}.",
         ),
     ] = "value",
@@ -70,25 +74,26 @@ def consume(
         typer.Option(
             "--formatter",
             metavar="NAME",
-            help=f"For Kafka's own topics: {', '.join(FORMATTERS)}. As text, or with --json.",
+            help=f"Decode internal topics: {', '.join(FORMATTERS)}. Can be combined with --json.",
         ),
     ] = None,
     isolation: Annotated[
-        str, typer.Option("--isolation", metavar="LEVEL", help="read_uncommitted or read_committed.")
+        str, typer.Option("--isolation", metavar="LEVEL", help="read_uncommitted or read_committed")
     ] = "read_uncommitted",
     settings: Annotated[
-        list[str], typer.Option("--set", metavar="NAME=VALUE", help="Any consumer setting, under Kafka's name.")
+        list[str],
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a consumer setting by its Kafka name; repeatable."),
     ] = [],  # noqa: B006
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show a topic's records and then wait for more, until Ctrl-C.
+    """Print a topic's records and wait for new ones until Ctrl-C.
 
     \b
     Examples:
       ottla consume orders
       ottla consume orders --from end
-      ottla consume orders --from -5 --exit-at-end       # 5 of each partition
+      ottla consume orders --from -5 --exit-at-end   # last 5 of each partition
       ottla consume orders --from 2026-01-31T12:00 --format json | jq .value
       ottla consume orders --format '{partition}/{offset} {key}: {value}' --max 10
       ottla consume __consumer_offsets --formatter offsets -e
@@ -96,12 +101,14 @@ def consume(
     if formatter is not None:
         check_formatter(formatter)
         if format_text not in ("value", "json"):
-            raise OttlaError("--format and --formatter are two ways to show a record", "give one of them, or --json")
+            raise OttlaError(
+                f"--format {format_text} cannot be combined with --formatter", "use one of them; --json works with both"
+            )
     show = make_format("json" if as_json else format_text)
     where = parse_start(start)
     given = {"isolation.level": isolation, "auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
     merged = given | client_settings(bootstrap, settings)
-    build(ConsumerConfig, merged, {})  # a mistake in the settings shows before anything is opened
+    build(ConsumerConfig, merged, {})  # report invalid settings before anything is opened
     with open_admin(bootstrap) as admin:
         (description,) = find_topics(admin, [topic], _when_missing(topic))
         if formatter is not None:
@@ -117,12 +124,12 @@ def consume(
             _show_records(consumer, assigned, show, limit, exit_at_end)
         except KeyboardInterrupt:
             sys.stdout.flush()
-            # Ctrl-C is how a live tail ends; that is no failure.
+            # Ctrl-C is the normal way to end the command, not a failure.
 
 
 def _when_missing(topic: str) -> str:
     if topic in INTERNAL_TOPICS:
-        return "the broker makes it when it is first needed"
+        return "the broker creates this internal topic when it is first used"
     return f"create it with: ottla topic create {topic}"
 
 
@@ -154,17 +161,17 @@ def _show_records(
             sys.stdout.write("\n".join(lines) + "\n")
             sys.stdout.flush()
         elif exit_at_end:
-            # The last offsets may be transaction markers, which are passed over and never shown.
+            # The last offsets may be transaction markers, which are never returned as records.
             unfinished = {p for p in unfinished if consumer.position(p) < ends[p]}
         if shown == limit or (exit_at_end and not unfinished):
             return
 
 
-# Where to begin
+# Start position
 
 
 class Start(NamedTuple):
-    """Where to begin: `kind` is beginning, end, offset, last or time."""
+    """A start position. `kind` is beginning, end, offset, last or time."""
 
     kind: str
     value: int = 0
@@ -191,8 +198,8 @@ def parse_start(text: str) -> Start:
         return Start("time", int(moment.timestamp() * 1000))
     except (ValueError, OverflowError, OSError):
         raise OttlaError(
-            f"--from {text} is no place to begin",
-            "write beginning, end, an offset, -N, a time such as 2026-01-31T12:00, or @MILLISECONDS",
+            f"--from {text} is not a valid start position",
+            "use beginning, end, an offset, -N, a time such as 2026-01-31T12:00, or @MILLISECONDS",
         ) from None
 
 
@@ -202,9 +209,9 @@ def _go_to(consumer: Consumer, partitions: list[TopicPartition], where: Start) -
     elif where.kind == "end":
         consumer.seek_to_end()
         for partition in partitions:
-            consumer.position(partition)  # the end as of now, not as of the first poll
+            consumer.position(partition)  # resolve the end now, not at the first poll
     elif where.kind == "time":
-        found = consumer.offsets_for_times({partition: where.value for partition in partitions})
+        found = consumer.offsets_for_times(dict.fromkeys(partitions, where.value))
         ends = consumer.end_offsets(partitions)
         for partition in partitions:
             at = found[partition]
@@ -216,17 +223,18 @@ def _go_to(consumer: Consumer, partitions: list[TopicPartition], where: Start) -
                 consumer.seek(partition, max(first[partition], ends[partition] - where.value))
             elif not first[partition] <= where.value <= ends[partition] and len(partitions) == 1:
                 raise CommandError(
-                    f"{partition} has no offset {where.value}", f"it has {first[partition]} to {ends[partition]}"
+                    f"offset {where.value} is out of range for {partition}",
+                    f"valid: {first[partition]} to {ends[partition]}",
                 )
             else:
                 consumer.seek(partition, min(max(where.value, first[partition]), ends[partition]))
 
 
-# How to show
+# Formats
 
 
 def make_format(text: str) -> Format:
-    """The function that shows a record as --format asks; a mistake in a template is told before anything is read."""
+    """Returns the function for --format. An invalid template is an error here, before anything is read."""
     clean = safe_text if sys.stdout.isatty() else _same
     if text == "value":
         return lambda record: clean(bytes_text(record.value))
@@ -245,16 +253,16 @@ def make_format(text: str) -> Format:
     try:
         used = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
     except ValueError as error:
-        raise OttlaError(f"the template {text!r} cannot be read: {error}", "write { as {{") from None
+        raise OttlaError(f"invalid template {text!r}: {error}", "write {{ for a literal {") from None
     for name in used:
         if name not in FIELDS:
-            raise OttlaError(f"the template has no field {{{name}}}", f"there are {', '.join(FIELDS)}")
+            raise OttlaError(f"unknown field {{{name}}} in the template", f"fields: {', '.join(FIELDS)}")
     spaced = text == "full"
     return lambda record: clean(template.format_map(_fields(record, spaced)))
 
 
 def use_formatter(name: str, formatter: Formatter, as_json: bool) -> Format:
-    """A formatter's way to show a record. One that it cannot read is told of on standard error, and passed over."""
+    """Formats records with a formatter. Unreadable records are reported on standard error and skipped."""
     clean = safe_text if sys.stdout.isatty() else _same
     read_any = False
 
@@ -265,10 +273,10 @@ def use_formatter(name: str, formatter: Formatter, as_json: bool) -> Format:
         except ProtocolError as error:
             if not read_any:
                 raise CommandError(
-                    f"{record.topic} does not hold what the formatter {name} reads", f"offset {record.offset}: {error}"
+                    f"the formatter {name} cannot read topic {record.topic}", f"offset {record.offset}: {error}"
                 ) from None
             place = TopicPartition(record.topic, record.partition)
-            print_error(f"{place} offset {record.offset} cannot be read: {error}")
+            print_error(f"cannot read {place} offset {record.offset}: {error}")
             return None
         read_any = True
         if value is None:
@@ -293,7 +301,7 @@ def _fields(record: ConsumerRecord, spaced: bool) -> dict[str, Any]:
 
 
 def record_json(record: ConsumerRecord) -> dict[str, Any]:
-    """A record for JSON. Bytes that are no text become {"base64": …}."""
+    """A record for JSON. Bytes that are not UTF-8 become {"base64": …}."""
     return {
         "topic": record.topic,
         "partition": record.partition,

@@ -1,7 +1,7 @@
-"""How the records of Kafka's own topics are shown: `ottla consume __consumer_offsets --formatter offsets`.
+"""Formatters for internal topics: `ottla consume __consumer_offsets --formatter offsets`.
 
-A formatter turns a record into a line of text and into JSON, or into nothing where the record is of another kind.
-Bytes that are not what they should be raise ProtocolError; the command says where, and goes on.
+A formatter converts a record to a line of text or to JSON, or returns None for a record of another kind.
+Malformed bytes raise ProtocolError; the command reports the offset and continues.
 """
 
 import json
@@ -29,13 +29,13 @@ from ottla.protocol.schema import Message, Struct
 from ottla.types import ZERO_UUID, TopicPartition, uuid_to_text
 
 OFFSETS_RETENTION_MINUTES = 10_080
-"""Kafka's default of `offsets.retention.minutes`, for brokers that do not tell theirs."""
+"""Kafka's default of `offsets.retention.minutes`, used if the broker does not report its own."""
 
 Json = dict[str, Any]
 
 
 class Formatter(NamedTuple):
-    """Both ways to show a record. None: not of this formatter's kind, show nothing."""
+    """Converts a record to text and to JSON. None: the record is of another kind and is skipped."""
 
     to_text: Callable[[ConsumerRecord], str | None]
     to_json: Callable[[ConsumerRecord], Json | None]
@@ -45,8 +45,11 @@ class Formatter(NamedTuple):
 
 
 def offsets_formatter(retention_ms: int) -> Formatter:
-    """Positions that groups committed. Stored commits say when they expire only if the committer asked for a time of
-    its own; for all others it is `offsets.retention.minutes` after the commit, at the earliest."""
+    """Committed offsets.
+
+    A stored commit has an expiry time only if the client requested one (OffsetCommit v2 to v4). All others expire
+    `offsets.retention.minutes` after the commit, at the earliest.
+    """
 
     def to_text(record: ConsumerRecord) -> str | None:
         read = _read_offset(record)
@@ -158,7 +161,7 @@ def _assigned(group: GroupMetadataValue, member: GroupMetadataValue.MemberMetada
     return read_assignment(member.assignment) if group.protocol_type == CONSUMER else ()
 
 
-# Everything else in the same topic: groups of the newer protocols, which other brokers write
+# Other records of the same topic: groups of newer protocols, written by other brokers
 
 
 def _other_text(record: ConsumerRecord, key: Message | None) -> str | None:
@@ -175,7 +178,8 @@ def _other_json(record: ConsumerRecord, key: Message | None) -> Json | None:
         return None
     value = None if record.value is None else _plain(decode_versioned(VALUES[key.api_key], record.value))
     kind = type(key).__name__.removesuffix("Key")
-    return {"type": kind} | _plain(key) | {"value": value, "record": _place(record)}
+    fields: Json = _plain(key)
+    return {"type": kind} | fields | {"value": value, "record": _place(record)}
 
 
 def _plain(value: Any, name: str = "") -> Any:
@@ -192,9 +196,9 @@ def _plain(value: Any, name: str = "") -> Any:
 
 
 def _read_key(record: ConsumerRecord) -> Message | None:
-    """The record's key; None for a kind that nobody knows yet."""
+    """The record's key; None for an unknown kind."""
     if record.key is None:
-        raise ProtocolError("it has no key")
+        raise ProtocolError("the record has no key")
     return decode_record_key(KEYS, record.key)
 
 
@@ -203,7 +207,7 @@ def _place(record: ConsumerRecord) -> Json:
 
 
 def find_retention_ms(admin: Admin) -> int:
-    """How long the cluster keeps offsets; Kafka's default where it does not tell."""
+    """How long the cluster keeps offsets; Kafka's default if it cannot be queried."""
     minutes = OFFSETS_RETENTION_MINUTES
     try:
         brokers = admin.describe_cluster().brokers
@@ -211,7 +215,7 @@ def find_retention_ms(admin: Admin) -> int:
         entries = admin.describe_configs("broker", str(brokers[0].node_id), names=[name]) if brokers else []
         minutes = next((int(entry.value) for entry in entries if entry.value is not None), minutes)
     except KafkaError:
-        pass  # not allowed to ask
+        pass  # not authorized
     return minutes * 60_000
 
 
@@ -232,12 +236,12 @@ FORMATTERS: Mapping[str, Callable[[Admin], Formatter]] = {
     "group-metadata": _make_group_formatter,
     "transactions": _make_transaction_formatter,
 }
-"""Every formatter by its name; made with an admin, for what the cluster has to tell first."""
+"""Formatters by name. Each is built with an Admin, to look up settings of the cluster."""
 
 
 def check_formatter(name: str) -> None:
     if name not in FORMATTERS:
-        raise OttlaError(f"there is no formatter {name}", f"there are {', '.join(FORMATTERS)}")
+        raise OttlaError(f"unknown formatter {name}", f"use one of {', '.join(FORMATTERS)}")
 
 
 def make_formatter(name: str, admin: Admin) -> Formatter:

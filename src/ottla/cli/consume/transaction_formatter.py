@@ -1,4 +1,4 @@
-"""How the records of `__transaction_state` are shown: `ottla consume __transaction_state --formatter transactions`."""
+"""Formatter for `__transaction_state`: `ottla consume __transaction_state --formatter transactions`."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Read = tuple[str, StoredTransaction | None]
 
 
 def transaction_text(record: ConsumerRecord) -> str | None:
-    """One line: the id, then what is stored under it."""
+    """One line: the transactional id and its stored state."""
     read = _read(record)
     if read is None:
         return None
@@ -66,7 +66,7 @@ def stored_json(stored: StoredTransaction) -> dict[str, Any]:
 
 def _read(record: ConsumerRecord) -> Read | None:
     if record.key is None:
-        raise ProtocolError("it has no key")
+        raise ProtocolError("the record has no key")
     name = read_key(record.key)
     if name is None:
         return None

@@ -1,4 +1,4 @@
-"""`ottla demo --broker`: a broker, a topic, a producer and a consumer at work, and what they managed."""
+"""`ottla demo --broker`: measures throughput and latency of one producer and one consumer on one broker."""
 
 import asyncio
 import contextlib
@@ -21,15 +21,15 @@ from ottla.errors import OttlaError
 
 PARTITIONS = 3
 PROBES = 300
-"""Records sent one by one on an idle broker, to see how long one takes."""
+"""Records sent one at a time on an idle broker, to measure latency."""
 SEQUENCE_BYTES = 8
 TURN = 500
-"""Records that the producer sends before it lets the consumer have a turn."""
+"""Records the producer sends before it yields to the consumer."""
 PATIENCE_MS = 10_000
 
 
 def demo_broker(records: int, record_bytes: int, compression: str, bootstrap: str | None, as_json: bool) -> None:
-    """Starts a broker, sends records through it, reads them back, and counts."""
+    """Produces records, consumes them, verifies that each arrived exactly once, and prints the results."""
     if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise OttlaError(f"unknown codec {compression}", "use none, gzip, snappy, lz4 or zstd")
     result = Result(records, record_bytes)
@@ -53,12 +53,12 @@ def demo_broker(records: int, record_bytes: int, compression: str, bootstrap: st
     else:
         result.print()
     if result.missing or result.duplicates:
-        raise OttlaError("records were lost or doubled", "this should not happen: please report it")
+        raise OttlaError("records were lost or duplicated", "this is a bug, please report it")
 
 
 @dataclass
 class Result:
-    """What the demo measured."""
+    """Measurements of the demo."""
 
     records: int
     record_bytes: int
@@ -99,10 +99,10 @@ class Result:
         out.print()
         acknowledged, end_to_end = _percentiles(self.acknowledged_s), _percentiles(self.end_to_end_s)
         print_table(
-            ["one record, idle broker", "p50", "p99"],
+            ["latency on an idle broker", "p50", "p99"],
             [
-                ["stored and acknowledged", f"{acknowledged['p50']:.2f} ms", f"{acknowledged['p99']:.2f} ms"],
-                ["in the consumer's hands", f"{end_to_end['p50']:.2f} ms", f"{end_to_end['p99']:.2f} ms"],
+                ["produce to acknowledgement", f"{acknowledged['p50']:.2f} ms", f"{acknowledged['p99']:.2f} ms"],
+                ["produce to consume", f"{end_to_end['p50']:.2f} ms", f"{end_to_end['p99']:.2f} ms"],
             ],
             right=["p50", "p99"],
         )
@@ -110,12 +110,12 @@ class Result:
         good = not self.duplicates and not self.missing
         verdict = Text(f"duplicates {self.duplicates}, missing {self.missing}", style="green" if good else "bold red")
         if self.broker_memory_bytes is not None:
-            verdict.append(f" (the broker takes {size(self.broker_memory_bytes)} of memory)", style="default dim")
+            verdict.append(f" (broker memory: {size(self.broker_memory_bytes)})", style="default dim")
         out.print(verdict)
 
 
 class Show:
-    """The demo itself: one producer and one consumer on one event loop."""
+    """The run: one producer and one consumer on one event loop."""
 
     def __init__(self, bootstrap: str, compression: str, result: Result, progress: Progress) -> None:
         self._settings = client_settings(bootstrap)
@@ -177,7 +177,7 @@ class Show:
             result.consumed += len(batch)
 
     async def _probe(self, consumer: AsyncConsumer) -> None:
-        """Sends records one at a time, and waits for each at both ends."""
+        """Sends records one at a time and waits until each is acknowledged and consumed."""
         result = self._result
         task = self._progress.add_task("one by one", total=PROBES, rate="")
         value = b"." * result.record_bytes
@@ -189,8 +189,10 @@ class Show:
                 await (await producer.send(self._topic, value))
                 acknowledged_s = monotonic() - started
                 if not await reading:
-                    raise OttlaError("a record did not arrive", "this should not happen: please report it")
-                if number:  # the first one pays for the connections
+                    raise OttlaError(
+                        f"a record was not consumed within {PATIENCE_MS} ms", "this is a bug, please report it"
+                    )
+                if number:  # the first one includes connection setup
                     result.acknowledged_s.append(acknowledged_s)
                     result.end_to_end_s.append(monotonic() - started)
                 self._progress.update(task, completed=number + 1)
@@ -198,7 +200,7 @@ class Show:
 
 @contextlib.contextmanager
 def _broker(bootstrap: str | None, result: Result, say: Callable[[str], None]) -> Iterator[str]:
-    """The broker to use: the one named, or one of our own for the length of the demo."""
+    """The broker to use: --bootstrap, or an embedded broker for the duration of the demo."""
     if bootstrap is not None:
         check_reachable(bootstrap)
         say(f"broker at {bootstrap}")
@@ -209,13 +211,13 @@ def _broker(bootstrap: str | None, result: Result, say: Callable[[str], None]) -
     started = monotonic()
     with EmbeddedBroker() as broker:
         result.start_s = monotonic() - started
-        say(f"broker at {broker.bootstrap}, ready after {result.start_s * 1000:.0f} ms")
+        say(f"embedded broker started in {result.start_s * 1000:.0f} ms at {broker.bootstrap}")
         yield broker.bootstrap
         result.broker_memory_bytes = _memory_of(broker.pid)
 
 
 def _memory_of(pid: int) -> int | None:
-    """Resident memory of a process where the system tells it in /proc."""
+    """Resident memory of a process; None without /proc."""
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""`ottla demo`: a shop's orders through a pipeline on Spark whose driver is killed in the middle, and the proof."""
+"""`ottla demo`: runs a pipeline on Spark, kills its driver halfway, and verifies the output."""
 
 import contextlib
 import tempfile
@@ -24,6 +24,7 @@ from ottla.cli.demo.shop import (
 )
 from ottla.cli.demo.view import DemoView
 from ottla.cli.output import CommandError, console, print_json
+from ottla.cli.output import count as shown
 from ottla.cli.session import AsJson, check_reachable
 from ottla.client.blocking import Admin, Producer
 from ottla.clock import monotonic
@@ -31,50 +32,55 @@ from ottla.errors import KafkaError, OttlaError
 
 PARTITIONS = 4
 KILL_AT = 0.4
-"""The driver is killed once this part of the orders is through."""
+"""The driver is killed after this fraction of the orders has been processed."""
 BATCHES = 8
-"""Into how many batches the orders are cut at least, so that there is a middle to kill in."""
+"""Minimum number of batches, so that the kill hits a batch in the middle of the run."""
 LIMIT_S = 600
 JOIN_S = 10
 TURN = 200
-"""Orders that are sent between two looks at the clock."""
+"""Orders sent between two checks of the clock."""
 
 
 def demo(
-    count: Annotated[int, typer.Option("--orders", "-n", metavar="N", min=1_000, help="How many orders.")] = 200_000,
-    rate: Annotated[int, typer.Option("--rate", metavar="N", min=100, help="Orders a second.")] = 10_000,
+    count: Annotated[int, typer.Option("--orders", "-n", metavar="N", min=1_000, help="Number of orders.")] = 200_000,
+    rate: Annotated[int, typer.Option("--rate", metavar="N", min=100, help="Orders per second.")] = 10_000,
     master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="The Spark cluster; without it, this machine.")
+        str | None, typer.Option("--master", metavar="URL", help="Spark master. Default: this machine.")
     ] = None,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIRECTORY", help="Work here, and leave everything.")
+        Path | None, typer.Option("--keep", metavar="DIRECTORY", help="Keep all files in this directory.")
     ] = None,
     bootstrap: Annotated[
         str | None,
-        typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Use this broker instead of starting one."),
+        typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Use this broker. Default: an embedded one."),
     ] = None,
     broker: Annotated[
-        bool, typer.Option("--broker", metavar="", help="Only the broker: produce, consume, count. Needs no Spark.")
+        bool,
+        typer.Option(
+            "--broker", metavar="", help="Measure only the broker (produce, consume, verify). Needs no Spark."
+        ),
     ] = False,
     records: Annotated[
-        int, typer.Option("--records", metavar="N", min=1, help="With --broker: how many records.")
+        int, typer.Option("--records", metavar="N", min=1, help="With --broker: number of records.")
     ] = 300_000,
     record_bytes: Annotated[
-        int, typer.Option("--size", metavar="N", min=8, max=1_000_000, help="With --broker: bytes in each record.")
+        int, typer.Option("--size", metavar="N", min=8, max=1_000_000, help="With --broker: bytes per record.")
     ] = 100,
     compression: Annotated[
         str,
-        typer.Option("--compression", "-z", metavar="CODEC", help="With --broker: none, gzip, snappy, …"),
+        typer.Option("--compression", "-z", metavar="CODEC", help="With --broker: none, gzip, snappy, lz4 or zstd"),
     ] = "none",
     as_json: AsJson = False,
 ) -> None:
-    """A shop's orders go through a pipeline on Spark. Its driver is killed in the middle. Nothing is lost or doubled.
+    """Run a pipeline on Spark, kill its driver halfway, and verify that every order is counted exactly once.
+
+    Produces orders to a topic; the pipeline joins them with prices and sums revenue in windows. Takes about 90 s.
 
     \b
     Examples:
       ottla demo
       ottla demo --orders 1000000 --rate 50000
-      ottla demo --keep /tmp/shop             # and look at what it leaves there
+      ottla demo --keep /tmp/shop             # keep the files and inspect them
       ottla demo --broker --size 1000 --compression lz4
     """
     if broker:
@@ -93,12 +99,12 @@ def demo(
         console().print()
         print_proofs(proofs)
         good = all(proof.is_good for proof in proofs)
-        verdict = "every order counted exactly once" if good else "the outputs are wrong"
-        console().print(f"{verdict}, in {seconds:.0f} s", style="bold green" if good else "bold red")
+        verdict = "✓ every order was processed exactly once" if good else "✗ the output is wrong"
+        console().print(f"{verdict} ({seconds:.0f} s)", style="bold green" if good else "bold red")
         if keep is not None:
-            console().print(f"everything is in {keep}; ottla pipeline status {keep}/demo.yaml", style="dim")
+            console().print(f"files are in {keep}; see also: ottla pipeline status {keep}/demo.yaml", style="dim")
     if not all(proof.is_good for proof in proofs):
-        raise CommandError("orders were lost, doubled or miscounted", "this should not happen: please report it")
+        raise CommandError("orders were lost, duplicated or miscounted", "this is a bug, please report it")
 
 
 def _need_spark() -> None:
@@ -106,7 +112,7 @@ def _need_spark() -> None:
 
     if importlib.util.find_spec("pyspark") is None:
         raise OttlaError(
-            "the demo needs PySpark", "pip install 'ottla[spark]', or see the broker alone: ottla demo --broker"
+            "the demo needs PySpark", "pip install 'ottla[spark]', or run the demo of the broker: ottla demo --broker"
         )
 
 
@@ -114,7 +120,7 @@ def _need_spark() -> None:
 def _workplace(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
         if keep.exists() and any(keep.iterdir()):
-            raise OttlaError(f"{keep} is not empty", "name a directory of its own")
+            raise OttlaError(f"{keep} is not empty", "choose an empty or new directory")
         keep.mkdir(parents=True, exist_ok=True)
         yield keep
         return
@@ -124,7 +130,7 @@ def _workplace(keep: Path | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _broker(bootstrap: str | None, place: Path, view: DemoView) -> Iterator[str]:
-    """The broker to use: the one named, or one of our own for the length of the demo."""
+    """The broker to use: --bootstrap, or an embedded broker for the duration of the demo."""
     if bootstrap is not None:
         check_reachable(bootstrap)
         view.say(f"broker at {bootstrap}")
@@ -135,12 +141,12 @@ def _broker(bootstrap: str | None, place: Path, view: DemoView) -> Iterator[str]
 
     started = monotonic()
     with EmbeddedBroker(place / "broker", settings=SETTINGS) as broker:
-        view.say(f"embedded broker at {broker.bootstrap}, ready after {(monotonic() - started) * 1000:.0f} ms")
+        view.say(f"embedded broker started in {(monotonic() - started) * 1000:.0f} ms at {broker.bootstrap}")
         yield broker.bootstrap
 
 
 class Show:
-    """The demo itself."""
+    """The run: produces orders, supervises the pipeline, kills its driver, and verifies the output."""
 
     def __init__(self, place: Path, bootstrap: str, count: int, rate: int, master: str | None, view: DemoView) -> None:
         self._place = place
@@ -156,7 +162,7 @@ class Show:
         self._killed_at: float | None = None
         self._is_replaced = False
         self._back_after_s: float | None = None
-        self._is_over_for_all = threading.Event()
+        self._stop_producing = threading.Event()
         self._started = monotonic()
 
     def play(self) -> tuple[list[Proof], dict[str, Any]]:
@@ -181,12 +187,12 @@ class Show:
             try:
                 failure = self._supervisor.run(lock)
             finally:
-                self._is_over_for_all.set()
+                self._stop_producing.set()
                 producing.join(JOIN_S)
         if failure is not None:
             log = state.driver_log.read_text(errors="replace")[-1500:] if self._place.exists() else ""
             raise CommandError(f"the pipeline failed: {failure.cause}", f"{failure.cure} {log}")
-        self._view.say("reading the outputs as any reader of committed records would")
+        self._view.say("verifying the output topics with a read_committed consumer")
         wanted = expected(self._count)
         proofs = prove(self._bootstrap, wanted)
         story = {
@@ -206,13 +212,15 @@ class Show:
             for topic in (ORDERS, ENRICHED, REVENUE):
                 if topic in there:
                     raise OttlaError(
-                        f"topic {topic} is there already at {self._bootstrap}", "the demo needs a broker without it"
+                        f"topic {topic} already exists on {self._bootstrap}",
+                        "use a broker without the topics of the demo",
                     )
                 admin.create_topic(topic, partitions=PARTITIONS)
-        self._view.say("pipeline: orders are priced into one topic, and summed by fruit and ten minutes into another")
+        self._view.say(f"pipeline: {ORDERS} -> {ENRICHED} (join with prices), {REVENUE} (sums in 10-minute windows)")
+        self._view.say(f"producing {shown(self._count)} orders at {shown(self._rate)} per second")
         return file
 
-    # --- orders -------------------------------------------------------------------------------------------
+    # Producing
 
     def _produce(self) -> None:
         started = monotonic()
@@ -223,7 +231,7 @@ class Show:
                     if not number % TURN:
                         self._produced = number
                         ahead_s = number / self._rate - (monotonic() - started)
-                        if self._is_over_for_all.wait(max(0.0, ahead_s)):
+                        if self._stop_producing.wait(max(0.0, ahead_s)):
                             return
                 producer.flush()
         except (KafkaError, OttlaError) as error:
@@ -231,21 +239,22 @@ class Show:
         self._produced = self._count
 
     def _close(self) -> None:
-        """Sent when every order is through: were it read before one of them, that one would be late."""
+        """Sends the closing order. Only after all others are processed: it would make pending orders late."""
         self._closed = True
         with Producer({"bootstrap.servers": self._bootstrap}) as producer:
             producer.send(ORDERS, closing_order(self._count)).result()
-        self._view.say("every order is through; the shop closes, and with it the last windows")
+        self._view.say("all orders processed; sending a last event that closes the open windows")
 
-    # --- the run ------------------------------------------------------------------------------------------
+    # Events of the supervisor
 
     def _on_event(self, event: dict[str, Any], state: Any) -> None:
         kind = event["event"]
         if kind == "spark":
-            self._view.say(f"Spark {event['version']} is up on {event['master']} (driver: process {event['pid']})")
+            self._view.say(f"Spark {event['version']} started on {event['master']} (driver: process {event['pid']})")
         elif kind == "restarting":
-            self._is_replaced = True  # what the old one had still said is read
-            self._view.say(f"the supervisor saw it: {event['cause']}; it starts another in {event['delay_s']:.0f} s")
+            self._is_replaced = True  # all events of the killed driver have been handled
+            self._view.note("restarting the driver")
+            self._view.say(f"supervisor: {event['cause']}; restarting in {event['delay_s']:.0f} s")
         elif kind == "batch":
             self._after_batch(event["batch"], state)
 
@@ -253,39 +262,42 @@ class Show:
         self._view.batch(batch)
         if self._is_replaced and self._killed_at is not None and self._back_after_s is None:
             self._back_after_s = monotonic() - self._killed_at
-            self._view.say(f"back: the new driver finished its first batch {self._back_after_s:.1f} s after the kill")
-        through = self._through("enriched", state)
-        if self._killed_at is None and self._kill_at is None and through >= KILL_AT * self._count:
-            # In the middle of the next batch, when its rows are on their way.
+            self._view.say(f"recovered: first batch committed {self._back_after_s:.1f} s after the kill", "bold green")
+        processed = self._processed("enriched", state)
+        if self._killed_at is None and self._kill_at is None and processed >= KILL_AT * self._count:
+            # In the middle of the next batch, while its rows are being written.
             self._kill_at = monotonic() + batch["duration_ms"] / 2000
 
     def _on_tick(self, state: Any) -> None:
-        self._view.progress(self._produced, self._through("enriched", state), state.queries.get("revenue"))
+        self._view.progress(self._produced, self._processed("enriched", state))
         if self._production_failed is not None:
-            raise CommandError(f"orders could not be sent: {self._production_failed}")
+            raise CommandError(f"cannot produce orders: {self._production_failed}")
         if monotonic() - self._started > LIMIT_S:
-            raise CommandError(f"the demo did not end within {LIMIT_S} s", "is the machine busy? try --orders 50000")
+            raise CommandError(
+                f"the demo did not finish within {LIMIT_S} s", "on a slow or busy machine try --orders 50000"
+            )
         driver = self._supervisor.driver
         if self._kill_at is not None and self._killed_at is None and monotonic() >= self._kill_at and driver:
             self._killed_at = monotonic()
-            self._view.alarm(f"kill -9 of the Spark driver (process {driver.process.pid}), in the middle of a batch")
+            self._view.say(f"kill -9 {driver.process.pid}: the Spark driver, in the middle of a batch", "bold red")
+            self._view.note("driver killed")
             driver.kill()
             return
-        is_through = min(self._through(name, state) for name in ("enriched", "revenue")) >= self._count
-        if not self._closed and self._produced >= self._count and is_through:
+        is_done = min(self._processed(name, state) for name in ("enriched", "revenue")) >= self._count
+        if not self._closed and self._produced >= self._count and is_done:
             self._close()
         elif self._closed and self._is_over(state) and state.phase == "running":
             self._supervisor.request_stop()
 
-    def _through(self, query: str, state: Any) -> int:
-        """How many orders a query has in committed batches."""
+    def _processed(self, query: str, state: Any) -> int:
+        """The number of orders in the committed batches of a query."""
         known = state.queries.get(query)
         offsets = known.positions.get(ORDERS, {}) if known is not None else {}
         return int(sum(offsets.values()))
 
     def _is_over(self, state: Any) -> bool:
-        """Whether the last window has come out, and the closing order has gone through both queries."""
+        """Whether the last window has been written and both queries have processed the closing order."""
         watermark = state.queries["revenue"].watermark
-        if watermark is None or self._through("enriched", state) <= self._count:
+        if watermark is None or self._processed("enriched", state) <= self._count:
             return False
         return datetime.fromisoformat(watermark.replace("Z", "+00:00")) >= last_window_end(self._count)

@@ -1,4 +1,4 @@
-"""The end of the demo: reads what came out, compares it with what went in, and shows it as a table."""
+"""Verifies the output of the demo: reads the topics, compares them with the expected result, prints a table."""
 
 import json
 from collections import Counter
@@ -23,7 +23,7 @@ POLL_MS = 200
 
 @dataclass
 class Proof:
-    """What a reader of committed records found in one output."""
+    """What a read_committed consumer found in one output topic."""
 
     output: str
     unit: str
@@ -35,7 +35,7 @@ class Proof:
     expected_cents: int = 0
     found_cents: int = 0
     never_seen: int = 0
-    """Records that killed or repeated attempts left in the topic, and that no such reader sees."""
+    """Aborted records in the topic, written by killed or repeated attempts; read_committed consumers skip them."""
 
     @property
     def is_good(self) -> bool:
@@ -96,39 +96,39 @@ def _prove_revenue(bootstrap: str, wanted: Expected) -> Proof:
 
 
 def _rows(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
-    """Everything that is committed in a topic."""
+    """The committed records of a topic."""
     for records in _batches(bootstrap, topic, "read_committed"):
         for record in records:
             yield json.loads(record.value or b"null", parse_float=Decimal)
 
 
 def _batches(bootstrap: str, topic: str, isolation_level: str) -> Iterator[Records]:
-    """What is in a topic up to its end now."""
+    """The records of a topic up to its current end."""
     settings = {"bootstrap.servers": bootstrap, "isolation.level": isolation_level, "auto.offset.reset": "earliest"}
     ends = {partition: end for partition, end in _ends(bootstrap, topic).items() if end}
     deadline = monotonic() + PATIENCE_S
     with Consumer(settings) as consumer:
         consumer.assign(list(ends))
-        # The last thing in a partition is the mark of a transaction, which moves the position and gives no record.
+        # The last entry of a partition is a transaction marker: it moves the position but is not a record.
         while any(consumer.position(partition) < end for partition, end in ends.items()):
             records = consumer.poll(POLL_MS)
             if records:
                 deadline = monotonic() + PATIENCE_S
                 yield records
             elif monotonic() > deadline:
-                raise OttlaError(f"the end of topic {topic} cannot be read", "this should not happen: please report it")
+                raise OttlaError(f"cannot read topic {topic} to its end", "this is a bug, please report it")
 
 
 def _ends(bootstrap: str, topic: str) -> dict[TopicPartition, int]:
     with Admin({"bootstrap.servers": bootstrap}) as admin:
         (described,) = admin.describe_topics([topic])
         partitions = [TopicPartition(topic, index) for index in range(len(described.partitions))]
-        found = admin.list_offsets({partition: LATEST for partition in partitions}, isolation_level="read_committed")
+        found = admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation_level="read_committed")
     return {partition: place.offset for partition, place in found.items() if place is not None}
 
 
 def _records(bootstrap: str, topic: str) -> int:
-    """The records of a topic, those of aborted transactions too; markers are none."""
+    """The number of records in a topic, including those of aborted transactions, without markers."""
     found = 0
     for records in _batches(bootstrap, topic, "read_uncommitted"):
         found += sum(len(batch) for batch in records.by_partition.values())
@@ -140,25 +140,24 @@ def _cents(amount: Any) -> int:
 
 
 def print_proofs(proofs: list[Proof]) -> None:
-    """The table that the demo is for."""
-    # An output is a column: so the table fits a terminal of 80.
+    """Prints the comparison of expected and actual output."""
+    # One column per output, so that the table fits into 80 columns.
     lines: list[tuple[str, Callable[[Proof], Text | str]]] = [
-        ("in", lambda proof: f"{count(proof.expected)} {proof.unit}"),
-        ("out", lambda proof: f"{count(proof.found)} {proof.unit}"),
+        ("expected", lambda proof: f"{count(proof.expected)} {proof.unit}"),
+        ("found", lambda proof: f"{count(proof.found)} {proof.unit}"),
         ("duplicates", lambda proof: _fault(proof.duplicates)),
         ("missing", lambda proof: _fault(proof.missing)),
         ("wrong", lambda proof: _fault(proof.wrong)),
-        ("sum in", lambda proof: f"{proof.expected_cents / 100:,.2f}"),
-        ("sum out", lambda proof: Text(f"{proof.found_cents / 100:,.2f}", style=_verdict(proof))),
+        ("expected sum", lambda proof: f"{proof.expected_cents / 100:,.2f}"),
+        ("found sum", lambda proof: Text(f"{proof.found_cents / 100:,.2f}", style=_verdict(proof))),
     ]
     outputs = [proof.output for proof in proofs]
-    rows = [[name, *(tell(proof) for proof in proofs)] for name, tell in lines]
+    rows = [[name, *(cell(proof) for proof in proofs)] for name, cell in lines]
     print_table(["", *outputs], rows, right=outputs)
     aborted = sum(proof.never_seen for proof in proofs)
     if aborted:
         console().print(
-            f"{count(aborted)} rows of the killed driver are in the topics as aborted: "
-            "no reader of committed records sees them",
+            f"plus {count(aborted)} aborted rows of the killed driver, which read_committed consumers never see",
             style="dim",
         )
 

@@ -1,4 +1,4 @@
-"""The shop of the demo: its orders, its prices, its pipeline, and what must come out of it. Pure."""
+"""The data of the demo: orders, prices, the pipeline file, and the expected result. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ OPENS = datetime(2026, 1, 1, 8, tzinfo=UTC)
 BETWEEN_ORDERS = timedelta(milliseconds=60)
 WINDOW = timedelta(minutes=10)
 LATE = timedelta(minutes=30)
-"""How late an order may come. Partitions are read side by side, never this far apart."""
+"""The watermark delay. Partitions are read in parallel and never drift this far apart."""
 ORDERS, ENRICHED, REVENUE = "orders", "orders.enriched", "revenue"
 
 PIPELINE = """\
-# The pipeline of `ottla demo`: one source, two outputs, each exactly once.
+# The pipeline of `ottla demo`: one source, two exactly-once outputs.
 name: demo
 source:
   topic: {orders}
@@ -64,12 +64,12 @@ spark:
 
 @dataclass
 class Expected:
-    """What a reader of the outputs must find."""
+    """The expected result."""
 
     orders: int
     cents: int = 0
     windows: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    """Orders and cents, by the start of the window and the item."""
+    """(orders, cents) by (window start, item)."""
 
 
 def pipeline_text(per_batch: int) -> str:
@@ -96,7 +96,7 @@ def item_of(number: int) -> str:
 
 
 def orders(count: int) -> Iterator[bytes]:
-    """The orders as JSON, one after another."""
+    """The orders as JSON."""
     at = OPENS
     for number in range(count):
         text = at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
@@ -105,7 +105,7 @@ def orders(count: int) -> Iterator[bytes]:
 
 
 def closing_order(count: int) -> bytes:
-    """What nobody sells, a day later: it says that time has passed, so that the last windows close."""
+    """An order of an unknown item one day later: it advances the watermark, which closes the last windows."""
     at = OPENS + BETWEEN_ORDERS * count + timedelta(days=1)
     return f'{{"id":-1,"item":"closing time","quantity":0,"at":"{at.isoformat()}"}}'.encode()
 

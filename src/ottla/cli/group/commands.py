@@ -1,4 +1,4 @@
-"""`ottla group`: list, describe and delete groups, and see who is in them."""
+"""`ottla group`: the app with all subcommands; list, members and delete live here."""
 
 import difflib
 import sys
@@ -17,9 +17,7 @@ from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin
 from ottla.client.admin.group_model import GroupMember
 from ottla.errors import OttlaError
 
-app = typer.Typer(
-    help="See consumer groups, their lag and why they rebalanced; move their offsets.", no_args_is_help=True
-)
+app = typer.Typer(help="Inspect consumer groups, their lag and rebalances; reset their offsets.", no_args_is_help=True)
 
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Assigning", "Reconciling")
 TYPES = ("classic", "consumer", "share", "streams")
@@ -28,15 +26,19 @@ TYPES = ("classic", "consumer", "share", "streams")
 @app.command("list")
 def list_groups(
     states: Annotated[
-        list[str], typer.Option("--state", metavar="STATE", help="Only groups in this state, as Stable or Empty.")
+        list[str],
+        typer.Option(
+            "--state", metavar="STATE", help="Only groups in this state, for example Stable or Empty; repeatable."
+        ),
     ] = [],  # noqa: B006
     types: Annotated[
-        list[str], typer.Option("--type", metavar="TYPE", help="Only groups of this type, as classic or consumer.")
+        list[str],
+        typer.Option("--type", metavar="TYPE", help="Only groups of this type, for example classic; repeatable."),
     ] = [],  # noqa: B006
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List the groups.
+    """List groups with their state and coordinator.
 
     \b
     Examples:
@@ -62,7 +64,7 @@ def list_groups(
             ]
         )
     elif not groups:
-        like = " like that" if states or types else " yet (a consumer with a group.id makes one)"
+        like = " match" if states or types else " yet (a consumer with a group.id creates one)"
         console().print(f"no groups{like}", style="dim")
     else:
         print_table(
@@ -78,7 +80,7 @@ def members(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show who is in a group, from where, and which partitions each has.
+    """Show the members of a group, their hosts and their assigned partitions.
 
     \b
     Examples:
@@ -91,10 +93,12 @@ def members(
         print_json([member_json(member) for member in group.members])
         return
     if not group.members:
-        console().print(f"group {group_id} is {group.state} and has no members", style="dim")
+        console().print(f"group {group_id} has no members (state {group.state})", style="dim")
         return
     if group.state != "Stable":
-        console().print(f"group {group_id} is {state_text(group.state)}: who has what is being settled", style="yellow")
+        console().print(
+            f"group {group_id} is rebalancing ({group.state}): assignments are about to change", style="yellow"
+        )
     has_static = any(member.is_static for member in group.members)
     columns = ["member", *(["instance"] if has_static else []), "client", "host", "partitions", "assignment"]
     rows = []
@@ -129,12 +133,14 @@ app.command("reset-offsets")(reset_offsets)
 
 @app.command()
 def delete(
-    group_ids: Annotated[list[str], typer.Argument(metavar="GROUP…", help="Which groups.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")] = False,
+    group_ids: Annotated[list[str], typer.Argument(metavar="GROUP…", help="Group ids.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Delete groups and their committed offsets. They must have no members. Asks first on a terminal.
+    """Delete groups and their committed offsets. Groups with members cannot be deleted.
+
+    Asks for confirmation on a terminal.
 
     \b
     Examples:
@@ -144,11 +150,11 @@ def delete(
     with open_admin(bootstrap) as admin:
         for group_id in group_ids:
             group = find_group(admin, group_id)
-            refuse_members(group, "it cannot be deleted while they run")
+            refuse_members(group, "cannot be deleted while it has members")
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
             for group_id in group_ids:
                 console().print(f"{group_id}: {plural(len(admin.list_group_offsets(group_id)), 'committed offset')}")
-            if not typer.confirm("Delete for good?"):
+            if not typer.confirm("Delete permanently?"):
                 raise typer.Exit(1)
         admin.delete_groups(group_ids)
     if as_json:
@@ -165,5 +171,5 @@ def check_known(option: str, given: Iterable[str], known: tuple[str, ...]) -> No
     for name in given:
         if name.lower() not in lowered:
             close = difflib.get_close_matches(name.lower(), lowered, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            raise OttlaError(f"{option} {name} is not known", hint)
+            hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"
+            raise OttlaError(f"unknown value {name} for {option}", hint)

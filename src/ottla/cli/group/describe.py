@@ -19,11 +19,12 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a group is: per partition its committed offset, its lag in records and in time, and who reads it.
+    """Show a group's committed offset, lag in records and time, and owner for each partition.
 
-    The lag is what a read_committed reader would still get: no transaction
-    markers, no aborted records. Up to 10,000 offsets a partition are read and
-    counted; larger gaps are told by offsets, marked with ~.
+    Lag counts the records that a read_committed consumer would still receive:
+    no transaction markers, no aborted records. Up to 10,000 offsets per
+    partition are read and counted; larger lags are offset differences,
+    marked with ~.
 
     \b
     Examples:
@@ -131,12 +132,12 @@ def _print_notes(rows: list[dict[str, Any]]) -> None:
         end, stable = row["end_offset"], row["last_stable_offset"]
         if end is None or stable is None or stable >= end:
             continue
-        held = f"{place}: readers of committed data stop at {stable}, {plural(end - stable, 'offset')} before the end"
+        held = f"{place}: read_committed consumers stop at {stable}, {plural(end - stable, 'offset')} before the end"
         if row["open_transactions"]:
             first = row["open_transactions"][0]
             who = first["transactional_id"]
             named = f"transaction of {who}" if who is not None else f"transaction of producer {first['producer_id']}"
-            held += f": the {named} is open since offset {first['first_offset']}"
+            held += f": the {named} has been open since offset {first['first_offset']}"
         console().print(Text(held, style="yellow"))
 
 
@@ -149,7 +150,7 @@ def _total_lag(rows: list[dict[str, Any]]) -> str:
     behind = max((row["lag_seconds"] or 0 for row in known), default=0)
     time = f", {duration(behind)} behind" if behind else ""
     unknown = len(rows) - len(known)
-    without = f" (without {plural(unknown, 'partition')})" if unknown else ""
+    without = f" (unknown for {plural(unknown, 'partition')})" if unknown else ""
     return f"{about}{plural(total, 'record')}{time}{without}"
 
 

@@ -1,4 +1,4 @@
-"""`ottla group history`: why a group rebalanced, read from the topic where Ottla's coordinators write it down."""
+"""`ottla group history`: why a group rebalanced, read from the topic __ottla_rebalances."""
 
 import json
 from collections.abc import Mapping
@@ -18,18 +18,20 @@ _PHRASES = {
     "leader rejoined": "leader {who} rejoined",
     "static member came back": "static member {who} came back",
 }
-"""Where the member does not stand in front of what it did."""
+"""Causes whose text does not start with the member's name."""
 
 
 def history(
     group_id: GroupId,
-    last: Annotated[int, typer.Option("--last", "-n", metavar="N", min=1, help="Only the newest N.")] = 20,
+    last: Annotated[
+        int, typer.Option("--last", "-n", metavar="N", min=1, help="Show only the last N rebalances.")
+    ] = 20,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show why a group rebalanced: when, because of whom, how long it took, and who got whose partitions.
+    """Show a group's rebalances: time, cause, duration, and which partitions moved.
 
-    Ottla's brokers write it to the topic __ottla_rebalances, which any client can read as JSON.
+    Ottla brokers log rebalances as JSON to the topic __ottla_rebalances.
 
     \b
     Examples:
@@ -38,24 +40,28 @@ def history(
       ottla group history billing --json | jq '.[].causes'
     """
     if not group_id:
-        raise OttlaError("the group id is empty", "ottla group list shows what there is")
+        raise OttlaError("the group id is empty", "list the groups with: ottla group list")
     with open_admin(bootstrap) as admin:
         known = [topic.name for topic in admin.list_topics(include_internal=True)]
         groups = [group.group_id for group in admin.list_groups()]
     if REBALANCES_TOPIC not in known:
         raise CommandError(
-            f"there is no history of rebalances on {bootstrap}",
-            f"an Ottla broker writes it to {REBALANCES_TOPIC} from the first rebalance on; other brokers keep none",
+            f"{bootstrap} has no rebalance history",
+            f"Ottla brokers write it to {REBALANCES_TOPIC} from the first rebalance on; other brokers do not",
         )
     events, others = read_history(bootstrap, group_id)
     if not events and group_id not in groups:
-        kept = f"there is a history of {', '.join(sorted(others)[:5])}" if others else "ottla group list shows groups"
+        kept = (
+            f"groups with history: {', '.join(sorted(others)[:5])}"
+            if others
+            else "list the groups with: ottla group list"
+        )
         raise CommandError(f"group {group_id} does not exist and has no history", kept)
     events = events[-last:]
     if as_json:
         print_json([event | {"changes": changes(event["before"], event["after"])} for event in events])
     elif not events:
-        console().print(f"group {group_id} has not rebalanced as far as is known", style="dim")
+        console().print(f"group {group_id} has no recorded rebalances", style="dim")
     else:
         for i, event in enumerate(events):
             if i:
@@ -64,7 +70,7 @@ def history(
 
 
 def read_history(bootstrap: str, group_id: str) -> tuple[list[dict[str, Any]], set[str]]:
-    """The rebalances of a group, oldest first, and the other groups that have some."""
+    """The rebalances of a group, oldest first, and the other groups in the history."""
     settings = client_settings(bootstrap) | {"auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
     partition = TopicPartition(REBALANCES_TOPIC, 0)
     events, others = [], set()
@@ -83,7 +89,7 @@ def read_history(bootstrap: str, group_id: str) -> tuple[list[dict[str, Any]], s
 
 
 def read_event(value: bytes | None) -> dict[str, Any] | None:
-    """One rebalance; None for bytes that somebody else put there."""
+    """Parses one rebalance; None if the record was not written by a broker."""
     try:
         event = json.loads(value or b"")
     except ValueError:
@@ -115,7 +121,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[st
 
 
 def _partitions(assigned: Any) -> set[TopicPartition]:
-    """Of groups that are not consumers only the size of an assignment is known."""
+    """For groups that are not consumer groups only the size of an assignment is recorded: returns an empty set."""
     if not isinstance(assigned, dict):
         return set()
     return {TopicPartition(topic, index) for topic, indexes in assigned.items() for index in indexes}
@@ -128,7 +134,7 @@ def _print_event(event: dict[str, Any]) -> None:
     heading = Text(f"generation {event['generation']}", style="bold")
     heading.append(f"  {time_text(event['started_ms'])}", style="default")
     took = f"took {duration(event['duration_ms'] / 1000)}"
-    size = plural(len(after), "member") if after else "nobody is left"
+    size = plural(len(after), "member") if after else "no members left"
     protocol = f", {event['protocol']}" if event.get("protocol") else ""
     heading.append(f"  {took}, {size}{protocol}", style="dim")
     out.print(heading)

@@ -1,15 +1,15 @@
-"""How far behind a group is: in records that a read_committed reader would get, and in time.
+"""A group's lag: in records that a read_committed consumer would still receive, and in time.
 
-An offset difference counts transaction markers, aborted records and what compaction removed. So what lies between
-the committed offset and the last stable offset is read and counted, up to a bound; beyond it the difference stands,
-and is marked as approximate.
+An offset difference also counts transaction markers, aborted records and compacted records. Therefore the records
+between the committed offset and the last stable offset are read and counted, up to a limit; above the limit the lag
+is the offset difference and is marked as approximate.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ottla.cli.session import client_settings, find_open_transactions
-from ottla.client.admin.open_transactions import OpenTransaction
+from ottla.client.admin.transaction_model import OpenTransaction
 from ottla.client.blocking import Admin, Consumer
 from ottla.client.core.model import EARLIEST, LATEST, CommittedOffset, OffsetAndTimestamp
 from ottla.clock import monotonic
@@ -17,13 +17,13 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
 
 COUNT_MAX_OFFSETS = 10_000
-"""Partitions that are further behind are not counted record by record."""
+"""Larger lags are not counted record by record."""
 READ_MAX_BYTES = 32 * 1024 * 1024
 READ_MAX_SECONDS = 5.0
 
 
 class Lag(NamedTuple):
-    """One partition's distance from the end. None where it is not known."""
+    """The lag of one partition. Values are None if they are unknown."""
 
     first_offset: int | None
     end_offset: int | None
@@ -31,13 +31,13 @@ class Lag(NamedTuple):
     records: int | None
     is_exact: bool
     behind_ms: int | None
-    """The age of the first unread record; 0 when there is none."""
+    """The age of the first unread record; 0 if there is none."""
     notes: tuple[str, ...] = ()
     open_transactions: tuple[OpenTransaction, ...] = ()
 
 
 class Unread(NamedTuple):
-    """What was found when reading on from a committed offset. `records` is None when they were too many to count."""
+    """The result of reading on from a committed offset. `records` is None if there were too many to count."""
 
     records: int | None
     first_timestamp: int | None
@@ -54,7 +54,7 @@ def measure(
     for partition, position in committed.items():
         first, stable = firsts.get(partition), stables.get(partition)
         if position is not None and first is not None and stable is not None:
-            # What was deleted below the first offset can no longer be read.
+            # Offsets below the first one were deleted and cannot be read any more.
             gaps[partition] = (max(position.offset, first), stable)
     unread = read_on(bootstrap, {p: gap for p, gap in gaps.items() if gap[0] < gap[1]})
     held = [p for p in gaps if p in ends and stables[p] < ends[p]]
@@ -87,15 +87,15 @@ def _notes(position: CommittedOffset | None, lag: Lag) -> Iterable[str]:
     elif position is None:
         yield "nothing committed"
     elif position.offset < lag.first_offset:
-        yield f"offsets {position.offset} to {lag.first_offset - 1} are deleted"
+        yield f"offsets {position.offset} to {lag.first_offset - 1} have been deleted"
     elif lag.end_offset is not None and position.offset > lag.end_offset:
-        yield f"committed {position.offset - lag.end_offset} beyond the end"
+        yield f"the committed offset is {position.offset - lag.end_offset} beyond the end"
 
 
 def find_offsets(
     admin: Admin, partitions: Iterable[TopicPartition], at: int, *, isolation_level: str = "read_uncommitted"
 ) -> dict[TopicPartition, int]:
-    """Offsets of those partitions that (still) exist; a group may have committed to a topic that is gone."""
+    """Offsets of the partitions that exist; a group may have committed offsets of a deleted topic."""
     wanted = list(partitions)
     by_topic: dict[str, list[TopicPartition]] = {}
     for partition in wanted:
@@ -107,7 +107,7 @@ def find_offsets(
         if error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
             raise
         if len(wanted) > 1:
-            # Something is missing: ask topic by topic, and within a topic partition by partition.
+            # At least one is missing: ask for each topic, then for each partition of a topic.
             parts = list(by_topic.values()) if len(by_topic) > 1 else [[partition] for partition in wanted]
             for part in parts:
                 found.update(_as_found(find_offsets(admin, part, at, isolation_level=isolation_level)))
@@ -119,9 +119,9 @@ def _as_found(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Off
 
 
 def read_on(bootstrap: str, gaps: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, Unread]:
-    """Reads each partition from where its group is to where readers may go: what is there, and how old the first is.
+    """Reads each partition from the committed offset to the last stable offset: counts records, dates the first one.
 
-    Large gaps are only looked into for their first record; time and bytes are bounded.
+    For large gaps only the first record is read. Total time and bytes are limited.
     """
     if not gaps:
         return {}

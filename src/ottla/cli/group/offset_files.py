@@ -12,7 +12,7 @@ from ottla.types import TopicPartition
 
 
 def write_offsets(path: str, offsets: dict[TopicPartition, int]) -> None:
-    """topic,partition,offset lines, or JSON where the name ends in .json."""
+    """Writes topic,partition,offset lines, or JSON if the name ends in .json."""
     rows = [(topic, partition, offset) for (topic, partition), offset in sorted(offsets.items())]
     if path.lower().endswith(".json"):
         text = json.dumps([{"topic": t, "partition": p, "offset": o} for t, p, o in rows], indent=2) + "\n"
@@ -24,12 +24,12 @@ def write_offsets(path: str, offsets: dict[TopicPartition, int]) -> None:
 
 
 def read_offsets(path: str) -> dict[TopicPartition, int]:
-    """What --export wrote, or any topic,partition,offset lines."""
+    """Reads a file written by --export, or any topic,partition,offset lines."""
     name = os.path.basename(path)
     text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
     read = _read_json(text, name) if text.lstrip()[:1] in ("[", "{") else _read_lines(text, name)
     if not read:
-        raise OttlaError(f"{name} holds no offsets", "write topic,partition,offset lines")
+        raise OttlaError(f"{name} contains no offsets", "write topic,partition,offset lines")
     return read
 
 
@@ -40,7 +40,7 @@ def _read_json(text: str, name: str) -> dict[TopicPartition, int]:
         return {TopicPartition(str(row["topic"]), _number(row["partition"])): _number(row["offset"]) for row in rows}
     except (ValueError, KeyError, TypeError):
         raise OttlaError(
-            f"{name} is not understood", 'write [{"topic": "orders", "partition": 0, "offset": 42}, …]'
+            f"{name} is not valid JSON for offsets", 'write [{"topic": "orders", "partition": 0, "offset": 42}, …]'
         ) from None
 
 
@@ -55,7 +55,7 @@ def _read_lines(text: str, name: str) -> dict[TopicPartition, int]:
             read[TopicPartition(topic, _number(partition))] = _number(offset)
         except ValueError:
             raise OttlaError(
-                f"{name} line {number} is not understood: {','.join(row)}", "write topic,partition,offset"
+                f"{name} line {number} is not valid: {','.join(row)}", "write topic,partition,offset"
             ) from None
     return read
 

@@ -1,9 +1,9 @@
-"""`ottla group plan`: who would get what under another assignor, tried on a live group without touching it."""
+"""`ottla group plan`: previews the assignment of another assignor for a live group, without changing it."""
 
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,27 +14,29 @@ from ottla.cli.output import CommandError, console, plural, print_facts, print_j
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin
 from ottla.client.admin.group_model import GroupDescription, GroupMember
 from ottla.client.blocking import Admin
-from ottla.client.core.model import TopicDescription
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.client.core.model import TopicDescription
 
 
 def plan(
     group_id: GroupId,
     assignor: Annotated[
         str,
-        typer.Option(
-            "--assignor", metavar="NAME|MODULE:CLASS", help=f"One of {', '.join(BUILT_IN)}, or a class of your own."
-        ),
+        typer.Option("--assignor", metavar="NAME|MODULE:CLASS", help=f"{', '.join(BUILT_IN)}, or your own class."),
     ],
     leaving: Annotated[
         list[str],
-        typer.Option("--without", metavar="MEMBER", help="As if this member (its id, or client id) had left."),
+        typer.Option(
+            "--without", metavar="MEMBER", help="Plan as if this member (member id or client id) had left; repeatable."
+        ),
     ] = [],  # noqa: B006
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show who would get which partition under an assignor, and what would move. Changes nothing.
+    """Preview the assignment that an assignor would compute, and which partitions would move. Read-only.
 
     \b
     Examples:
@@ -43,7 +45,7 @@ def plan(
       ottla group plan billing --assignor cooperative-sticky --without worker-3
     """
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # one's own assignor lies where one works
+        sys.path.insert(0, os.getcwd())  # MODULE:CLASS is looked up in the current directory
     (chosen,) = choose_assignors([assignor])
     with open_admin(bootstrap) as admin:
         group = find_group(admin, group_id)
@@ -61,23 +63,23 @@ def plan(
 
 
 def subscriptions_of(group: GroupDescription, members: Sequence[GroupMember], assignor: str) -> dict[str, Subscription]:
-    """What the members have told their leader, as an assignor wants it."""
-    # User data was written for the assignor in use; another one cannot read it, and the built-in ones need none.
+    """The members' subscriptions, as input for an assignor."""
+    # User data belongs to the assignor in use: another assignor cannot read it, and the built-in ones ignore it.
     has_user_data = assignor == group.protocol and assignor not in BUILT_IN
     if not members:
-        raise CommandError(f"group {group.group_id} has no members to assign to", "start its consumers first")
+        raise CommandError(f"group {group.group_id} has no members", "start its consumers first")
     subscriptions = {}
     for member in members:
         told = member.subscription
         if told is None:
             raise CommandError(
-                f"what the members of group {group.group_id} want is not known while it is {group.state}",
-                "try again when it is stable",
+                f"the subscriptions of group {group.group_id} are unknown while it is {group.state}",
+                "try again when the group is Stable",
             )
         subscriptions[member.member_id] = Subscription(
             topics=list(told.topics),
             user_data=told.user_data if has_user_data else None,
-            # What it has now, not what it had when it joined: the plan starts from today.
+            # The current assignment, not the one sent with the last JoinGroup.
             owned_partitions=list(member.assignment),
             generation_id=0,
             rack_id=told.rack,
@@ -87,7 +89,7 @@ def subscriptions_of(group: GroupDescription, members: Sequence[GroupMember], as
 
 
 def describe(admin: Admin, topics: Sequence[str]) -> ClusterMetadata:
-    """Partitions and racks of the topics that there are; a missing one has none."""
+    """Partitions and racks of the topics; topics that do not exist are left out."""
     found: list[TopicDescription] = []
     for topic in topics:
         try:
@@ -111,7 +113,7 @@ def describe(admin: Admin, topics: Sequence[str]) -> ClusterMetadata:
 def moves(
     before: Mapping[str, list[TopicPartition]], shares: Mapping[str, Assignment]
 ) -> dict[str, tuple[list[TopicPartition], list[TopicPartition]]]:
-    """Member to (what it would get, what it would give up)."""
+    """By member: (partitions it would gain, partitions it would lose)."""
     changed = {}
     for member in {**before, **shares}:
         had = set(before.get(member, ()))
@@ -162,15 +164,15 @@ def print_plan(
     total = sum(len(share.partitions) for share in shares.values())
     facts = {
         "group": group.group_id,
-        "assignor now": group.protocol or None,
-        "planned": assignor,
+        "current assignor": group.protocol or None,
+        "planned assignor": assignor,
         "moves": f"{moved} of {plural(total, 'partition')}",
     }
     if rest:
-        facts["nobody gets"] = partitions_text(rest)
+        facts["unassigned"] = partitions_text(rest)
     print_facts(facts)
     print_table(
-        ["member", "partitions", "gets", "gives up"],
+        ["member", "partitions", "gains", "loses"],
         [
             [
                 names[member.member_id],
@@ -182,7 +184,7 @@ def print_plan(
         ],
     )
     if rest and assignor == "cooperative-sticky":
-        console().print("what nobody gets moves in a second rebalance, right after the first", style="dim")
+        console().print("unassigned partitions are assigned by a second rebalance, right after the first", style="dim")
 
 
 def _places(partitions: Sequence[TopicPartition]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`ottla group reset-offsets`: moves a group to other offsets. Shows what it would do, until told to do it."""
+"""`ottla group reset-offsets`: changes a group's committed offsets. Without --execute it only shows the changes."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from ottla.types import TopicPartition
 
 
 class Target(NamedTuple):
-    """Where to go: `kind` is earliest, latest, time, shift, offset, file or current."""
+    """The target position. `kind` is earliest, latest, time, shift, offset, file or current."""
 
     kind: str
     value: int = 0
@@ -29,7 +29,7 @@ class Target(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What happens to one partition. `after` is None where it is left alone."""
+    """The change of one partition. `after` is None if it stays as it is."""
 
     partition: TopicPartition
     before: int | None
@@ -38,44 +38,56 @@ class Move(NamedTuple):
 
 
 def reset_offsets(
-    group_id: Annotated[str, typer.Argument(metavar="GROUP", help="Which group. It must have no members.")],
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", metavar="", help="To the first record still there.")] = (
+    group_id: Annotated[str, typer.Argument(metavar="GROUP", help="The group's id. The group must have no members.")],
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", metavar="", help="Reset to the earliest offset.")] = (
         False
     ),
-    to_latest: Annotated[bool, typer.Option("--to-latest", metavar="", help="To the end: skip what is there.")] = False,
+    to_latest: Annotated[
+        bool, typer.Option("--to-latest", metavar="", help="Reset to the end: skip all existing records.")
+    ] = False,
     to_time: Annotated[
         str | None,
         typer.Option(
-            "--to-time", metavar="TIME", help="To the first record of 2026-01-31T12:00 (local, or +01:00), or of MS."
+            "--to-time",
+            metavar="TIME",
+            help="Reset to the first record at or after 2026-01-31T12:00 (local, or with +01:00) or milliseconds.",
         ),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="N records forward, or back with -N.")
+        int | None, typer.Option("--shift-by", metavar="N", help="Move by N offsets; backwards with -N.")
     ] = None,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", min=0, help="To offset N.")] = None,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", min=0, help="Reset to offset N.")] = None,
     from_file: Annotated[
         str | None,
-        typer.Option("--from-file", metavar="FILE", help="To what a file says: topic,partition,offset lines, or JSON."),
+        typer.Option(
+            "--from-file", metavar="FILE", help="Reset to the offsets in a file: topic,partition,offset lines, or JSON."
+        ),
     ] = None,
     topics: Annotated[
         list[str],
-        typer.Option("--topic", "-t", metavar="TOPIC[:P,P…]", help="Only this one; may be given often."),
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC[:P,P…]", help="Only this topic, or these partitions of it; repeatable."
+        ),
     ] = [],  # noqa: B006
     export: Annotated[
         str | None,
         typer.Option(
-            "--export", metavar="FILE", help="Write the new offsets to a file (.csv or .json) for --from-file."
+            "--export",
+            metavar="FILE",
+            help="Write the new offsets to a file (.csv or .json), for use with --from-file.",
         ),
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", metavar="", help="Do it. Without this, only show it.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", metavar="", help="Apply the changes. Without it they are only shown.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group to other offsets. Shows what would change; --execute changes it.
+    """Reset a group's committed offsets. Shows the changes; --execute applies them.
 
-    Without --topic it is about everything the group has committed.
-    Offsets outside a partition are moved to its nearest end.
-    With --export alone, the present offsets are saved and nothing changes.
+    Without --topic, all committed offsets of the group are reset.
+    Offsets out of range are set to the nearest valid offset.
+    --export alone saves the current offsets and changes nothing.
 
     \b
     Examples:
@@ -86,13 +98,13 @@ def reset_offsets(
       ottla group reset-offsets billing --from-file before.csv --execute
     """
     if not group_id:
-        raise OttlaError("the group id is empty", "ottla group list shows what there is")
+        raise OttlaError("the group id is empty", "list the groups with: ottla group list")
     target = choose_target(to_earliest, to_latest, to_time, shift_by, to_offset, from_file, export)
     wanted = [parse_topic(text) for text in topics]
     with open_admin(bootstrap) as admin:
         group = describe_if_there(admin, group_id)
         if group is not None and execute:
-            refuse_members(group, "its offsets cannot be moved while they run")
+            refuse_members(group, "its offsets cannot be reset while it has members")
         committed = admin.list_group_offsets(group_id)
         partitions = choose_partitions(admin, group_id, committed, wanted, target)
         moves = plan(admin, committed, partitions, target)
@@ -103,7 +115,7 @@ def reset_offsets(
     _report(group_id, group, moves, execute, export, target.kind, as_json)
 
 
-# What is asked
+# Options
 
 
 def choose_target(
@@ -129,12 +141,12 @@ def choose_target(
     if from_file is not None:
         asked.append(("--from-file", lambda: Target("file", offsets=read_offsets(from_file))))
     if len(asked) > 1:
-        raise OttlaError(f"{' and '.join(name for name, _ in asked)} contradict each other", "give one of them")
+        raise OttlaError(f"{' and '.join(name for name, _ in asked)} cannot be combined", "use only one of them")
     if not asked:
         if export is None:
             raise OttlaError(
-                "where to is missing",
-                "give one of --to-earliest, --to-latest, --to-time, --shift-by, --to-offset, --from-file",
+                "no target position",
+                "pass one of --to-earliest, --to-latest, --to-time, --shift-by, --to-offset, --from-file",
             )
         return Target("current")
     return asked[0][1]()
@@ -151,7 +163,9 @@ def parse_time(text: str) -> int:
     try:
         return int(datetime.fromisoformat(stripped).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
-        raise OttlaError(f"--to-time {text} is no time", "write 2026-01-31T12:00, or milliseconds since 1970") from None
+        raise OttlaError(
+            f"--to-time {text} is not a valid time", "write 2026-01-31T12:00, or milliseconds since 1970"
+        ) from None
 
 
 def parse_topic(text: str) -> tuple[str, list[int]]:
@@ -165,7 +179,7 @@ def parse_topic(text: str) -> tuple[str, list[int]]:
     try:
         return name, sorted({int(part) for part in listed.split(",")})
     except ValueError:
-        raise OttlaError(f"--topic {text} is not understood", "write TOPIC or TOPIC:0,2") from None
+        raise OttlaError(f"--topic {text} is not valid", "write TOPIC or TOPIC:0,2") from None
 
 
 def describe_if_there(admin: Admin, group_id: str) -> GroupDescription | None:
@@ -184,7 +198,7 @@ def choose_partitions(
     wanted: Sequence[tuple[str, list[int]]],
     target: Target,
 ) -> list[TopicPartition]:
-    """The partitions that the command is about: those named, or else those of the file, or else those committed."""
+    """The partitions to reset: those of --topic, else those in the file, else all with a committed offset."""
     if wanted:
         descriptions = find_topics(admin, [name for name, _ in wanted])
         chosen = set()
@@ -197,11 +211,11 @@ def choose_partitions(
     if target.offsets is not None:
         return sorted(target.offsets)
     if not committed:
-        raise CommandError(f"group {group_id} has committed nothing", "name what it should read with --topic")
+        raise CommandError(f"group {group_id} has no committed offsets", "pass the topics with --topic")
     return sorted(committed)
 
 
-# Where it leads
+# Changes
 
 
 def plan(
@@ -210,7 +224,7 @@ def plan(
     partitions: Sequence[TopicPartition],
     target: Target,
 ) -> list[Move]:
-    """Each partition's offset before and after, kept within what the partition has."""
+    """Each partition's offset before and after, limited to the partition's valid range."""
     firsts, ends = find_offsets(admin, partitions, EARLIEST), find_offsets(admin, partitions, LATEST)
     there = [partition for partition in partitions if partition in firsts and partition in ends]
     by_time = find_offsets(admin, there, target.value) if target.kind == "time" else {}
@@ -229,19 +243,19 @@ def plan(
             after = end
         elif target.kind == "time":
             after = by_time.get(partition, end)
-            note = "" if partition in by_time else "no record is that late: the end"
+            note = "" if partition in by_time else "no record at or after that time: reset to the end"
         elif target.kind == "offset":
             after = target.value
         elif target.kind == "file":
             assert target.offsets is not None
             after = target.offsets[partition]
         elif before is None:
-            moves.append(Move(partition, None, None, "nothing committed, nothing to shift"))
+            moves.append(Move(partition, None, None, "no committed offset to shift"))
             continue
         else:
             after = before + target.value
         if target.kind != "current" and not first <= after <= end:
-            note = f"not {after}, which is {'before the first' if after < first else 'beyond the end'}"
+            note = f"{after} is {'before the first offset' if after < first else 'beyond the end'}"
             after = min(max(after, first), end)
         moves.append(Move(partition, before, after, note))
     return moves
@@ -254,13 +268,13 @@ def commit(admin: Admin, group_id: str, moves: Sequence[Move]) -> None:
     except KafkaError as error:
         if error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
             raise CommandError(
-                f"group {group_id} got members in the meantime: its offsets cannot be moved while they run",
+                f"group {group_id} has new members: its offsets cannot be reset while it has members",
                 "stop its consumers first",
             ) from None
         raise
 
 
-# Telling
+# Output
 
 
 def _report(
@@ -305,15 +319,13 @@ def _report(
     if kind == "current":
         return
     if executed:
-        out.print(f"moved {plural(len(changed), 'partition')} of group {group_id}")
+        out.print(f"reset {plural(len(changed), 'partition')} of group {group_id}")
         return
-    new = f"; --execute makes the group {group_id}, which does not exist yet" if group is None else ""
-    out.print(
-        Text(f"nothing was changed: add --execute to move {plural(len(changed), 'partition')}{new}", style="bold")
-    )
+    new = f" and create group {group_id}" if group is None else ""
+    out.print(Text(f"dry run: add --execute to reset {plural(len(changed), 'partition')}{new}", style="bold"))
     if members:
         has = plural(members, "member")
-        out.print(Text(f"group {group_id} has {has} and would be refused: stop its consumers first", style="yellow"))
+        out.print(Text(f"group {group_id} has {has}: stop its consumers before you use --execute", style="yellow"))
 
 
 def _print_moves(moves: Sequence[Move]) -> None:

@@ -1,4 +1,4 @@
-"""What the group commands share: finding a group, and saying members, partitions and spans of time in few words."""
+"""Shared by the group commands: group lookup, and short texts for members and partitions."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -18,9 +18,9 @@ UUID_LENGTH = 36
 
 
 def find_group(admin: Admin, group_id: str) -> GroupDescription:
-    """Describes a group, or says that it is missing and what comes near it."""
+    """Describes a group. A missing group is an error that suggests a similar name."""
     if not group_id:
-        raise OttlaError("the group id is empty", "ottla group list shows what there is")
+        raise OttlaError("the group id is empty", "list the groups with: ottla group list")
     try:
         (group,) = admin.describe_groups([group_id])
         return group
@@ -29,12 +29,12 @@ def find_group(admin: Admin, group_id: str) -> GroupDescription:
             raise
     known = [listed.group_id for listed in admin.list_groups()]
     close = difflib.get_close_matches(group_id, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "ottla group list shows what there is"
+    hint = f"did you mean {close[0]}?" if close else "list the groups with: ottla group list"
     raise CommandError(f"group {group_id} does not exist", hint)
 
 
 def refuse_members(group: GroupDescription, consequence: str) -> None:
-    """Raises when somebody is in the group, with who it is."""
+    """Raises if the group has members, and names them."""
     if group.members:
         names = sorted({member.client_id or member.member_id for member in group.members})
         shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
@@ -48,7 +48,7 @@ def state_text(state: str) -> Text | None:
 
 
 def member_names(members: Iterable[GroupMember | str]) -> dict[str, str]:
-    """A short name for each member id: an id is a name and a uuid, of which eight digits tell members apart.
+    """A short name for each member id: a member id is a name and a UUID, of which the first eight digits suffice.
 
     >>> member_names(["ann-6ba7b810-9dad-11d1-80b4-00c04fd430c8", "bob"])
     {'ann-6ba7b810-9dad-11d1-80b4-00c04fd430c8': 'ann-6ba7b810', 'bob': 'bob'}

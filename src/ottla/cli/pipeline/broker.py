@@ -1,4 +1,4 @@
-"""The broker that a pipeline gets when none is named: embedded, with its records beside the checkpoint."""
+"""The embedded broker of a pipeline without `bootstrap`; its data is stored next to the checkpoint."""
 
 import contextlib
 import socket
@@ -14,12 +14,12 @@ from ottla.pipeline.state import StateDirectory
 USUAL_PORT = 9092
 PARTITIONS = 4
 SETTINGS = {"transaction.two.phase.commit.enable": "true"}
-"""So that rows which wait for their batch's decision never time out, however long a driver is away."""
+"""Two-phase commit: prepared transactions never time out, however long the driver is down."""
 
 
 @contextlib.contextmanager
 def embedded_broker(data: Path, wanted: str | None = None) -> Iterator[EmbeddedBroker]:
-    """Runs a broker on the address it had the last time, or on the usual one, or on a free one."""
+    """Runs a broker on its previous address, else on the default port, else on a free port."""
     listen = next((address for address in (wanted, f"127.0.0.1:{USUAL_PORT}") if address and is_free(address)), None)
     data.mkdir(parents=True, exist_ok=True)
     with EmbeddedBroker(data, settings=SETTINGS, listen=listen or "127.0.0.1:0") as broker:
@@ -43,10 +43,10 @@ def is_free(address: str) -> bool:
 
 
 def create_missing_topics(made: Pipeline, bootstrap: str) -> list[str]:
-    """Makes the topics that a pipeline names, on a broker of its own: elsewhere topics are for others to decide."""
+    """Creates missing topics of a pipeline on its embedded broker; on other brokers that is up to their owner."""
     if not made.topics_in and any(source.pattern for source in made.sources.values()):
         raise OttlaError(
-            "a broker of its own has no topics that a pattern could match", "Name the topics, or give --bootstrap."
+            "a topic pattern matches nothing on a new embedded broker", "List the topics by name, or pass --bootstrap."
         )
     with Admin({"bootstrap.servers": bootstrap}) as admin:
         there = {topic.name for topic in admin.list_topics()}

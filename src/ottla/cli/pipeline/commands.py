@@ -1,4 +1,4 @@
-"""`ottla pipeline`: run a pipeline on Spark and keep it running, check one without running it, see how one is doing."""
+"""`ottla pipeline`: run and supervise a pipeline on Spark, validate it without running it, show its status."""
 
 import contextlib
 import os
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from ottla.pipeline.status import Status
 
 app = typer.Typer(
-    help="Topics in, a transformation on Spark, topics or a database out, exactly once.", no_args_is_help=True
+    help="Run pipelines on Spark: from topics, through SQL or Python, to topics or a database, exactly once.",
+    no_args_is_help=True,
 )
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline, as YAML or Python.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file (YAML or Python).")]
 Brokers = Annotated[
     str | None,
     typer.Option(
@@ -34,15 +35,14 @@ Brokers = Annotated[
         "-b",
         metavar="HOST:PORT,…",
         envvar="OTTLA_BOOTSTRAP",
-        help="The brokers; without them, and without `bootstrap` in FILE, an embedded one.",
+        help="Brokers. Default: `bootstrap` in FILE, else an embedded broker.",
     ),
 ]
 Master = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="The Spark cluster; without it, this machine.")
+    str | None,
+    typer.Option("--master", metavar="URL", help="Spark master. Default: `master` in FILE, else this machine."),
 ]
-Changes = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Use this value instead of the one in FILE.")
-]
+Changes = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a value of FILE; repeatable.")]
 SECOND_INTERRUPT = 130
 
 
@@ -50,18 +50,18 @@ SECOND_INTERRUPT = 130
 def run(
     file: File,
     master: Master = None,
-    once: Annotated[bool, typer.Option("--once", metavar="", help="Do what is there now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", metavar="", help="Process the available records, then exit.")] = False,
     bootstrap: Brokers = None,
     changes: Changes = [],  # noqa: B006
     max_restarts: Annotated[
         int,
-        typer.Option(
-            "--max-restarts", metavar="N", min=0, help="Give up after so many failures without a batch between."
-        ),
+        typer.Option("--max-restarts", metavar="N", min=0, help="Give up after N consecutive failures."),
     ] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline until Ctrl-C, which finishes the batch; start it again when it fails.
+    """Run a pipeline until Ctrl-C, and restart it after failures.
+
+    Ctrl-C finishes the current batch first; a second Ctrl-C stops at once.
 
     \b
     Examples:
@@ -86,7 +86,7 @@ def run(
         job = {"file": str(file.absolute()), "changes": wanted, "once": once, "master": master}
         with _view(made, as_json) as view:
             if broker is not None:
-                view.say(f"embedded broker at {address}; its records are in {state.broker_data}")
+                view.say(f"embedded broker at {address}, data in {state.broker_data}")
             status = _supervise(made, state, view, address, job, lock, max_restarts, broker)
     raise typer.Exit(status)
 
@@ -105,7 +105,7 @@ def _supervise(
 
     def on_tick(run_state: Any) -> None:
         if broker is not None and not broker.is_running:
-            view.say("the embedded broker is gone; starting it again")
+            view.say("the embedded broker exited; restarting it")
             broker.restart()
         view.on_tick(run_state)
 
@@ -146,7 +146,7 @@ def _handling(signals: Sequence[signal.Signals], handler: Any) -> Iterator[None]
 
 @contextlib.contextmanager
 def _brokers(made: "Pipeline", state: "StateDirectory", bootstrap: str | None) -> Iterator[tuple[str, Any]]:
-    """The brokers to use: those that are named, or one of the pipeline's own."""
+    """The brokers to use: the configured ones, or an embedded broker."""
     from ottla.pipeline.checking import check_topics
     from ottla.pipeline.problems import PipelineError
 
@@ -179,9 +179,9 @@ def validate(
     changes: Changes = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Check everything about a pipeline without running it.
+    """Check a pipeline without running it.
 
-    Keys, options, schemas, SQL, the sink's columns, and the topics where brokers are named.
+    Checks keys, options, schemas, SQL and the columns of the sink; with brokers also the topics.
 
     \b
     Examples:
@@ -208,9 +208,9 @@ def validate(
         print_json([problem.__dict__ for problem in problems])
     elif not problems:
         assert made is not None
-        console().print(f"{file} is fine: {_summary(made)}")
+        console().print(f"{file} is valid: {_summary(made)}")
         if address is None:
-            console().print("topics were not looked for: no brokers are named", style="dim")
+            console().print("topics were not checked: no brokers configured", style="dim")
     else:
         for problem in problems:
             sys.stdout.write(f"{problem}{f' ({problem.cure})' if problem.cure else ''}\n")
@@ -219,7 +219,7 @@ def validate(
 
 
 def _check_on_spark(file: Path, changes: dict[str, str], bootstrap: str | None) -> "list[Problem]":
-    """Looks at schemas and SQL in a driver that reads nothing."""
+    """Checks schemas and SQL in a Spark driver that reads no data."""
     from ottla.pipeline.problems import Problem
     from ottla.pipeline.supervisor import Driver
 
@@ -242,10 +242,11 @@ def _check_on_spark(file: Path, changes: dict[str, str], bootstrap: str | None) 
         driver.close()
     if found is None:
         raise CommandError(
-            f"Spark could not look at {file}: {failure or 'it died without a word'}", f"Its log is {log}."
+            f"Spark could not check {file}: {failure or 'the driver exited without an error message'}",
+            f"Its log is {log}.",
         )
     os.unlink(log)
-    # Shown as the user wrote it.
+    # With the path as the user typed it.
     return [Problem(str(file), p.line, p.key, p.cause, p.cure) for p in found]
 
 
@@ -257,12 +258,14 @@ def _summary(made: "Pipeline") -> str:
 
 @app.command()
 def status(
-    which: Annotated[str, typer.Argument(metavar="FILE|NAME", help="The pipeline's file, or its name.")],
+    which: Annotated[
+        str, typer.Argument(metavar="FILE|NAME", help="Pipeline file, or name of a pipeline that ran on this machine.")
+    ],
     bootstrap: Brokers = None,
     changes: Changes = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Show a pipeline's last batches, its lag, and who runs it.
+    """Show a pipeline's state, last batches and lag.
 
     \b
     Examples:
@@ -277,7 +280,7 @@ def status(
     if not path.exists() and path.suffix not in (".yaml", ".yml", ".py"):
         found = recall(which)
         if found is None:
-            raise CommandError(f"no pipeline {which} was run here", "name its file")
+            raise CommandError(f"pipeline {which} has not run on this machine", "pass the path of its file")
         path = found
     made = load(path, parse_pairs(changes, "--set"))
     seen = status_of(made, bootstrap)
@@ -288,11 +291,11 @@ def status(
 
 
 def _print_status(seen: "Status") -> None:
-    who = f"process {seen.pid} on {seen.host}" if seen.is_running else "nobody"
+    who = f"{seen.pid} on {seen.host}" if seen.is_running else "not running"
     facts: dict[str, Any] = {
         "pipeline": seen.name,
         "state": seen.phase,
-        "run by": who,
+        "process": who,
         "brokers": seen.bootstrap,
         "checkpoint": seen.checkpoint,
     }
@@ -304,7 +307,7 @@ def _print_status(seen: "Status") -> None:
         facts["last failure"] = seen.last_failure
     print_facts(facts)
     console().print()
-    columns = ["query", "to", "guarantee", "batch", "committed", "readers held", "lag", "group"]
+    columns = ["query", "to", "guarantee", "batch", "committed", "readers blocked", "lag", "group"]
     rows = []
     for query in seen.queries:
         lag = ", ".join(f"{topic} {'-' if n is None else count(n)}" for topic, n in query.lag.items())
@@ -314,6 +317,6 @@ def _print_status(seen: "Status") -> None:
         committed = time_text(query.committed_ms) if query.committed_ms is not None else None
         held = None if query.held_ms is None else f"{count(query.held_ms)} ms"
         rows.append([query.name, sink, query.guarantee, query.last_batch, committed, held, lag or None, query.group])
-    print_table(columns, rows, right=["batch", "readers held"])
+    print_table(columns, rows, right=["batch", "readers blocked"])
     for note in seen.notes:
         console().print(note, style="dim")

@@ -1,28 +1,30 @@
-"""How a running pipeline looks: a live table on a terminal, a line for each batch in a pipe, JSON for programs."""
+"""Output of a running pipeline: a live table on a terminal, one line per batch in a pipe, or JSON lines."""
 
 import json
 import sys
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ottla.cli.output import count, time_text
+from ottla.cli.output import count, duration, time_text
 from ottla.clock import Clock, system_clock
 from ottla.pipeline.progress import Batch
 from ottla.pipeline.state import RunState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 COLOURS = {"running": "green", "failed": "bold red", "restarting": "yellow", "stopping": "yellow"}
 Event = dict[str, Any]
 
 
 class View(Protocol):
-    """Shows a run."""
+    """Displays a run."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -50,7 +52,7 @@ class Rates:
 
 
 class JsonView:
-    """One JSON object a line: what happens, and every batch."""
+    """One JSON object per line: every event and every batch."""
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +79,7 @@ class JsonView:
 
 
 class PlainView:
-    """A line for each batch and each change."""
+    """One line per batch and per state change."""
 
     def __init__(self) -> None:
         self._rates = Rates()
@@ -98,24 +100,23 @@ class PlainView:
             self._rates.take(batch)
             self.say(batch_line(batch, self._rates, state))
         else:
-            told = phase_line(event, state)
-            if told:
-                self.say(told)
+            line = phase_line(event, state)
+            if line:
+                self.say(line)
 
     def on_tick(self, state: RunState) -> None:
         pass
 
 
 class LiveView:
-    """A table that changes in place."""
+    """A table that is updated in place."""
 
     def __init__(self, title: str, clock: Clock = system_clock) -> None:
         self._title = title
         self._clock = clock
         self._rates = Rates()
         self._state: RunState | None = None
-        self._console = Console(highlight=False)
-        self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=4)
+        self._live = Live(get_renderable=self.render, console=Console(highlight=False), refresh_per_second=4)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -138,17 +139,21 @@ class LiveView:
     def on_tick(self, state: RunState) -> None:
         self._state = state
 
-    def _render(self) -> Any:
+    def render(self) -> RenderableType:
+        """The current state as a table with a heading."""
         state = self._state
         head = Text(self._title, style="bold")
         if state is None:
             return head
         head.append(f"  {state.phase}", style=COLOURS.get(state.phase, "cyan"))
-        facts = f"  brokers {state.bootstrap}   up {duration(self._clock() - state.started_ms)}"
+        facts = f"  brokers {state.bootstrap}   up {self._since(state.started_ms)}"
         head.append(facts + f"   restarts {state.restarts}", style="not bold")
         if state.phase == "starting":
-            head.append("   Spark is coming up", style="not bold dim")
+            head.append("   starting Spark", style="not bold dim")
         return Group(head, self._table(state))
+
+    def _since(self, time_ms: int) -> str:
+        return duration(max(0, self._clock() - time_ms) / 1000, whole=True)
 
     def _table(self, state: RunState) -> Table:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -167,7 +172,7 @@ class LiveView:
                 Text(count(query.total_bad), style="yellow" if query.total_bad else ""),
                 f"{query.duration_ms / 1000:.2f} s" if query.ended_ms else "-",
                 "-" if query.lag is None else count(query.lag),
-                f"{duration(self._clock() - query.ended_ms)} ago" if query.ended_ms else "-",
+                f"{self._since(query.ended_ms)} ago" if query.ended_ms else "-",
             )
         return table
 
@@ -187,30 +192,17 @@ def batch_line(batch: Batch, rates: Rates, state: RunState) -> str:
 
 
 def phase_line(event: Event, state: RunState) -> str:
-    """What a change of the run is in words; empty for what needs none."""
-    told: dict[str, Callable[[], str]] = {
+    """A line for a state change of the run; empty for events without one."""
+    lines: dict[str, Callable[[], str]] = {
         "starting": lambda: "starting Spark",
         "spark": lambda: f"Spark {event['version']} on {event['master']}",
         "started": lambda: f"running: {', '.join(event['queries'])}",
-        "stopping": lambda: "stopping after this batch; again ends at once",
+        "stopping": lambda: "stopping after this batch; press Ctrl-C again to stop now",
         "restarting": lambda: (
-            f"failed: {event['cause']}; starting again in {event['delay_s']:.0f} s (restart {event['restarts']})"
+            f"failed: {event['cause']}; restarting in {event['delay_s']:.0f} s (restart {event['restarts']})"
         ),
         "failed": lambda: "",
         "stopped": lambda: "stopped",
         "ended": lambda: "",
     }
-    return told.get(event["event"], lambda: "")()
-
-
-def duration(milliseconds: int) -> str:
-    """
-    >>> duration(900), duration(65_000), duration(7_300_000)
-    ('0 s', '1 min 5 s', '2 h 1 min')
-    """
-    seconds = max(0, milliseconds) // 1000
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+    return lines.get(event["event"], lambda: "")()
