@@ -122,7 +122,7 @@ def read(url: str, statement: str) -> list[Any]:
 def test_a_failure_at_any_point_leaves_each_row_once(
     orders: "DataFrame", failing_format: str, tmp_path: Path, url: str, point: str
 ) -> None:
-    """D1, E10, F4: exactly-once into a database, whatever Spark repeats."""
+    """Spec: D1, E10, F4. Exactly-once into a database, whatever Spark repeats."""
     table = "t_" + point.replace(" ", "_")
     options = {"url": url, "table": table, "failing": f"{point}@{tmp_path}"}
     with pytest.raises(PySparkException, match="the machine went away"):
@@ -151,7 +151,7 @@ def test_a_failure_at_any_point_leaves_each_row_once(
 def test_the_weaker_guarantees_are_what_they_say(
     orders: "DataFrame", failing_format: str, tmp_path: Path, delivery: str, point: str, expected: int | None
 ) -> None:
-    """D1: each guarantee is one switch."""
+    """Spec: D1. Each guarantee is one switch."""
     url = f"sqlite:///{tmp_path}/shop.db"
     options = {"url": url, "table": "t", "failing": f"{point}@{tmp_path}", "delivery": delivery}
     with pytest.raises(PySparkException, match="the machine went away"):

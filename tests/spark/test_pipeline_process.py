@@ -1,4 +1,4 @@
-"""`ottla pipeline` as people run it: a process with a driver under it, killed, started again, asked, and stopped."""
+"""`ottla pipeline` as users run it: a process with a driver under it, restarted, asked for its status, and stopped."""
 
 import json
 import shutil
@@ -17,18 +17,19 @@ pytest.importorskip("pyspark")
 from tests.support.waiting import eventually, until
 
 from ottla import Admin, Broker, Consumer, Producer
-from ottla.clock import monotonic
 from ottla.pipeline.loading import load
 from ottla.pipeline.state import StateDirectory
 
+pytestmark = pytest.mark.timeout(1800)
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
-PATIENCE_S = 200
+LIMIT_S = 900
+"""A bound for a machine with many times more work than cores; tests wait for events, not for time to pass."""
 PRICES = {"apple": 50, "pear": 80, "plum": 20, "fig": 125}
 
 
 @pytest.fixture(autouse=True)
 def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is run here is remembered here, and not in the home of whoever runs the tests."""
+    """Runs are remembered in the test's own directory, not in the user's home."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
@@ -41,7 +42,7 @@ def place(tmp_path: Path) -> Path:
 
 def ottla(*words: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "ottla", "pipeline", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 class Run:
@@ -53,15 +54,13 @@ class Run:
         self.events: list[dict[str, Any]] = []
 
     def wait_for(self, wanted: Any) -> dict[str, Any]:
-        """Reads on until an event is what is wanted."""
+        """Reads events until one matches."""
         assert self.process.stdout is not None
-        deadline = monotonic() + PATIENCE_S
         for line in self.process.stdout:
             event = json.loads(line)
             self.events.append(event)
             if wanted(event):
                 return event
-            assert monotonic() < deadline, self.events
         assert self.process.stderr is not None
         raise AssertionError((self.process.wait(), self.process.stderr.read(), self.events))
 
@@ -99,9 +98,8 @@ def big(last: int) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_a_pipeline_runs_on_a_broker_of_its_own_until_it_is_told_to_stop(place: Path, runs: list[Run]) -> None:
-    """F3, F4, E10: one command; rows and progress in SQLite; one run at a time; status; Ctrl-C ends it well."""
+def test_a_pipeline_runs_on_its_embedded_broker_until_ctrl_c(place: Path, runs: list[Run]) -> None:
+    """Spec: F3, F4, E10. One command; rows and progress in SQLite; one run at a time; status; a clean stop."""
     file = str(place / "big_orders.py")
     with Broker.embedded(StateDirectory(load(Path(file))).broker_data) as before:
         with Admin({"bootstrap.servers": before.bootstrap}) as admin:
@@ -116,12 +114,12 @@ def test_a_pipeline_runs_on_a_broker_of_its_own_until_it_is_told_to_stop(place: 
     assert refused.returncode == 2 and f"running already: process {run.process.pid}" in refused.stderr
     looks: list[dict[str, Any]] = []
 
-    def is_told() -> bool:
-        """A run writes down how it is with its next heartbeat, and a broker that is slow to answer tells no lag."""
+    def is_shown() -> bool:
+        """The state file follows with the next heartbeat, and the lag is missing if the broker is slow to answer."""
         looks.append(json.loads(ottla("status", file, "--json").stdout))
         return looks[-1]["phase"] == "running" and looks[-1]["queries"][0]["lag"] == {"orders": 0}
 
-    assert until(is_told), looks[-1]
+    assert until(is_shown, LIMIT_S), looks[-1]
     seen = looks[-1]
     assert (seen["is_running"], seen["pid"]) == (True, run.process.pid)
     (query,) = seen["queries"]
@@ -131,76 +129,27 @@ def test_a_pipeline_runs_on_a_broker_of_its_own_until_it_is_told_to_stop(place: 
     run.wait_for(lambda event: event["event"] == "batch" and sum(event["positions"]["orders"].values()) == 601)
     run.process.send_signal(signal.SIGINT)
     run.wait_for(lambda event: event["event"] == "stopped")
-    assert run.process.wait(60) == 0
+    assert run.process.wait(LIMIT_S) == 0
 
     with sqlite3.connect(place / "big_orders.db") as database:
         assert [n for (n,) in database.execute("select id from big_orders order by id")] == big(600)
         ((positions,),) = database.execute("select positions from ottla_ledger").fetchall()
     assert sum(json.loads(positions)["orders"].values()) == 601
-    told = ottla("status", "big_orders")
-    assert told.returncode == 0 and "stopped" in told.stdout and "nobody" in told.stdout
-    assert "exactly-once" in told.stdout and "the embedded broker runs with the pipeline" in told.stdout
-
-
-OUTAGE = """
-name: copy
-source:
-  topic: orders
-  schema: id bigint
-  options: {kafkaConsumer.pollTimeoutMs: 3000, kafka.default.api.timeout.ms: 4000}
-sql: select cast(id as string) as value from orders
-sink: {topic: copies}
-checkpoint: checkpoint
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_pipeline_is_there_again_when_its_brokers_are(tmp_path: Path, runs: list[Run]) -> None:
-    """F4: they stay away longer than the source waits; the driver ends, is started again, and nothing comes twice."""
-    file, data = tmp_path / "copy.yaml", tmp_path / "broker"
-    file.write_text(OUTAGE)
-    with Broker.embedded(data) as broker:
-        address = broker.bootstrap
-        with Admin({"bootstrap.servers": address}) as admin:
-            admin.create_topic("orders", partitions=1)
-            admin.create_topic("copies", partitions=1)
-        send(address, orders(0, 50))
-        run = Run(str(file), "--master", "local[2]", "-b", address)
-        runs.append(run)
-        run.wait_for(lambda event: event["event"] == "batch" and event["positions"] == {"orders": {"0": 50}})
-    restart = run.wait_for(lambda event: event["event"] == "restarting")
-    assert restart["cause"].startswith("no broker answered"), restart
-    with Broker.embedded(data, listen=address):
-        send(address, orders(50, 80))
-        run.wait_for(lambda event: event["event"] == "batch" and event["positions"] == {"orders": {"0": 80}})
-        run.process.send_signal(signal.SIGINT)
-        run.wait_for(lambda event: event["event"] == "stopped")
-        assert run.process.wait(60) == 0
-        with Consumer({"bootstrap.servers": address, "isolation.level": "read_committed"}) as consumer:
-            consumer.assign([("copies", 0)])
-            consumer.seek_to_beginning()
-            (end,) = consumer.end_offsets(consumer.assignment()).values()
-            copies: list[int] = []
-
-            def is_at_the_end() -> bool:
-                copies.extend(int(record.value or b"") for record in consumer.poll(200))
-                return consumer.position(("copies", 0)) >= end
-
-            eventually(is_at_the_end)
-    assert copies == list(range(80))
+    shown = ottla("status", "big_orders")
+    assert shown.returncode == 0 and "stopped" in shown.stdout and "not running" in shown.stdout
+    assert "exactly-once" in shown.stdout and "the embedded broker runs with the pipeline" in shown.stdout
 
 
 SLOW = """
 from pathlib import Path
 
-from ottla.pipeline import database, pipeline, topic
+from ottla.pipeline import pipeline, topic
 
 HERE = Path(__file__).parent
+BRIEF = {"kafkaConsumer.pollTimeoutMs": "3000", "kafka.default.api.timeout.ms": "4000"}
 
 
-@pipeline(source=topic("TOPIC", name="orders", schema="id bigint"), sink=database("sqlite:///done.db", "done"),
-          checkpoint="checkpoint")
+@pipeline(source=topic("orders", schema="id bigint", options=BRIEF), sink=topic("copies"), checkpoint="checkpoint")
 def slow(orders):
     from pyspark.sql import functions as f
     here = str(HERE)
@@ -210,78 +159,128 @@ def slow(orders):
         from pathlib import Path
 
         word = Path(here, "word")
+        if id < FIRST_SLOW:
+            return id
         Path(here, "began").touch()
-        for _ in range(6000):
-            if word.exists():
-                break
+        while not word.exists():
             time.sleep(0.05)
         if word.read_text() == "fail":
             raise ValueError("no such order")
         return id
 
-    return orders.select(f.udf(take, "bigint")("id").alias("id"))
+    return orders.select(f.udf(take, "bigint")("id").cast("string").alias("value"))
 """
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_stop_in_the_middle_of_a_batch_finishes_it_or_says_that_it_could_not(
-    tmp_path: Path, broker: Any, topic: str, runs: list[Run]
-) -> None:
-    file, began, word = tmp_path / "slow.py", tmp_path / "began", tmp_path / "word"
-    file.write_text(SLOW.replace("TOPIC", topic))
-    with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
-        admin.create_topic(topic, partitions=1)
-    send(broker.bootstrap, orders(0, 10), topic)
+class SlowPipeline:
+    """A pipeline from topic orders to topic copies, with batches that wait for a word from the test."""
 
-    def stop_in_the_middle(then: str) -> Run:
-        began.unlink(missing_ok=True)
-        word.unlink(missing_ok=True)
-        run = Run(str(file), "--master", "local[1]", "-b", broker.bootstrap)
-        runs.append(run)
-        run.wait_for(lambda event: event["event"] == "started")
-        assert until(lambda: began.exists() or run.process.poll() is not None, PATIENCE_S) and began.exists()
+    def __init__(self, directory: Path, bootstrap: str, runs: list[Run], *, first_slow: int) -> None:
+        self.directory, self.bootstrap, self.runs = directory, bootstrap, runs
+        (directory / "slow.py").write_text(SLOW.replace("FIRST_SLOW", str(first_slow)))
+        with Admin({"bootstrap.servers": bootstrap}) as admin:
+            admin.create_topic("orders", partitions=1)
+            admin.create_topic("copies", partitions=1)
+
+    def start(self) -> Run:
+        run = Run(str(self.directory / "slow.py"), "--master", "local[1]", "-b", self.bootstrap)
+        self.runs.append(run)
+        return run
+
+    def stop_in_a_batch(self, run: Run, then: str) -> None:
+        """Ctrl-C while a batch is being processed; after that the batch continues or fails."""
+        began, word = self.directory / "began", self.directory / "word"
+        assert until(lambda: began.exists() or run.process.poll() is not None, LIMIT_S) and began.exists()
         run.process.send_signal(signal.SIGINT)
         run.wait_for(lambda event: event["event"] == "stopping")
         draft = word.with_suffix(".draft")
         draft.write_text(then)
         draft.rename(word)
-        return run
 
-    failed = stop_in_the_middle("fail")
-    event = failed.wait_for(lambda event: event["event"] == "failed")
-    assert "no such order" in event["cause"]
-    _, told = failed.process.communicate(timeout=PATIENCE_S)
-    assert failed.process.returncode == 1 and b"no such order" in told and b"Traceback" not in told
+    def copies(self) -> list[int]:
+        with Consumer({"bootstrap.servers": self.bootstrap, "isolation.level": "read_committed"}) as consumer:
+            consumer.assign([("copies", 0)])
+            consumer.seek_to_beginning()
+            (end,) = consumer.end_offsets(consumer.assignment()).values()
+            found: list[int] = []
 
-    done = stop_in_the_middle("go on")
-    batch = done.wait_for(lambda event: event["event"] == "batch")
-    assert (batch["batch_id"], batch["rows_in"], batch["rows_out"]) == (0, 10, 10)
-    done.wait_for(lambda event: event["event"] == "stopped")
-    assert done.process.wait(60) == 0
-    assert (tmp_path / "checkpoint" / "slow" / "commits" / "0").exists()
-    with sqlite3.connect(tmp_path / "done.db") as database:
-        assert [n for (n,) in database.execute("select id from done order by id")] == list(range(10))
+            def is_at_the_end() -> bool:
+                found.extend(int(record.value or b"") for record in consumer.poll(200))
+                return consumer.position(("copies", 0)) >= end
+
+            eventually(is_at_the_end, LIMIT_S)
+        return found
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+def test_a_pipeline_resumes_after_an_outage_and_finishes_its_batch_after_ctrl_c(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    """Spec: F4. The broker is away longer than the source waits: the driver ends and is restarted, and no record is
+    written twice. Ctrl-C in the middle of a batch lets the batch finish.
+    """
+    data = tmp_path / "broker"
+    with Broker.embedded(data) as broker:
+        address = broker.bootstrap
+        pipeline = SlowPipeline(tmp_path, address, runs, first_slow=50)
+        send(address, orders(0, 50))
+        run = pipeline.start()
+        run.wait_for(lambda event: event["event"] == "batch" and event["positions"] == {"orders": {"0": 50}})
+    restart = run.wait_for(lambda event: event["event"] == "restarting")
+    assert restart["cause"].startswith("no broker answered"), restart
+    with Broker.embedded(data, listen=address):
+        send(address, orders(50, 80))
+        pipeline.stop_in_a_batch(run, "go on")
+        run.wait_for(lambda event: event["event"] == "batch" and event["positions"] == {"orders": {"0": 80}})
+        run.wait_for(lambda event: event["event"] == "stopped")
+        assert run.process.wait(LIMIT_S) == 0
+        assert pipeline.copies() == list(range(80))
+    assert (tmp_path / "checkpoint" / "slow" / "commits" / "1").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_batch_that_fails_after_ctrl_c_is_reported_and_repeated_by_the_next_run(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    with Broker.embedded() as broker:
+        pipeline = SlowPipeline(tmp_path, broker.bootstrap, runs, first_slow=0)
+        send(broker.bootstrap, orders(0, 10))
+        failed = pipeline.start()
+        pipeline.stop_in_a_batch(failed, "fail")
+        event = failed.wait_for(lambda event: event["event"] == "failed")
+        assert "no such order" in event["cause"]
+        _, printed = failed.process.communicate(timeout=LIMIT_S)
+        assert failed.process.returncode == 1
+        assert b"no such order" in printed and b"Traceback" not in printed
+
+        (tmp_path / "began").unlink()
+        (tmp_path / "word").unlink()
+        again = pipeline.start()
+        pipeline.stop_in_a_batch(again, "go on")
+        batch = again.wait_for(lambda event: event["event"] == "batch")
+        assert (batch["batch_id"], batch["rows_in"], batch["rows_out"]) == (0, 10, 10)
+        again.wait_for(lambda event: event["event"] == "stopped")
+        assert again.process.wait(LIMIT_S) == 0
+        assert pipeline.copies() == list(range(10))
+
+
+@pytest.mark.slow
 def test_the_demo_kills_the_driver_and_proves_that_every_order_counts_once() -> None:
-    """F2, F4: enrichment and a windowed sum, exactly once through the death of Spark's driver."""
+    """Spec: F2, F4. Enrichment and a windowed sum, exactly once although Spark's driver is killed."""
     command = [sys.executable, "-m", "ottla", "demo", "--orders", "6000", "--rate", "3000", "--master", "local[2]"]
-    ran = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=590, check=False)
+    ran = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    assert told["driver_killed"] and told["restarts"] >= 1
-    enriched, revenue = told["outputs"]
+    result = json.loads(ran.stdout)
+    assert result["driver_killed"] and result["restarts"] >= 1
+    enriched, revenue = result["outputs"]
     assert (enriched["found"], enriched["duplicates"], enriched["missing"], enriched["wrong"]) == (6000, 0, 0, 0)
     assert revenue["found"] == revenue["expected"] and not revenue["duplicates"] and not revenue["wrong"]
     assert enriched["found_sum"] == revenue["found_sum"] == enriched["expected_sum"] > 0
 
 
-def test_mistakes_are_told_before_spark_is_started(place: Path, broker: Any, topic: str) -> None:
+def test_mistakes_are_reported_before_spark_is_started(place: Path, broker: Any, topic: str) -> None:
     file = str(place / "revenue.yaml")
-    started = monotonic()
     wrong = ottla("run", file, "--set", "source.topc=x")
     assert wrong.returncode == 2 and "source.topc: there is no such key (Did you mean topic?)" in wrong.stderr
     missing = ottla(
@@ -293,6 +292,5 @@ def test_mistakes_are_told_before_spark_is_started(place: Path, broker: Any, top
     remote = ottla("run", str(place / "big_orders.py"), "--master", "spark://host:7077")
     assert remote.returncode == 2 and "SQLite is a file of one machine" in remote.stderr
     unknown = ottla("status", "nothing-of-this-name")
-    assert unknown.returncode == 1 and "no pipeline nothing-of-this-name was run here" in unknown.stderr
+    assert unknown.returncode == 1 and "pipeline nothing-of-this-name has not run on this machine" in unknown.stderr
     assert not any("Traceback" in each.stderr for each in (wrong, missing, nobody, remote, unknown))
-    assert monotonic() - started < PATIENCE_S

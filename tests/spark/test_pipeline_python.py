@@ -83,7 +83,7 @@ def shop(spark: "SparkSession", broker: Any, topic: str, tmp_path: Path) -> Shop
 
 
 def test_functions_of_the_file_and_of_modules_beside_it_work_in_a_udf(shop: Shop) -> None:
-    """F4: a pipeline is one small Python file, or a few that lie together; the workers know of none of them."""
+    """Spec: F4. A pipeline is one small Python file, or a few that lie together; the workers know of none of them."""
     shop.write("shop_words.py", "MARK = '!'\n\ndef loud(text):\n    return text.upper() + MARK\n")
     path = shop.write(
         "shop.py",

@@ -111,7 +111,7 @@ MIXED = [
 
 
 def test_bad_records_are_skipped_and_counted(spark: "SparkSession", shop: Shop) -> None:
-    """F4. A missing field is null and no fault; what is no JSON, or of another type, or nothing, is."""
+    """Spec: F4. A missing field is null and no fault; what is no JSON, or of another type, or nothing, is."""
     shop.create("orders", "results")
     shop.send("orders", MIXED)
     batches = run(spark, shop.pipeline(POLICY.replace("POLICY", "skip")), shop.bootstrap)
@@ -158,7 +158,7 @@ def test_a_bad_record_stops_the_pipeline_where_it_is_told_so(spark: "SparkSessio
 
 
 def test_streams_are_joined_and_a_table_follows_their_sums(spark: "SparkSession", shop: Shop) -> None:
-    """F4: several sources; output mode update into a database, rows and progress in one transaction."""
+    """Spec: F4. Several sources; output mode update into a database, rows and progress in one transaction."""
     shop.create("orders", "paid")
     shop.send("orders", [{"id": n, "item": "fig" if n % 2 else "pear"} for n in range(10)])
     shop.send("paid", [{"order_id": n, "amount": n} for n in range(8)])
@@ -191,7 +191,7 @@ def test_streams_are_joined_and_a_table_follows_their_sums(spark: "SparkSession"
 
 
 def test_a_topic_follows_sums_in_every_output_mode(spark: "SparkSession", shop: Shop) -> None:
-    """F4: a batch that Spark repeats adds nothing."""
+    """Spec: F4. A batch that Spark repeats adds nothing."""
     shop.create("orders", "changes", "whole")
     shop.send("orders", [{"item": "fig"}, {"item": "fig"}, {"item": "pear"}])
     made = shop.pipeline(
@@ -230,7 +230,7 @@ def forget_commit(checkpoint: Path, batch: int) -> None:
 
 
 def test_a_pipeline_keeps_a_table_of_postgresql_up_to_date(spark: "SparkSession", shop: Shop, postgres: Path) -> None:
-    """F4: sums of what is in a topic, right though Spark repeats a batch."""
+    """Spec: F4. Sums of what is in a topic, right though Spark repeats a batch."""
     shop.create("orders")
     shop.send("orders", [{"id": n, "item": "fig" if n % 2 else "pear", "price": n / 4} for n in range(10)])
     url = f"postgresql://ottla@/postgres?host={postgres}"
@@ -256,7 +256,7 @@ def test_a_pipeline_keeps_a_table_of_postgresql_up_to_date(spark: "SparkSession"
 
 
 def test_the_windows_of_the_example_count_once_through_a_restart(spark: "SparkSession", shop: Shop) -> None:
-    """F4: a stateful aggregation, stopped and started again, equals the batch answer."""
+    """Spec: F4. A stateful aggregation, stopped and started again, equals the batch answer."""
     shop.create("orders", "revenue")
     made = load(
         EXAMPLE,

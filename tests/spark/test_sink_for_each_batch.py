@@ -1,4 +1,7 @@
-"""Batches of a stream that the user's own function writes to a topic: output mode update, exactly once (F2, F4, R9)."""
+"""Batches of a stream that the user's own function writes to a topic: output mode update, exactly once.
+
+Spec: F2, F4, R9.
+"""
 
 import contextlib
 import os
@@ -30,8 +33,8 @@ if TYPE_CHECKING:
     from ottla.broker.embedded import EmbeddedBroker
 
 PARTITIONS, ITEMS = 2, 8
-POINTS = ["after-prepare", "between-commits", "after-write"]
-"""Where a batch fails: in a task, on the driver in the middle of its work, in the user's function when all is done."""
+POINTS = ["after-prepare", "before-part-commit", "after-write"]
+"""Where a batch fails: in a task, on the driver with one part committed and one not, in the user's function at its end."""
 
 
 class FailingSource(OttlaDataSource):
@@ -221,8 +224,8 @@ def test_two_frames_under_one_name_are_refused(sums: Sums) -> None:
         sums.save(frame.limit(3), batch_id)
 
     error = sums.run(two_frames)
-    assert "was written before in this run, and not with the same rows" in error
-    assert "give each a sinkName of its own" in error
+    assert "was written before in this run with other rows" in error
+    assert "give each its own sinkName" in error
     assert Counter(sums.read()) == Counter(sums.updates)
 
 

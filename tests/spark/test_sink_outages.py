@@ -132,7 +132,7 @@ def test_at_least_once_goes_on_when_the_broker_is_back(stage: SinkStage, away: A
 def test_a_query_outlives_a_broker_that_is_away_for_a_minute(
     spark: "SparkSession", topic: str, tmp_path: Path, keeper: ThreadPoolExecutor
 ) -> None:
-    """F2: it goes away while a task of the second batch has half of its rows out; nothing is restarted."""
+    """Spec: F2. It goes away while a task of the second batch has half of its rows out; nothing is restarted."""
     middle, gone = tmp_path / "middle", tmp_path / "gone"
 
     def wait_in_the_middle(batches: Iterator[Any]) -> Iterator[Any]:
@@ -176,5 +176,5 @@ def test_brokers_that_are_not_there_are_named(topic: str) -> None:
         stage = SinkStage(
             broker.bootstrap, topic, **{"kafka.max.block.ms": "500", "kafka.delivery.timeout.ms": "30005"}
         )
-    with pytest.raises(SinkError, match=rf"Are the brokers at {broker.bootstrap} there\?"):
+    with pytest.raises(SinkError, match=rf"Are the brokers at {broker.bootstrap} running\?"):
         write_at_least_once(stage.options, rows_of(stage, 10, lambda: None))

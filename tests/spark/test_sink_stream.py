@@ -108,7 +108,7 @@ def lines(spark: "SparkSession", tmp_path: Path) -> Lines:
 
 
 def test_a_stream_is_written_and_goes_on_where_it_was(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
-    """F2: one run, then another on the same checkpoint."""
+    """Spec: F2. One run, then another on the same checkpoint."""
     lines.write(two_phase.bootstrap, out)
     assert values(two_phase.bootstrap, out) == NUMBERS
     lines.add("more", ["more"])
@@ -150,7 +150,7 @@ def test_a_thread_of_the_users_own_asks_for_the_session_and_writes(
 
 @pytest.mark.oracle
 def test_a_stream_is_written_to_apache_kafka(lines: Lines, kafka: Target, topic: str) -> None:
-    """F5."""
+    """Spec: F5."""
     with Admin(bootstrap_servers=kafka.bootstrap) as admin:
         admin.create_topic(topic, partitions=PARTITIONS)
     lines.write(kafka.bootstrap, topic)
@@ -164,7 +164,7 @@ def test_a_sink_that_belongs_to_another_checkpoint_is_refused(
     others = Lines(lines.spark, tmp_path_factory.mktemp("other"))
     others.add("a", ["lost without a word, if this were let through"])
     error = others.write(two_phase.bootstrap, out, expect_failure=True, sinkName=out)
-    assert "this sink belongs to another query" in error and "Give this query a sinkName of its own" in error
+    assert "this sink belongs to another query" in error and "Give this query its own sinkName" in error
 
 
 def test_speculation_is_refused_with_its_reason(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
@@ -182,11 +182,11 @@ def test_a_missing_topic_stops_the_query_with_its_name(lines: Lines, two_phase: 
     assert topic in error and "Create the topic" in error
 
 
-# --- the three guarantees, each with a crash in between (D1) --------------------------------------------------
+# --- the three guarantees, each with a crash in between. Spec: D1. --------------------------------------------------
 
 
 def test_at_least_once_may_double_and_never_loses(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
-    """D1: the rows are in the topic before Spark notes the batch; without the note they are written again."""
+    """Spec: D1. The rows are in the topic before Spark notes the batch; without the note they are written again."""
     lines.write(two_phase.bootstrap, out, delivery="at-least-once")
     assert values(two_phase.bootstrap, out) == NUMBERS
     forget_commits(lines.directory / "checkpoint")
@@ -196,7 +196,10 @@ def test_at_least_once_may_double_and_never_loses(lines: Lines, two_phase: "Embe
 
 
 def test_at_most_once_may_lose_and_never_doubles(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
-    """D1: the same crash, and the batch is not written again; one that never got further than its note is lost."""
+    """The same crash, and the batch is not written again; one that never got further than its note is lost.
+
+    Spec: D1.
+    """
     lines.write(two_phase.bootstrap, out, delivery="at-most-once")
     assert values(two_phase.bootstrap, out) == NUMBERS
     forget_commits(lines.directory / "checkpoint")
@@ -205,7 +208,7 @@ def test_at_most_once_may_lose_and_never_doubles(lines: Lines, two_phase: "Embed
 
 
 def test_exactly_once_neither_loses_nor_doubles(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
-    """D1: the same crash again."""
+    """Spec: D1. The same crash again."""
     lines.write(two_phase.bootstrap, out)
     forget_commits(lines.directory / "checkpoint")
     lines.write(two_phase.bootstrap, out)

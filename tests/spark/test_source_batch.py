@@ -1,4 +1,4 @@
-"""`spark.read.format("ottla")`: the rows of a topic, from Ottla and from Apache Kafka alike (F1, F5)."""
+"""`spark.read.format("ottla")`: the rows of a topic, from Ottla and from Apache Kafka alike. Spec: F1, F5."""
 
 import itertools
 import os
@@ -114,7 +114,10 @@ def test_compressed_records_are_read(spark: "SparkSession", ottla: Target) -> No
 def test_only_committed_records_are_read_and_a_marker_at_the_end_is_no_obstacle(
     spark: "SparkSession", target: Target
 ) -> None:
-    """The last offsets are markers of transactions, which nobody is shown: reading must end all the same (F1, E8)."""
+    """The last offsets are markers of transactions, which nobody is shown: reading must end all the same.
+
+    Spec: F1, E8.
+    """
     topic = make_topic(target.bootstrap)
     produce(target.bootstrap, topic, ["plain"])
     with Producer(bootstrap_servers=target.bootstrap, transactional_id=topic) as producer:

@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector reads Ottla too, and gives the same rows; a query may move from it to ours (F1).
+"""Spark's own Kafka connector reads Ottla too, and gives the same rows; a query may move from it to ours. Spec: F1.
 
 The connector's jars go on the class path of a session, so each test has a Spark of its own, in another process.
 """

@@ -1,4 +1,7 @@
-"""`spark.readStream.format("ottla")`: batches in turn, restarts that repeat them, progress as a group (F1, F3, F5)."""
+"""`spark.readStream.format("ottla")`: batches in turn, restarts that repeat them, progress as a group.
+
+Spec: F1, F3, F5.
+"""
 
 import itertools
 import json
@@ -131,7 +134,10 @@ def test_streams_that_begin_add_nothing_to_the_environment_that_they_share(
 def test_what_is_available_now_comes_in_batches_of_the_limit_and_shows_as_a_group(
     spark: "SparkSession", target: Target, tmp_path: Path
 ) -> None:
-    """F1, F3: each record once, in batches of at most maxOffsetsPerTrigger; the group's lag is nothing afterwards."""
+    """Each record once, in batches of at most maxOffsetsPerTrigger; the group's lag is nothing afterwards.
+
+    Spec: F1, F3.
+    """
     topic = make_topic(target.bootstrap, 2)
     produce(target.bootstrap, topic, range(75), 0)
     produce(target.bootstrap, topic, range(75, 100), 1)
@@ -186,7 +192,10 @@ def test_a_running_query_reads_on_and_finds_new_partitions(
 def test_the_first_batch_is_repeated_with_the_same_records_wherever_the_query_would_begin_now(
     spark: "SparkSession", ottla: Target, tmp_path: Path
 ) -> None:
-    """F1: Spark asks again where to begin when batch 0 was planned and not finished, and the answer has changed."""
+    """Spark asks again where to begin when batch 0 was planned and not finished, and the answer has changed.
+
+    Spec: F1.
+    """
     topic = make_topic(ottla.bootstrap)
     produce(ottla.bootstrap, topic, range(5))
     pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=topic)

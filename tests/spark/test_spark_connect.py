@@ -1,4 +1,4 @@
-"""Source and sink through Spark Connect: the client has no Spark of its own, a server does the work (F1)."""
+"""Source and sink through Spark Connect: the client has no Spark of its own, a server does the work. Spec: F1."""
 
 import json
 import subprocess
@@ -139,7 +139,7 @@ def test_batch_stream_and_errors_are_the_same_through_connect(
 def test_a_pipeline_runs_on_a_connect_server(
     remote: str, ottla: Target, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F3."""
+    """Spec: F3."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     file = tmp_path / "connected.yaml"
     file.write_text(PIPELINE.replace("TOPIC", topic).replace("DIRECTORY", str(tmp_path)))

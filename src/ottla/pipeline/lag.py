@@ -1,10 +1,11 @@
-"""How far the queries are behind the ends of their topics, asked for beside the run and never in its way."""
+"""How far the queries are behind the ends of their topics, measured in the background of a run."""
 
 import contextlib
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ottla.client.core.lag import total_record_lag
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
 
@@ -16,7 +17,7 @@ Positions = Mapping[str, Mapping[str, int]]
 
 
 class LagWatch:
-    """Asks the brokers again and again, on a thread of its own. Where they do not answer, the lag is not known."""
+    """Asks the brokers for the ends every second, in its own thread. If they do not answer, the lag is unknown."""
 
     def __init__(self, bootstrap: str, kafka: Mapping[str, str]) -> None:
         self._settings = admin_settings(bootstrap, kafka)
@@ -32,9 +33,8 @@ class LagWatch:
             self._thread.start()
 
     def lag_of(self, query: str) -> int | None:
-        """Records between a query and the ends of its partitions; None where that is not known."""
-        positions, ends = self._positions.get(query) or {}, self._ends
-        return lag_between(positions, ends)
+        """Records between a query and the ends of its partitions; None if it is unknown."""
+        return lag_between(self._positions.get(query) or {}, self._ends)
 
     def close(self) -> None:
         self._closed.set()
@@ -52,20 +52,19 @@ class LagWatch:
 
 
 def lag_between(positions: Positions, ends: Mapping[TopicPartition, int]) -> int | None:
-    """
+    """The lag over the topics in `positions`.
+
     >>> lag_between({"orders": {"0": 5}}, {TopicPartition("orders", 0): 8, TopicPartition("orders", 1): 2})
     5
     """
-    found = [
-        max(0, end - positions[partition.topic].get(str(partition.partition), 0))
-        for partition, end in ends.items()
-        if partition.topic in positions
-    ]
-    return sum(found) if found else None
+    own = {
+        TopicPartition(topic, int(at)): offset for topic, offsets in positions.items() for at, offset in offsets.items()
+    }
+    return total_record_lag(own, {partition: end for partition, end in ends.items() if partition.topic in positions})
 
 
 def end_offsets(admin: "Admin", topics: list[str]) -> dict[TopicPartition, int]:
-    """The end of every partition of some topics, as a reader of committed records sees it."""
+    """The end of every partition of some topics, as a read_committed consumer sees it."""
     from ottla.client.core.model import LATEST
 
     if not topics:
@@ -75,12 +74,12 @@ def end_offsets(admin: "Admin", topics: list[str]) -> dict[TopicPartition, int]:
         for topic in admin.describe_topics(topics)
         for index in range(len(topic.partitions))
     ]
-    found = admin.list_offsets({partition: LATEST for partition in partitions}, isolation_level="read_committed")
+    found = admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation_level="read_committed")
     return {partition: place.offset for partition, place in found.items() if place is not None}
 
 
 def admin_settings(bootstrap: str, kafka: Mapping[str, str]) -> dict[str, str]:
-    """The settings of an admin client that answers soon or says that it cannot."""
+    """The settings of an admin client that answers or fails within seconds."""
     from ottla.client.core.settings import AdminConfig
     from ottla.config import settings_of
 

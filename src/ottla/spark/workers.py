@@ -1,4 +1,4 @@
-"""What Spark's Python processes are told so that they serve small batches fast."""
+"""Settings of Spark's Python workers that make small batches fast."""
 
 import gc
 import sys
@@ -7,10 +7,10 @@ _is_settled = False
 
 
 def settle() -> None:
-    """Takes what is loaded by now out of the garbage collector's view, once in the life of a worker.
+    """Freezes the objects loaded so far for the garbage collector, once in the life of a worker.
 
-    A worker of Spark's collects garbage after everything it is asked. With pandas, pyarrow and a client loaded that is
-    40 ms of looking at objects that stay, in each of the four or more processes that a micro-batch passes through.
+    Spark's workers collect garbage after every request. With pandas, pyarrow and a client loaded this takes 40 ms for
+    objects that stay, in each of the four or more processes that a micro-batch passes through.
     """
     global _is_settled
     if not _is_settled and _is_spark_worker():
@@ -19,6 +19,6 @@ def settle() -> None:
 
 
 def _is_spark_worker() -> bool:
-    """Whether this process was forked by Spark's daemon: a user's own process is none of our business."""
+    """Whether this process was forked by Spark's daemon. The collector of other processes is left alone."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name == "pyspark.daemon"

@@ -22,7 +22,8 @@ from ottla.spark.sink.decisions import SinkState
 from ottla.spark.sink.driver import Batch
 from ottla.spark.sink.ledger import Ledger, Names
 from ottla.spark.sink.options import SinkOptions
-from ottla.spark.sink.tasks import Place, Rows, Written, all_repeated, write_at_most_once, write_exactly_once
+from ottla.spark.sink.sink import SinkMessage, batch_of
+from ottla.spark.sink.tasks import Place, Rows, Written, write_at_most_once, write_exactly_once
 from ottla.types import TopicPartition
 
 _numbers = itertools.count(1)
@@ -125,15 +126,5 @@ class SinkRun:
         return Rows([batch], ["value"], self.stage.options)
 
     def _batch(self, batch: int, written: Iterable[Written]) -> Batch:
-        told = list(written)
-        parts = tuple(each.part for each in told if each.part is not None)
-        return Batch(
-            self.query,
-            self.name,
-            batch,
-            parts,
-            told[0].opened_ms,
-            told[0].prepared_ms,
-            call=self.call,
-            repeated=all_repeated(told),
-        )
+        reports = [SinkMessage(self.place(batch, task), each) for task, each in enumerate(written)]
+        return batch_of(reports, batch)

@@ -33,7 +33,7 @@ def problems(tmp_path: Path, text: str, **more: Any) -> list[str]:
 
 
 def test_the_examples_are_read() -> None:
-    """F4: a pipeline is a small Python file or a few lines of YAML."""
+    """Spec: F4. A pipeline is a small Python file or a few lines of YAML."""
     revenue = load(EXAMPLES / "revenue.yaml")
     assert revenue.name == "revenue" and revenue.topics_in == ["orders"]
     assert revenue.topics_out == ["revenue", "orders.bad"]

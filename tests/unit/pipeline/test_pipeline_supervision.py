@@ -123,7 +123,7 @@ def of_spark(error: Exception) -> Exception:
 
 
 def test_a_part_that_the_next_start_writes_again_is_no_reason_to_give_up(begin: Begin) -> None:
-    dropped = LostPart("batch 7 was decided, and the broker does not have the part of task 1 any more")
+    dropped = LostPart("batch 7 was decided, and the broker no longer has the part of task 1")
     run = begin(Scripted(failed("topic", of_spark(dropped))), Scripted(batch("topic", 7), ENDED))
     assert run.run() is None and run.waits == [1]
 

@@ -1,4 +1,7 @@
-"""Brokers that do not come back in time: whoever meets that says so in words that a pipeline tries again after (F4)."""
+"""Brokers that do not come back in time: whoever meets that says so in words that a pipeline tries again after.
+
+Spec: F4.
+"""
 
 import asyncio
 from typing import Any
@@ -73,7 +76,7 @@ def test_a_sink_that_cannot_make_its_topic_is_tried_again_unless_it_may_not(
     with pytest.raises(OttlaError) as caught:
         asyncio.run(clients._create_decisions(Names("shop")))
     failure = through_spark(caught.value)
-    assert failure.curable is curable and f"cannot be made: {code}" in failure.cause
+    assert failure.curable is curable and f"cannot be created: {code}" in failure.cause
 
 
 def test_a_sink_that_cannot_read_its_decisions_is_tried_again(

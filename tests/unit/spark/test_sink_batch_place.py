@@ -39,7 +39,7 @@ def test_a_group_that_the_user_gave_to_the_jobs_is_no_run() -> None:
 
 
 def test_a_number_of_ones_own_is_refused() -> None:
-    with pytest.raises(SinkError, match=r"Option batchId is 5, and this is batch 6 of the query\. Give it the number"):
+    with pytest.raises(SinkError, match=r"option batchId is 5, but this is batch 6 of the query\. Pass the batch id"):
         place({**TOLD, BATCH_ID: "6"})
 
 

@@ -1,10 +1,8 @@
 """The records and names behind the sink's decisions. What they lead to is in test_sink_model.py."""
 
-from pathlib import Path
 
 import pytest
 
-from ottla.spark.sink import failpoints as sink_failpoints
 from ottla.spark.sink.decisions import (
     DECISION_KEY,
     DONE_KEY,
@@ -77,7 +75,7 @@ def test_a_batch_write_finishes_the_one_before_it() -> None:
     assert decide_write(former, {0: Entry(1, "job-1")}, "job-2", 0, 0, is_job=True) == Write()
     assert decide_write(former, {}, "job-1", 0, 0, is_job=True) == RollForward(PARTS[0])
     assert unfinished(former, {0: Entry(1, "job-1")}) == [PARTS[1]]
-    with pytest.raises(NotOwner, match="in use by batch writes, and this is a stream"):
+    with pytest.raises(NotOwner, match="in use by batch writes; this is a stream"):
         decide_write(former, {}, "q", 1, 0)
 
 
@@ -125,7 +123,7 @@ def test_a_batch_that_a_run_writes_twice_must_be_the_same() -> None:
         assert not is_repeat(state, query, batch, run)
     assert not is_repeat(SinkState(), "q", 7, "r1")
     check_repeat(DECISION, Digest(4, 20, 1000))  # whichever task has which of its rows
-    with pytest.raises(SinkError, match=r"4 rows of 20 bytes .* then, 3 rows .* give each a sinkName of its own"):
+    with pytest.raises(SinkError, match=r"4 rows of 20 bytes .* then, 3 rows .* give each its own sinkName"):
         check_repeat(DECISION, Digest(3, 20, 1000))
     assert Digest(1, 2, (1 << 63) - 1) + Digest(3, 4, 5) == Digest(4, 6, 4)
 
@@ -143,14 +141,3 @@ def test_an_error_tells_its_cure_in_the_same_breath() -> None:
     assert str(SinkError("it is broken", "Mend it.")) == "it is broken. Mend it."
     assert str(SinkError("is it broken?", "Yes.")) == "is it broken? Yes."
     assert str(SinkError("it is broken")) == "it is broken"
-
-
-def test_failpoints_are_inert_unless_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OTTLA_FAILPOINT", raising=False)
-    sink_failpoints.reach("here")
-    assert not sink_failpoints.is_set()
-    monkeypatch.setenv("OTTLA_FAILPOINT", f"here:fail:{tmp_path / 'reached'}")
-    sink_failpoints.reach("there")
-    with pytest.raises(RuntimeError, match="at here"):
-        sink_failpoints.reach("here")
-    sink_failpoints.reach("here")  # once

@@ -1,4 +1,7 @@
-"""The exactly-once protocol over thousands of histories, with the sink's own rules; and rules switched off (R7, R9)."""
+"""The exactly-once protocol over thousands of histories, with the sink's own rules; and rules switched off.
+
+Spec: R7, R9.
+"""
 
 import contextlib
 from collections import Counter
@@ -35,7 +38,7 @@ def failures(seeds: range, **options: Any) -> list[int]:
 
 
 def test_every_row_is_there_once_whatever_crashes() -> None:
-    """F2, D1, E9: task crashes, zombies, driver crashes, second drivers, timeouts, commits called twice."""
+    """Spec: F2, D1, E9. Task crashes, zombies, driver crashes, second drivers, timeouts, commits called twice."""
     assert not failures(range(SEEDS))
 
 
@@ -130,12 +133,12 @@ def no_memory(state: Any, ledger: Any, *rest: Any, **more: Any) -> Any:
     ids=["no ledger and no decision", "no ledger"],
 )
 def test_without_the_ledger_rows_are_doubled(rules: Rules) -> None:
-    """R7."""
+    """Spec: R7."""
     assert failures(range(200), rules=rules)
 
 
 def test_a_task_that_does_not_look_first_breaks_what_was_decided() -> None:
-    """R7: InitProducerId aborts the part that was decided, and other rows take its place."""
+    """Spec: R7. InitProducerId aborts the part that was decided, and other rows take its place."""
     rules = Rules(may_be_decided=lambda first, batch: False)
     wrong = 0
     for seed in range(200):
@@ -146,7 +149,7 @@ def test_a_task_that_does_not_look_first_breaks_what_was_decided() -> None:
 
 
 def test_a_task_that_forgets_the_batch_before_its_own_drops_what_was_decided() -> None:
-    """R7."""
+    """Spec: R7."""
 
     def forgetful(*arguments: Any, **more: Any) -> Any:
         verdict = decisions.decide_write(*arguments, **more)
@@ -156,7 +159,7 @@ def test_a_task_that_forgets_the_batch_before_its_own_drops_what_was_decided() -
 
 
 def test_a_task_that_takes_what_is_forgotten_for_lost_doubles_it() -> None:
-    """R7."""
+    """Spec: R7."""
 
     def hasty(*arguments: Any, is_known: bool) -> bool:
         return decisions.is_lost(*arguments, is_known=True)
@@ -168,7 +171,7 @@ def test_a_task_that_takes_what_is_forgotten_for_lost_doubles_it() -> None:
 
 
 def test_without_a_decision_on_record_a_displaced_driver_is_not_noticed() -> None:
-    """R7."""
+    """Spec: R7."""
     refused = {True: 0, False: 0}
     for first in (True, False):
         for seed in range(300):

@@ -13,7 +13,7 @@ def parse(streaming: bool = True, **options: str) -> SinkOptions:
 
 
 def test_it_is_exactly_once_unless_told_otherwise() -> None:
-    """D1."""
+    """Spec: D1."""
     options = parse(topic="orders")
     assert (options.delivery, options.two_phase_commit, options.topic) == ("exactly-once", "auto", "orders")
     assert options.include_headers and not options.include_timestamp and options.sink_name is None

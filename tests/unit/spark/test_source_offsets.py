@@ -1,4 +1,4 @@
-"""The source's offsets: how far a batch goes, what is lost, and who reads what, all from values alone (F1)."""
+"""The source's offsets: how far a batch goes, what is lost, and who reads what, all from values alone. Spec: F1."""
 
 import json
 

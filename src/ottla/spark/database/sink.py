@@ -1,7 +1,8 @@
 """The data source `format("ottla-database")`: rows into a table of SQLite or PostgreSQL, exactly once.
 
-Rows and the note of how far the stream has come are one database transaction, so a batch is there as a whole or not
-at all, and a batch that Spark runs again is not written again. How: see database_ledger.
+Rows and the stream's progress are written in one database transaction. So a batch is visible as a whole or not at all,
+and a batch that Spark runs again is not written again. ledger.py has the statements; the states of a batch are in
+ottla/spark/sink/states.py.
 """
 
 import contextlib
@@ -22,11 +23,12 @@ from pyspark.sql.types import StructType
 
 from ottla.clock import system_clock
 from ottla.errors import ConfigError, OttlaError
-from ottla.spark.database import ledger as ledger
+from ottla.spark.database import ledger
 from ottla.spark.database.connections import Database, connect
 from ottla.spark.database.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, DatabaseOptions
 from ottla.spark.database.rows import rows_of
 from ottla.spark.sink.checkpoints import source_positions
+from ottla.spark.sink.states import BatchState, combined, move
 from ottla.spark.workers import settle
 
 if TYPE_CHECKING:
@@ -69,11 +71,13 @@ class DatabaseDataSource(DataSource):
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one attempt of a task did: its token, and how many rows lie under it in the staging table."""
+    """What one attempt of a task did: its token, and how many rows it wrote."""
 
     sink: str
     batch_id: int
     attempt: str
+    state: BatchState
+    """EMPTY, SETTLED, STORED (in the table itself) or PREPARED (in the staging table, under the token)."""
     rows: int
 
 
@@ -87,7 +91,7 @@ class StreamDatabaseWriter(DataSourceStreamArrowWriter):
         self.target = target
 
     def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> WriterCommitMessage:
-        """On a task: puts its rows where they wait for the driver's decision."""
+        """In a task: writes its rows to the staging table, where they wait for the driver's commit."""
         settle()
         context = TaskContext.get()
         assert context is not None
@@ -95,24 +99,24 @@ class StreamDatabaseWriter(DataSourceStreamArrowWriter):
         assert sink is not None
         attempt = f"{batch_id}-{context.partitionId():06d}-{context.attemptNumber()}-{uuid.uuid4().hex}"
         with explained(), contextlib.closing(connect(self.options)) as database:
-            rows = 0
-            if self._may_write(database, sink, batch_id, context.partitionId()):
-                rows = write_rows(database, self, iterator, sink, batch_id, attempt)
-        return Staged(sink, batch_id, attempt, rows)
+            if not self._may_write(database, sink, batch_id, context.partitionId()):
+                return Staged(sink, batch_id, attempt, move(BatchState.STARTED, BatchState.SETTLED), 0)
+            state, rows = write_rows(database, self, iterator, sink, batch_id, attempt)
+        return Staged(sink, batch_id, attempt, state, rows)
 
     def _may_write(self, database: Database, sink: str, batch_id: int, task: int) -> bool:
         if self.options.delivery == AT_LEAST_ONCE:
             return True
-        # A batch that is run again and is in the target already needs no second copy, not even in staging. Whether it
-        # is that batch, and not another of an old checkpoint, the driver sees to: it knows where it ends.
+        # A batch that is run again and is in the target already needs no second copy, not even in staging. The driver
+        # checks that it is the same batch and not another one of an old checkpoint: it knows where the batch ends.
         if ledger.last_batch(database, self.target, sink) >= batch_id:
             return False
         return self.options.delivery == EXACTLY_ONCE or ledger.claim(database, self.target, sink, batch_id, task)
 
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
-        """On the driver: makes the batch visible. Spark may ask twice."""
+        """On the driver: makes the batch visible. Spark may call it twice."""
         settle()
-        staged = [message for message in messages if isinstance(message, Staged)]
+        staged = staged_in(messages)
         if not staged:
             return
         sink = staged[0].sink
@@ -129,20 +133,21 @@ class StreamDatabaseWriter(DataSourceStreamArrowWriter):
                     positions=positions,
                     now_ms=system_clock(),
                 )
-                return
-            rows = sum(message.rows for message in staged)
-            with database.transaction():
-                if self.options.delivery == AT_MOST_ONCE:
-                    ledger.check_batch(database, self.target, sink, batchId, positions)
-                ledger.note(database, self.target, sink, batchId, rows, positions, system_clock())
+            else:
+                rows = sum(message.rows for message in staged)
+                with database.transaction():
+                    if self.options.delivery == AT_MOST_ONCE:
+                        ledger.check_batch(database, self.target, sink, batchId, positions)
+                    ledger.note(database, self.target, sink, batchId, rows, positions, system_clock())
+        move(combined(message.state for message in staged), BatchState.COMMITTED)
 
     def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
-        """On the driver, also after a commit that failed late: only attempts that were not moved have rows left."""
+        """On the driver, also after a commit that failed late: only attempts that were not moved have staged rows."""
         forget(self.options, self.target, messages)
 
 
 class BatchDatabaseWriter(DataSourceArrowWriter):
-    """Writes one DataFrame: all of it or nothing, and with mode("overwrite") instead of what was there."""
+    """Writes one DataFrame: all of it or nothing. With mode("overwrite") it replaces the table's rows."""
 
     def __init__(self, options: DatabaseOptions, schema: StructType, overwrite: bool, target: ledger.Target) -> None:
         if options.delivery == AT_MOST_ONCE:
@@ -154,8 +159,8 @@ class BatchDatabaseWriter(DataSourceArrowWriter):
         self.schema = schema
         self.overwrite = overwrite
         self.target = target
-        # Made on the driver and carried to the tasks. Inside foreachBatch the caller says which batch of which stream
-        # this is, and a batch that comes again is known.
+        # Created on the driver and pickled to the tasks. Inside foreachBatch the caller passes the batch and the
+        # stream, so that a repeated batch is recognised.
         self.job = options.sink_id or f"job-{uuid.uuid4().hex}"
         self.batch_id = options.batch_id or 0
 
@@ -164,27 +169,29 @@ class BatchDatabaseWriter(DataSourceArrowWriter):
         assert context is not None
         attempt = f"{self.batch_id}-{context.partitionId():06d}-{context.attemptNumber()}-{uuid.uuid4().hex}"
         with explained(), contextlib.closing(connect(self.options)) as database:
-            rows = write_rows(database, self, iterator, self.job, self.batch_id, attempt)
-        return Staged(self.job, self.batch_id, attempt, rows)
+            state, rows = write_rows(database, self, iterator, self.job, self.batch_id, attempt)
+        return Staged(self.job, self.batch_id, attempt, state, rows)
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
         if self.options.delivery == AT_LEAST_ONCE and not self.overwrite:
             return
-        attempts = {message.attempt: message.rows for message in messages if isinstance(message, Staged)}
+        staged = staged_in(messages)
+        attempts = {message.attempt: message.rows for message in staged}
         with explained(), contextlib.closing(connect(self.options)) as database:
             if self.options.sink_id is None:
                 ledger.move_job(database, self.target, self.job, attempts, replace=self.overwrite)
-                return
-            ledger.move(
-                database,
-                self.target,
-                self.job,
-                self.batch_id,
-                attempts,
-                replace=self.overwrite,
-                positions=source_positions(self.options.checkpoint_location, self.batch_id),
-                now_ms=system_clock(),
-            )
+            else:
+                ledger.move(
+                    database,
+                    self.target,
+                    self.job,
+                    self.batch_id,
+                    attempts,
+                    replace=self.overwrite,
+                    positions=source_positions(self.options.checkpoint_location, self.batch_id),
+                    now_ms=system_clock(),
+                )
+        move(combined(message.state for message in staged), BatchState.COMMITTED)
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
         forget(self.options, self.target, messages)
@@ -197,8 +204,8 @@ def write_rows(
     sink: str,
     batch_id: int,
     attempt: str,
-) -> int:
-    """Writes a task's rows, one transaction for each record batch; gives how many there were."""
+) -> tuple[BatchState, int]:
+    """Writes a task's rows, one transaction for each record batch. Returns their state and how many there were."""
     count = 0
     staging = writer.options.delivery == EXACTLY_ONCE or writer.overwrite
     for batch in batches:
@@ -207,11 +214,18 @@ def write_rows(
             count += ledger.stage(database, writer.target, sink, batch_id, attempt, rows, count)
         else:
             count += ledger.write_directly(database, writer.target, rows)
-    return count
+    if not count:
+        return move(BatchState.STARTED, BatchState.EMPTY), 0
+    written = BatchState.PREPARED if staging else BatchState.STORED
+    return move(move(BatchState.STARTED, BatchState.WRITING), written), count
+
+
+def staged_in(messages: "Sequence[WriterCommitMessage | None]") -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged)]
 
 
 def forget(options: DatabaseOptions, target: ledger.Target, messages: "Sequence[WriterCommitMessage | None]") -> None:
-    tokens = [message.attempt for message in messages if isinstance(message, Staged) and message.rows]
+    tokens = [message.attempt for message in staged_in(messages) if message.state is BatchState.PREPARED]
     if tokens:
         with explained(), contextlib.closing(connect(options)) as database:
             ledger.drop_attempts(database, target, tokens)
@@ -224,7 +238,7 @@ def prepared(options: DatabaseOptions, schema: StructType) -> ledger.Target:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Lets the cure travel with the cause, and leaves the traceback out: Spark shows the text of an error alone."""
+    """Adds an error's hint to its message, and hides the traceback: Spark shows only the text of an error."""
     try:
         yield
     except OttlaError as error:

@@ -1,9 +1,9 @@
 """The batch write of `format("ottla")`: all rows or none.
 
-The tasks prepare, the driver commits every part or aborts every part. With a sinkName it writes its decision first, as
-a stream does, and what a crash interrupted then is finished by the next write of that name; with a jobId too, the same
-job run again never writes twice. With a batchId it is a batch of a stream, written inside foreachBatch, under the rules
-of the stream.
+The tasks prepare; the driver commits every part or aborts every part. With a sinkName it writes its decision first, as
+a stream does, and the next write of that name finishes what a crash interrupted. With a jobId too, the same job run
+again never writes twice. With a batchId it is a batch of a stream, written inside foreachBatch, under the rules of the
+stream.
 """
 
 import asyncio
@@ -17,12 +17,23 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ottla.errors import KafkaError
 from ottla.spark.sink.checkpoints import plan_of
 from ottla.spark.sink.clients import clients, run
+from ottla.spark.sink.decisions import Part
 from ottla.spark.sink.driver import Batch, driver
 from ottla.spark.sink.errors import LostPart, SinkError
 from ottla.spark.sink.ledger import Names
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.sink.rows import used_columns
-from ottla.spark.sink.sink import BATCH_ID, QUERY_ID, RUN_ID, SinkMessage, batch_of, refuse_speculation, silent_tasks
+from ottla.spark.sink.sink import (
+    BATCH_ID,
+    QUERY_ID,
+    RUN_ID,
+    SinkMessage,
+    batch_of,
+    refuse_speculation,
+    reports_in,
+    silent_tasks,
+)
+from ottla.spark.sink.states import BatchState, move
 from ottla.spark.sink.tasks import Place, Rows, write_at_least_once, write_exactly_once, write_part
 from ottla.spark.workers import settle
 
@@ -32,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes one DataFrame. Spark makes it once and carries it to every task and back to the driver."""
+    """Writes one DataFrame. Spark creates it once and pickles it to every task and back to the driver."""
 
     def __init__(self, options: SinkOptions, schema: "StructType", overwrite: bool) -> None:
         if overwrite:
@@ -42,7 +53,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._is_named = options.sink_name is not None
         self._sink = options.sink_name or f"ottla-batch-{self._run}"
         self._job = options.job_id or self._run
-        # A job nobody can name is a job nobody can finish, so its transactions must end by themselves.
+        # Nobody can finish a job without a name, so its transactions must time out.
         self._options = options if self._is_named else replace(options, two_phase_commit="off")
         self._used = used_columns(schema, options)
 
@@ -67,45 +78,46 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         settle()
-        told = self._told(messages)
-        if not any(message.written.part or message.written.is_settled for message in told):
+        reports = reports_in(messages)
+        if self._options.delivery != "exactly-once" or not reports:
+            return
+        number = self._options.batch_id
+        plan = "" if number is None else plan_of(self._options.checkpoint_location, number)
+        batch = batch_of(reports, reports[0].place.batch, plan)
+        if batch.state is BatchState.EMPTY:
             return
         if self._is_named:
-            batch = self._options.batch_id
-            plan = "" if batch is None else plan_of(self._options.checkpoint_location, batch)
-            run(driver(self._options, self._sink).commit(batch_of(told, told[0].place.batch, plan)))
+            run(driver(self._options, self._sink).commit(batch))
         else:
-            run(self._end(told, commit=True))
+            run(self._end(batch.parts, commit=True))
+            move(batch.state, BatchState.COMMITTED)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        told, silent = self._told(messages), silent_tasks(messages)
+        reports, silent = reports_in(messages), silent_tasks(messages)
         if self._options.delivery != "exactly-once":
             return
-        if not self._is_named:
-            run(self._drop(told, silent))
-        elif told:
-            run(driver(self._options, self._sink).abort(batch_of(told, told[0].place.batch), silent))
-        elif self._options.batch_id is None:
-            run(driver(self._options, self._sink).abort(Batch(self._job, self._run, 0, (), 0, 0, is_job=True), silent))
+        if reports:
+            batch = batch_of(reports, reports[0].place.batch)
         else:
-            # Without a message nobody knows the query. It may be a stranger's, who was refused: nothing is fenced.
+            batch = Batch(self._job, self._run, 0, BatchState.STARTED, is_job=True)
+        if not self._is_named:
+            run(self._drop(batch, silent))
+        elif reports or self._options.batch_id is None:
+            run(driver(self._options, self._sink).abort(batch, silent))
+        else:
+            # Without a report the query is unknown. It may be one that was refused as a stranger: nothing is fenced.
             run(clients(self._options).end_run(Names(self._sink), self._run))
 
-    async def _drop(self, told: Sequence[SinkMessage], silent: Sequence[int]) -> None:
+    async def _drop(self, batch: Batch, silent: Sequence[int]) -> None:
         names, owned = Names(self._sink), clients(self._options)
         await owned.end_run(names, self._run)
-        await self._end(told, commit=False)
+        await self._end(batch.parts, commit=False)
         await owned.fence(names, silent)
+        move(batch.state, BatchState.ABORTED)
 
-    def _told(self, messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
-        if self._options.delivery != "exactly-once":
-            return []
-        return [message for message in messages if isinstance(message, SinkMessage)]
-
-    async def _end(self, told: Sequence[SinkMessage], *, commit: bool) -> None:
-        """Every part at once; there is no decision on record that anybody could go back to."""
+    async def _end(self, parts: Sequence[Part], *, commit: bool) -> None:
+        """Ends every part at once. There is no decision on record that another run could finish."""
         names, owned = Names(self._sink), clients(self._options)
-        parts = [message.written.part for message in told if message.written.part is not None]
         end = owned.commit_part if commit else owned.abort_part
         outcomes = await asyncio.gather(*(end(names, part) for part in parts), return_exceptions=True)
         failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -113,39 +125,39 @@ class BatchWriter(DataSourceArrowWriter):
             return
         if isinstance(failed[0], KafkaError) and not failed[0].retriable and commit:
             raise LostPart(
-                f"{len(failed)} of the {len(parts)} parts of this write are lost ({failed[0]}); the others are there",
+                f"{len(failed)} of the {len(parts)} parts of this write are lost ({failed[0]}); the others are visible",
                 "The job took longer than transaction.timeout.ms. Raise it, or set sinkName and allow two-phase commit "
                 "on the brokers.",
             ) from failed[0]
         raise failed[0]
 
 
-def batch_place(options: SinkOptions, call: str, task: int, told: Callable[[str], str | None]) -> Place:
-    """Where a task of a write inside foreachBatch is. Spark tells such a task what it tells those of a stream.
+def batch_place(options: SinkOptions, call: str, task: int, local_property: Callable[[str], str | None]) -> Place:
+    """The place of a task of a write inside foreachBatch.
 
-    `told` gives what Spark says under a name. It says nothing where the function runs elsewhere than the query, which
-    is so with Spark Connect, and in threads of the user's own: the run is then this one write.
+    `local_property` looks up Spark's local properties. They are missing if the function does not run in the thread of
+    the query: with Spark Connect, and in threads that the user started. Then the run is this one write.
     """
     assert options.sink_name is not None and options.batch_id is not None
-    batch, query, group = told(BATCH_ID), told(QUERY_ID), told(RUN_ID)
+    batch, query, group = local_property(BATCH_ID), local_property(QUERY_ID), local_property(RUN_ID)
     if batch is not None and int(batch) != options.batch_id:
         raise SinkError(
-            f"Option batchId is {options.batch_id}, and this is batch {batch} of the query",
-            "Give it the number that foreachBatch hands to its function.",
+            f"option batchId is {options.batch_id}, but this is batch {batch} of the query",
+            "Pass the batch id that foreachBatch passes to its function.",
         )
     chosen = options.query_id or query
     if chosen is None:
         raise SinkError(
-            "this write has a batchId, and Spark does not say of which query",
-            "Write inside foreachBatch, in the thread that calls the function; or set queryId to a name that stays "
-            "the same for as long as the checkpoint is kept.",
+            "this write has a batchId, but Spark does not say of which query",
+            "Write inside foreachBatch, in the thread that calls the function, or set queryId to a name that stays "
+            "the same as long as the checkpoint is kept.",
         )
     run_id = group if query is not None and group is not None and is_uuid(group) else call
     return Place(options.sink_name, chosen, run_id, options.batch_id, task, call=call)
 
 
 def is_uuid(text: str) -> bool:
-    """A run's id is one; a group that the user gave to the jobs is another thing."""
+    """The id of a run is one; a job group set by the user usually is not."""
     try:
         return str(uuid.UUID(text)) == text
     except ValueError:

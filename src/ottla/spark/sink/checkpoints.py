@@ -1,4 +1,4 @@
-"""What Spark has noted of a batch in the query's checkpoint, where that is a directory that the driver sees."""
+"""What Spark wrote about a batch into the query's checkpoint, if that is a directory the driver can read."""
 
 import hashlib
 from pathlib import Path
@@ -6,9 +6,9 @@ from urllib.parse import unquote, urlsplit
 
 
 def source_positions(checkpoint: str | None, batch_id: int) -> str | None:
-    """What Spark has planned this batch to end at, as it wrote it down before the batch ran: one line a source.
+    """The end offsets that Spark planned for this batch before it ran it: one line for each source.
 
-    Known where the checkpoint is a directory that the driver sees as a file.
+    None if the checkpoint is not a local directory.
     """
     if checkpoint is None:
         return None
@@ -24,6 +24,6 @@ def source_positions(checkpoint: str | None, batch_id: int) -> str | None:
 
 
 def plan_of(checkpoint: str | None, batch_id: int) -> str:
-    """A few letters that tell one plan of a batch from another; "" where it is not known."""
+    """A short hash that distinguishes one plan of a batch from another; "" if the plan is unknown."""
     positions = source_positions(checkpoint, batch_id)
     return "" if positions is None else hashlib.sha256(positions.encode()).hexdigest()[:16]

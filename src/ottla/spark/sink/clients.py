@@ -1,6 +1,6 @@
 """OWNER of the sink's clients in one Python process: Spark's workers live for many batches, and so do connections.
 
-Nothing is made before it is needed, which is after Spark forked the worker, and a forked child starts with nothing.
+Clients are created on first use, which is after Spark forked the worker. A forked child starts without any.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 PATIENCE_MS = 120_000
-"""How long a broker may be away: as long as a producer keeps trying to deliver."""
+"""How long to wait for a broker: as long as a producer retries (delivery.timeout.ms)."""
 TAIL = 64
-"""So many of the last records of the decisions topic are read first: the newest decision is nearly always there."""
+"""How many of the last records of the decisions topic are read first. They nearly always have the newest decision."""
 
 _loop = LoopThread()
 _known: dict[tuple[tuple[str, str], ...], "Clients"] = {}
@@ -45,7 +45,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def clients(options: SinkOptions) -> "Clients":
-    """The clients of this process for brokers reached in this way."""
+    """The clients of this process for brokers with these settings."""
     key = tuple(sorted(options.kafka.items()))
     if key not in _known:
         _known[key] = Clients(options)
@@ -61,7 +61,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Clients:
-    """An admin that stays connected, and what is asked of it."""
+    """An admin client that stays connected, and the requests of a sink."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -71,14 +71,14 @@ class Clients:
         self._notes: AsyncProducer | None = None
 
     def notes(self) -> AsyncProducer:
-        """A plain producer for records that may come twice."""
+        """A plain producer for records that may be duplicated."""
         if self._notes is None:
             settings = self.options.client_settings(AdminConfig)
             self._notes = AsyncProducer({**settings, "enable.idempotence": False, "acks": "all", "linger.ms": 0})
         return self._notes
 
     async def ensure_decisions(self, names: Names) -> None:
-        """Makes the topic of the sink's decisions if it is not there."""
+        """Creates the topic of the sink's decisions if it does not exist."""
         if names.decisions in self._topics:
             return
         found = await self._partitions_of(names.decisions)
@@ -86,13 +86,13 @@ class Clients:
             await self._create_decisions(names)
         elif found < LEDGER_PARTITIONS:
             raise SinkError(
-                f"the topic {names.decisions}, where the sink keeps its decisions, has {found} partitions",
-                f"It takes {LEDGER_PARTITIONS}, and cleanup.policy=compact.",
+                f"topic {names.decisions}, which holds the sink's decisions, has {found} partitions",
+                f"It needs {LEDGER_PARTITIONS} partitions and cleanup.policy=compact.",
             )
         self._topics.add(names.decisions)
 
     async def _partitions_of(self, topic: str) -> int:
-        """0 where there is no such topic. Asked before making it, which not everybody may."""
+        """0 if there is no such topic. Checked before creating it, because not every user may create topics."""
         try:
             (found,) = await self.admin.describe_topics([topic])
         except KafkaError as error:
@@ -105,19 +105,20 @@ class Clients:
         try:
             await self.admin.create_topic(names.decisions, partitions=LEDGER_PARTITIONS, configs=COMPACTED)
         except KafkaError as error:
-            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # another task was quicker
-                told = f"the topic {names.decisions}, where the sink keeps its decisions, cannot be made: {error}"
-                if error.retriable or error.code in AWAY:
-                    raise BrokersAway(told, f"Are the brokers at {self.options.bootstrap} there?") from None
-                raise SinkError(
-                    told,
-                    f"Allow it, or make it yourself: {LEDGER_PARTITIONS} partitions, cleanup.policy=compact.",
-                ) from None
+            if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                return  # another task was faster
+            text = f"topic {names.decisions}, which holds the sink's decisions, cannot be created: {error}"
+            if error.retriable or error.code in AWAY:
+                raise BrokersAway(text, f"Are the brokers at {self.options.bootstrap} running?") from None
+            raise SinkError(
+                text,
+                f"Allow it, or create the topic: {LEDGER_PARTITIONS} partitions, cleanup.policy=compact.",
+            ) from None
 
     # --- the ledger ---------------------------------------------------------------------------------------
 
     async def read_ledger(self, names: Names, tasks: Iterable[int]) -> Ledger:
-        """The entries of these tasks, as far as they are committed; an open transaction's entry is not there yet."""
+        """The committed entries of these tasks. The entry of an open transaction is not included."""
         by_group = {names.group(task): task // LEDGER_PARTITIONS for task in tasks}
         found: dict[int, Entry] = {}
 
@@ -131,11 +132,11 @@ class Clients:
         return found
 
     async def commit_part(self, names: Names, part: Part) -> None:
-        """Makes rows and ledger entry visible, in one; again is harmless. Raises KafkaError where the part is lost."""
+        """Makes rows and ledger entry visible atomically. Idempotent. Raises KafkaError if the part is lost."""
         await self.admin.commit_prepared(part.prepared(names), timeout_ms=PATIENCE_MS)
 
     async def abort_part(self, names: Names, part: Part) -> None:
-        """Drops a part; that it is gone already is just as good."""
+        """Aborts a part. A part that is gone already is no error."""
         try:
             await self.admin.abort_prepared(part.prepared(names), timeout_ms=PATIENCE_MS)
         except KafkaError as error:
@@ -143,16 +144,16 @@ class Clients:
                 raise
 
     async def end_run(self, names: Names, run: str) -> None:
-        """Notes that this run was aborted: a task of it that still runs, and only begins now, finds the note."""
+        """Records that this run was aborted, for tasks of it that begin to write only now."""
         if not run:
-            return  # Spark gave this run no id: a note would be for every such run there will ever be
+            return  # Spark gave this run no id: the record would apply to every such run
         await self.admin.fence_producers([names.ended(run)])
 
     async def has_ended(self, names: Names, run: str) -> bool:
         """Whether this run was aborted.
 
-        A task asks once it has taken its id over. Whoever aborts writes the note first and fences the ids second. So
-        a task comes before the fence, and is shut out by it, or after the note, and reads it.
+        A task asks after it has taken its transactional id over. An abort writes the record first and fences the ids
+        second. So a task either comes before the fence, and is fenced, or after the record, and reads it.
         """
         try:
             await self.admin.describe_transactions([names.ended(run)])
@@ -163,11 +164,11 @@ class Clients:
         return True
 
     async def fence(self, names: Names, tasks: Iterable[int]) -> None:
-        """Ends what tasks that did not answer have open, and shuts them out should they still run."""
+        """Aborts the open transactions of tasks that did not return, and fences them if they still run."""
         await self.admin.fence_producers([names.task(task) for task in tasks])
 
     async def abort_leftovers(self, names: Names, keep: set[int]) -> list[str]:
-        """Aborts what earlier attempts left open in this sink's name, but for the tasks to keep."""
+        """Aborts open transactions of earlier attempts of this sink, except those of the tasks in `keep`."""
         open_ones = await self.admin.list_transactions(states=["Ongoing"])
         tasks = {listing.transactional_id: names.task_of(listing.transactional_id) for listing in open_ones}
         left = [name for name, task in tasks.items() if task is not None and task not in keep]
@@ -184,7 +185,7 @@ class Clients:
     # --- the decision -------------------------------------------------------------------------------------
 
     async def read_state(self, names: Names) -> SinkState:
-        """What the decisions topic says, up to its end; a decision that is being written is waited for."""
+        """The content of the decisions topic. Waits for a decision that is being written."""
         await self.ensure_decisions(names)
         partition = TopicPartition(names.decisions, 0)
         end = await self._stable_end(names, partition)
@@ -212,17 +213,17 @@ class Clients:
             if monotonic() > deadline:
                 raise BrokersAway(
                     f"{partition} could not be read to its end within {PATIENCE_MS} ms",
-                    f"Are the brokers at {self.options.bootstrap} there?",
+                    f"Are the brokers at {self.options.bootstrap} running?",
                 )
         return state
 
     async def _stable_end(self, names: Names, partition: TopicPartition) -> int:
-        """The end of the topic, once no decision is half-written there."""
+        """The end of the topic, once no transaction is open there."""
         end = await self._offset(partition, LATEST)
         deadline = monotonic() + 0.5
         while await self._offset(partition, LATEST, "read_committed") < end:
             if monotonic() > deadline:
-                # A driver died while it wrote a decision. Taking its id over ends that, as a new driver would.
+                # A driver died while it wrote a decision. Taking its id over aborts that, as a new driver would.
                 async with driver_producer(self.options, names) as producer:
                     await producer.init_transactions(timeout_ms=PATIENCE_MS)
                 deadline = monotonic() + 10
@@ -235,7 +236,7 @@ class Clients:
             try:
                 found = await self.admin.list_offsets({partition: at}, isolation_level=isolation_level)
             except KafkaError as error:
-                # A topic that was made a moment ago is not known to every broker yet.
+                # A new topic is not known to every broker yet.
                 if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.05)

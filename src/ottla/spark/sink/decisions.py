@@ -1,8 +1,8 @@
-"""What a sink decides, from what it knows: the decision record, the ledger, and who asks. Pure.
+"""What a sink decides from the decision record, the ledger and the asking run. Pure.
 
 A sink's decision is one record of a compacted topic: this batch, made of these parts, by this run of the driver. It
-is written before the first part is committed. After it there is no way back, and whoever comes next rolls forward.
-The functions here say what a task and a driver have to do; sink_tasks.py and sink_driver.py do it.
+is written before the first part is committed. After it there is no way back: the next run rolls forward. The functions
+here say what a task and a driver have to do; tasks.py and driver.py do it.
 """
 
 import datetime
@@ -18,12 +18,12 @@ from ottla.spark.sink.ledger import Ledger, Names, is_in
 DECISION_KEY, DONE_KEY = b"decision", b"done"
 BYTE_SUM_LIMIT = 1 << 63
 RUNS_KEPT = 32
-"""So many owners are remembered: one that was displaced must not take itself for a newcomer."""
+"""How many owners are remembered, so that a displaced run does not take itself for a new one."""
 
 
 @dataclass(frozen=True)
 class Digest:
-    """Rows, whatever their order: two runs of one task that differ here did not write the same."""
+    """A summary of rows in any order: two runs of a task with different digests wrote different rows."""
 
     rows: int = 0
     size_bytes: int = 0
@@ -39,7 +39,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Part:
-    """What one task wrote for one batch: a transaction that waits for its end."""
+    """What one task wrote for one batch: an open transaction."""
 
     task: int
     producer_id: int
@@ -50,7 +50,7 @@ class Part:
         return PreparedTransaction(names.task(self.task), self.producer_id, self.producer_epoch)
 
     def is_same(self, other: "Part | None") -> bool:
-        """The very same transaction, not another copy of its rows."""
+        """Whether it is the same transaction, not another copy of its rows."""
         return other is not None and (self.producer_id, self.producer_epoch) == (
             other.producer_id,
             other.producer_epoch,
@@ -79,11 +79,11 @@ class Decision:
     open_ms: int = 0
     """From the first row of the batch to the decision."""
     held_ms: int = 0
-    """The longest that a finished part waited for the decision: so long it held readers back."""
+    """The longest time a prepared part waited for the decision. It blocked read_committed readers that long."""
     is_job: bool = False
     """A batch write, whose `query` is the job's id and whose batch is 0."""
     plan: str = ""
-    """Tells this batch from another of the same number, which ends elsewhere; "" where that is not known."""
+    """Distinguishes this batch from another one of the same number that ends elsewhere; "" if unknown."""
 
     @property
     def owner(self) -> Run:
@@ -110,24 +110,26 @@ class Decision:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Decision":
-        told = json.loads(data)
-        parts = [Part(task, pid, epoch, Digest(*digest)) for task, pid, epoch, *digest in told["parts"]]
+        stored = json.loads(data)
+        parts = [
+            Part(task, producer_id, epoch, Digest(*digest)) for task, producer_id, epoch, *digest in stored["parts"]
+        ]
         return cls(
-            told["query"],
-            told["batch"],
+            stored["query"],
+            stored["batch"],
             {part.task: part for part in parts},
-            tuple(Run(*run) for run in told["runs"]),
-            told["decided_ms"],
-            told["open_ms"],
-            told["held_ms"],
-            told["is_job"],
-            told.get("plan", ""),
+            tuple(Run(*run) for run in stored["runs"]),
+            stored["decided_ms"],
+            stored["open_ms"],
+            stored["held_ms"],
+            stored["is_job"],
+            stored.get("plan", ""),
         )
 
 
 @dataclass(frozen=True)
 class Done:
-    """Every part of this batch is committed. A witness beside the ledger, which may expire with its group."""
+    """Every part of this batch is committed. Kept besides the ledger, which expires with its consumer group."""
 
     query: str
     batch: int
@@ -142,13 +144,13 @@ class Done:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Done":
-        told = json.loads(data)
-        return cls(told["query"], told["batch"], told["at_ms"], told["commit_ms"])
+        stored = json.loads(data)
+        return cls(stored["query"], stored["batch"], stored["at_ms"], stored["commit_ms"])
 
 
 @dataclass(frozen=True)
 class SinkState:
-    """What the decisions topic says."""
+    """The content of the decisions topic."""
 
     decision: Decision | None = None
     done: Done | None = None
@@ -179,21 +181,21 @@ class Write:
 
 @dataclass(frozen=True)
 class Skip:
-    """The rows are there, or the batch was decided without any from this task."""
+    """The rows are visible already, or the batch was decided without rows of this task."""
 
 
 @dataclass(frozen=True)
 class RollForward:
-    """The batch is decided and this part is not committed yet. Commit it; if it is lost, write the same again."""
+    """The batch is decided and this part is not committed yet. Commit it; if it is lost, write the same rows again."""
 
     part: Part
 
 
 @dataclass(frozen=True)
 class FinishFormer:
-    """A write before this one was decided and broke off, and nobody will come back to it. Commit its part, then write.
+    """An earlier write was decided and interrupted, and will not be repeated. Commit its part, then write.
 
-    A job before this one; or an earlier batch, where the function inside foreachBatch went on after a failure.
+    It is an earlier job, or an earlier batch if the function inside foreachBatch continued after a failure.
     """
 
     part: Part
@@ -202,7 +204,7 @@ class FinishFormer:
 def decide_write(
     state: SinkState, ledger: Ledger, query: str, batch: int, task: int, *, is_job: bool = False
 ) -> Write | Skip | RollForward | FinishFormer:
-    """What a task of this batch does before it writes anything. Raises NotOwner where the batch is not its own."""
+    """What a task of this batch does before it writes anything. Raises NotOwner if the batch is not its own."""
     decision = state.decision
     check_query(decision, query, is_job)
     check_ledger(ledger, query, batch)
@@ -219,28 +221,28 @@ def decide_write(
 
 
 def may_be_decided(first_batch: int, batch: int) -> bool:
-    """Whether an earlier run can have decided this batch, given the first one of this run that a worker saw.
+    """Whether an earlier run can have decided this batch. `first_batch` is the first of this run that a worker saw.
 
-    Only the first batch after a start is run again. For those after it the driver has seen every decision there is.
+    Spark repeats only the first batch after a start. For later ones the driver knows every decision there is.
     """
     return batch <= first_batch
 
 
 def is_repeat(state: SinkState, query: str, batch: int, run: str) -> bool:
-    """Whether this very run has decided this batch before: inside foreachBatch the same may be called twice."""
+    """Whether this same run decided this batch before: inside foreachBatch the same write may be called twice."""
     decision = state.decision
     return decision is not None and (decision.query, decision.batch, decision.owner.run) == (query, batch, run)
 
 
 def check_repeat(decision: Decision, repeated: Digest) -> None:
-    """The second write of a batch in one run adds nothing, so it must be the first one again."""
+    """The second write of a batch in one run adds nothing, so it must have the same rows as the first."""
     written = sum((part.digest for part in decision.parts.values()), Digest())
     if repeated != written:
         raise SinkError(
-            f"batch {decision.batch} of this sink was written before in this run, and not with the same rows: "
+            f"batch {decision.batch} of this sink was written before in this run with other rows: "
             f"{written} then, {repeated} now",
-            "Two writes inside foreachBatch need two names: give each a sinkName of its own. To try one write again, "
-            "persist the frame, so that it has the same rows.",
+            "Two writes inside foreachBatch need two names: give each its own sinkName. To retry one write, persist "
+            "the DataFrame, so that it has the same rows.",
         )
 
 
@@ -249,12 +251,12 @@ def check_query(decision: Decision | None, query: str, is_job: bool) -> None:
         return
     if decision.is_job != is_job:
         theirs, ours = ("batch writes", "a stream") if decision.is_job else ("a stream", "a batch write")
-        raise NotOwner(f"this sink's name is in use by {theirs}, and this is {ours}", "Choose another sinkName.")
+        raise NotOwner(f"this sinkName is in use by {theirs}; this is {ours}", "Choose another sinkName.")
     if not is_job and decision.query != query:
         raise NotOwner(
-            f"this sink belongs to another query: {decision.query} wrote batch {decision.batch} to it, "
-            f"and this is {query}, with another checkpoint",
-            "Give this query a sinkName of its own. To give the name away, delete the sink's decisions topic.",
+            f"this sink belongs to another query: {decision.query} wrote batch {decision.batch} to it; "
+            f"this is {query}, with another checkpoint",
+            "Give this query its own sinkName. To reuse the name, delete the sink's decisions topic.",
         )
 
 
@@ -264,23 +266,23 @@ def check_batch(decision: Decision, batch: int) -> None:
             f"the checkpoint is older than the sink: this is batch {batch}, and the sink already has batch "
             f"{decision.batch} of this query (driver on {decision.owner.host})",
             "Is another driver running on a copy of the checkpoint, or was the checkpoint restored from a backup? "
-            "Go on with the newest checkpoint.",
+            "Continue with the newest checkpoint.",
         )
 
 
 def check_plan(decision: Decision, plan: str) -> None:
-    """Spark repeats a batch as it was planned. One with another end is another batch, and its rows are not there."""
+    """Spark repeats a batch as it was planned. One with another end is another batch, with rows of its own."""
     if decision.plan and plan and decision.plan != plan:
         raise NotOwner(
             f"the checkpoint is older than the sink: the sink has a batch {decision.batch} of this query that ended "
             f"elsewhere (driver on {decision.owner.host})",
             "Was the checkpoint restored from a backup, was its newest plan lost in a crash of the machine, or is "
-            "another driver running on a copy of it? Go on with the newest checkpoint.",
+            "another driver running on a copy of it? Continue with the newest checkpoint.",
         )
 
 
 def check_ledger(ledger: Ledger, query: str, batch: int) -> None:
-    """The ledger outlives the decisions topic if somebody deletes only that."""
+    """The ledger remains if only the decisions topic is deleted."""
     for task, entry in ledger.items():
         if entry.query != query:
             continue
@@ -288,21 +290,21 @@ def check_ledger(ledger: Ledger, query: str, batch: int) -> None:
             raise NotOwner(
                 f"the checkpoint is older than the sink: this is batch {batch}, and task {task} already wrote batch "
                 f"{entry.next_batch - 1} of this query",
-                "Go on with the newest checkpoint.",
+                "Continue with the newest checkpoint.",
             )
 
 
 def check_job(decision: Decision | None, ledger: Ledger, query: str) -> None:
-    """A job has a number of its own only as long as it is the last: what the ledger has of it is of an earlier write.
+    """Refuses a job that was written before another one: the ledger's entries of it are of that earlier write.
 
-    That write was finished before the next one began. It must neither count as this one nor be repeated.
+    That write was finished before the next job began. It must neither count as this one nor be repeated.
     """
     if decision is None or decision.query == query:
         return
     if any(entry.query == query for entry in ledger.values()):
         raise SinkError(
             f"job {query} was written to this sink before job {decision.query}",
-            "Nothing was written. If it is to be there once more, give it another jobId.",
+            "Nothing was written. To write it once more, give it another jobId.",
         )
 
 
@@ -319,11 +321,11 @@ class Plan:
     commit: tuple[Part, ...] = ()
     abort: tuple[Part, ...] = ()
     takes_over: bool = False
-    """This run was not the owner before: what runs before it left open has to be ended."""
+    """This run was not the owner before: transactions that earlier runs left open have to be aborted."""
 
 
 def check_owner(decision: Decision | None, run: str) -> None:
-    """Raises NotOwner where another run took this sink over from this one."""
+    """Raises NotOwner if another run took this sink over from this one."""
     if decision is None or decision.owner.run == run:
         return
     if any(each.run == run for each in decision.runs):
@@ -331,7 +333,7 @@ def check_owner(decision: Decision | None, run: str) -> None:
         raise NotOwner(
             f"another driver owns this sink: run {owner.run} on {owner.host}, since {moment(owner.since_ms)}; "
             f"this is run {run}",
-            "Two drivers run on one checkpoint. Stop one of them; the other goes on.",
+            "Two drivers run on one checkpoint. Stop one of them; the other continues.",
         )
 
 
@@ -377,7 +379,7 @@ def _settle(
     runs: tuple[Run, ...],
     takes_over: bool,
 ) -> Plan:
-    """The batch was decided before: commit what is missing of it, and drop every copy of what is there."""
+    """The batch was decided before: commit the parts that are missing, and drop copies of those that are visible."""
     missing = {
         task: part
         for task, part in before.parts.items()
@@ -394,7 +396,7 @@ def _settle(
 
 
 def unfinished(state: SinkState, ledger: Ledger) -> list[Part]:
-    """The parts of the newest decision that are not committed yet, whoever asks."""
+    """The parts of the newest decision that are not committed yet."""
     decision = state.decision
     if decision is None or state.is_done():
         return []
@@ -402,43 +404,43 @@ def unfinished(state: SinkState, ledger: Ledger) -> list[Part]:
 
 
 def is_decided(state: SinkState, query: str, batch: int) -> bool:
-    """Whether abort() comes too late."""
+    """Whether it is too late for abort()."""
     decision = state.decision
     return decision is not None and decision.query == query and decision.batch >= batch
 
 
 def is_lost(ledger: Ledger, task: int, query: str, batch: int, *, is_known: bool) -> bool:
-    """Whether a decided part that the brokers do not commit has to be written again; else it was committed before.
+    """Whether a decided part that the brokers do not commit has to be written again; if not, it was committed before.
 
-    The entry of an earlier batch proves that it was not committed. Without any, and where the brokers do not know the
-    transaction either (`is_known`), both have expired: nobody can tell, and to guess would lose rows or double them.
+    The ledger entry of an earlier batch proves that it was not committed. Without an entry, and if the brokers do not
+    know the transaction either (`is_known`), both have expired. A guess would lose rows or duplicate them.
     """
     if is_in(ledger, task, query, batch):
         return False
     entry = ledger.get(task)
     if not is_known and (entry is None or entry.query != query):
         raise LostForGood(
-            f"batch {batch} was decided and not noted as done, and the brokers have forgotten what became of the part "
-            f"of task {task}: the query stood still for longer than they keep offsets and transactional ids",
-            "Look whether its rows are in the topic. If they are not, set lostParts=replace for one start; if they "
-            "are, begin a new checkpoint behind them.",
+            f"batch {batch} was decided and not recorded as done, and the brokers have forgotten the outcome for the "
+            f"part of task {task}: the query was stopped for longer than they keep offsets and transactional ids",
+            "Check whether its rows are in the topic. If they are not, set lostParts=replace for one start; if they "
+            "are, start a new checkpoint after them.",
         )
     return True
 
 
 def check_same(expected: Digest, found: Digest, task: int) -> None:
-    """A lost part may be replaced by the same rows only: the others of its batch may be committed already."""
+    """A lost part may only be replaced by the same rows: other parts of its batch may be committed already."""
     if expected != found:
         raise LostForGood(
-            f"the batch was decided, then the broker dropped the part of task {task} (its transaction timed out, or "
-            f"somebody aborted it), and running it again gave other rows: {found} instead of {expected}",
-            "The query does not give the same rows twice. Set lostParts=replace to take the new ones; allow two-phase "
-            "commit on the brokers, or a longer transaction.timeout.ms, so that it does not happen again.",
+            f"the batch was decided, then the broker dropped the part of task {task} (its transaction timed out or "
+            f"was aborted), and the retry gave other rows: {found} instead of {expected}",
+            "The query is not deterministic. Set lostParts=replace to take the new rows. To avoid it, allow two-phase "
+            "commit on the brokers, or raise transaction.timeout.ms.",
         )
 
 
 def moment(at_ms: int) -> str:
-    """A time as people read it, in UTC."""
+    """A readable time in UTC."""
     return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

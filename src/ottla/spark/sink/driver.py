@@ -1,7 +1,8 @@
 """OWNER of a sink on the driver: writes the decision, then commits every part of the batch.
 
-Spark keeps the process that commits from batch to batch. So does this module keep what it knows of a sink: as long as
-its producer is not fenced nobody else can have decided anything, and nothing needs to be read again.
+Spark keeps the process that commits from batch to batch, and this module keeps what it knows of a sink: as long as its
+producer is not fenced, no other driver can have decided anything, and nothing needs to be read again. The states of a
+batch are in states.py; `commit` moves it from what the tasks reported to DECIDED and COMMITTED, `abort` to ABORTED.
 """
 
 import asyncio
@@ -10,8 +11,8 @@ import os
 import socket
 from collections.abc import Awaitable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from ottla.client.producer.producer import AsyncProducer
 from ottla.clock import system_clock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.spark.sink.clients import PATIENCE_MS, Clients, clients, driver_producer, run
@@ -33,15 +34,19 @@ from ottla.spark.sink.decisions import (
     unfinished,
 )
 from ottla.spark.sink.errors import LostForGood, LostPart
-from ottla.spark.sink.failpoints import is_set, reach
+from ottla.spark.sink.failpoints import async_failpoint
 from ottla.spark.sink.ledger import Ledger, Names, is_in
 from ottla.spark.sink.options import SinkOptions
+from ottla.spark.sink.states import BatchState, move
+
+if TYPE_CHECKING:
+    from ottla.client.producer.producer import AsyncProducer
 
 log = logging.getLogger("ottla.spark")
 
 FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 TRIES = 3
-"""How often a driver that was fenced looks whether it is still the owner: a task that reads may have fenced it."""
+"""How often a fenced driver checks whether it still owns the sink: a task that reads may have fenced it."""
 
 _drivers: dict[tuple[str, str], "Driver"] = {}
 os.register_at_fork(after_in_child=_drivers.clear)
@@ -49,30 +54,32 @@ os.register_at_fork(after_in_child=_drivers.clear)
 
 @dataclass(frozen=True)
 class Batch:
-    """What the tasks of one batch told the driver."""
+    """What the tasks of one batch reported to the driver."""
 
     query: str
     run: str
     batch: int
-    parts: tuple[Part, ...]
-    opened_ms: int
-    prepared_ms: int
+    state: BatchState
+    """The strongest state that a task reported."""
+    parts: tuple[Part, ...] = ()
+    opened_ms: int = 0
+    prepared_ms: int = 0
     """When the first part was finished."""
     is_job: bool = False
     call: str = ""
     """Inside foreachBatch, the id of this one write."""
     repeated: Digest | None = None
-    """All that there was to write, where this run had settled the batch before."""
+    """The rows to write this time, if this run had settled the batch before."""
     plan: str = ""
-    """Tells it from another batch of the same number."""
+    """Distinguishes it from another batch of the same number."""
 
 
 def driver(options: SinkOptions, sink: str) -> "Driver":
-    """The driver of this sink in this process, which outlives a query: it does what the latest options say."""
+    """The driver of this sink in this process. It outlives a query and follows the latest options."""
     key = (options.bootstrap, sink)
     found = _drivers.get(key)
     if found is not None and found.options.kafka != options.kafka:
-        run(found.close())  # its connections were made in another way
+        run(found.close())  # its connections use other settings
         found = None
     if found is None:
         found = _drivers[key] = Driver(clients(options), options, Names(sink))
@@ -88,41 +95,45 @@ class Driver:
         self._clients = owned
         self._names = names
         self._producer: AsyncProducer | None = None
+        """The producer of decisions. Without one this driver does not own the sink, and what it knows may be stale."""
         self._state = SinkState()
         self._ledger: Ledger = {}
-        """What the ledger held when the state was read; nothing this driver decides itself needs a look at it."""
+        """What the ledger held when the state was read. The driver does not need it for what it decides later."""
 
     async def commit(self, batch: Batch) -> None:
-        """Makes a batch visible, once, whatever has happened before."""
-        reach("before-decision")
+        """Makes a batch visible, once, whatever happened before."""
+        await async_failpoint("before-decision")
         plan = await self._decide(batch)
-        reach("after-decision")
+        state = move(batch.state, BatchState.DECIDED)
         try:
+            await async_failpoint("after-decision")
             await self._finish(plan, batch)
         except BaseException:
-            await self.close()  # whatever happened, it is looked at afresh
+            await self.close()  # the next commit reads again what is on record
             raise
-        reach("after-commit")
+        move(state, BatchState.COMMITTED)
+        await async_failpoint("after-commit")
 
     async def abort(self, batch: Batch, silent: Sequence[int] = ()) -> None:
-        """Drops a batch that was not decided. After a decision there is nothing to drop.
+        """Drops a batch that is not decided. After a decision it drops nothing.
 
         `silent` are the tasks that returned nothing: they failed, or were killed, or still run.
         """
         state = await self._clients.read_state(self._names)
         if is_decided(state, batch.query, batch.batch):
-            log.info("sink %s: batch %d is decided, so it is not aborted", self._names.sink, batch.batch)
+            log.info("sink %s: batch %d is decided and cannot be aborted", self._names.sink, batch.batch)
             return
         await self._clients.end_run(self._names, batch.call or batch.run)
         await _all(self._clients.abort_part(self._names, part) for part in batch.parts)
         before = state.decision
         if before is None or before.owner.run == batch.run or (batch.is_job and before.is_job):
-            # Not so where another driver may be at work. Jobs come one at a time: the owner before was the last one.
-            # Tasks that died left their transactions open, and with two-phase commit no timeout ends those. What an
-            # earlier batch decided and did not commit is not theirs.
+            # Otherwise another driver may be at work. Jobs come one at a time: the owner before was the last one.
+            # Tasks that died left their transactions open, and with two-phase commit no timeout ends those. Keep the
+            # parts that an earlier batch decided and did not commit.
             kept = {part.task for part in unfinished(state, {})}
             await self._clients.fence(self._names, [task for task in silent if task not in kept])
             await self._clients.abort_leftovers(self._names, kept)
+        move(batch.state, BatchState.ABORTED)
 
     async def close(self) -> None:
         producer, self._producer = self._producer, None
@@ -132,7 +143,7 @@ class Driver:
     # --- deciding -----------------------------------------------------------------------------------------
 
     async def _decide(self, batch: Batch) -> Plan:
-        """The plan for a batch, with its decision on record."""
+        """The plan for a batch. Its decision is on record when this returns."""
         for attempt in range(TRIES):
             try:
                 return await self._try_to_decide(batch)
@@ -165,7 +176,7 @@ class Driver:
             kept = {part.task for part in (*plan.commit, *plan.abort)}
             left = await self._clients.abort_leftovers(self._names, kept)
             if left:
-                log.warning("sink %s: aborted what earlier runs left open: %s", self._names.sink, ", ".join(left))
+                log.warning("sink %s: aborted open transactions of earlier runs: %s", self._names.sink, ", ".join(left))
         if plan.is_new:
             timed = replace(
                 plan.decision,
@@ -178,7 +189,7 @@ class Driver:
         return plan
 
     async def _take_over(self, tasks: Iterable[int]) -> None:
-        """Fences every other driver first and reads second: what it reads cannot change behind its back."""
+        """Fences every other driver first and reads second, so nobody can change what it read."""
         names, owned = self._names, self._clients
         await owned.ensure_decisions(names)
         producer = driver_producer(self.options, names)
@@ -193,7 +204,7 @@ class Driver:
         self._producer = producer
 
     async def _finish_former(self, batch: Batch) -> None:
-        """A decision that is about to be replaced must have come true: Spark never goes back to its batch."""
+        """Commits what is left of the decision that this batch replaces: Spark never goes back to that batch."""
         former = self._state.decision
         if former is None or (former.query == batch.query and former.batch >= batch.batch):
             return
@@ -205,12 +216,12 @@ class Driver:
             except LostPart as lost:
                 if not former.is_job and self.options.lost_parts == "fail":
                     raise LostForGood(
-                        f"batch {former.batch} was decided and did not come to its end, the query has gone on to batch "
-                        f"{batch.batch}, and the broker does not have the part of task {part.task} any more",
-                        "Let errors end the function inside foreachBatch, so that Spark repeats the batch. To go on "
-                        "without those rows, set lostParts=replace.",
+                        f"batch {former.batch} was decided and never finished, the query has moved on to batch "
+                        f"{batch.batch}, and the broker no longer has the part of task {part.task}",
+                        "Do not catch errors of the write inside foreachBatch, so that Spark repeats the batch. To "
+                        "continue without those rows, set lostParts=replace.",
                     ) from lost
-                # Whoever wrote that has heard of its failure; this one has rows of its own.
+                # The write that lost it has failed with an error; this batch has rows of its own.
                 log.error("sink %s: an earlier write is incomplete: %s", self._names.sink, lost)
         self._state = replace(self._state, done=Done(former.query, former.batch))
 
@@ -223,10 +234,11 @@ class Driver:
     # --- committing ---------------------------------------------------------------------------------------
 
     async def _finish(self, plan: Plan, batch: Batch) -> None:
-        started = system_clock()
+        """Commits every part at once, then notes that the batch is done."""
+        started, reported = system_clock(), {part.task for part in batch.parts}
         await _all(
             [
-                self._commit_parts(plan.decision, plan.commit, {part.task for part in batch.parts}),
+                *(self._commit_or_explain(plan.decision, part, reported) for part in plan.commit),
                 *(self._clients.abort_part(self._names, part) for part in plan.abort),
             ]
         )
@@ -244,26 +256,20 @@ class Driver:
             done.commit_ms,
         )
 
-    async def _commit_parts(self, decision: Decision, parts: Sequence[Part], told: Collection[int]) -> None:
-        if is_set():
-            for part in parts:  # one after the other, so that a test can stop between two
-                await self._commit_told(decision, part, told)
-                reach("between-commits")
-            return
-        await _all(self._commit_told(decision, part, told) for part in parts)
-
-    async def _commit_told(self, decision: Decision, part: Part, told: Collection[int]) -> None:
-        """`told` are the tasks of this run that have a part: what a task finds lost, it writes again and tells of."""
+    async def _commit_or_explain(self, decision: Decision, part: Part, reported: Collection[int]) -> None:
+        """`reported` are the tasks of this run that have a part. A task that finds its part lost writes it again."""
         try:
+            await async_failpoint("before-part-commit")
             await self._commit_part(decision, part)
+            await async_failpoint("after-part-commit")
         except LostPart as lost:
-            if part.task in told:
+            if part.task in reported:
                 raise
             raise LostForGood(
-                f"batch {decision.batch} was decided, the broker does not have the part of task {part.task} any more, "
-                "and no task has its rows now",
+                f"batch {decision.batch} was decided, the broker no longer has the part of task {part.task}, and no "
+                "task of this run has its rows",
                 "Start the query with as many tasks as before (minPartitions, spark.sql.shuffle.partitions, "
-                "repartition), until the batch is done.",
+                "repartition) until the batch is done.",
             ) from lost
 
     async def _commit_part(self, decision: Decision, part: Part) -> None:
@@ -275,22 +281,22 @@ class Driver:
             ledger = await self._clients.read_ledger(self._names, [part.task])
             if not is_in(ledger, part.task, decision.query, decision.batch):
                 raise LostPart(
-                    f"batch {decision.batch} was decided, and the broker does not have the part of task {part.task} "
-                    f"any more ({error})",
-                    "Start the query again: it writes the part once more. If batches take longer than "
-                    "transaction.timeout.ms, raise it or allow two-phase commit on the brokers; where another driver "
-                    "runs on this checkpoint, stop it.",
+                    f"batch {decision.batch} was decided, and the broker no longer has the part of task {part.task} "
+                    f"({error})",
+                    "Restart the query: it writes the part again. If batches take longer than transaction.timeout.ms, "
+                    "raise it or allow two-phase commit on the brokers. If another driver runs on this checkpoint, "
+                    "stop it.",
                 ) from error
 
     async def _record_done(self, done: Done) -> None:
-        """Not in a transaction: it only spares a reader the ledger, and the ledger has the last word."""
+        """Not in a transaction: it only saves readers a look at the ledger, which is authoritative."""
         producer = self._clients.notes()
         await (await producer.send(self._names.decisions, done.to_bytes(), key=DONE_KEY, partition=0))
         self._state = replace(self._state, done=done)
 
 
 async def _all(work: Iterable[Awaitable[None]]) -> None:
-    """Everything at once, and all of it to its end; then the first failure."""
+    """Runs everything concurrently and to its end, then raises the first failure."""
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

@@ -1,10 +1,10 @@
-"""What the sink says when it must stop: a cause and a cure in one line, as Spark shows only the first. Pure."""
+"""The errors of the sink: message and hint in one line, because Spark shows only the first line. Pure."""
 
 from ottla.errors import OttlaError
 
 
 class SinkError(OttlaError):
-    """Spark prints an error's text and nothing else, so the hint is part of it."""
+    """Spark prints only an error's text, so the hint is part of it."""
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".strip() if self.message.endswith((".", "?")) else self._joined()
@@ -14,12 +14,12 @@ class SinkError(OttlaError):
 
 
 class LostPart(SinkError):
-    """A part of a decided batch is gone from the broker. The next start of the query may write it again."""
+    """The broker dropped a part of a decided batch. The next start of the query may write it again."""
 
 
 class LostForGood(LostPart):
-    """No start brings it back: somebody has to look, and to choose."""
+    """A restart cannot recover the part: the user has to decide."""
 
 
 class NotOwner(SinkError):
-    """Another driver, or another query, has this sink."""
+    """Another driver or another query owns this sink."""

@@ -1,47 +1,79 @@
-"""Places where a test may stop, fail or kill the sink. Inert unless OTTLA_FAILPOINT is set.
+"""Named places in the sink where a test can stop, fail or kill it. No-ops unless OTTLA_FAILPOINT is set.
 
-`OTTLA_FAILPOINT=after-decision:stop:/tmp/reached` makes whoever gets to that place first create the file and wait
-there, to be killed or until there is a file `/tmp/reached.go`. `fail` makes it raise instead, `kill` ends its process,
-and `kill-executor` the Java that the process works for. Several are separated by commas; each happens once.
+`OTTLA_FAILPOINT=after-decision:stop:/tmp/reached` makes the first process that reaches that place create the file
+/tmp/reached and wait there until it is killed or the file /tmp/reached.go exists. The actions:
+
+    stop            blocks the calling thread
+    hold            suspends the calling coroutine only; everything else in the process continues
+    fail            raises RuntimeError
+    kill            kills the process
+    kill-executor   kills the JVM that the Python worker belongs to
+
+Several are separated by commas. Each happens once: its file marks that it did. The sink calls these functions in the
+one code path it has; nothing in the sink asks whether a failpoint is set.
 """
 
+import asyncio
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 LONGEST_STOP_S = 600
-"""Another driver may have to start and do all its work meanwhile."""
+"""Another driver may have to start and finish all its work meanwhile."""
+POLL_S = 0.05
+BLOCKING_ACTIONS = ("stop", "fail", "kill", "kill-executor")
 
 
-def is_set() -> bool:
-    return bool(os.environ.get("OTTLA_FAILPOINT"))
+def failpoint(place: str) -> None:
+    """Marks a place in code that runs in a thread."""
+    for action, path in _taken(place, BLOCKING_ACTIONS):
+        _act(action, path, place)
 
 
-def reach(place: str) -> None:
-    """Says that the code is at `place`."""
-    for wanted in os.environ.get("OTTLA_FAILPOINT", "").split(","):
-        name, _, rest = wanted.partition(":")
+async def async_failpoint(place: str) -> None:
+    """Marks a place in a coroutine. The only place where `hold` can be used."""
+    for action, path in _taken(place, (*BLOCKING_ACTIONS, "hold")):
+        if action != "hold":
+            _act(action, path, place)
+            continue
+        for _ in range(int(LONGEST_STOP_S / POLL_S)):
+            if os.path.exists(f"{path}.go"):
+                break
+            await asyncio.sleep(POLL_S)
+
+
+def _taken(place: str, actions: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The actions that are set for this place and have not happened yet; each is marked as happened."""
+    configured = os.environ.get("OTTLA_FAILPOINT")
+    for wanted in configured.split(",") if configured else ():
+        name, action, path = wanted.split(":", 2)
         if name != place:
             continue
-        action, _, path = rest.partition(":")
+        if action not in actions:
+            raise ValueError(f"OTTLA_FAILPOINT: unknown action {action} at {place} (known: {', '.join(actions)})")
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
             continue  # it has happened
-        if action == "fail":
-            raise RuntimeError(f"a test asked for a failure at {place}")
-        if action == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if action == "kill-executor":
-            os.kill(_parent(os.getppid()), signal.SIGKILL)
-        waiting = threading.Event()
-        for _ in range(LONGEST_STOP_S * 20):
-            if os.path.exists(f"{path}.go"):
-                break
-            waiting.wait(0.05)
+        yield action, path
+
+
+def _act(action: str, path: str, place: str) -> None:
+    if action == "fail":
+        raise RuntimeError(f"a test asked for a failure at {place}")
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if action == "kill-executor":
+        os.kill(_parent(os.getppid()), signal.SIGKILL)
+    waiting = threading.Event()
+    for _ in range(int(LONGEST_STOP_S / POLL_S)):
+        if os.path.exists(f"{path}.go"):
+            break
+        waiting.wait(POLL_S)
 
 
 def _parent(pid: int) -> int:
-    """Java starts a daemon, and the daemon starts the workers."""
+    """The JVM starts a daemon, and the daemon forks the workers."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
         return int(stat.read().rpartition(b")")[2].split()[1])

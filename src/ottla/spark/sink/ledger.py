@@ -1,11 +1,11 @@
 """The ledger: which part of which batch is in the topic. Pure.
 
-Every part of a batch (what one task wrote) is one transaction, and the task's ledger entry belongs to it: a group's
-offset with offset = batch + 1 and the query as metadata. So rows and entry become visible together or not at all, and
-whoever reads the ledger knows what is in the topic, after any crash.
+Every part of a batch (what one task wrote) is one transaction that includes the task's ledger entry: a committed offset
+of a consumer group, with offset = batch + 1 and the query as metadata. Rows and entry become visible atomically, so the
+ledger tells what is in the topic after any crash.
 
-A broker takes offsets only for partitions that exist. So the ledger's topic has a few, and every group of the ledger
-(the sink's name; from the 17th task on with a number after it) holds the entries of as many tasks.
+Brokers accept offsets only for partitions that exist. So the ledger's topic has 16 partitions, and each group of the
+ledger (the sink's name; from the 17th task on with a number appended) holds the entries of 16 tasks.
 """
 
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from ottla.types import TopicPartition
 
 LEDGER_PARTITIONS = 16
-"""Never to be changed: it says where a task's entry is."""
+"""Must never change: it determines where a task's entry is."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """What a sink called `sink` uses on the broker."""
+    """The names that a sink called `sink` uses on the broker."""
 
     sink: str
 
     def group(self, task: int) -> str:
-        """The group that has this task's entry."""
+        """The consumer group that holds this task's entry."""
         number = task // LEDGER_PARTITIONS
         return f"{self.sink}.{number}" if number else self.sink
 
     def entry(self, task: int) -> TopicPartition:
-        """Where in its group this task's entry is."""
+        """The partition under which the group holds this task's entry."""
         return TopicPartition(self.decisions, task % LEDGER_PARTITIONS)
 
     @property
@@ -39,7 +39,7 @@ class Names:
 
     @property
     def driver(self) -> str:
-        """The transactional id of whoever decides: one driver at a time."""
+        """The transactional id of the driver that decides. Only one driver can own it."""
         return f"{self.sink}-driver"
 
     def task(self, task: int) -> str:

@@ -1,7 +1,7 @@
-"""The streaming sink of `format("ottla")`: what Spark calls, handed on to sink_tasks.py and sink_driver.py.
+"""The streaming sink of `format("ottla")`: what Spark calls. The work is done in tasks.py and driver.py.
 
-Spark makes one of these anew for every batch, on the driver and in every task, and carries it between processes, so
-it holds options and nothing alive. The protocol is told in docs/exactly-once-on-spark.md.
+Spark creates one of these for every batch, on the driver and in every task, and pickles it between processes. So it
+holds options and no connections. The protocol is described in docs/exactly-once-on-spark.md.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,7 @@ from ottla.spark.sink.driver import Batch, driver
 from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.options import SinkOptions, default_sink_name
 from ottla.spark.sink.rows import used_columns
+from ottla.spark.sink.states import BatchState, combined
 from ottla.spark.sink.tasks import (
     Place,
     Rows,
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ID, QUERY_ID, RUN_ID = "streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id"
-"""Where Spark tells a task what it is a part of; a run's id is the group of its jobs."""
+"""The local properties that identify a task's batch, query and run. The id of a run is its job group."""
 
 
 @dataclass
 class SinkMessage(WriterCommitMessage):
-    """What a task's write() tells the driver's commit()."""
+    """What a task's write() reports to the driver's commit()."""
 
     place: Place
     written: Written
@@ -72,7 +73,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             refuse_speculation(context, self._options.delivery)
         batch, query, run_id = (context.getLocalProperty(name) for name in (BATCH_ID, QUERY_ID, RUN_ID))
         if batch is None or query is None:
-            raise SinkError("Spark does not tell this task its batch", "Use writeStream with a micro-batch trigger.")
+            raise SinkError("Spark gave this task no batch id", "Use writeStream with a micro-batch trigger.")
         sink = self._options.sink_name or default_sink_name(query)
         return Place(sink, query, run_id or "", int(batch), context.partitionId())
 
@@ -82,45 +83,50 @@ class StreamSink(DataSourceStreamArrowWriter):
         from ottla.spark.sink.clients import run
 
         settle()
-        told = [message for message in messages if isinstance(message, SinkMessage)]
-        if self._options.delivery != "exactly-once" or not told:
+        reports = reports_in(messages)
+        if self._options.delivery != "exactly-once" or not reports:
             return
-        if not any(message.written.part or message.written.is_settled for message in told):
-            return  # nothing was written, now or by an earlier run
-        batch = batch_of(told, batchId, plan_of(self._options.checkpoint_location, batchId))
-        run(driver(self._options, told[0].place.sink).commit(batch))
+        batch = batch_of(reports, batchId, plan_of(self._options.checkpoint_location, batchId))
+        if batch.state is not BatchState.EMPTY:
+            run(driver(self._options, reports[0].place.sink).commit(batch))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         from ottla.spark.sink.clients import run
 
-        told = [message for message in messages if isinstance(message, SinkMessage)]
-        if self._options.delivery != "exactly-once" or not told:
-            return  # without a message nobody knows the query; the next start aborts what is open
-        run(driver(self._options, told[0].place.sink).abort(batch_of(told, batchId), silent_tasks(messages)))
+        reports = reports_in(messages)
+        if self._options.delivery != "exactly-once" or not reports:
+            return  # without a report the query is unknown; the next start aborts what is open
+        run(driver(self._options, reports[0].place.sink).abort(batch_of(reports, batchId), silent_tasks(messages)))
+
+
+def reports_in(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
+    """The messages of the tasks that returned one."""
+    return [message for message in messages if isinstance(message, SinkMessage)]
 
 
 def silent_tasks(messages: Sequence[WriterCommitMessage | None]) -> list[int]:
-    """The tasks that returned no message; Spark keeps a place for each."""
+    """The tasks that returned no message; Spark passes None for each."""
     return [task for task, message in enumerate(messages) if message is None]
 
 
 def refuse_speculation(context: "TaskContext", delivery: str) -> None:
     if (context.getLocalProperty("spark.speculation") or "false").lower() == "true":
         raise SinkError(
-            f"delivery={delivery} does not work with spark.speculation=true: a task and its speculative twin would "
-            "fence each other, and the one that Spark picks may be the one that was fenced",
+            f"delivery={delivery} does not work with spark.speculation=true: a task and its speculative copy would "
+            "fence each other, and Spark may pick the one that was fenced",
             "Set spark.speculation=false, or delivery=at-least-once.",
         )
 
 
-def batch_of(told: Sequence[SinkMessage], batch: int, plan: str = "") -> Batch:
-    """The messages of a batch's tasks in one."""
-    place = told[0].place
-    written = [message.written for message in told]
+def batch_of(reports: Sequence[SinkMessage], batch: int, plan: str = "") -> Batch:
+    """What the tasks of a batch reported, as one."""
+    place = reports[0].place
+    written = [message.written for message in reports]
     return Batch(
         place.query,
         place.run,
         batch,
+        combined(each.state for each in written),
         tuple(each.part for each in written if each.part is not None),
         min((each.opened_ms for each in written if each.opened_ms), default=0),
         min((each.prepared_ms for each in written if each.prepared_ms), default=0),

@@ -1,4 +1,4 @@
-"""Batch writes under one sinkName, one after the other: tasks and driver called as Spark calls them (F2)."""
+"""Batch writes under one sinkName, one after the other: tasks and driver called as Spark calls them. Spec: F2."""
 
 import itertools
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """What the sink makes of a checkpoint that does not fit it: a batch's number alone does not say which rows it has.
 
-Tasks and driver are called as Spark calls them, on an embedded broker, without Spark around them (F2, D1).
+Tasks and driver are called as Spark calls them, on an embedded broker, without Spark around them. Spec: F2, D1.
 """
 
 import json
@@ -21,6 +21,7 @@ from ottla import Admin, Broker
 from ottla.spark.sink.errors import LostForGood, LostPart, NotOwner
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.sink.sink import SinkMessage, StreamSink
+from ottla.spark.sink.states import BatchState
 
 SCHEMA = StructType([StructField("value", StringType())])
 
@@ -81,7 +82,7 @@ def test_at_most_once_refuses_a_checkpoint_that_is_older_than_the_sink(broker: A
     run = stage.start()
     for batch in range(3):
         run.write_at_most_once(batch, 0, [f"{batch}"])
-    assert stage.start().write_at_most_once(2, 0, ["2"]).is_settled
+    assert stage.start().write_at_most_once(2, 0, ["2"]).state is BatchState.SETTLED
     with pytest.raises(NotOwner, match=r"the checkpoint is older than the sink: this is batch 1, and .* batch 2"):
         stage.start().write_at_most_once(1, 0, ["other rows under a number that is taken"])
 
@@ -107,7 +108,7 @@ def test_what_became_of_a_part_that_the_brokers_have_forgotten_is_not_guessed(to
             eventually(lambda: not admin.list_transactions())
             admin.delete_groups([stage.names.group(0)])
         with pytest.raises(
-            LostPart, match=r"batch 0 was decided .* brokers have forgotten .* part of task 1: .* stood"
+            LostPart, match=r"batch 0 was decided .* brokers have forgotten .* part of task 1: .* was stopped"
         ):
             stage.start().write(0, 1, ["b"])
         assert stage.read() == ["a", "b"]
@@ -117,7 +118,7 @@ def test_what_became_of_a_part_that_the_brokers_have_forgotten_is_not_guessed(to
         assert stage.read() == ["a", "a", "b", "b"]
 
 
-def test_a_lost_part_that_no_task_has_any_more_names_the_cure(broker: Any, topic: str) -> None:
+def test_a_lost_part_that_no_task_has_any_more_names_the_fix(broker: Any, topic: str) -> None:
     """The broker dropped a decided part, and the query comes back with fewer tasks: none of them has its rows.
 
     To start it again, as it is, would never help. With as many tasks as before it does.
@@ -128,7 +129,7 @@ def test_a_lost_part_that_no_task_has_any_more_names_the_cure(broker: Any, topic
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.abort_prepared(plan.commit[2].prepared(stage.names))
     fewer = stage.start()
-    with pytest.raises(LostForGood, match=r"part of task 2 .* no task .* as many tasks as before"):
+    with pytest.raises(LostForGood, match=r"part of task 2.* no task .* as many tasks as before"):
         fewer.commit(0, *(fewer.write(0, task, [f"{task}"]) for task in range(2)))
     again = stage.start()
     again.commit(0, *(again.write(0, task, [f"{task}"]) for task in range(3)))

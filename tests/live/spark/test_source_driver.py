@@ -1,4 +1,4 @@
-"""What the driver's side of a stream answers Spark, call by call, without Spark around it (F1, F3)."""
+"""What the driver's side of a stream answers Spark, call by call, without Spark around it. Spec: F1, F3."""
 
 import json
 import logging

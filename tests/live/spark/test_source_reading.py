@@ -1,4 +1,7 @@
-"""What a task does, without Spark around it: a range of offsets as Arrow batches, over a consumer that is kept (F1)."""
+"""What a task does, without Spark around it: a range of offsets as Arrow batches, over a consumer that is kept.
+
+Spec: F1.
+"""
 
 import os
 import pickle

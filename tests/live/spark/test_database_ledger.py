@@ -81,7 +81,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
 
 
 def test_a_batch_comes_into_the_table_whole_and_leaves_nothing_behind(shop: Shop) -> None:
-    """F4, D1: rows and progress in one transaction."""
+    """Spec: F4, D1. Rows and progress in one transaction."""
     target = shop.prepare()
     attempts = {"a": shop.stage(target, 0, "a", [(1, "pear"), (2, None)]), "b": shop.stage(target, 0, "b", [(3, "")])}
     assert shop.rows() == []
@@ -256,7 +256,7 @@ def test_replacing_the_table_is_one_transaction_too(shop: Shop) -> None:
 
 
 def test_a_claim_is_given_once(shop: Shop) -> None:
-    """D1, at-most-once: the note comes before the rows."""
+    """Spec: D1. At-most-once: the note comes before the rows."""
     target = shop.prepare()
     with shop.connect() as database:
         assert ledger.claim(database, target, SINK, 0, 1)

@@ -1,6 +1,6 @@
 """The exactly-once sink against real brokers, step by step: its tasks and its driver are called as Spark calls them.
 
-Each story runs on Ottla with two-phase commit, on Ottla without it, and on a real Apache Kafka (F2, F5, E9, R9).
+Each story runs on Ottla with two-phase commit, on Ottla without it, and on a real Apache Kafka. Spec: F2, F5, E9, R9.
 """
 
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ from ottla.spark.sink import driver as sink_driver
 from ottla.spark.sink.decisions import is_decided
 from ottla.spark.sink.errors import LostForGood, LostPart, NotOwner, SinkError
 from ottla.spark.sink.ledger import Entry
+from ottla.spark.sink.states import BatchState
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_a_driver_that_dies_after_its_decision_is_rolled_forward_by_the_next(sta
     assert stage.read() == []
     run = stage.start()
     parts = three_parts(run, 0)
-    assert all(part.part is None and part.is_settled for part in parts), "nothing is written again"
+    assert all(part.state is BatchState.SETTLED for part in parts), "nothing is written again"
     assert stage.read() == rows(0)
     run.commit(0, *parts)
     run.commit(1, *three_parts(run, 1))
@@ -221,7 +222,7 @@ def test_the_driver_says_when_the_broker_dropped_a_part(stage: SinkStage) -> Non
     run = stage.start()
     parts = three_parts(run, 0)
     stage.start().write(0, 1, ["a second driver's task"])
-    with pytest.raises(LostPart, match="does not have the part of task 1"):
+    with pytest.raises(LostPart, match="no longer has the part of task 1"):
         run.commit(0, *parts)
 
 
@@ -282,7 +283,7 @@ def test_a_decisions_topic_that_is_too_small_is_refused(target: Target, topic: s
     with Admin(bootstrap_servers=target.bootstrap) as admin:
         admin.create_topic(decisions, partitions=1)
         eventually(lambda: decisions in [known.name for known in admin.list_topics()])
-    with pytest.raises(SinkError, match=r"has 1 partitions\. It takes 16, and cleanup\.policy=compact"):
+    with pytest.raises(SinkError, match=r"has 1 partitions\. It needs 16 partitions and cleanup\.policy=compact"):
         SinkStage(target.bootstrap, topic).start().write(0, 0, ["a"])
 
 
@@ -306,7 +307,7 @@ def test_writes_inside_foreach_batch_are_the_batches_of_a_stream(stage: SinkStag
         call.commit(batch, *three_parts(call, batch))
     replayed = stage.start().for_each_batch()
     parts = three_parts(replayed, 2)
-    assert all(part.part is None and part.is_settled and part.repeated is None for part in parts)
+    assert all(part.state is BatchState.SETTLED and part.repeated is None for part in parts)
     replayed.commit(2, *parts)
     assert stage.read() == rows(0, 1, 2)
     with pytest.raises(NotOwner, match="the checkpoint is older than the sink: this is batch 1"):
@@ -321,7 +322,7 @@ def test_a_write_that_failed_may_be_tried_again_in_the_same_run(stage: SinkStage
     run = stage.start()
     first = run.for_each_batch()
     first.abort(0, first.write(0, 0, ["dropped"]))
-    with pytest.raises(SinkError, match="aborted while the task was on its way"):
+    with pytest.raises(SinkError, match="this run was aborted before the task began"):
         first.write(0, 1, ["late"])
     second = run.for_each_batch()
     second.decide(0, *three_parts(second, 0))
@@ -351,7 +352,7 @@ def test_what_a_function_went_past_and_the_broker_dropped_is_told(two_phase: Tar
     with Admin(bootstrap_servers=stage.bootstrap) as admin:
         admin.abort_prepared(plan.commit[1].prepared(stage.names))
     second = run.for_each_batch()
-    with pytest.raises(LostForGood, match=r"has gone on to batch 1, .* part of task 1 .* set lostParts=replace"):
+    with pytest.raises(LostForGood, match=r"has moved on to batch 1, .* part of task 1.* set lostParts=replace"):
         second.commit(1, second.write(1, 0, ["next"]))
     stage.options = replace(stage.options, lost_parts="replace")
     third = run.for_each_batch()
@@ -367,7 +368,7 @@ def test_a_driver_that_is_kept_does_what_the_latest_options_say(two_phase: Targe
     parts = three_parts(first, 0)
     with Admin(bootstrap_servers=stage.bootstrap) as admin:
         admin.abort_prepared(parts[1].part.prepared(stage.names))
-    with pytest.raises(LostPart, match="does not have the part of task 1"):
+    with pytest.raises(LostPart, match="no longer has the part of task 1"):
         first.commit(0, *parts)
     with pytest.raises(LostPart, match="set lostParts=replace"):
         second.commit(1, second.write(1, 0, ["next"]))
@@ -386,7 +387,7 @@ def test_two_frames_under_one_name_are_told_from_one_that_is_written_again(stage
     again = run.for_each_batch()
     again.commit(0, again.write(0, 0, ["a"]), again.write(0, 1, []), again.write(0, 2, ["c", "b"]))
     other = run.for_each_batch()
-    with pytest.raises(SinkError, match=r"batch 0 of this sink was written before .* give each a sinkName of its own"):
+    with pytest.raises(SinkError, match=r"batch 0 of this sink was written before .* give each its own sinkName"):
         other.commit(0, other.write(0, 0, ["of", "another", "frame"]))
     assert stage.read() == ["a", "b", "c"]
 
@@ -418,12 +419,12 @@ def test_drivers_without_a_run_of_their_own_write_each_batch_once(stage: SinkSta
 
 
 def test_at_most_once_never_writes_a_batch_twice(stage: SinkStage) -> None:
-    """D1: the note is made first. A crash after it loses the rows; a replay writes nothing."""
+    """Spec: D1. The note is made first. A crash after it loses the rows; a replay writes nothing."""
     run = stage.start()
     run.write_at_most_once(0, 0, ["a"])
     assert stage.read() == ["a"]
     replayed = stage.start().write_at_most_once(0, 0, ["a"])
-    assert replayed.is_settled and stage.read() == ["a"]
+    assert replayed.state is BatchState.SETTLED and stage.read() == ["a"]
     with pytest.raises(NotOwner, match="belongs to another query"):
         stage.start(query="another").write_at_most_once(0, 0, ["b"])
 
@@ -431,11 +432,11 @@ def test_at_most_once_never_writes_a_batch_twice(stage: SinkStage) -> None:
 def test_at_most_once_loses_what_a_crash_interrupts(
     stage: SinkStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D1: noted, and then the task dies before it has written a row."""
+    """Spec: D1. Noted, and then the task dies before it has written a row."""
     monkeypatch.setenv("OTTLA_FAILPOINT", f"after-note:fail:{tmp_path / 'failed'}")
     with pytest.raises(RuntimeError, match="a test asked for a failure at after-note"):
         stage.start().write_at_most_once(0, 0, ["a"])
-    assert stage.start().write_at_most_once(0, 0, ["a"]).is_settled
+    assert stage.start().write_at_most_once(0, 0, ["a"]).state is BatchState.SETTLED
     stage.start().write_at_most_once(1, 0, ["b"])
     assert stage.read() == ["b"]
 
@@ -447,13 +448,13 @@ def test_two_phase_commit_can_be_required(target: Target, topic: str) -> None:
         run.commit(0, run.write(0, 0, ["a"]))
         assert stage.read() == ["a"]
     else:
-        with pytest.raises(SinkError, match="twoPhaseCommit=required, and the brokers do not allow it"):
+        with pytest.raises(SinkError, match="twoPhaseCommit is required, but the brokers do not allow it"):
             stage.start().write(0, 0, ["a"])
 
 
 def test_a_timeout_beyond_the_brokers_is_refused_with_both(target: Target, topic: str) -> None:
     stage = SinkStage(target.bootstrap, topic, twoPhaseCommit="off", **{"kafka.transaction.timeout.ms": "900001"})
-    with pytest.raises(OttlaError, match=r"is 900001, and the brokers allow no more than 900000"):
+    with pytest.raises(OttlaError, match=r"is 900001; the brokers allow at most 900000"):
         stage.start().write(0, 0, ["a"])
 
 

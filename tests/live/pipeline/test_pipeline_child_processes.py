@@ -1,0 +1,44 @@
+"""Rules around a run that take a child process to test."""
+
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.pipeline.loading import load
+from ottla.pipeline.model import Pipeline
+from ottla.pipeline.state import StateDirectory
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = tmp_path / "shop.yaml"
+    path.write_text("source: orders\nsql: select 1\nsink: t\n")
+    return load(path)
+
+
+def test_a_driver_that_outlives_its_run_still_holds_the_lock(made: Pipeline) -> None:
+    state = StateDirectory(made)
+    with state.lock(made.name) as descriptor:
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=(descriptor,)
+        )
+    try:
+        assert state.is_locked()
+    finally:
+        child.communicate()
+    assert not state.is_locked()
+
+
+def test_nothing_of_spark_is_imported_by_reading_a_pipeline(made: Pipeline) -> None:
+    """`ottla pipeline --help` and mistakes in YAML must not take a second."""
+    code = (
+        "import sys; from pathlib import Path; from ottla.pipeline.loading import load;"
+        f"load(Path({made.file!r})); import ottla.pipeline.supervisor, ottla.pipeline.status;"
+        "sys.exit(any(name in sys.modules for name in ('pyspark', 'pyarrow', 'pandas')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert multiprocessing.active_children() == []
