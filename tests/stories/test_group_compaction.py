@@ -1,4 +1,4 @@
-"""Compaction keeps `__consumer_offsets` small, and a coordinator that loads it knows what it knew (MISSION C1, C4)."""
+"""Compaction keeps `__consumer_offsets` small, and a coordinator that loads it knows what it knew. Spec: C1, C4."""
 
 import random
 from collections.abc import Iterator

@@ -24,6 +24,7 @@ from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.hosted import HostedShard
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.errors import ErrorCode, KafkaError
+from tests.support import fresh_load
 from tests.support.worlds.coordinator_world import CoordinatorWorld
 
 Patch = pytest.MonkeyPatch
@@ -408,5 +409,6 @@ def test_a_rule_that_is_switched_off_is_missed(
     run(test, rule.arguments, tmp_path / "whole", caplog)
     caplog.clear()
     rule.switch_off(monkeypatch)
-    with pytest.raises(Exception):  # noqa: B017 - however it shows
+    # However it shows.
+    with fresh_load.unwatched(), pytest.raises(Exception):  # noqa: B017, PT011
         run(test, rule.arguments, tmp_path / "broken", caplog)

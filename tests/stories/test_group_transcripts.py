@@ -1,4 +1,4 @@
-"""What groups and their coordinator say on the wire, word for word (MISSION B2-B6).
+"""What groups and their coordinator say on the wire, word for word. Spec: B2, B3, B4, B5, B6.
 
 Each file in `transcripts/` is a story: steps, and after `----` every request and response they led to, with fields
 that have their defaults left out. After a change that is meant, `OTTLA_REWRITE=1` writes the files anew; read the diff.

@@ -1,5 +1,5 @@
 """Offsets in transactions, what other changes to the cluster do to open ones, two-phase commit, and requests that
-come thick and fast. (E5, E9, E11)"""
+come thick and fast. Spec: E5, E9, E11."""
 
 import asyncio
 import struct
@@ -35,12 +35,12 @@ async def commit_plainly(client: RawClient, group: str, offset: int) -> None:
     await client.ask(request, 8, lambda r: [p.error_code for t in r.topics for p in t.partitions])
 
 
-# --- pending offsets (E5) ---
+# --- pending offsets. Spec: E5. ---
 
 
 @PROTOCOLS
 def test_offsets_are_pending_until_the_marker(protocol: Protocol) -> None:
-    """R4: OffsetFetch with require_stable."""
+    """Spec: R4. OffsetFetch with require_stable."""
 
     async def story(stage: Stage) -> None:
         client, producer = stage.client, await stage.producer(protocol)
@@ -93,7 +93,7 @@ def test_a_plain_commit_made_later_wins(protocol: Protocol) -> None:
 
 @PROTOCOLS
 def test_a_member_of_an_older_generation_commits_nothing(protocol: Protocol) -> None:
-    """E9: zombies fenced by group generation (KIP-447)."""
+    """Spec: E9. Zombies fenced by group generation (KIP-447)."""
 
     async def story(stage: Stage) -> None:
         client, producer = stage.client, await stage.producer(protocol)

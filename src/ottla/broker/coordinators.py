@@ -1,7 +1,7 @@
 """The broker's coordinators, built when first needed so that a broker nobody groups on starts and stays small."""
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.settings.config import BrokerConfig
 from ottla.clock import Clock
@@ -28,7 +28,7 @@ class Coordinators:
     ) -> None:
         self._config = config
         self._metadata = metadata
-        self._replicas = replicas
+        self.replicas = replicas
         self._clock = clock
         self._groups: CoordinatorRuntime[GroupShard] | None = None
         self._history: GroupHistory | None = None
@@ -58,7 +58,7 @@ class Coordinators:
         if self._marker_writer is None:
             from ottla.coordinator.markers import MarkerWriter
 
-            self._marker_writer = MarkerWriter(self._replicas, lambda: self.groups, self._clock)
+            self._marker_writer = MarkerWriter(self.replicas, lambda: self.groups, self._clock)
         return self._marker_writer
 
     def apply(self, image: ClusterImage) -> None:
@@ -70,6 +70,10 @@ class Coordinators:
             self._build_transactions()
         if self._transactions is not None:
             self._transactions.apply(image)
+
+    def runtimes(self) -> "list[CoordinatorRuntime[Any]]":
+        """Those that have been built."""
+        return [runtime for runtime in (self._groups, self._transactions) if runtime is not None]
 
     async def stop(self) -> None:
         if self._marker_delivery is not None:
@@ -86,7 +90,7 @@ class Coordinators:
         from ottla.coordinator.group.shard import GroupShard
         from ottla.coordinator.runtime import CoordinatorRuntime
 
-        self._history = GroupHistory(self._metadata, self._replicas)
+        self._history = GroupHistory(self._metadata, self.replicas)
 
         def make_shard(partition: int) -> GroupShard:
             return GroupShard(self._config, random_uuid)
@@ -94,7 +98,7 @@ class Coordinators:
         self._groups = CoordinatorRuntime(
             OFFSETS_TOPIC,
             make_shard=make_shard,
-            replicas=self._replicas,
+            replicas=self.replicas,
             clock=self._clock,
             on_event=self._history.note,
             append_timeout_ms=self._config.offsets_commit_timeout_ms,
@@ -112,11 +116,11 @@ class Coordinators:
         runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTIONS_TOPIC,
             make_shard=lambda partition: TransactionShard(self._config),
-            replicas=self._replicas,
+            replicas=self.replicas,
             clock=self._clock,
             on_event=on_event,
         )
-        delivery = MarkerDelivery(self.marker_writer, self._replicas, runtime)
+        delivery = MarkerDelivery(self.marker_writer, self.replicas, runtime)
         self._transactions, self._marker_delivery = runtime, delivery
 
 

@@ -89,6 +89,10 @@ class Shard(Protocol):
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         """The producer's transaction on this partition ended."""
 
+    def hard_state(self) -> dict[str, object]:
+        """Everything that a fresh load of the log must bring back, by name. Two shards that replayed the same log have
+        equal hard states, whatever else happened to them; tests compare the live shard with a fresh load."""
+
     def on_loaded(self, now: int) -> Effects[None]:
         """All records are replayed: start timers, continue unfinished work."""
 

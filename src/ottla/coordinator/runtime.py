@@ -62,7 +62,7 @@ class CoordinatorRuntime(Generic[S]):
         append_timeout_ms: int = 5_000,
     ) -> None:
         self.topic = topic
-        self._make_shard = make_shard
+        self.make_shard = make_shard
         self._replicas = replicas
         self._clock = clock
         self._on_event = on_event
@@ -161,11 +161,9 @@ class CoordinatorRuntime(Generic[S]):
         """The shard of `key`, to look at. What it shows may not be committed yet: answers go through `submit`."""
         return self._active(self.partition_of(key)).shard
 
-    def active_shards(self) -> Iterator[tuple[int, S]]:
-        """Every shard that is loaded, by partition."""
-        for partition, hosted in self._hosted.items():
-            if hosted.state is ACTIVE:
-                yield partition, hosted.shard
+    def active_shards(self) -> Iterator[HostedShard[S]]:
+        """Every shard that is active."""
+        return (hosted for hosted in self._hosted.values() if hosted.state is ACTIVE)
 
     def is_loading(self) -> bool:
         return any(hosted.state in (ShardState.INITIAL, ShardState.LOADING) for hosted in self._hosted.values())
@@ -406,7 +404,7 @@ class CoordinatorRuntime(Generic[S]):
         if replica is None:
             self._hosted.pop(partition, None)
             return
-        hosted = HostedShard(self.topic, partition, epoch, topic_id, self._make_shard(partition))
+        hosted = HostedShard(self.topic, partition, epoch, topic_id, self.make_shard(partition))
         self._hosted[partition] = hosted
         hosted.move(ShardState.LOADING)
         if replica.log.log_end_offset == replica.log.log_start_offset:

@@ -19,6 +19,7 @@ from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.record_batch import iter_batches, read_records
 from ottla.protocol.schema import Message
 from ottla.types import REBALANCES_TOPIC, TopicPartition
+from tests.support import fresh_load
 from tests.support.worlds.data_world import DataWorld, topic_id_of
 
 
@@ -120,7 +121,9 @@ class CoordinatorWorld(DataWorld):
         return self.groups.shard(key)
 
     def append_raw(self, batch: bytes, partition: int = 0) -> None:
-        """Puts a batch into the coordinator's log behind its back."""
+        """Appends a batch to the coordinator's log without the coordinator, which knows it only after a load."""
+        assert self.coordinators is not None
+        fresh_load.exempt(self.coordinators)
         self.call(
             lambda: self.replicas.append(
                 TopicPartition(OFFSETS_TOPIC, partition), batch, acks=1, origin=Origin.COORDINATOR

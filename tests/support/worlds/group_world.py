@@ -13,6 +13,7 @@ from ottla.coordinator.group.shard import GroupShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.protocol.schema import Message
+from tests.support import fresh_load
 from tests.support.wire.group_requests import (
     assignment,
     commit_request,
@@ -72,6 +73,14 @@ class Logged(NamedTuple):
     commit: bool | None = None
 
 
+def _replay(shard: GroupShard, offset: int, logged: Logged) -> None:
+    key, value, timestamp, producer_id, producer_epoch, commit = logged
+    if commit is not None:
+        shard.replay_marker(producer_id, producer_epoch, commit)
+    else:
+        shard.replay(offset, key, value, timestamp, producer_id, producer_epoch)
+
+
 class GroupWorld:
     """One shard, its log, its clock, and the answers it gave."""
 
@@ -88,22 +97,22 @@ class GroupWorld:
         self._uuids = 0
         self._start()
 
+        fresh_load.watch(self)
+
     def _start(self) -> None:
-        self.shard = GroupShard(self.config, self._make_uuid)
-        for offset, logged in enumerate(self.log):
-            self._replay(offset, logged)
+        self.shard = self.fresh_load()
         self.run(self.shard.on_loaded(self.now))
         self.run(self.shard.on_image(self.image, self.now))
 
-    def _replay(self, offset: int, logged: Logged) -> None:
-        key, value, timestamp, producer_id, producer_epoch, commit = logged
-        if commit is not None:
-            self.shard.replay_marker(producer_id, producer_epoch, commit)
-        else:
-            self.shard.replay(offset, key, value, timestamp, producer_id, producer_epoch)
+    def fresh_load(self) -> GroupShard:
+        """Another shard that has replayed the log."""
+        shard = GroupShard(self.config, self._make_uuid)
+        for offset, logged in enumerate(self.log):
+            _replay(shard, offset, logged)
+        return shard
 
     def _append(self, logged: Logged) -> None:
-        self._replay(len(self.log), logged)
+        _replay(self.shard, len(self.log), logged)
         self.log.append(logged)
 
     def _make_uuid(self) -> str:

@@ -19,6 +19,7 @@ from ottla.coordinator.transaction.transaction import (
 )
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
+from tests.support import fresh_load
 
 TIMEOUT_MS = 60_000
 OLD, NEW = 4, 5
@@ -43,11 +44,18 @@ class TransactionWorld:
         self._producer_ids = 1000
         self._start()
 
+        fresh_load.watch(self)
+
     def _start(self) -> None:
-        self.shard = TransactionShard(self.config)
-        for offset, record in enumerate(self.log):
-            self.shard.replay(offset, record.key, record.value, self.now)
+        self.shard = self.fresh_load()
         self._run(self.shard.on_loaded(self.now))
+
+    def fresh_load(self) -> TransactionShard:
+        """Another shard that has replayed the log."""
+        shard = TransactionShard(self.config)
+        for offset, record in enumerate(self.log):
+            shard.replay(offset, record.key, record.value, self.now)
+        return shard
 
     # --- what happens -------------------------------------------------------------------------------------
 

@@ -245,7 +245,10 @@ def hostile_frames(seed: int) -> list[bytes]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_hostile_bytes_harm_nobody_else(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    """R8: every kind of garbage at a live port; others are served, nothing is logged as our fault, memory holds."""
+    """Every kind of garbage at a live port; others are served, nothing is logged as our fault, memory holds.
+
+    Spec: R8.
+    """
 
     async def story() -> None:
         async with running(tmp_path, auto_create_topics_enable="false") as broker, client_of(broker) as bystander:
@@ -271,7 +274,7 @@ def test_hostile_bytes_harm_nobody_else(tmp_path: Path, seed: int, caplog: pytes
 
 
 def test_a_hundred_claims_of_a_hundred_megabytes_cost_little(tmp_path: Path) -> None:
-    """R8: giant lengths."""
+    """Spec: R8. Giant lengths."""
 
     async def story() -> None:
         async with running(tmp_path) as broker:

@@ -263,7 +263,7 @@ def test_unclean_election_follows_the_topic() -> None:
 
 
 def test_internal_topics_have_their_own_settings_and_as_many_replicas_as_can_be() -> None:
-    """MISSION C1."""
+    """Spec: C1."""
     settings = Settings(BrokerConfig())
     for brokers, replicas in ((1, 1), (2, 2), (3, 3), (5, 3)):
         offsets = settings.automatic_topic(image(brokers=brokers), "__consumer_offsets")

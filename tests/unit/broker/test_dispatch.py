@@ -210,7 +210,7 @@ def test_produce_is_advertised_from_version_zero_for_librdkafka() -> None:
     ],
 )
 def test_nonsense_ends_the_connection_and_says_why(world: World, body: bytes, reason: str) -> None:
-    """R8: hostile bytes."""
+    """Spec: R8. Hostile bytes."""
     with pytest.raises(Disconnect, match=reason):
         world.dispatcher(body, Client())  # type: ignore[arg-type]
     assert world.dispatcher.malformed == 1
@@ -218,7 +218,7 @@ def test_nonsense_ends_the_connection_and_says_why(world: World, body: bytes, re
 
 @pytest.mark.parametrize("version", [6, 77, 32767, -1])
 def test_api_versions_in_an_unknown_version_is_answered_in_version_zero(world: World, version: int) -> None:
-    """R4. The body is not looked at: it may be anything."""
+    """Spec: R4. The body is not looked at: it may be anything."""
     frame = struct.pack(">hhih", 18, version, 42, 4) + b"javaanything at all\xff"
     answer = world.dispatcher(frame, Client())  # type: ignore[arg-type]
     assert isinstance(answer, bytes)

@@ -375,7 +375,7 @@ class Transactions:
 
 
 def test_read_committed_stops_at_the_first_open_transaction(world: DataWorld) -> None:
-    """MISSION E8."""
+    """Spec: E8."""
     world.topic("orders")
     transactions = Transactions(world)
     world.append("orders", "plain")
@@ -391,7 +391,7 @@ def test_read_committed_stops_at_the_first_open_transaction(world: DataWorld) ->
 
 
 def test_a_read_committed_fetch_waits_for_the_marker(world: DataWorld) -> None:
-    """MISSION E8."""
+    """Spec: E8."""
     world.topic("orders")
     transactions = Transactions(world)
     transactions.writes(7, "open")

@@ -1,4 +1,4 @@
-"""Every version of every group API through the dispatcher, in bytes, on real logs (MISSION B2, C1, C2)."""
+"""Every version of every group API through the dispatcher, in bytes, on real logs. Spec: B2, C1, C2."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +65,7 @@ def code_of(answer: Any) -> int:
 
 @pytest.mark.parametrize("version", range(7))
 def test_every_version_finds_the_coordinator(world: CoordinatorWorld, version: int) -> None:
-    """C1: the first to ask has its topic made, with 50 partitions."""
+    """Spec: C1. The first to ask has its topic made, with 50 partitions."""
     if version < 4:
         found = world.ask(FindCoordinatorRequest(key="g"), version)
     else:
@@ -144,7 +144,7 @@ def test_every_version_of_join_makes_a_member(ready: CoordinatorWorld, version: 
 def test_every_version_of_join_is_refused_in_its_own_words(
     ready: CoordinatorWorld, version: int, change: dict[str, Any], code: ErrorCode
 ) -> None:
-    """B3."""
+    """Spec: B3."""
     options = dict(change)
     refused = ready.ask(join_request(options.pop("member_id", ""), **options), version)
     assert (refused.error_code, refused.generation_id, refused.members) == (code, -1, [])

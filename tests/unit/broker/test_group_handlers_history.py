@@ -1,4 +1,4 @@
-"""The history of rebalances in its topic and in the log: true, bounded, and never in a group's way (MISSION B6)."""
+"""The history of rebalances in its topic and in the log: true, bounded, and never in a group's way. Spec: B6."""
 
 import json
 import logging

@@ -130,7 +130,7 @@ def test_what_cannot_be_created_says_why(world: AdminWorld) -> None:
 
 
 def test_internal_topics_are_created_with_their_own_settings(world: AdminWorld) -> None:
-    """MISSION C1."""
+    """Spec: C1."""
     response = world.ask(by_name("__consumer_offsets", create_missing=True), 9)
     assert len(response.topics[0].partitions) == 50
     assert response.topics[0].is_internal

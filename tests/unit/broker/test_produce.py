@@ -253,7 +253,7 @@ def test_a_client_that_hangs_up_while_waiting_does_no_harm(world: DataWorld) -> 
 
 
 def test_a_duplicate_is_answered_with_its_first_offset_and_appended_once(world: DataWorld) -> None:
-    """MISSION D3."""
+    """Spec: D3."""
     world.topic("orders")
     world.append("orders", "before")
     sequenced = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
@@ -276,7 +276,7 @@ def test_a_duplicate_waits_for_the_commit_of_the_original(world: DataWorld) -> N
 
 
 def test_a_gap_in_the_sequence_is_refused(world: DataWorld) -> None:
-    """MISSION D3."""
+    """Spec: D3."""
     world.topic("orders")
     world.produce("orders", "a", producer_id=7, producer_epoch=0, base_sequence=0)
     answer = world.produce("orders", "b", producer_id=7, producer_epoch=0, base_sequence=2)

@@ -100,7 +100,7 @@ def test_what_is_committed_at_once_is_answered_at_once(world: CoordinatorWorld) 
 
 
 def test_a_reply_waits_until_its_records_are_committed(slow: CoordinatorWorld) -> None:
-    """B5: stored before anyone is answered."""
+    """Spec: B5. Stored before anyone is answered."""
     asked = slow.asks(commit_request({0: 5}), 8)
     assert not asked.is_answered
     slow.wait(1_000)
@@ -123,7 +123,7 @@ def test_a_reply_waits_for_everything_its_shard_has_seen(slow: CoordinatorWorld)
 
 
 def test_an_assignment_is_told_when_it_is_committed_and_not_before(slow: CoordinatorWorld) -> None:
-    """B5."""
+    """Spec: B5."""
     first = slow.asks(join_request(), 9)
     catch_up(slow)
     member_id = first.answer().member_id

@@ -1,4 +1,4 @@
-"""Why did it rebalance? What the coordinator notes of each rebalance (MISSION B6)."""
+"""Why did it rebalance? What the coordinator notes of each rebalance. Spec: B6."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""When offsets and groups are forgotten (MISSION C4, PROTOCOL 8.3, KIP-211), and what deletes them at once."""
+"""When offsets and groups are forgotten (Spec: C4., PROTOCOL 8.3, KIP-211), and what deletes them at once."""
 
 import pytest
 
@@ -269,7 +269,7 @@ def test_checks_come_at_their_interval() -> None:
 
 
 def test_deleting_a_topic_deletes_its_offsets() -> None:
-    """C4."""
+    """Spec: C4."""
     group = world()
     group.commit(5)
     group.commit(6, topic="payments")

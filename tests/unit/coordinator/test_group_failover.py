@@ -1,11 +1,11 @@
-"""The coordinator moves, in every state a group can be in (MISSION B6, PROTOCOL 5, TESTING R5)."""
+"""The coordinator moves, in every state a group can be in (Spec: B6., PROTOCOL 5, TESTING R5)."""
 
 from ottla.errors import ErrorCode
 from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 
 def test_a_stable_group_goes_on_as_if_nothing_had_happened() -> None:
-    """R5: members keep their ids, nobody rebalances."""
+    """Spec: R5. Members keep their ids, nobody rebalances."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.commit(7, member_id=ids["ann"], generation=1)

@@ -1,4 +1,4 @@
-"""JoinGroup to a classic group, a rule at a time (MISSION B2-B4, PROTOCOL 6.1-6.4)."""
+"""JoinGroup to a classic group, a rule at a time (Spec: B2, B3, B4., PROTOCOL 6.1-6.4)."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tests.support.worlds.group_world import GroupWorld, subscription
 
 @pytest.mark.parametrize(("session_ms", "is_fine"), [(5_999, False), (6_000, True), (300_000, True), (300_001, False)])
 def test_a_session_timeout_must_lie_between_the_brokers_bounds(session_ms: int, is_fine: bool) -> None:
-    """B3."""
+    """Spec: B3."""
     group = GroupWorld(group_max_session_timeout_ms=300_000)
     code = group.code(group.join(session_ms=session_ms))
     assert code == (ErrorCode.MEMBER_ID_REQUIRED if is_fine else ErrorCode.INVALID_SESSION_TIMEOUT)
@@ -69,7 +69,7 @@ def test_an_empty_group_may_take_another_protocol_type() -> None:
 
 
 def test_a_member_that_supports_none_of_the_groups_protocols_is_refused() -> None:
-    """B4: not one that some members support, but one that all do."""
+    """Spec: B4. Not one that some members support, but one that all do."""
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     group.enter("ann", protocols={"range": b"", "sticky": b""})
     group.enter("bob", protocols={"range": b"", "roundrobin": b""})
@@ -91,7 +91,7 @@ def test_a_protocol_offered_twice_counts_once() -> None:
 
 
 def test_a_first_join_only_hands_out_a_member_id() -> None:
-    """B3: it is the client's id and a UUID."""
+    """Spec: B3. It is the client's id and a UUID."""
     group = GroupWorld()
     answer = group.answers[group.join(client="ann")]
     assert (answer.error_code, answer.member_id, answer.generation_id) == (79, "ann-uuid1", -1)
@@ -182,7 +182,7 @@ def test_a_very_long_client_id_still_gives_a_member_id_that_can_be_stored() -> N
 
 
 def test_a_lone_member_becomes_leader_of_generation_one() -> None:
-    """B4: the first to join leads; B5: only the leader sees the members."""
+    """Spec: B4. The first to join leads; B5: only the leader sees the members."""
     group = GroupWorld()
     ann, request = group.enter("ann")
     group.wait(0)
@@ -193,7 +193,7 @@ def test_a_lone_member_becomes_leader_of_generation_one() -> None:
 
 
 def test_only_the_leader_sees_the_members() -> None:
-    """B5."""
+    """Spec: B5."""
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ann, first = group.enter("ann")
     bob, second = group.enter("bob")
@@ -204,7 +204,7 @@ def test_only_the_leader_sees_the_members() -> None:
 
 
 def test_another_leader_is_picked_when_the_leader_goes() -> None:
-    """B4."""
+    """Spec: B4."""
     group = GroupWorld()
     ids = group.settle("ann", "bob", "cid")
     assert group.leader() == ids["ann"]
@@ -247,7 +247,7 @@ def voted(*preferences: list[str]) -> str:
 
 
 def test_the_protocol_with_most_votes_wins() -> None:
-    """B4."""
+    """Spec: B4."""
     assert voted(["sticky", "range"], ["sticky", "range"], ["range", "sticky"]) == "sticky"
     assert voted(["sticky", "range"], ["range", "sticky"], ["range", "sticky"]) == "range"
 
@@ -277,7 +277,7 @@ def test_the_metadata_of_the_chosen_protocol_is_what_the_leader_gets() -> None:
 
 
 def test_a_new_member_makes_everyone_rejoin() -> None:
-    """B6."""
+    """Spec: B6."""
     group = GroupWorld()
     ids = group.settle("ann")
     _, bob = group.enter("bob")
@@ -316,7 +316,7 @@ def test_a_join_with_other_protocols_while_the_leader_assigns_starts_over() -> N
 
 
 def test_the_leader_of_a_stable_group_rebalances_it_by_rejoining() -> None:
-    """B6: that is how a changed topic gets assigned."""
+    """Spec: B6. That is how a changed topic gets assigned."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.join(ids["ann"])
@@ -332,7 +332,7 @@ def test_a_follower_that_rejoins_a_stable_group_unchanged_disturbs_nobody() -> N
 
 
 def test_a_follower_with_a_changed_subscription_makes_everyone_rejoin() -> None:
-    """B6."""
+    """Spec: B6."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.join(ids["bob"], protocols={"range": subscription("orders", "payments")})
@@ -474,7 +474,7 @@ def test_the_states_lead_to_each_other_as_published() -> None:
 
 
 def test_a_group_goes_through_its_states() -> None:
-    """B2."""
+    """Spec: B2."""
     group = GroupWorld()
     assert group.state() == "Dead"
     ann, _ = group.enter("ann")

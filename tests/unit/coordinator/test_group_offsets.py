@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete, a rule at a time (MISSION C2, PROTOCOL 8.1, 8.2, 8.4)."""
+"""OffsetCommit, OffsetFetch and OffsetDelete, a rule at a time (Spec: C2., PROTOCOL 8.1, 8.2, 8.4)."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_a_member_commits_in_its_generation() -> None:
 
 @pytest.mark.parametrize("generation", [0, 2, -2, 99])
 def test_a_commit_of_another_generation_is_refused(generation: int) -> None:
-    """C2: commits are fenced by generation."""
+    """Spec: C2. Commits are fenced by generation."""
     group = GroupWorld()
     ids = group.settle("ann")
     assert group.commit(5, member_id=ids["ann"], generation=generation) == ErrorCode.ILLEGAL_GENERATION
@@ -53,7 +53,7 @@ def test_a_commit_of_another_generation_is_refused(generation: int) -> None:
 
 
 def test_a_commit_of_a_stranger_is_refused() -> None:
-    """C2: and by member; told before the generation is."""
+    """Spec: C2. And by member; told before the generation is."""
     group = GroupWorld()
     group.settle("ann")
     assert group.commit(5, member_id="stranger", generation=1) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -99,7 +99,7 @@ def test_while_others_join_members_may_still_commit() -> None:
 
 
 def test_metadata_may_be_as_long_as_the_setting_says_in_javas_characters() -> None:
-    """C2: Kafka counts UTF-16 code units, whatever the setting is called."""
+    """Spec: C2. Kafka counts UTF-16 code units, whatever the setting is called."""
     group = GroupWorld(offset_metadata_max_bytes=10)
     assert group.commit(1, metadata="x" * 10) == ErrorCode.NONE
     assert group.commit(2, metadata="x" * 11) == ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -115,7 +115,7 @@ def test_metadata_may_be_as_long_as_the_setting_says_in_javas_characters() -> No
 
 @pytest.mark.parametrize("metadata", ["", "m", "x" * 126, "x" * 127, "x" * 128, "x" * 4096, "naïve ☕"])
 def test_metadata_comes_back_as_it_was(metadata: str) -> None:
-    """R4: commit metadata round trip."""
+    """Spec: R4. Commit metadata round trip."""
     group = GroupWorld()
     assert group.commit(1, metadata=metadata) == ErrorCode.NONE
     group.fail_over()

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`, byte for byte (MISSION B1, C3, PROTOCOL 5 and 20)."""
+"""The records of `__consumer_offsets`, byte for byte (Spec: B1, C3., PROTOCOL 5 and 20)."""
 
 import pytest
 from hypothesis import given
@@ -110,7 +110,7 @@ def test_a_first_join_stores_the_golden_empty_group() -> None:
     ],
 )
 def test_a_groups_coordinator_is_the_leader_of_this_partition(group: str, partition: int) -> None:
-    """B1; the last hashes to -2**31, which counts as 0."""
+    """Spec: B1. The last hashes to -2**31, which counts as 0."""
     assert partition_for(group, 50) == partition
 
 

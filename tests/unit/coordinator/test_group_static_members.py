@@ -19,7 +19,7 @@ def test_a_static_member_needs_one_join_only_and_is_named_after_its_instance() -
 
 
 def test_a_static_member_that_returns_to_a_stable_group_disturbs_nobody() -> None:
-    """R5: bounced within its session, no revocation."""
+    """Spec: R5. Bounced within its session, no revocation."""
     group = GroupWorld()
     ids = group.settle("one", "two", static=True)
     stored = len(group.log)
@@ -110,7 +110,7 @@ def test_a_member_that_returns_while_others_join_waits_with_them() -> None:
 
 
 def test_the_newcomer_wins_over_whoever_waits_under_the_same_instance() -> None:
-    """R5: duplicate group.instance.id in a classic group."""
+    """Spec: R5. Duplicate group.instance.id in a classic group."""
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     first = group.join(instance="one")
     second = group.join(instance="one")

@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat and LeaveGroup, a rule at a time (MISSION B5, PROTOCOL 6.6-6.7)."""
+"""SyncGroup, Heartbeat and LeaveGroup, a rule at a time (Spec: B5., PROTOCOL 6.6-6.7)."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def completing(*clients: str, **options: object) -> tuple[GroupWorld, dict[str, 
 
 
 def test_the_leaders_assignment_reaches_everyone_and_is_stored_first() -> None:
-    """B5."""
+    """Spec: B5."""
     group, ids = completing("ann", "bob")
     waiting = group.sync(ids["bob"], 1)
     assert group.code(waiting) is None
@@ -32,7 +32,7 @@ def test_the_leaders_assignment_reaches_everyone_and_is_stored_first() -> None:
 
 
 def test_only_the_leaders_assignment_is_heard() -> None:
-    """B5."""
+    """Spec: B5."""
     group, ids = completing("ann", "bob")
     waiting = group.sync(ids["bob"], 1, {ids["bob"]: assignment(orders=[0, 1, 2])})
     assert group.code(waiting) is None
@@ -222,7 +222,7 @@ def test_every_version_of_heartbeat_is_answered(version: int) -> None:
 
 
 def test_when_a_member_leaves_the_others_share_what_it_had() -> None:
-    """B6."""
+    """Spec: B6."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     answer = group.leave(ids["bob"])

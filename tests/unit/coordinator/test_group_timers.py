@@ -114,7 +114,7 @@ def test_with_a_delay_of_nothing_the_first_member_does_not_wait() -> None:
 
 
 def test_a_silent_member_is_gone_after_one_session_and_the_others_rejoin() -> None:
-    """B6."""
+    """Spec: B6."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     generation = group.generation()
@@ -301,7 +301,7 @@ def test_a_new_member_waits_in_join_for_five_minutes_and_no_longer() -> None:
 
 
 def test_members_that_do_not_rejoin_within_the_rebalance_timeout_are_out() -> None:
-    """B6: a member that exceeds max.poll.interval.ms is one of them, for its heartbeats go on."""
+    """Spec: B6. A member that exceeds max.poll.interval.ms is one of them, for its heartbeats go on."""
     group = GroupWorld()
     ids = group.settle("ann", "bob", rebalance_ms=30_000)
     request = group.join(ids["ann"], rebalance_ms=30_000)

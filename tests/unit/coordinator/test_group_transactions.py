@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets that wait for their transaction to end (MISSION E5, E9, PROTOCOL 8.5)."""
+"""TxnOffsetCommit: offsets that wait for their transaction to end (Spec: E5, E9., PROTOCOL 8.5)."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_an_aborted_transaction_leaves_the_offset_as_it_was() -> None:
 
 
 def test_who_insists_on_stable_offsets_is_told_to_come_again() -> None:
-    """R4: UNSTABLE_OFFSET_COMMIT."""
+    """Spec: R4. UNSTABLE_OFFSET_COMMIT."""
     group = GroupWorld()
     group.commit(5)
     group.commit_in_transaction(10)
@@ -156,7 +156,7 @@ def test_a_generation_of_no_group_is_refused(version: int, code: ErrorCode) -> N
 
 
 def test_a_zombie_is_fenced_by_its_generation() -> None:
-    """E9, KIP-447."""
+    """Spec: E9. KIP-447."""
     group = GroupWorld()
     ids = group.settle("ann")
     commit = group.commit_in_transaction

@@ -1,4 +1,4 @@
-"""DescribeGroups and ListGroups as the coordinator answers them (MISSION B2, PROTOCOL 6.1, 6.7)."""
+"""DescribeGroups and ListGroups as the coordinator answers them (Spec: B2., PROTOCOL 6.1, 6.7)."""
 
 import pytest
 

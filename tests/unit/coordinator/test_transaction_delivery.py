@@ -1,5 +1,5 @@
 """A decided transaction comes to its end though disks fail, syncs take long and coordinators move: markers and runtime
-on real logs, in a simulated world. (E6)"""
+on real logs, in a simulated world. Spec: E6."""
 
 import asyncio
 from typing import Any

@@ -1,5 +1,5 @@
 """Who holds a transactional id: InitProducerId in every state, fencing, lost answers, used-up epochs, timeouts,
-expiry, failover. (E3, E6)"""
+expiry, failover. Spec: E3, E6."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_ids_do_not_touch_each_other() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
 def test_a_timeout_out_of_bounds_is_refused(timeout_ms: int) -> None:
-    """R4: transaction timeout above the maximum."""
+    """Spec: R4. Transaction timeout above the maximum."""
     world = TransactionWorld()
     assert world.init(timeout_ms=timeout_ms) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert world.log == []
@@ -77,7 +77,7 @@ def test_a_new_instance_gets_the_next_epoch_and_its_own_timeout(state: Transacti
 
 @pytest.mark.parametrize("state", IDLE_STATES)
 def test_the_old_instance_is_fenced_by_the_new(state: TransactionState) -> None:
-    """E3: older producers get ProducerFenced."""
+    """Spec: E3. Older producers get ProducerFenced."""
     world = world_with(stored(state))
     world.init()
     old = ProducerIdAndEpoch(7, 5)
@@ -140,7 +140,7 @@ def test_while_a_transaction_is_being_completed_everyone_waits(
 
 @pytest.mark.parametrize("expected", [None, (7, 5)])
 def test_an_open_transaction_is_aborted_first(expected: tuple[int, int] | None) -> None:
-    """E3: finishes what the previous instance left."""
+    """Spec: E3. Finishes what the previous instance left."""
     world = world_with(stored(S.ONGOING))
     assert world.init(expected=expected) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert (world.state, world.transaction.producer_epoch) == ("PrepareAbort", 6), "fenced with the decision"
@@ -209,7 +209,7 @@ def test_a_producer_whose_last_epoch_was_fenced_gets_no_epoch_beyond() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_that_ends_with_the_last_epoch_moves_to_a_new_producer_id(commit: bool) -> None:
-    """E11: epoch overflow of KIP-890."""
+    """Spec: E11. Epoch overflow of KIP-890."""
     world = world_with(stored(S.ONGOING, epoch=LAST_CLIENT_EPOCH))
     last = ProducerIdAndEpoch(7, LAST_CLIENT_EPOCH)
     following = world.end(last, commit=commit)
@@ -254,7 +254,7 @@ def test_transactions_go_on_past_the_last_epoch() -> None:
 
 
 def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() -> None:
-    """E3: aborted by the coordinator when over."""
+    """Spec: E3. Aborted by the coordinator when over."""
     world = TransactionWorld()
     producer = world.init(timeout_ms=15_000)
     world.add(producer, "t-0")
@@ -318,7 +318,7 @@ def test_an_abort_that_could_not_be_stored_is_tried_again() -> None:
 
 @pytest.mark.parametrize("ending", [None, True, False])
 def test_an_id_nobody_uses_any_more_ends_in_a_tombstone(ending: bool | None) -> None:
-    """E6: transactional.id.expiration.ms."""
+    """Spec: E6. Transactional.id.expiration.ms."""
     world = TransactionWorld()
     producer = world.init()
     if ending is not None:
@@ -354,7 +354,7 @@ def test_use_renews() -> None:
     assert world.state == "CompleteCommit"
 
 
-# --- failover in every state (E6) ---
+# --- failover in every state. Spec: E6. ---
 
 
 def test_a_failover_changes_nothing_that_was_stored() -> None:

@@ -1,4 +1,4 @@
-"""`__transaction_state`, byte for byte Kafka's. (E4)"""
+"""`__transaction_state`, byte for byte Kafka's. Spec: E4."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""The state table of a transactional id, row by row: every request in every state, and what it is answered. (E4)"""
+"""The state table of a transactional id, row by row: every request in every state, and what it is answered.
+
+Spec: E4.
+"""
 
 import pytest
 
@@ -64,7 +67,7 @@ def test_a_change_the_table_does_not_know_is_impossible() -> None:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("version", [0, 2], ids=["asked for", "implicit"])
 def test_partitions_are_added_unless_the_last_transaction_is_being_completed(state: str, version: int) -> None:
-    """E5."""
+    """Spec: E5."""
     world, producer = world_in(state)
     before = len(world.log)
     code = world.add(producer, "t-1", version=version)
@@ -108,7 +111,7 @@ def test_partitions_that_are_there_already_cost_no_record() -> None:
 
 
 def test_the_clock_starts_with_the_first_partition_alone() -> None:
-    """E5: the timer starts with the first."""
+    """Spec: E5. The timer starts with the first."""
     world = TransactionWorld()
     producer = world.init()
     assert world.transaction.start_timestamp == -1
@@ -126,7 +129,7 @@ def test_the_clock_starts_with_the_first_partition_alone() -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_only_partitions_of_the_open_transaction_are_verified(state: str) -> None:
-    """E11."""
+    """Spec: E11."""
     world, producer = world_in(state)
     found = world.verify(producer, "t-0", "t-1")
     (added, other) = places("t-0", "t-1")
@@ -166,7 +169,7 @@ def test_a_zombie_is_not_verified(state: str) -> None:
     ],
 )
 def test_the_old_end_in_every_state(state: str, commit: bool, answer: ErrorCode | None) -> None:
-    """R4: EndTxn while the previous one completes; EndTxn retried at the same epoch; EndTxn of nothing."""
+    """Spec: R4. EndTxn while the previous one completes; EndTxn retried at the same epoch; EndTxn of nothing."""
     world, producer = world_in(state)
     before = len(world.log)
     found = world.end(producer, commit=commit, version=OLD)
@@ -197,7 +200,7 @@ def test_another_cannot_end_it(state: str, version: int) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_the_new_end_bumps_the_epoch_with_the_decision(commit: bool) -> None:
-    """E11."""
+    """Spec: E11."""
     world, producer = world_in("Ongoing", NEW)
     following = world.end(producer, commit=commit)
     assert following == ProducerIdAndEpoch(producer.producer_id, producer.producer_epoch + 1)
@@ -224,7 +227,7 @@ RETRIES = [
 
 @pytest.mark.parametrize(("state", "commit", "answer"), RETRIES)
 def test_a_repeated_new_end_is_known_by_its_epoch(state: str, commit: bool, answer: ErrorCode | None) -> None:
-    """R4: the answer was lost, the same request comes again under the epoch it had."""
+    """Spec: R4. The answer was lost, the same request comes again under the epoch it had."""
     world, following = world_in(state, NEW)
     before = len(world.log)
     earlier = ProducerIdAndEpoch(following.producer_id, following.producer_epoch - 1)
@@ -244,7 +247,7 @@ def test_the_next_epoch_ends_nothing_while_the_last_transaction_is_being_complet
 
 @pytest.mark.parametrize("state", ["Empty", "CompleteCommit", "CompleteAbort"])
 def test_with_epochs_per_transaction_an_empty_one_can_be_aborted_but_not_committed(state: str) -> None:
-    """R4: commit of an empty transaction."""
+    """Spec: R4. Commit of an empty transaction."""
     world, producer = world_in(state, NEW)
     assert world.commit(producer) is ErrorCode.INVALID_TXN_STATE
     assert world.state == state
@@ -291,7 +294,7 @@ def test_a_transaction_after_the_other() -> None:
 
 
 def test_complete_comes_after_the_last_marker() -> None:
-    """E6: PREPARE, then the markers, then COMPLETE."""
+    """Spec: E6. PREPARE, then the markers, then COMPLETE."""
     world = TransactionWorld()
     producer = world.init()
     world.add(producer, "t-0", "t-1", "u-0")

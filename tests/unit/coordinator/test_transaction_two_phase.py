@@ -1,4 +1,7 @@
-"""Two-phase commit (KIP-939): an outside coordinator decides; a prepared transaction outlives its producer. (E11)"""
+"""Two-phase commit (KIP-939): an outside coordinator decides; a prepared transaction outlives its producer.
+
+Spec: E11.
+"""
 
 import pytest
 

@@ -14,5 +14,5 @@ def list_groups(request: ListGroupsRequest, context: Context) -> ListGroupsRespo
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}
-    found = [group for _, shard in groups.active_shards() for group in shard.list(states, types)]
+    found = [group for hosted in groups.active_shards() for group in hosted.shard.list(states, types)]
     return ListGroupsResponse(groups=found)

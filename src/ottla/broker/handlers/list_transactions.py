@@ -21,14 +21,14 @@ def list_transactions(request: ListTransactionsRequest, context: Context) -> Lis
     if asked and not asked & _STATES:
         return response
     try:
-        for _, shard in transactions.active_shards():
+        for hosted in transactions.active_shards():
             response.transaction_states += [
                 ListTransactionsResponse.TransactionState(
                     transactional_id=found.transactional_id,
                     producer_id=found.producer_id,
                     transaction_state=str(found.state),
                 )
-                for found in shard.find(
+                for found in hosted.shard.find(
                     asked & _STATES,
                     set(request.producer_id_filters),
                     request.duration_filter,

@@ -140,6 +140,21 @@ class Offsets:
         if not self._open.get(group_id, True):
             del self._open[group_id]
 
+    def hard_state(self) -> dict[str, object]:
+        """Every offset in its stored form, committed or pending."""
+        committed = {
+            f"offset {group_id} {topic}-{partition}": stored
+            for group_id, topics in self._by_group.items()
+            for topic, partitions in topics.items()
+            for partition, stored in partitions.items()
+        }
+        pending = {
+            f"pending {producer_id} {group_id} {topic}-{partition}": stored
+            for producer_id, held in self._pending.items()
+            for (group_id, topic, partition), stored in held.items()
+        }
+        return {**committed, **pending}
+
     def on_loaded(self) -> None:
         """What only helped to load is let go."""
         self._names_of = {}

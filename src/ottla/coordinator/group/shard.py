@@ -15,6 +15,7 @@ from ottla.coordinator.group.records import (
     GROUP_KEY_TYPE,
     OFFSET_KEY_TYPES,
     group_key,
+    group_value,
     read_group_key,
     read_group_value,
 )
@@ -84,6 +85,19 @@ class GroupShard:
 
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         self.offsets.replay_marker(producer_id, commit)
+
+    def hard_state(self) -> dict[str, object]:
+        """Groups as their records, committed offsets, and offsets pending in transactions.
+
+        Left out, because the log does not hold it: deadlines, waiting requests, member ids that were returned but not
+        used yet, and a group that is rebalancing. Such a group keeps its last record until the rebalance ends. A simple
+        group is only as much as its offsets: compaction may remove the last trace of one that has none.
+        """
+        state = self.offsets.hard_state()
+        for group_id, group in self.groups.items():
+            if group.state is GroupState.STABLE or (group.is_empty and not group.is_simple):
+                state[f"group {group_id}"] = (group.state, group_value(group.to_record()))
+        return state
 
     def on_loaded(self, now: int) -> Effects[None]:
         effects: Effects[None] = Effects()

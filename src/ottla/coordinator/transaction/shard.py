@@ -100,6 +100,14 @@ class TransactionShard:
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         """No transaction ever writes to the coordinator's own topic."""
 
+    def hard_state(self) -> dict[str, object]:
+        """Every transaction as its record.
+
+        Left out: which markers are still to be written (after a load all are written again), and the epoch before the
+        last bump, which Kafka does not store either.
+        """
+        return {f"transaction {name}": transaction for name, transaction in self.transactions.items()}
+
     def on_loaded(self, now: int) -> Effects[None]:
         self._deadlines.add(now + self._abort_interval_ms, _ABORT_TIMED_OUT)
         self._deadlines.add(now + self._remove_interval_ms, _REMOVE_EXPIRED)

@@ -1,0 +1,165 @@
+"""The log is the only truth: a fresh load of a coordinator's log must give the state of the live shard.
+
+`watched` checks it wherever a test could otherwise lose a shard: at the end of every `GroupWorld` and
+`TransactionWorld`, and before a broker's coordinators stop or are killed. Directories of tests switch it on with an
+autouse fixture.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from ottla.coordinator.replaying import replay_batches
+
+if TYPE_CHECKING:
+    from ottla.broker.coordinators import Coordinators
+    from ottla.coordinator.effects import Shard
+    from ottla.coordinator.runtime import CoordinatorRuntime
+    from ottla.replication.replica_manager import ReplicaManager
+
+SLICE_BYTES = 1 << 20
+
+
+class ShardWorld(Protocol):
+    """A test world around one pure shard."""
+
+    @property
+    def shard(self) -> "Shard": ...
+
+    def fresh_load(self) -> "Shard":
+        """A new shard that has replayed the world's log."""
+
+
+_worlds: list[ShardWorld] | None = None
+"""Created since `watched` began; None while nobody watches."""
+_differences: list[str] = []
+_exempt: list[object] = []
+
+
+def watch(world: ShardWorld) -> None:
+    """Called by each world when it is created."""
+    if _worlds is not None:
+        _worlds.append(world)
+
+
+def differences(live: "Shard", fresh: "Shard") -> list[str]:
+    """What differs between a live shard and a fresh load, one line each."""
+    here, there = live.hard_state(), fresh.hard_state()
+    rebalancing = {f"group {name}" for name in _rebalancing(live)}
+    return [
+        f"{key}: live {here.get(key, 'nothing')!r}, fresh load {there.get(key, 'nothing')!r}"
+        for key in sorted((here.keys() | there.keys()) - rebalancing)
+        if here.get(key) != there.get(key)
+    ]
+
+
+def _rebalancing(shard: Any) -> set[str]:
+    """Groups in the middle of a rebalance: the log holds their last record, memory is ahead of it."""
+    groups = getattr(shard, "groups", {})
+    return {name for name, group in groups.items() if group.state in ("PreparingRebalance", "CompletingRebalance")}
+
+
+def check_world(world: ShardWorld) -> None:
+    found = differences(world.shard, world.fresh_load())
+    assert not found, "\n".join(["a fresh load differs from the live shard:", *found])
+
+
+def differences_in(runtime: "CoordinatorRuntime[Any]", replicas: "ReplicaManager") -> list[str]:
+    """Loads every active shard of a broker's coordinator again, beside the live one."""
+    found = []
+    for hosted in runtime.active_shards():
+        replica = replicas.find(runtime.topic, hosted.partition)
+        if replica is None:
+            continue
+        fresh, offset = runtime.make_shard(hosted.partition), replica.log.log_start_offset
+        # Not beyond what the live shard has seen: a test may append on its own, or kill the broker inside an append.
+        while offset < hosted.end_offset:
+            data = replica.log.read(offset, SLICE_BYTES, upper_bound=hosted.end_offset)
+            if not data:
+                break
+            offset, _ = replay_batches(fresh, data, offset)
+        found += [f"{hosted.name}: {line}" for line in differences(hosted.shard, fresh)]
+    return found
+
+
+def note_differences(coordinators: "Coordinators | None") -> None:
+    """Remembers what differs, for the end of the test: the broker that stops must not notice."""
+    if coordinators is not None and _worlds is not None and coordinators not in _exempt:
+        for runtime in coordinators.runtimes():
+            _differences.extend(differences_in(runtime, coordinators.replicas))
+
+
+def _watch_worlds(patch: pytest.MonkeyPatch) -> None:
+    """Checks the broker of a simulated world when the story is over, and before each kill."""
+    from ottla.testing.world import World
+
+    kill, run = World.kill_broker, World.run
+    killed: list[object] = []
+
+    def check_broker(world: World) -> None:
+        if world.broker not in killed:
+            services = getattr(world.broker, "services", None)
+            note_differences(None if services is None else services.coordinators)
+
+    def checked_kill(self: World, **options: Any) -> None:
+        check_broker(self)
+        killed.append(self.broker)
+        kill(self, **options)
+
+    def checked_run(self: World, story: Any) -> Any:
+        async def then_check(world: World) -> Any:
+            result = await story(world)
+            check_broker(world)
+            return result
+
+        return run(self, then_check)
+
+    patch.setattr(World, "kill_broker", checked_kill)
+    patch.setattr(World, "run", checked_run)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Checks every shard that is created inside."""
+    global _worlds, _differences
+    from ottla.broker.coordinators import Coordinators
+
+    stop = Coordinators.stop
+
+    async def checked_stop(self: Coordinators) -> None:
+        note_differences(self)
+        await stop(self)
+
+    outer = _worlds, _differences
+    _worlds, _differences = [], []
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Coordinators, "stop", checked_stop)
+            if "ottla.testing.world" in sys.modules:
+                _watch_worlds(patch)
+            yield
+        for world in _worlds:
+            check_world(world)
+        assert not _differences, "\n".join(["a fresh load differs from the live shard:", *_differences])
+    finally:
+        _worlds, _differences = outer
+        _exempt.clear()
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """For code that a test breaks on purpose."""
+    global _worlds
+    worlds, _worlds = _worlds, None
+    try:
+        yield
+    finally:
+        _worlds = worlds
+
+
+def exempt(coordinators: "Coordinators") -> None:
+    """These coordinators do not know everything in their log: the test appended to it directly."""
+    _exempt.append(coordinators)
