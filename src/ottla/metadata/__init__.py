@@ -1,1 +1,1 @@
-"""The cluster's truth: the store behind a port, the controller's decisions, and the image brokers follow."""
+"""The metadata of the cluster: the store, the image that brokers follow, and the controller's rules."""

@@ -1,6 +1,6 @@
-"""What the controller decides about settings: AlterConfigs and IncrementalAlterConfigs. Pure.
+"""The controller's rules for settings: AlterConfigs and IncrementalAlterConfigs. Pure.
 
-One resource is one decision: if one of its settings is refused, none of them changes.
+Each resource is changed atomically: if one of its settings is rejected, none of them changes.
 """
 
 import enum
@@ -31,7 +31,7 @@ class ConfigOperation(enum.IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """One setting of one resource. The legacy AlterConfigs knows only SET."""
+    """One setting of one resource. The legacy AlterConfigs supports only SET."""
 
     name: str
     value: str | None
@@ -61,7 +61,7 @@ def alter_configs(
     incremental: bool,
     validate_only: bool = False,
 ) -> Decision[list[ResourceResult]]:
-    """`incremental` changes the settings named; otherwise they replace all that were set before."""
+    """With `incremental`, changes only the given settings; otherwise they replace all previous ones."""
     results = []
     changes: list[Put | Remove] = []
     times = Counter((request.resource_type, request.name) for request in requests)
@@ -98,7 +98,7 @@ def _altered(
             check_broker_name(name, broker_id)
         before = image.broker_configs.get(name, {})
         configs = _changed(image, request, before, rules, incremental)
-        # What was accepted earlier stays acceptable: only what this request sets is judged.
+        # Validate only the settings in this request: those accepted earlier stay valid.
         touched = {change.name for change in changes}
         rules.check_broker_configs(image, name, {n: v for n, v in configs.items() if n in touched})
         return Put(records.broker_config_key(name), records.write_config(configs))
@@ -106,7 +106,7 @@ def _altered(
 
 
 def check_broker_name(name: str, broker_id: int) -> None:
-    """A broker answers for its own settings only."""
+    """Raises INVALID_REQUEST unless `name` is this broker's id: a broker handles only its own settings."""
     try:
         named = int(name)
     except ValueError:

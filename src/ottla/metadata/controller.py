@@ -1,7 +1,7 @@
-"""What the controller decides about topics: (request, image) -> changes to commit, reply. Pure.
+"""The controller's rules for topics: (request, image) -> changes to commit, and a reply. Pure.
 
-Every rule of CreateTopics, CreatePartitions and DeleteTopics is here. A decision touches nothing: `follower.py`
-commits its changes on the condition that the image it was made from still holds, and decides again if not.
+Every rule of CreateTopics, CreatePartitions and DeleteTopics is here. A rule has no side effects: `follower.py`
+commits the changes if the image that they are based on is still current, and otherwise applies the rule again.
 """
 
 from collections import Counter
@@ -17,14 +17,14 @@ from ottla.types import ZERO_UUID
 
 MAX_TOPIC_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_REQUEST = 10_000
-"""A larger request is refused whole: it would hold up everyone else's."""
+"""A larger request is rejected, because it would block all others."""
 
 _LEGAL_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _RESERVED_TOPICS = frozenset({"__cluster_metadata"})
 
 
 class Rules(Protocol):
-    """What the controller needs to know of the broker's settings."""
+    """What the controller needs from the broker's settings."""
 
     @property
     def num_partitions(self) -> int: ...
@@ -36,30 +36,30 @@ class Rules(Protocol):
     def delete_topic_enable(self) -> bool: ...
 
     def check_topic_configs(self, image: ClusterImage, configs: Mapping[str, str]) -> None:
-        """Raises KafkaError if a topic could not have these settings."""
+        """Raises KafkaError if these settings are invalid for a topic."""
 
     def check_broker_configs(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
-        """Raises KafkaError if a running broker ("" for all of them) could not be given these settings."""
+        """Raises KafkaError if these settings are invalid for a running broker ("" for all of them)."""
 
     def list_default(self, image: ClusterImage, resource_type: int, name: str) -> Sequence[str] | None:
-        """What a list setting holds when it is not set; None where the setting is not a list."""
+        """The default of a list setting; None if the setting is not a list."""
 
     def allows_unclean_election(self, image: ClusterImage, topic: TopicImage) -> bool: ...
 
 
 class NewTopic(NamedTuple):
-    """A topic somebody wants. -1 stands for the broker's default."""
+    """A topic to create. -1 means the broker's default."""
 
     name: str
     partitions: int = -1
     replication_factor: int = -1
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
-    """(partition, brokers) pairs, instead of a count and a replication factor."""
+    """(partition, brokers) pairs, instead of a partition count and a replication factor."""
     configs: Sequence[tuple[str, str | None]] = ()
 
 
 class TopicResult(NamedTuple):
-    """The outcome for one topic; `message` is None when it went well."""
+    """The result for one topic; `message` is None on success."""
 
     name: str | None
     error: ErrorCode = ErrorCode.NONE
@@ -73,12 +73,12 @@ class TopicResult(NamedTuple):
 class MorePartitions(NamedTuple):
     name: str
     total: int
-    """How many partitions the topic shall have in all."""
+    """The new total number of partitions."""
     assignments: Sequence[Sequence[int]] | None = None
 
 
 class TopicReference(NamedTuple):
-    """A topic named or, since v6 of DeleteTopics, given by id."""
+    """A topic by name or, since v6 of DeleteTopics, by id."""
 
     name: str | None
     topic_id: bytes = ZERO_UUID
@@ -88,7 +88,7 @@ class TopicReference(NamedTuple):
 
 
 def check_topic_name(name: str) -> None:
-    """Raises INVALID_TOPIC_EXCEPTION unless `name` can be a topic's.
+    """Raises INVALID_TOPIC_EXCEPTION unless `name` is a valid topic name.
 
     >>> check_topic_name("orders.v2")
     """
@@ -106,7 +106,7 @@ def check_topic_name(name: str) -> None:
 
 
 def find_collision(name: str, topics: Iterable[str]) -> str | None:
-    """An existing topic whose name differs only in `.` and `_`: the two could not be told apart in metrics."""
+    """An existing topic whose name differs only in `.` and `_`: their metric names would be the same."""
     if "." not in name and "_" not in name:
         return None
     unified = name.replace(".", "_")
@@ -124,7 +124,7 @@ def create_topics(
     *,
     validate_only: bool = False,
 ) -> Decision[list[TopicResult]]:
-    """Decides each topic by itself: a bad one does not spoil the others."""
+    """Handles each topic on its own: an invalid one does not affect the others."""
     results = []
     changes: list[Put | Remove] = []
     known = dict(image.topics)
@@ -158,7 +158,7 @@ def create_topics(
         )
     if validate_only or not changes:
         return Decision(results)
-    # Rewriting the parent makes two brokers that create topics at once see each other: their names may collide.
+    # Rewriting the parent key makes concurrent creations on two brokers conflict: their names may collide.
     return Decision(results, [Put(records.TOPICS, b"{}"), *changes])
 
 
@@ -246,7 +246,7 @@ def _spend(budget: int, count: int) -> None:
     if count > budget:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions; make several requests.",
+            f"A request can create at most {MAX_PARTITIONS_PER_REQUEST} partitions. Use several requests.",
         )
 
 
@@ -337,7 +337,7 @@ def delete_topics(
         except KafkaError as error:
             results.append(TopicResult(reference.name, error.code, error.detail, reference.topic_id))
             continue
-        # Children first: ZooKeeper keeps a key that has any.
+        # Children first: ZooKeeper does not delete a key that has children.
         changes += [Remove(records.partition_state_key(topic.name, p.index)) for p in topic.partitions]
         changes.append(Remove(records.topic_config_key(topic.name)))
         changes.append(Remove(records.topic_key(topic.name)))
@@ -348,7 +348,7 @@ def delete_topics(
 
 
 def _referred_topic_id(image: ClusterImage, reference: TopicReference) -> Any:
-    """What tells whether two references mean one topic, known or not."""
+    """Equal for two references to the same topic, whether it exists or not."""
     if reference.name is not None:
         topic = image.topics.get(reference.name)
         return reference.name if topic is None else topic.topic_id
@@ -381,7 +381,7 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 
 
 def next_producer_id_block(broker_id: int, stored: bytes | None, count: int) -> Decision[range]:
-    """A block of producer ids for this broker alone, after the last one anybody took."""
+    """A block of producer ids reserved for this broker, after the last block of any broker."""
     first = 0
     if stored is not None:
         first = records.read_producer_id_block(records.PRODUCER_ID_BLOCK, stored)[1] + 1

@@ -1,4 +1,4 @@
-"""What the controller hands to the follower: changes to the store, and the reply once they are committed. Pure."""
+"""The result of a controller rule: changes to the store, and the reply to send once they are committed. Pure."""
 
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -19,10 +19,9 @@ class Remove(NamedTuple):
 
 
 class Decision(NamedTuple, Generic[R]):
-    """What to commit, and what to answer once it is committed.
+    """What to commit, and the reply to send once it is committed.
 
-    Changes are committed on the condition that the keys they touch are as they were in the image the decision
-    was made from.
+    The commit succeeds only if the affected keys are unchanged since the image that the decision is based on.
     """
 
     reply: R

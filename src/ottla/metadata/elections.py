@@ -1,4 +1,4 @@
-"""Who leads each partition as brokers come and go, and who becomes controller. Pure."""
+"""Leader elections when brokers join or leave, and the election of the controller. Pure."""
 
 from collections.abc import Callable, Collection, Iterable
 
@@ -9,19 +9,19 @@ from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImag
 from ottla.metadata.records import NO_LEADER
 
 UncleanElections = Callable[[ClusterImage, TopicImage], bool]
-"""Whether a topic would rather lose records than wait for the replica that has them."""
+"""Whether a topic allows an out-of-sync leader, and so prefers losing records over being unavailable."""
 
 
 def register(image: ClusterImage, broker: BrokerRegistration, new_cluster_id: str, now: int) -> Decision[None]:
-    """A broker comes, or comes back: it is announced, and leads what it led under new epochs.
+    """Registers a broker that joins or restarts. Partitions that it still leads get a new leader epoch.
 
-    Its clients and followers remember the epoch from before the restart. A higher one tells them that what they
-    knew of its log end is to be checked again, and an epoch that never goes back is one they may rely on.
+    Clients and followers know the epoch from before the restart. The higher epoch makes them validate their offsets
+    against the log again (KIP-320).
     """
     if broker.broker_id in image.brokers:
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"another running broker is registered under the id {broker.broker_id}",
+            f"another running broker is registered with node.id {broker.broker_id}",
         )
     changes: list[Put | Remove] = []
     if not image.cluster_id:
@@ -39,7 +39,7 @@ def register(image: ClusterImage, broker: BrokerRegistration, new_cluster_id: st
 
 
 def become_controller(image: ClusterImage, broker_id: int, now: int) -> Decision[None]:
-    """Takes the controller's key if nobody has it. Losing the race for it is not an error."""
+    """Creates the controller key if there is no controller. Losing the race for it is not an error."""
     if image.controller_id != -1:
         return Decision(None)
     return Decision(None, [Put(records.CONTROLLER, records.write_controller(broker_id, now), ephemeral=True)])
@@ -48,10 +48,10 @@ def become_controller(image: ClusterImage, broker_id: int, now: int) -> Decision
 def elect_leaders(
     image: ClusterImage, allows_unclean_election: UncleanElections, leaving: Collection[int] = ()
 ) -> Decision[int]:
-    """A leader for every partition that lost its own, where one can be had, and in-sync sets without the dead.
+    """Elects leaders for partitions without one, where possible, and removes dead brokers from in-sync sets.
 
-    `leaving` are brokers that still run but are about to stop: they hand over if there is anyone to take over.
-    The reply says how many partitions change.
+    `leaving` are brokers that are about to stop: they transfer leadership if another in-sync replica is alive. The
+    reply is the number of changed partitions.
     """
     changes: list[Put] = []
     for topic in image.topics.values():
@@ -80,16 +80,16 @@ def _successor(
         if replica in in_sync:
             return replica, in_sync
     if partition.leader in image.brokers:
-        # It is leaving, but nobody else has all the records: it leads until it is gone.
+        # It is leaving, but no other replica has all the records: it stays leader until it stops.
         return partition.leader, partition.isr
     if staying and allows_unclean_election(image, topic):
         return staying[0], (staying[0],)
-    # Those that were in sync are remembered: only they may lead again without losing records.
+    # Keep the in-sync set: only these replicas can become leader without losing records.
     return NO_LEADER, partition.isr
 
 
 def elect_preferred_leaders(image: ClusterImage) -> Decision[int]:
-    """Gives leadership back to the first replica of each partition, where it lives and is in sync."""
+    """Makes the preferred replica the leader of each partition, where it is alive and in sync."""
     changes = [
         _new_leader(topic, partition, partition.replicas[0], partition.isr)
         for topic in image.topics.values()

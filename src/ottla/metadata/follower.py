@@ -1,8 +1,8 @@
-"""OWNER of this broker's part in the cluster: registers it, follows the store, publishes each new image.
+"""OWNER of this broker's membership in the cluster: registers it, follows the store, publishes each new image.
 
-Any broker may decide about topics and settings: a decision is made from the image at hand and committed on the
-condition that the keys it rests on are still the same; if another broker was faster, it is made again. The
-controller, elected by an ephemeral key, is the one that gives partitions new leaders when brokers come and go.
+Any broker can change topics and settings: it decides from its current image, and the commit succeeds only if the
+keys involved are unchanged. If another broker was faster, it decides again. Only the controller, elected with an
+ephemeral key, elects new partition leaders when brokers join or leave.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ Decide = Callable[[ClusterImage], Decision[R]]
 Subscriber = Callable[[ClusterImage], None]
 
 MAX_ATTEMPTS = 50
-"""How often a decision is made again because others changed what it rests on."""
+"""How often a change is retried because other brokers changed the same keys."""
 RECONNECT_SECONDS = 1.0
 
 
 class MetadataFollower:
-    """One broker's view of the cluster, and its way to change it."""
+    """One broker's view of the cluster, and the calls to change it."""
 
     def __init__(self, store: MetadataStore, rules: "Rules", *, clock: Clock = system_clock) -> None:
         self._store = store
@@ -54,7 +54,7 @@ class MetadataFollower:
         self._registration: BrokerRegistration | None = None
         self._published = NO_IMAGE
         self._image = NO_IMAGE
-        """What decisions are made from; differs from the published one only while joining."""
+        """The basis of decisions; differs from the published image only while joining."""
         self._versions: dict[str, int] = {}
         self._producer_ids = range(0)
         self._subscribers: list[Subscriber] = []
@@ -67,7 +67,7 @@ class MetadataFollower:
 
     @property
     def image(self) -> ClusterImage:
-        """The cluster as last published."""
+        """The last published image."""
         return self._published
 
     @property
@@ -75,7 +75,7 @@ class MetadataFollower:
         return -1 if self._registration is None else self._registration.broker_id
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls `subscriber` with every image from now on, in order, beginning with the current one."""
+        """Calls `subscriber` with every new image, in order, starting with the current one."""
         self._subscribers.append(subscriber)
         if self._publishing:
             subscriber(self._published)
@@ -84,7 +84,7 @@ class MetadataFollower:
     # Joining and leaving the cluster
 
     async def start(self, registration: BrokerRegistration) -> None:
-        """Registers this broker; when it returns, the first image has been published."""
+        """Registers this broker. The first image is published before this returns."""
         self._registration = registration
         self._store.on_expired = self._duties_due.set
         self._stop_watching = self._store.watch("/", self._on_changes)
@@ -97,7 +97,7 @@ class MetadataFollower:
         self._duties = asyncio.get_running_loop().create_task(self._do_duties())
 
     async def stop(self) -> None:
-        """Hands over what this broker leads, where somebody can take it, and leaves."""
+        """Transfers leadership to other in-sync replicas, where there are any, and leaves the cluster."""
         if self._duties is not None:
             self._duties.cancel()
             await asyncio.gather(self._duties, return_exceptions=True)
@@ -109,7 +109,7 @@ class MetadataFollower:
                 )
             )
         except KafkaError as error:
-            log.warning("broker %d: leadership was not handed over: %s", self.broker_id, error)
+            log.warning("broker %d: cannot transfer leadership: %s", self.broker_id, error)
         self._stop_watching()
         await self._store.close()
 
@@ -123,7 +123,7 @@ class MetadataFollower:
             entries = await self._store.scan("/")
             self._on_changes([Change(entry.key, entry, entry.modified) for entry in entries])
         except records.RecordError as error:
-            raise OttlaError(f"the stored metadata cannot be read: {error}") from error
+            raise OttlaError(f"cannot read the stored metadata: {error}") from error
         new_cluster_id = uuid_to_text(new_topic_id())
         waited_until = self._clock() + (self._store.session_timeout_ms if self._store.dead_sessions_linger else 0)
         while True:
@@ -165,7 +165,7 @@ class MetadataFollower:
         except records.RecordError:
             if not self._publishing:
                 raise
-            # A broker that runs goes on without what it cannot read; one that starts says so and ends.
+            # A running broker ignores entries that it cannot read; a starting one fails.
             image = before.apply([change for change in changes if _is_readable(change)], version)
         self._image = image
         if not self._publishing or image is before:
@@ -174,16 +174,16 @@ class MetadataFollower:
         if image.controller_id == -1 or image.brokers != before.brokers:
             self._duties_due.set()
         if image.controller_id != before.controller_id:
-            log.info("the controller is broker %d", image.controller_id)
+            log.info("controller is now broker %d", image.controller_id)
         for subscriber in list(self._subscribers):
             try:
                 subscriber(image)
             except Exception:
-                # One part that cannot follow must not keep the news from the others.
-                log.exception("image %d could not be applied", image.version)
+                # A failing subscriber must not affect the others.
+                log.exception("image %d: a subscriber failed to apply it", image.version)
 
     async def _do_duties(self) -> None:
-        """Runs when a broker came or went, or the session was lost; sleeps otherwise."""
+        """Runs when a broker joins or leaves, or the session expires; sleeps otherwise."""
         while True:
             await self._duties_due.wait()
             self._duties_due.clear()
@@ -200,14 +200,14 @@ class MetadataFollower:
                             "controller %d: %d partitions have new leaders or in-sync sets", self.broker_id, changed
                         )
             except Exception:
-                log.exception("broker %d: the cluster's metadata could not be followed; trying again", self.broker_id)
+                log.exception("broker %d: cannot update cluster metadata, will be retried", self.broker_id)
                 await asyncio.sleep(RECONNECT_SECONDS)
                 self._duties_due.set()
 
     # Deciding
 
     async def _submit(self, decide: Decide[R]) -> R:
-        """Decides from the current image and commits; when it returns, the image has the changes."""
+        """Decides from the current image and commits. The image contains the changes when this returns."""
         async with self._lock:
             for _ in range(MAX_ATTEMPTS):
                 decision = decide(self._image)
@@ -220,7 +220,7 @@ class MetadataFollower:
                     await self._catch_up()
                 except (SessionExpired, StoreUnavailable) as error:
                     raise _cannot_commit(error) from error
-            raise _not_now("the metadata was changed by others too often")
+            raise _not_now(f"other brokers changed the metadata concurrently, {MAX_ATTEMPTS} attempts failed")
 
     async def _catch_up(self) -> None:
         try:
@@ -245,7 +245,7 @@ class MetadataFollower:
     # What handlers call
 
     async def create_topics(self, topics: "Sequence[NewTopic]", *, validate_only: bool = False) -> "list[TopicResult]":
-        from ottla.metadata import controller  # when first needed: starting stays quick
+        from ottla.metadata import controller  # imported on first use, for a quick start
 
         results = await self._submit(
             lambda image: controller.create_topics(
@@ -258,7 +258,7 @@ class MetadataFollower:
         return results
 
     async def ensure_topics(self, topics: "Iterable[NewTopic]") -> "list[TopicResult]":
-        """Creates topics on first need. Many callers wanting one at the same time cause one creation."""
+        """Creates topics on first use. Concurrent calls for the same topic share one creation."""
         asked = {topic.name: topic for topic in topics}
         missing = [topic for name, topic in asked.items() if name not in self._creating]
         if missing:
@@ -268,7 +268,7 @@ class MetadataFollower:
             task.add_done_callback(lambda _: [self._creating.pop(topic.name, None) for topic in missing])
         results = []
         for task in dict.fromkeys(self._creating[name] for name in asked):
-            # Shielded: others may wait for the same creation.
+            # Shielded: other callers may wait for the same creation.
             results += await asyncio.shield(task)
         return [result for result in results if result.name in asked]
 
@@ -312,7 +312,7 @@ class MetadataFollower:
         )
 
     async def allocate_producer_ids(self, count: int = 1) -> int:
-        """The first of `count` producer ids that nobody else in the cluster will ever get."""
+        """The first of `count` producer ids that are unique in the cluster."""
         while len(self._producer_ids) < count:
             await self._take_producer_id_block(count)
         first = self._producer_ids.start
@@ -339,11 +339,11 @@ class MetadataFollower:
                 else:
                     self._producer_ids = decision.reply
                     return
-            raise _not_now("the metadata was changed by others too often")
+            raise _not_now(f"other brokers changed the metadata concurrently, {MAX_ATTEMPTS} attempts failed")
 
 
 def new_topic_id() -> bytes:
-    """A random id (UUID version 4) whose text form does not begin with a dash: tools would take it for an option."""
+    """A random UUID (version 4) whose text form does not start with a dash: tools would parse it as an option."""
     while True:
         raw = bytearray(os.urandom(16))
         raw[6] = raw[6] & 0x0F | 0x40
@@ -357,14 +357,14 @@ def _is_readable(change: Change) -> bool:
     try:
         NO_IMAGE.apply([change], 0)
     except records.RecordError as error:
-        log.error("left out of the cluster's image: %s", error)
+        log.error("ignoring an invalid metadata entry: %s", error)
         return False
     return True
 
 
 def _cannot_commit(error: Exception) -> KafkaError:
     if isinstance(error, SessionExpired):
-        return _not_now("this broker lost its session and is joining again")
+        return _not_now("this broker's metadata session has expired and is being renewed")
     return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
 

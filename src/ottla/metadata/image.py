@@ -1,4 +1,4 @@
-"""The cluster as one broker sees it: immutable, and built from the store's entries alone. Pure."""
+"""The cluster as one broker sees it: immutable, and built only from the store's entries. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from ottla.types import INTERNAL_TOPICS, Endpoint, TopicPartition
 
 
 class BrokerRegistration(NamedTuple):
-    """A live broker. `epoch` grows each time the broker registers."""
+    """A live broker. `epoch` increases each time the broker registers."""
 
     broker_id: int
     epoch: int
@@ -19,7 +19,7 @@ class BrokerRegistration(NamedTuple):
 
 
 class PartitionImage(NamedTuple):
-    """Where a partition lives. `partition_epoch` grows with every change, `leader_epoch` with every leader."""
+    """One partition's replicas. `partition_epoch` increases with every change, `leader_epoch` with every new leader."""
 
     index: int  # type: ignore[assignment]  # a field of the protocol's, not tuple.index
     leader: int
@@ -42,7 +42,7 @@ class TopicImage(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusterImage:
-    """Everything that is known of the cluster at one store revision."""
+    """The state of the cluster at one store revision."""
 
     cluster_id: str = ""
     controller_id: int = -1
@@ -50,14 +50,14 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Settings changed while running: by broker id as text, and for every broker under the empty string."""
+    """Dynamic broker settings, by broker id as text; those for all brokers under the empty string."""
     version: int = 0
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Values derived from this image, kept by whoever derived them; they go when the image goes."""
+    """A cache for values derived from this image; it is dropped with the image."""
 
     @property
     def shown_controller_id(self) -> int:
-        """The controller, as clients are told; while there is none, any broker, since each of them can decide."""
+        """The controller id for clients. If there is none, any broker: each of them can serve controller requests."""
         return self.controller_id if self.controller_id in self.brokers else next(iter(self.brokers), -1)
 
     def find_partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
@@ -71,7 +71,7 @@ class ClusterImage:
         return None if name is None else self.topics[name]
 
     def apply(self, changes: Iterable[Change], version: int) -> "ClusterImage":
-        """The image after `changes`; what did not change is shared with it, and nothing changed is the same image."""
+        """The image after `changes`. Unchanged parts are shared; if nothing changes, returns the same image."""
         draft = _Draft(self)
         for change in changes:
             draft.apply(change)
@@ -82,7 +82,7 @@ NO_IMAGE = ClusterImage()
 
 
 class _Draft:
-    """The next image in the making. Copies only the maps that change."""
+    """Builds the next image. Copies only the maps that change."""
 
     def __init__(self, image: ClusterImage) -> None:
         self.image = image
@@ -93,7 +93,7 @@ class _Draft:
         key, entry, _ = change
         path = key.split("/")
         if len(path) == 7:
-            # By far the most frequent key: "/brokers/topics/<topic>/partitions/<partition>/state".
+            # The most frequent key by far: "/brokers/topics/<topic>/partitions/<partition>/state".
             states = self.topic(path[3]).states
             if entry is None:
                 states[int(path[5])] = None
@@ -155,7 +155,7 @@ class _Draft:
 
 
 class _TopicDraft:
-    """One topic in the making: what it was, and which of its keys changed."""
+    """Builds one topic of the next image: its previous state, and which of its keys changed."""
 
     __slots__ = ("before", "configs", "replicas", "states", "topic_id")
 
@@ -188,5 +188,5 @@ class _TopicDraft:
             return PartitionImage(index, leader, leader_epoch, version, replicas, isr)
         if index < len(known) and index not in self.states:
             return known[index]._replace(replicas=replicas)
-        # Its state has not been written yet, or is gone: nobody leads it.
+        # Its state is not written yet, or was removed: it has no leader.
         return PartitionImage(index, records.NO_LEADER, 0, -1, replicas, ())

@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas of new partitions: round-robin over brokers, spread over racks. Pure."""
+"""Replica placement for new partitions: round-robin over brokers, spread over racks. Pure."""
 
 from collections.abc import Mapping
 
@@ -13,10 +13,10 @@ def place_replicas(
     start: int = 0,
     first_partition: int = 0,
 ) -> list[tuple[int, ...]]:
-    """The replicas of partitions `first_partition` and following, each with its preferred leader first.
+    """The replicas of `count` partitions from `first_partition` on, each with its preferred leader first.
 
-    `brokers` maps the live brokers to their racks. `start` says where in the circle of brokers partition 0 begins,
-    so that topics with few partitions do not all land on the first broker.
+    `brokers` maps the live brokers to their racks. `start` is the position of partition 0 in the circle of brokers, so
+    that topics with few partitions do not all start at the first broker.
 
     >>> place_replicas({0: None, 1: None, 2: None}, 4, 2)
     [(0, 1), (1, 2), (2, 0), (0, 2)]
@@ -33,7 +33,7 @@ def place_replicas(
     rack_count = len(set(brokers.values()))
     placed = []
     for partition in range(first_partition, first_partition + count):
-        # Each lap around the circle pairs leaders with other followers than the lap before.
+        # Each lap around the circle pairs leaders with different followers than the previous lap.
         lap, position = divmod(partition, len(circle))
         leader = circle[(start + position) % len(circle)]
         placed.append(_replicas_after(leader, lap, circle, brokers, rack_count, replication_factor))
@@ -41,7 +41,7 @@ def place_replicas(
 
 
 def position_of(broker_id: int, brokers: Mapping[int, str | None]) -> int:
-    """Where a broker stands in the circle, to go on where an older placement began; 0 if it is gone."""
+    """A broker's position in the circle, to continue an earlier placement; 0 if the broker is gone."""
     circle = _alternate_racks(brokers)
     return circle.index(broker_id) if broker_id in circle else 0
 
@@ -56,7 +56,7 @@ def _replicas_after(
     chosen = [leader]
     racks = {brokers[leader]}
     while len(chosen) < wanted:
-        # A rack serves twice only when every rack has served once, or has no broker left.
+        # Use a rack twice only after every rack was used once, or has no broker left.
         free = [broker for broker in others if broker not in chosen]
         broker = next((b for b in free if brokers[b] not in racks), free[0])
         racks = racks | {brokers[broker]} if len(racks) < rack_count else {brokers[broker]}
@@ -65,7 +65,7 @@ def _replicas_after(
 
 
 def _alternate_racks(brokers: Mapping[int, str | None]) -> list[int]:
-    """All brokers by id, taking one of each rack in turn."""
+    """All brokers ordered by id, alternating between racks."""
     by_rack: dict[str, list[int]] = {}
     for broker_id in sorted(brokers):
         by_rack.setdefault(brokers[broker_id] or "", []).append(broker_id)

@@ -1,4 +1,4 @@
-"""What the store's keys are called and how their values are written: ZooKeeper's layout, JSON values. Pure."""
+"""The store's keys and the encoding of their values: Kafka's layout in ZooKeeper, JSON values. Pure."""
 
 import functools
 import json
@@ -16,13 +16,13 @@ CLUSTER_ID = "/cluster/id"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
 DEFAULT_BROKER = "<default>"
-"""How the layout names the settings that hold for every broker; inside the program it is the empty string."""
+"""The stored name of the settings that apply to every broker; in memory it is the empty string."""
 
 NO_LEADER = -1
 
 
 class RecordError(ValueError):
-    """A stored value that is not what its key promises."""
+    """A stored value that is invalid for its key."""
 
 
 def broker_key(broker_id: int) -> str:
@@ -71,7 +71,7 @@ def write_broker(endpoints: Mapping[str, Endpoint], rack: str | None, timestamp_
         "jmx_port": -1,
         "timestamp": str(timestamp_ms),
         "endpoints": [f"{name}://{endpoint}" for name, endpoint in endpoints.items()],
-        "listener_security_protocol_map": {name: "PLAINTEXT" for name in endpoints},
+        "listener_security_protocol_map": dict.fromkeys(endpoints, "PLAINTEXT"),
         "features": {},
     }
     if rack is not None:
@@ -97,7 +97,7 @@ def read_broker(key: str, value: bytes) -> tuple[dict[str, Endpoint], str | None
 class TopicRecord(NamedTuple):
     topic_id: bytes
     replicas: tuple[tuple[int, ...], ...]
-    """The brokers that hold each partition, in order of preference, by partition."""
+    """The replicas of each partition, by partition index; the preferred leader comes first."""
 
 
 def write_topic(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes:
@@ -129,7 +129,7 @@ class PartitionState(NamedTuple):
 
 
 def write_partition_state(leader: int, leader_epoch: int, isr: Sequence[int], controller_epoch: int = 0) -> bytes:
-    # Written by hand: a thousand partitions are a thousand of these.
+    # Formatted without json.dumps, for speed: there is one per partition.
     return (
         f'{{"version":1,"leader":{leader},"leader_epoch":{leader_epoch},'
         f'"isr":[{",".join(map(str, isr))}],"controller_epoch":{controller_epoch}}}'
@@ -145,7 +145,7 @@ def read_partition_state(key: str, value: bytes) -> PartitionState:
 
 @functools.lru_cache(1024)
 def _read_state(value: bytes) -> PartitionState:
-    """Cached: on a small cluster, most partitions are in one of a few states."""
+    """Cached: in a small cluster, most partitions have one of a few states."""
     found = _read("", value)
     return PartitionState(found["leader"], found["leader_epoch"], tuple(found["isr"]))
 
@@ -166,7 +166,7 @@ def read_config(key: str, value: bytes) -> Mapping[str, str]:
         return _EMPTY
     config = _read(key, value).get("config")
     if not isinstance(config, dict):
-        raise RecordError(f"{key}: no config in it")
+        raise RecordError(f"{key}: field config is missing or not an object")
     return config
 
 
@@ -180,7 +180,7 @@ def write_controller(broker_id: int, timestamp_ms: int) -> bytes:
 def read_controller(key: str, value: bytes) -> int:
     broker_id = _read(key, value).get("brokerid")
     if not isinstance(broker_id, int):
-        raise RecordError(f"{key}: no brokerid in it")
+        raise RecordError(f"{key}: field brokerid is missing or not an integer")
     return broker_id
 
 
@@ -191,7 +191,7 @@ def write_cluster_id(cluster_id: str) -> bytes:
 def read_cluster_id(key: str, value: bytes) -> str:
     cluster_id = _read(key, value).get("id")
     if not isinstance(cluster_id, str):
-        raise RecordError(f"{key}: no id in it")
+        raise RecordError(f"{key}: field id is missing or not a string")
     return cluster_id
 
 

@@ -1,12 +1,12 @@
-"""OWNER of the SQLite file that keeps the metadata when all brokers run on one host.
+"""OWNER of the SQLite file that stores the metadata when all brokers run on one host.
 
-Writes run in one thread of their own, so the event loop never waits for the disk; reads are small and run on the
-loop. Other processes' commits are noticed by asking SQLite for its data version (microseconds): often while other
-sessions exist, once a second while this one is alone.
+Writes run in a dedicated thread, so the event loop never waits for the disk; reads are small and run on the loop.
+Commits of other processes are detected by polling SQLite's data version (microseconds): every 50 ms while other
+sessions exist, once a second otherwise.
 
-A session is a row and a locked file. The kernel drops the lock when the process ends, however it ends, so the
-others see a death at once; a process that hangs stops touching its file and is expired by the others after
-`session_timeout_ms`, as ZooKeeper would do.
+A session is a row and a locked file. The kernel releases the lock when the process ends, however it ends, so other
+sessions detect a crash immediately. A process that hangs stops touching its file, and other sessions expire it after
+`session_timeout_ms`, as ZooKeeper would.
 """
 
 import asyncio
@@ -33,8 +33,6 @@ from ottla.metadata.store import (
     SessionExpired,
     Set,
     StoreUnavailable,
-    Watcher,
-    deliver,
 )
 
 log = logging.getLogger("ottla.metadata")
@@ -59,7 +57,7 @@ POLL_ALONE_SECONDS = 1.0
 POLL_TOGETHER_SECONDS = 0.05
 LOCK_WAIT_SECONDS = 10.0
 REMOVALS_KEPT_SESSIONS = 10
-"""Removed keys are remembered this many session timeouts: whoever slept longer has lost its session anyway."""
+"""Removed keys are kept for this many session timeouts. A session that is stalled for longer is treated as expired."""
 
 
 class SqliteStore(MetadataStore):
@@ -73,6 +71,7 @@ class SqliteStore(MetadataStore):
         clock: Clock = system_clock,
         monotonic: Callable[[], float] = monotonic,
     ) -> None:
+        super().__init__()
         self.path = path
         self.session_id = 0
         self.session_timeout_ms = session_timeout_ms
@@ -82,7 +81,6 @@ class SqliteStore(MetadataStore):
         self._writer: sqlite3.Connection | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._lock_handle = -1
-        self._watchers: list[tuple[str, Watcher]] = []
         self._seen_revision = 0
         self._data_version = -1
         self._peers: dict[int, _Peer] = {}
@@ -104,8 +102,8 @@ class SqliteStore(MetadataStore):
             await self.close()
             if isinstance(error, sqlite3.Error):
                 raise OttlaError(
-                    f"cannot use {self.path} for metadata: {error}",
-                    "Check that the directory is writable and the file was made by this program.",
+                    f"cannot open metadata database {self.path}: {error}",
+                    "Check that the directory exists and is writable, and that Ottla created the file.",
                 ) from error
             raise
         (self._seen_revision,) = self._reader.execute("SELECT revision FROM state").fetchone()
@@ -132,11 +130,11 @@ class SqliteStore(MetadataStore):
         return sqlite3.connect(self.path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
 
     def _open_session(self) -> tuple[int, int]:
-        """Runs in the writer's thread: makes the file if need be, buries dead sessions, adds this one."""
+        """In the writer thread: creates the database if needed, removes dead sessions, adds this one."""
         if self._writer is None:
             self._writer = self._connect()
         writer = self._writer
-        # A session need not outlive a power failure, its process does not either: no sync for it alone.
+        # A session does not survive a power failure anyway, so opening it needs no sync.
         writer.execute("PRAGMA synchronous = NORMAL")
         self._use_wal(writer)
         writer.execute("BEGIN IMMEDIATE")
@@ -149,15 +147,15 @@ class SqliteStore(MetadataStore):
                 writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             elif found != SCHEMA_VERSION:
                 raise OttlaError(
-                    f"{self.path} has metadata of layout {found}; this version reads layout {SCHEMA_VERSION}",
-                    "Start it with the version that wrote it, or move the directory away.",
+                    f"{self.path} has schema version {found}; this version of Ottla supports {SCHEMA_VERSION}",
+                    "Use the Ottla version that wrote it, or another data directory.",
                 )
             for (session_id,) in writer.execute("SELECT id FROM sessions").fetchall():
                 if not self._is_locked(session_id):
-                    self._bury(session_id)
+                    self._remove_session(session_id)
             writer.execute("INSERT INTO sessions (timeout_ms) VALUES (?)", (self.session_timeout_ms,))
             session_id = int(writer.execute("SELECT last_insert_rowid()").fetchone()[0])
-            # The lock is taken before the row can be seen, so nobody mistakes a newcomer for a dead session.
+            # Locked before the row is visible, so that others do not take a new session for a dead one.
             handle = os.open(self._lock_path(session_id), os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.flock(handle, fcntl.LOCK_EX)
             writer.execute("COMMIT")
@@ -168,7 +166,7 @@ class SqliteStore(MetadataStore):
         return handle, session_id
 
     def _use_wal(self, writer: sqlite3.Connection) -> None:
-        """SQLite does not wait for others here, as it does elsewhere: one that makes the same file refuses us."""
+        """Enables WAL mode. Retries while another process creates the file: SQLite's busy timeout does not apply."""
         deadline = self._monotonic() + LOCK_WAIT_SECONDS
         while True:
             try:
@@ -188,10 +186,10 @@ class SqliteStore(MetadataStore):
             if session_id:
                 writer.execute("PRAGMA synchronous = NORMAL")
                 writer.execute("BEGIN IMMEDIATE")
-                self._bury(session_id)
+                self._remove_session(session_id)
                 writer.execute("COMMIT")
         except sqlite3.Error:
-            log.warning("session %d could not be closed; the next start will", session_id, exc_info=True)
+            log.warning("session %d: cannot close it; the next start removes it", session_id, exc_info=True)
         finally:
             self._writer = None
             writer.close()
@@ -203,7 +201,7 @@ class SqliteStore(MetadataStore):
             os.close(handle)
             _remove_quietly(self._lock_path(session_id))
 
-    def _bury(self, session_id: int) -> None:
+    def _remove_session(self, session_id: int) -> None:
         """Inside a write transaction: removes a session and its ephemeral keys."""
         assert self._writer is not None
         keys = [
@@ -221,7 +219,7 @@ class SqliteStore(MetadataStore):
         return f"{self.path}-session-{session_id}"
 
     def _is_locked(self, session_id: int) -> bool:
-        """Whether the process of another session lives."""
+        """Whether the process of another session is alive."""
         try:
             handle = os.open(self._lock_path(session_id), os.O_RDONLY)
         except FileNotFoundError:
@@ -258,7 +256,7 @@ class SqliteStore(MetadataStore):
     async def commit(self, operations: Sequence[Operation]) -> None:
         self._require_reader()
         loop = asyncio.get_running_loop()
-        # Shielded: a caller that gives up must not leave the store unaware of a commit that went through.
+        # Shielded: if the caller is cancelled, the commit still happens and its changes must be delivered.
         written = loop.run_in_executor(self._thread, self._commit, operations, self.session_id)
         await asyncio.shield(self._and_catch_up(written))
 
@@ -273,7 +271,7 @@ class SqliteStore(MetadataStore):
         self._catch_up()
 
     def _commit(self, operations: Sequence[Operation], session_id: int) -> None:
-        """Runs in the writer's thread."""
+        """Runs in the writer thread."""
         writer = self._writer
         if writer is None:
             raise SessionExpired()
@@ -289,7 +287,7 @@ class SqliteStore(MetadataStore):
             raise
 
     def _apply(self, operations: Sequence[Operation], session_id: int) -> None:
-        """Inside a write transaction: every operation, or an exception."""
+        """Inside a write transaction: applies every operation, or raises."""
         writer = self._writer
         assert writer is not None
         revision = writer.execute("SELECT revision FROM state").fetchone()[0] + 1
@@ -328,7 +326,7 @@ class SqliteStore(MetadataStore):
             self._forget_old_removals()
 
     def _require(self, operation: Set | Delete | Check) -> None:
-        """Raises the Conflict that explains why `operation` found nothing to act on."""
+        """Raises Conflict if the key is missing or has another version than `operation` expects."""
         assert self._writer is not None
         row = self._writer.execute("SELECT version FROM entries WHERE key = ?", (operation.key,)).fetchone()
         if row is None:
@@ -346,17 +344,12 @@ class SqliteStore(MetadataStore):
 
     # Watching
 
-    def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
-        registered = (prefix, watcher)
-        self._watchers.append(registered)
-        return lambda: self._watchers.remove(registered) if registered in self._watchers else None
-
     async def sync(self) -> None:
         self._require_reader()
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Delivers what has been committed since the last call, as one step."""
+        """Delivers everything committed since the last call to the watches, in one call."""
         reader = self._reader
         if reader is None or not self.session_id:
             return
@@ -380,16 +373,16 @@ class SqliteStore(MetadataStore):
             changes = [Change(row[0], Entry(*row), row[4]) for row in entries]
             changes += [Change(key, None, at) for key, at in removals]
             changes.sort(key=lambda change: change.revision)
-            deliver(self._watchers, changes)
+            self._call_watchers(changes)
 
     def _poll(self) -> None:
-        """Looks for other sessions and their commits; asks to be called again."""
+        """Checks for other sessions and their commits, and schedules the next check."""
         if self._reader is None or not self.session_id:
             return
         try:
             self._look_around(self._reader)
         except (sqlite3.Error, OSError):
-            log.exception("%s could not be read; trying again", self.path)
+            log.exception("%s: cannot read, will be retried", self.path)
         if self.session_id:
             interval = POLL_TOGETHER_SECONDS if self._peers else POLL_ALONE_SECONDS
             self._timer = asyncio.get_running_loop().call_later(interval, self._poll)
@@ -424,7 +417,7 @@ class SqliteStore(MetadataStore):
             dead = not self._is_locked(session_id)
             if dead or peer.is_silent(self._lock_path(session_id), now):
                 peer.expiring = True
-                log.info("session %d: %s", session_id, "its process ended" if dead else "silent for too long")
+                log.info("session %d: expiring, %s", session_id, "its process ended" if dead else "its process hangs")
                 task = asyncio.get_running_loop().create_task(self._expire(session_id))
                 self._expiring.add(task)
                 task.add_done_callback(self._expiring.discard)
@@ -434,7 +427,7 @@ class SqliteStore(MetadataStore):
             await asyncio.get_running_loop().run_in_executor(self._thread, self._expire_in_thread, session_id)
             self._catch_up()
         except sqlite3.Error:
-            log.exception("session %d could not be ended; trying again", session_id)
+            log.exception("session %d: cannot expire it, will be retried", session_id)
             self._peers.pop(session_id, None)
             self._data_version = -1
 
@@ -444,9 +437,9 @@ class SqliteStore(MetadataStore):
             return
         writer.execute("BEGIN IMMEDIATE")
         try:
-            # Two observers may come to this at once: only the first finds the row.
+            # Two sessions may expire a third one at the same time: only the first finds the row.
             if writer.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None:
-                self._bury(session_id)
+                self._remove_session(session_id)
             writer.execute("COMMIT")
         except BaseException:
             writer.execute("ROLLBACK")
@@ -455,7 +448,7 @@ class SqliteStore(MetadataStore):
     def _lose_session(self) -> None:
         if not self.session_id:
             return
-        log.warning("session %d has expired", self.session_id)
+        log.warning("session %d: expired", self.session_id)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -467,7 +460,7 @@ class SqliteStore(MetadataStore):
 
 
 class _Peer:
-    """What this session knows of another one."""
+    """What this session knows about another one."""
 
     __slots__ = ("expiring", "heard_at", "timeout_seconds", "touched_at_ns")
 
@@ -478,7 +471,7 @@ class _Peer:
         self.expiring = False
 
     def is_silent(self, path: str, now: float) -> bool:
-        """Whether the file has not been touched for a session timeout, by this observer's own clock."""
+        """Whether the lock file has not been touched for a session timeout, by this process's own clock."""
         try:
             touched_at_ns = os.stat(path).st_mtime_ns
         except FileNotFoundError:

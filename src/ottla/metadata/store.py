@@ -1,15 +1,14 @@
-"""The port to the place that keeps the cluster's metadata: versioned keys, atomic commits, sessions, watches. Pure.
+"""The port to the store of the cluster's metadata: versioned keys, atomic commits, sessions, watches. Pure.
 
-Keys are paths (`/brokers/topics/orders`), values are bytes. The semantics are the part of ZooKeeper's that both
-stores can offer, so that one contract test holds for all of them:
+Keys are paths (`/brokers/topics/orders`), values are bytes. The semantics are a subset of ZooKeeper's that every
+store can implement; `tests/unit/metadata/test_store_contract.py` runs the same tests on all of them:
 
-- A key is created at version 0 and its version grows by one with each `Set`.
-- `commit` applies all its operations or none. A version that does not match is a `Conflict`.
-- A store object is one session. Ephemeral keys vanish with the session that made them: at once when it is
-  closed, after a while when its process died or hangs.
-- A watch is called on the event loop with every change under its prefix; each call is a step from one
-  consistent state to a later one, and steps come in order. What a caller committed itself has been delivered
-  when `commit` returns.
+- A key is created at version 0, and each `Set` increments its version.
+- `commit` is atomic: it applies all operations or none. A version that does not match raises `Conflict`.
+- A store object is one session. Ephemeral keys are removed with the session that created them: immediately when it
+  is closed, after a timeout when its process crashes or hangs.
+- A watch is called on the event loop with every change under its prefix. Each call leads from one consistent state
+  to a later one, and calls are in order. A session's own commits have been delivered when `commit` returns.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +19,7 @@ ANY_VERSION = -1
 
 
 class Entry(NamedTuple):
-    """One key as stored. `created` and `modified` are store-wide revisions that only grow."""
+    """One key as stored. `created` and `modified` are revisions of the whole store and only increase."""
 
     key: str
     value: bytes
@@ -28,11 +27,11 @@ class Entry(NamedTuple):
     created: int
     modified: int
     session_id: int = 0
-    """The session an ephemeral key belongs to; 0 for a key that stays."""
+    """The session of an ephemeral key; 0 for a persistent key."""
 
 
 class Change(NamedTuple):
-    """A key's new entry, or None where it was removed."""
+    """A key's new entry, or None if the key was removed."""
 
     key: str
     entry: Entry | None
@@ -74,7 +73,7 @@ Watcher = Callable[[Sequence[Change]], None]
 
 
 class Conflict(Exception):
-    """A commit was refused and nothing of it was applied: `operation` met a key in another state."""
+    """A commit was rejected and nothing of it applied: the key of `operation` is not in the expected state."""
 
     def __init__(self, operation: Operation, found: str) -> None:
         super().__init__(f"{type(operation).__name__} {operation.key}: {found}")
@@ -82,23 +81,26 @@ class Conflict(Exception):
 
 
 class SessionExpired(Exception):
-    """This store's session is over: its ephemeral keys are gone. `start()` opens a new one."""
+    """This store's session has expired and its ephemeral keys are removed. `start()` opens a new session."""
 
 
 class StoreUnavailable(Exception):
-    """The store could not be reached or could not write; nothing is known to have changed."""
+    """The store cannot be reached or cannot write; it is unknown whether anything changed."""
 
 
 class MetadataStore(ABC):
     """One session with the store. All methods are called on the event loop."""
 
     dead_sessions_linger = False
-    """Whether the ephemeral keys of a process that died may outlive it for a while."""
+    """Whether the ephemeral keys of a crashed process can remain until its session times out."""
 
     session_id: int
     session_timeout_ms: int
     on_expired: Callable[[], None] | None = None
-    """Called on the event loop when the session was lost, not when it was closed."""
+    """Called on the event loop when the session expires, not when it is closed."""
+
+    def __init__(self) -> None:
+        self._watchers: list[tuple[str, Watcher]] = []
 
     @abstractmethod
     async def start(self) -> None:
@@ -106,11 +108,11 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Ends the session; its ephemeral keys vanish at once."""
+        """Ends the session and removes its ephemeral keys."""
 
     @abstractmethod
     async def get(self, key: str) -> Entry | None:
-        """One key, or None."""
+        """One entry, or None if the key does not exist."""
 
     @abstractmethod
     async def scan(self, prefix: str) -> list[Entry]:
@@ -125,16 +127,17 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def sync(self) -> None:
-        """Returns once every change committed before this call, by anyone, has been delivered to watches."""
+        """Returns when every change committed before this call, by any session, has been delivered to watches."""
 
-    @abstractmethod
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
-        """Calls `watcher` with changes under `prefix` from now on; the returned function ends that."""
+        """Calls `watcher` with changes under `prefix` from now on. The returned function removes the watch."""
+        registered = (prefix, watcher)
+        self._watchers.append(registered)
+        return lambda: self._watchers.remove(registered) if registered in self._watchers else None
 
-
-def deliver(watchers: Sequence[tuple[str, Watcher]], changes: Sequence[Change]) -> None:
-    """Hands each watcher the changes under its prefix, in one call."""
-    for prefix, watcher in list(watchers):
-        seen = changes if prefix == "/" else [change for change in changes if change.key.startswith(prefix)]
-        if seen:
-            watcher(seen)
+    def _call_watchers(self, changes: Sequence[Change]) -> None:
+        """Calls each watcher once with the changes under its prefix."""
+        for prefix, watcher in list(self._watchers):
+            seen = changes if prefix == "/" else [change for change in changes if change.key.startswith(prefix)]
+            if seen:
+                watcher(seen)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ottla.metadata.store import (
     ANY_VERSION,
@@ -16,8 +16,6 @@ from ottla.metadata.store import (
     Operation,
     SessionExpired,
     Set,
-    Watcher,
-    deliver,
 )
 
 
@@ -78,10 +76,10 @@ class MemoryStore(MetadataStore):
     """One session with a MemoryTree."""
 
     def __init__(self, tree: MemoryTree | None = None, *, session_timeout_ms: int = 18_000) -> None:
+        super().__init__()
         self.tree = tree or MemoryTree()
         self.session_id = 0
         self.session_timeout_ms = session_timeout_ms
-        self._watchers: list[tuple[str, Watcher]] = []
         self._undelivered: deque[list[Change]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -115,11 +113,6 @@ class MemoryStore(MetadataStore):
         self._require_session()
         self._deliver()
 
-    def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
-        registered = (prefix, watcher)
-        self._watchers.append(registered)
-        return lambda: self._watchers.remove(registered) if registered in self._watchers else None
-
     def enqueue(self, changes: list[Change]) -> None:
         self._undelivered.append(changes)
         if self._loop is not None and not self._loop.is_closed():
@@ -133,7 +126,7 @@ class MemoryStore(MetadataStore):
 
     def _deliver(self) -> None:
         while self._undelivered and self.session_id:
-            deliver(self._watchers, self._undelivered.popleft())
+            self._call_watchers(self._undelivered.popleft())
 
     def _require_session(self) -> None:
         if not self.session_id:

@@ -1,4 +1,4 @@
-"""Leaders as brokers come and go (PROTOCOL §15). MISSION B10."""
+"""Leaders as brokers come and go (PROTOCOL §15). Spec: B10."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -162,7 +162,7 @@ def test_a_broker_that_is_leaving_keeps_what_nobody_can_take() -> None:
 
 
 def test_leadership_returns_to_the_preferred_replica_once_it_is_in_sync() -> None:
-    """MISSION B10."""
+    """Spec: B10."""
     cluster = Cluster([0, 1])
     cluster.comes(0, 1)
     cluster.goes(0)

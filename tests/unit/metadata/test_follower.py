@@ -348,7 +348,7 @@ def test_two_brokers_that_create_colliding_topics_at_once_do_not_both_succeed(wo
 
 
 def test_a_dead_broker_is_replaced_as_leader_and_as_controller(world: World) -> None:
-    """MISSION B10."""
+    """Spec: B10."""
 
     async def story() -> None:
         ann, bob, cid = await world.start(0), await world.start(1), await world.start(2)

@@ -320,7 +320,7 @@ def test_a_file_of_a_later_version_is_left_alone(path: str) -> None:
     connection.close()
 
     async def story() -> None:
-        with pytest.raises(OttlaError, match="layout 7"):
+        with pytest.raises(OttlaError, match="schema version 7"):
             await SqliteStore(path).start()
 
     run(story)
