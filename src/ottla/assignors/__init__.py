@@ -1,4 +1,4 @@
-"""Who gets which partition: range, round-robin, sticky, cooperative-sticky, and the interface for one's own. Pure."""
+"""Partition assignors: range, round-robin, sticky, cooperative-sticky, and the interface for custom ones. Pure."""
 
 from ottla.assignors.base import (
     Assignment,
@@ -16,7 +16,7 @@ BUILT_IN: dict[str, type[Assignor]] = {
     assignor.name: assignor
     for assignor in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
 }
-"""By the name clients agree on; nobody's own assignor may take one of these."""
+"""By the name that members of a group agree on. Custom assignors need other names."""
 
 __all__ = [
     "BUILT_IN",

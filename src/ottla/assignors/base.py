@@ -1,7 +1,7 @@
-"""What every assignor is given and gives back, and the two ways to write one. Pure.
+"""The interface of assignors: their input, their result, and two base classes for custom ones. Pure.
 
-The leader of a group runs `assign` for all members. A subclass of `PartitionAssignor` only says who gets which
-partitions; a subclass of `Assignor` also sends data of its own with each member's subscription and assignment.
+The leader of a group runs `assign` for all members. A subclass of `PartitionAssignor` only decides who gets which
+partitions. A subclass of `Assignor` can also send user data with subscriptions and assignments.
 
 >>> class FirstTakesAll(PartitionAssignor):
 ...     name = "first-takes-all"
@@ -23,7 +23,7 @@ COOPERATIVE = "COOPERATIVE"
 
 
 class PartitionInfo(NamedTuple):
-    """A partition and the racks its replicas are in (unknown racks are left out)."""
+    """A partition and the racks of its replicas, without unknown racks."""
 
     topic: str
     partition: int
@@ -48,7 +48,7 @@ TopicPartition(topic='orders', partition=2)]
 
     @classmethod
     def of(cls, counts: Mapping[str, int]) -> "ClusterMetadata":
-        """Topics with this many partitions each, racks unknown."""
+        """Topics with the given number of partitions each, without racks."""
         return cls(PartitionInfo(topic, index) for topic, count in counts.items() for index in range(count))
 
     def infos_of(self, topic: str) -> list[PartitionInfo]:
@@ -70,7 +70,7 @@ TopicPartition(topic='orders', partition=2)]
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member tells the leader."""
+    """What a member sends to the leader."""
 
     topics: list[str]
     user_data: bytes | None = None
@@ -82,36 +82,36 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the leader gives a member."""
+    """What the leader sends to a member."""
 
     partitions: list[TopicPartition]
     user_data: bytes | None = None
 
 
 class Assignor(ABC):
-    """Decides who gets which partition, with data of its own on the way if it likes."""
+    """Decides which member gets which partitions; may exchange user data with the members."""
 
     name: ClassVar[str]
-    """What members of a group agree on; it must differ from the built-in names."""
+    """The name that members of a group agree on. It must differ from the built-in names."""
     protocols: ClassVar[tuple[str, ...]] = (EAGER,)
-    """EAGER: everything is given up before a rebalance. COOPERATIVE: only what moves is."""
+    """EAGER: members revoke all partitions before a rebalance. COOPERATIVE: only those that move (KIP-429)."""
     shares_partitions: ClassVar[bool] = False
-    """Whether one partition may go to several members, as in a broadcast; otherwise that is a mistake."""
+    """Whether one partition may go to several members, as in a broadcast. Otherwise that is an error."""
 
     def subscription(self, topics: list[str]) -> Subscription:
-        """What this member sends when it joins: the topics, and `user_data` if the assignor wants some."""
+        """What this member sends when it joins: its topics, and `user_data` if the assignor needs some."""
         return Subscription(topics)
 
     @abstractmethod
     def assign(self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
-        """Every member of `subscriptions` must be in the answer, if only with nothing."""
+        """The assignment of every member. Members without partitions need an empty one."""
 
     def on_assignment(self, assignment: Assignment, generation: int = -1) -> None:  # noqa: B027
-        """This member got its part. Does nothing unless overridden."""
+        """Called when this member receives its assignment. Does nothing unless overridden."""
 
 
 class PartitionAssignor(Assignor):
-    """An assignor without data of its own."""
+    """An assignor without user data."""
 
     def assign(self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
         return {
@@ -123,12 +123,14 @@ class PartitionAssignor(Assignor):
     def assign_partitions(
         self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]
     ) -> dict[str, list[TopicPartition]]:
-        """Who gets what. Every member must be in the answer."""
+        """The partitions of every member. Members without partitions need an empty list."""
 
 
 def in_member_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
-    """Static members first, by instance id, so that a restart under a new member id changes nothing; then the
-    others by member id."""
+    """Static members first, by instance id, then the others by member id.
+
+    A static member that restarts under a new member id keeps its place (KIP-345).
+    """
 
     def key(member: str) -> tuple[int, str]:
         instance = subscriptions[member].group_instance_id
@@ -138,7 +140,7 @@ def in_member_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
 
 
 def subscribers_by_topic(subscriptions: Mapping[str, Subscription]) -> dict[str, list[str]]:
-    """Topic to members in member order."""
+    """The members of each topic, in member order."""
     topics: dict[str, list[str]] = {}
     for member in in_member_order(subscriptions):
         for topic in dict.fromkeys(subscriptions[member].topics):

@@ -1,7 +1,7 @@
-"""`broadcast`: every member gets every partition of its topics (MISSION A7). Pure.
+"""`broadcast`: every member gets every partition of its topics. Pure.
 
-The members' commits would overwrite each other, as a group stores one offset a partition: turn `enable.auto.commit`
-off and keep each member's offsets in a store of its own (`ottla.client.stores.stored_offsets`).
+A group stores one offset per partition, so the members' commits would overwrite each other. Turn `enable.auto.commit`
+off and give each member its own offset store (`ottla.client.stores.stored_offsets`).
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from ottla.types import TopicPartition
 
 
 class BroadcastAssignor(PartitionAssignor):
-    """Everything to everybody.
+    """Assigns every partition to every subscribed member.
 
     >>> consumer = Consumer(
     ...     group_id="caches", enable_auto_commit=False, partition_assignment_strategy=[BroadcastAssignor]

@@ -1,4 +1,4 @@
-"""From what a user writes in `partition.assignment.strategy` to assignors; and whether what one gave holds. Pure."""
+"""Creates assignors from `partition.assignment.strategy`, runs them, and checks their result. Pure."""
 
 import importlib
 from collections.abc import Iterable, Mapping
@@ -24,16 +24,16 @@ def choose_assignors(chosen: Any) -> list[Assignor]:
         chosen = [chosen]
     assignors = [_as_assignor(item) for item in chosen]
     if not assignors:
-        raise ConfigError(f"{SETTING} names no assignor", f"Name at least one of {', '.join(BUILT_IN)}.")
+        raise ConfigError(f"{SETTING} is empty", f"Name at least one of {', '.join(BUILT_IN)}.")
     names = [assignor.name for assignor in assignors]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{SETTING} names {name} twice", "Two assignors of one group need two names.")
+            raise ConfigError(f"{SETTING} has {name} twice", "Assignors of one group need different names.")
     return assignors
 
 
 def shared_protocol(assignors: Iterable[Assignor]) -> str:
-    """COOPERATIVE only if every assignor can do it: any of them may be the one that the group picks."""
+    """COOPERATIVE only if every assignor supports it: the group may choose any of them."""
     return COOPERATIVE if all(COOPERATIVE in assignor.protocols for assignor in assignors) else "EAGER"
 
 
@@ -43,22 +43,22 @@ def _as_assignor(item: Any) -> Assignor:
             return BUILT_IN[item]()
         if ":" not in item:
             known = ", ".join(BUILT_IN)
-            raise ConfigError(f"there is no assignor {item}", f"Built in are {known}; one's own is module:Class.")
+            raise ConfigError(f"unknown assignor {item}", f"Use one of {known}, or module:Class for a custom one.")
         item = _import(item)
     if isinstance(item, type) and issubclass(item, Assignor):
         try:
             item = item()
         except TypeError as error:
-            hint = "Pass an instance of it, or give its arguments defaults."
-            raise ConfigError(f"assignor {item.__name__} cannot be made: {error}", hint) from error
+            hint = "Pass an instance, or give its arguments defaults."
+            raise ConfigError(f"assignor {item.__name__} cannot be instantiated: {error}", hint) from error
     if not isinstance(item, Assignor):
-        raise ConfigError(f"not an assignor: {item!r}", "Name one, or pass a subclass of ottla.assignors.Assignor.")
+        raise ConfigError(f"not an assignor: {item!r}", "Pass a name or a subclass of ottla.assignors.Assignor.")
     name = getattr(item, "name", None)
     if not isinstance(name, str) or not name.strip():
         raise ConfigError(f"assignor {type(item).__name__} has no name", 'Set `name = "…"` in its class.')
-    # Members agree on a name alone: two kinds of shares under one would tear the group apart.
+    # Members only compare names: two assignors with one name would give conflicting assignments.
     if name in BUILT_IN and not isinstance(item, BUILT_IN[name]):
-        raise ConfigError(f"assignor {type(item).__name__} takes the name of a built-in one: {name}", "Rename it.")
+        raise ConfigError(f"assignor {type(item).__name__} has the name of a built-in one: {name}", "Rename it.")
     return item
 
 
@@ -73,27 +73,27 @@ def _import(path: str) -> Any:
 def run_assignor(
     assignor: Assignor, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]
 ) -> dict[str, Assignment]:
-    """What `assignor` gives each member; an OttlaError that names it where that cannot be handed out."""
+    """Runs the assignor. Raises OttlaError if it fails or its result is invalid."""
     who = f"assignor {assignor.name}"
     try:
         shares = assignor.assign(cluster, subscriptions)
     except Exception as error:
         raise OttlaError(f"{who} failed: {type(error).__name__}: {error}") from error
     if not isinstance(shares, Mapping):
-        raise OttlaError(f"{who} gave back {type(shares).__name__}, not a dict of member to Assignment")
+        raise OttlaError(f"{who} returned {type(shares).__name__}, not a dict of member to Assignment")
     missing = sorted(subscriptions.keys() - shares.keys())
     if missing:
-        raise OttlaError(f"{who} left out {', '.join(missing)}", "A member that gets nothing needs Assignment([]).")
+        raise OttlaError(f"{who} left out {', '.join(missing)}", "Members without partitions need Assignment([]).")
     owners: dict[TopicPartition, str] = {}
     for member, share in shares.items():
         if not isinstance(share, Assignment):
-            raise OttlaError(f"{who} gave {member} {type(share).__name__}, not an Assignment")
+            raise OttlaError(f"{who} returned {type(share).__name__} for {member}, not an Assignment")
         for partition in share.partitions:
             other = owners.setdefault(partition, member)
             if other is not member and not assignor.shares_partitions:
                 raise OttlaError(
-                    f"{who} gave {partition} to both {other} and {member}",
-                    "Set `shares_partitions = True` in its class if that is meant.",
+                    f"{who} assigned {partition} to both {other} and {member}",
+                    "Set `shares_partitions = True` in its class if that is intended.",
                 )
     return dict(shares)
 
@@ -101,7 +101,7 @@ def run_assignor(
 def left_over(
     cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription], shares: Mapping[str, Assignment]
 ) -> list[TopicPartition]:
-    """Partitions that somebody wants and nobody was given."""
+    """Partitions of subscribed topics that no member was assigned."""
     given = {partition for share in shares.values() for partition in share.partitions}
     topics = {topic for subscription in subscriptions.values() for topic in subscription.topics}
     return [p for topic in sorted(topics) for p in cluster.partitions_of(topic) if p not in given]

@@ -1,7 +1,7 @@
-"""`rack-by-user-data`: partitions to members in the rack of their leader, told in user data (MISSION A6). Pure.
+"""`rack-by-user-data`: assigns partitions to members in the rack of their leader. Pure.
 
-The built-in assignors know racks since KIP-881 (`client.rack`). This one shows how an assignor sends data of its own:
-each member's rack travels as the user data of its subscription, whatever the version of its client.
+The built-in assignors use racks, too (`client.rack`, KIP-881). This one is an example of user data: each member sends
+its rack as the user data of its subscription, which works with clients of any version.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from ottla.types import TopicPartition
 
 
 class RackByUserDataAssignor(Assignor):
-    """Gives a partition to the least busy member in its leader's rack, or to the least busy of all if there is none.
+    """Assigns a partition to the member with the fewest partitions in its leader's rack, or else of all members.
 
     >>> consumer = Consumer(group_id="g", partition_assignment_strategy=[RackByUserDataAssignor("rack-1")])
     """
@@ -36,14 +36,14 @@ class RackByUserDataAssignor(Assignor):
                     _least_busy(near, shares).append(partition)
                 else:
                     homeless.append((partition, members))
-        # Those that are far from everybody go last, to whoever has the least by then.
+        # Partitions without a member in their rack come last: they even out the load.
         for partition, members in homeless:
             _least_busy(members, shares).append(partition)
         return {member: Assignment(sorted(partitions)) for member, partitions in shares.items()}
 
 
 def read_rack(user_data: bytes | None) -> str:
-    """The rack a member told; none if it told something else."""
+    """The rack in a member's user data, or None if there is something else in it."""
     try:
         return (user_data or b"").decode()
     except UnicodeDecodeError:

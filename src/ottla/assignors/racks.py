@@ -1,4 +1,4 @@
-"""Which members are near which partitions (KIP-881). Pure."""
+"""Which members are in the rack of a replica (KIP-881). Pure."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from ottla.types import TopicPartition
 
 
 class RackInfo:
-    """Racks of members and partitions, or nothing where they cannot make a difference."""
+    """Racks of members and partitions. Not used if they make no difference."""
 
     def __init__(self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]) -> None:
         self.members = {m: s.rack_id for m, s in subscriptions.items() if s.rack_id is not None}
@@ -36,15 +36,15 @@ class RackInfo:
         }
 
     def matches(self, member: str, partition: TopicPartition) -> bool:
-        """Whether the partition has a replica in the member's rack; a member without a rack is near to everything."""
+        """Whether the partition has a replica in the member's rack. True for a member without a rack."""
         rack = self.members.get(member)
         return rack is None or rack in self._partitions.get(partition, frozenset())
 
     def is_near(self, member: str, partition: TopicPartition) -> bool:
-        """As `matches`, but a member without a rack is near to nothing."""
+        """Like `matches`, but False for a member without a rack."""
         rack = self.members.get(member)
         return rack is not None and rack in self._partitions.get(partition, frozenset())
 
     def fewest_near_first(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Partitions that few members are near to come first, while there is still room with those."""
+        """Orders partitions by the number of members in their racks, so that those with little choice go first."""
         return sorted(partitions, key=self._near.__getitem__) if self.is_used else partitions

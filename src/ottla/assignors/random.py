@@ -1,4 +1,4 @@
-"""`random`: every partition to any member that wants it. The smallest assignor one can write (MISSION A6). Pure."""
+"""`random`: assigns each partition to a random subscriber. An example of a minimal custom assignor. Pure."""
 
 import random
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from ottla.types import TopicPartition
 
 
 class RandomAssignor(PartitionAssignor):
-    """Deals partitions out by chance: even in the long run, and nobody keeps anything.
+    """Assigns partitions at random: even in the long run, and not sticky.
 
     >>> consumer = Consumer(group_id="g", partition_assignment_strategy=[RandomAssignor])
     """

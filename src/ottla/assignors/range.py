@@ -1,4 +1,4 @@
-"""`range`: of each topic, contiguous shares in member order; rack-aware where that helps (MISSION A1, A4). Pure."""
+"""`range`: contiguous partitions of each topic in member order; rack-aware (KIP-881). Pure."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,7 +7,7 @@ from ottla.types import TopicPartition
 
 
 class _Topic:
-    """One topic while it is being shared out."""
+    """One topic during its assignment."""
 
     def __init__(
         self, topic: str, cluster: ClusterMetadata, members: list[str], racks: Mapping[str, str | None]
@@ -24,7 +24,7 @@ class _Topic:
         self.is_rack_aware = self._racks_matter()
 
     def _racks_matter(self) -> bool:
-        """Only if some member can be near some replica, and not every partition is equally near to everyone."""
+        """Whether racks matter: some member shares a rack with a replica, and not all partitions are equal."""
         everywhere = frozenset().union(*self.racks.values()) if self.racks else frozenset()
         if not everywhere & {rack for rack in self.member_racks if rack is not None}:
             return False
@@ -48,7 +48,7 @@ class _Topic:
 
 
 class RangeAssignor(PartitionAssignor):
-    """Each topic is cut into contiguous shares; the first (partitions % members) get one more.
+    """Splits each topic into contiguous ranges; the first (partitions % members) members get one more.
 
     >>> cluster = ClusterMetadata.of({"t0": 3, "t1": 3})
     >>> shares = RangeAssignor().assign_partitions(cluster, dict.fromkeys(["C0", "C1"], Subscription(["t0", "t1"])))
@@ -80,8 +80,11 @@ class RangeAssignor(PartitionAssignor):
 
 
 def _match_racks(topics: list[_Topic], assigned: dict[str, list[TopicPartition]]) -> None:
-    """First pass: the same quotas, but only partitions with a replica in the member's rack. Topics with the same
-    members and as many partitions are handled together, so that equal partitions stay with one member."""
+    """First pass: the same quotas, but only partitions with a replica in the member's rack.
+
+    Topics with the same members and number of partitions are handled together, so that equal partitions of
+    co-partitioned topics go to the same member.
+    """
     alike: dict[tuple[tuple[str, ...], int], list[_Topic]] = {}
     for topic in topics:
         alike.setdefault((tuple(topic.members), len(topic.racks)), []).append(topic)

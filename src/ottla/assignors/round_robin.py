@@ -1,4 +1,4 @@
-"""`roundrobin`: all partitions in order, dealt to the members in turn (MISSION A2). Pure."""
+"""`roundrobin`: assigns all partitions in order, one member after the other. Pure."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from ottla.types import TopicPartition
 
 
 class RoundRobinAssignor(PartitionAssignor):
-    """Deals every partition of every subscribed topic in turn, skipping members that do not want the topic.
+    """Assigns every partition of every topic in turn, and skips members that do not subscribe to the topic.
 
     >>> cluster = ClusterMetadata.of({"t0": 3, "t1": 3})
     >>> dealt = RoundRobinAssignor().assign_partitions(cluster, dict.fromkeys(["C0", "C1"], Subscription(["t0", "t1"])))

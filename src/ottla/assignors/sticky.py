@@ -1,7 +1,7 @@
-"""`sticky` and `cooperative-sticky`: as even as possible, then as few moves as possible (MISSION A3, A4). Pure.
+"""`sticky` and `cooperative-sticky`: as balanced as possible, then as few moves as possible (KIP-54). Pure.
 
-Both share one core. When all members subscribe to the same topics a linear pass is enough (`sticky_uniform.py`); else
-partitions are handed out and moved about until nothing improves (`sticky_general.py`).
+Both share one core. If all members subscribe to the same topics, one linear pass is enough (`sticky_uniform.py`).
+Otherwise partitions are assigned and then moved until nothing improves (`sticky_general.py`).
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ NO_GENERATION = -1
 
 
 class StickyUserData(Message, versions=range(0, 2)):
-    """What an eager sticky member sends along: what it had, and since which generation."""
+    """The user data of an eager sticky member: its previous assignment and generation."""
 
     previous_assignment: list["StickyUserData.TopicAssignment"] = field("[]TopicAssignment")
     generation: int = field("int32", "1+", default=NO_GENERATION, ignorable=True)
@@ -37,19 +37,19 @@ class StickyUserData(Message, versions=range(0, 2)):
 
 
 class Ownership:
-    """Who had what before, claims that cannot be true taken out."""
+    """The previous assignment, without claims that cannot be true."""
 
     def __init__(self, claims: Mapping[str, tuple[list[TopicPartition], int]], cluster: ClusterMetadata) -> None:
         """`claims`: member to (partitions, generation)."""
         self.owned: dict[str, list[TopicPartition]] = {member: [] for member in claims}
-        # Who claims nothing tells nothing of the others either: one that came in the rebalance before, which never got
-        # as far as an assignment, has a newer generation than everything that is rightly claimed.
+        # Members that claim nothing are ignored: one that joined in a rebalance that never reached an assignment has a
+        # newer generation than every valid claim.
         newest = max((generation for owned, generation in claims.values() if owned), default=NO_GENERATION)
         owners: dict[TopicPartition, str] = {}
         self.disputed: set[TopicPartition] = set()
         counts: dict[str, int] = {}
         for member, (partitions, generation) in claims.items():
-            # A claim of an older generation is a zombie's.
+            # A claim of an older generation comes from a zombie (KIP-341).
             if generation != newest:
                 continue
             for partition in partitions:
@@ -65,13 +65,13 @@ class Ownership:
                     owners[partition] = member
                     self.owned[member].append(partition)
         if self.disputed:
-            # Two members of one generation cannot both have had it: neither keeps it.
+            # Two members of one generation cannot both have owned it: neither keeps it.
             for member, kept in self.owned.items():
                 self.owned[member] = [partition for partition in kept if partition not in self.disputed]
 
 
 class StickyAssignor(Assignor):
-    """Keeps what members have, as far as an even share allows. Members give everything up while rebalancing.
+    """Members keep their partitions as far as balance allows. They revoke all of them during a rebalance (EAGER).
 
     >>> subscriptions = dict.fromkeys(["C0", "C1", "C2"], Subscription(["t0", "t1", "t2", "t3"]))
     >>> shares = StickyAssignor().assign(ClusterMetadata.of(dict.fromkeys(["t0", "t1", "t2", "t3"], 2)), subscriptions)
@@ -121,15 +121,15 @@ class StickyAssignor(Assignor):
         ownership: Ownership,
         subscriptions: Mapping[str, Subscription],
     ) -> dict[str, list[TopicPartition]]:
-        """What members are given now: all of it, as they have given everything up."""
+        """The partitions to assign in this rebalance: all of them, because eager members have revoked everything."""
         return shares
 
     def claim(self, subscription: Subscription) -> tuple[list[TopicPartition], int]:
-        """(partitions, generation) a member says it had."""
+        """(partitions, generation) that a member claims to have owned."""
         data = subscription.user_data
         if not data:
             return subscription.owned_partitions, subscription.generation_id
-        # An eager member owns nothing by the time it joins: what it had is in its user data alone.
+        # An eager member owns nothing when it joins: its previous assignment is only in its user data.
         for version in (1, 0):
             try:
                 decoded = StickyUserData.decode(data, version)
@@ -145,8 +145,10 @@ class StickyAssignor(Assignor):
 
 
 class CooperativeStickyAssignor(StickyAssignor):
-    """The same shares, in two steps: what moves is first only taken away, and given out in the next rebalance, so that
-    members go on with all they keep (KIP-429)."""
+    """The same assignment in two rebalances: partitions that move are first revoked, then assigned in the next one.
+
+    Members keep consuming the partitions that do not move (KIP-429).
+    """
 
     name = "cooperative-sticky"
     protocols = (COOPERATIVE, EAGER)
@@ -158,7 +160,7 @@ class CooperativeStickyAssignor(StickyAssignor):
         generation = subscription.generation_id
         data = subscription.user_data
         if generation == NO_GENERATION and data is not None and len(data) >= 4:
-            # Subscriptions before v2 have no place for the generation.
+            # Subscriptions before v2 have no field for the generation (KIP-792).
             generation = int.from_bytes(data[:4], "big", signed=True)
         return subscription.owned_partitions, generation
 
@@ -168,7 +170,7 @@ class CooperativeStickyAssignor(StickyAssignor):
         ownership: Ownership,
         subscriptions: Mapping[str, Subscription],
     ) -> dict[str, list[TopicPartition]]:
-        """What is a member's by right it keeps, whoever claims it too; all else waits until nobody else has it."""
+        """Members keep what they own. Other partitions are assigned once no other member claims to own them."""
         owners: dict[TopicPartition, str | None] = {}
         for member, subscription in subscriptions.items():
             for partition in subscription.owned_partitions:

@@ -1,4 +1,4 @@
-"""Sticky assignment when members subscribe to different topics: hand out, then move until nothing improves. Pure."""
+"""Sticky assignment for members with different topics: assigns, then moves partitions until balanced. Pure."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,8 +13,10 @@ def assign_general(
     owned: Mapping[str, list[TopicPartition]],
     racks: RackInfo,
 ) -> dict[str, list[TopicPartition]]:
-    """Balance first, then stickiness: for any two members, if one has two more than the other, then nothing of the
-    larger share could be held by the smaller."""
+    """Balance first, then stickiness.
+
+    Balanced means: if one member has two partitions more than another, the other subscribes to none of their topics.
+    """
     return _General(cluster, topics, racks).run(owned)
 
 
@@ -27,7 +29,7 @@ class _General:
             for topic in topics[member]:
                 if cluster.count_of(topic):
                     self._subscribers.setdefault(topic, []).append(member)
-        # Those with the least choice go first.
+        # Partitions with the fewest subscribers go first.
         names = sorted(self._subscribers, key=lambda topic: (len(self._subscribers[topic]), topic))
         self._partitions = [partition for topic in names for partition in cluster.partitions_of(topic)]
         self._shares: dict[str, list[TopicPartition]] = {member: [] for member in topics}
@@ -65,7 +67,7 @@ class _General:
     def _smallest(
         self, partition: TopicPartition, may_have: Callable[[str, TopicPartition], bool] | None
     ) -> str | None:
-        """The eligible member with the smallest share; of equals the first by id."""
+        """The eligible member with the fewest partitions; among equals the first by id."""
         shares = self._shares
         best, best_size = None, -1
         for member in self._subscribers[partition.topic]:
@@ -77,12 +79,12 @@ class _General:
     # --- balancing ----------------------------------------------------------------------------------------
 
     def _balance(self, is_first: bool) -> None:
-        # A topic with one subscriber has nowhere to go, and a member with only such topics nothing to gain.
+        # Partitions of a topic with one subscriber cannot move; a member with only such topics cannot gain any.
         movable = [partition for partition in self._partitions if len(self._subscribers[partition.topic]) > 1]
         before = {member: list(share) for member, share in self._shares.items()}
         moved = self._move_until_balanced(movable)
         if moved and not is_first and _spread(self._shares) >= _spread(before):
-            # Not more even than it was: then nobody had to move.
+            # No better balance than before: then nothing needs to move.
             self._shares = before
 
     def _move_until_balanced(self, movable: list[TopicPartition]) -> bool:
@@ -121,7 +123,7 @@ class _General:
 
     def _move(self, partition: TopicPartition, to: str) -> None:
         source = self._holder[partition]
-        # Rather take back one that went the other way than have two of a topic change places.
+        # Undoes an opposite move instead of letting two partitions of a topic change places.
         partition = self._moves.better_choice(partition, source, to)
         source = self._holder[partition]
         self._moves.note(partition, source, to)
@@ -130,7 +132,7 @@ class _General:
 
 
 class _Moves:
-    """Which partitions went from whom to whom, so that none goes back and forth."""
+    """Which partitions moved between which members, so that none moves back and forth."""
 
     def __init__(self) -> None:
         self._by_partition: dict[TopicPartition, tuple[str, str]] = {}
@@ -153,6 +155,6 @@ class _Moves:
 
 
 def _spread(shares: Mapping[str, list[TopicPartition]]) -> int:
-    """How uneven shares are: the sum of the differences of all pairs. 0 is perfectly even."""
+    """The imbalance: the sum of the differences of all pairs of members. 0 is perfectly balanced."""
     sizes = sorted(map(len, shares.values()))
     return sum(size * (2 * rank - len(sizes) + 1) for rank, size in enumerate(sizes))

@@ -1,4 +1,4 @@
-"""Sticky assignment when every member subscribes to the same topics: one linear pass. Pure."""
+"""Sticky assignment for members that all subscribe to the same topics: one linear pass. Pure."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ def assign_uniform(
     owned: Mapping[str, list[TopicPartition]],
     racks: RackInfo,
 ) -> dict[str, list[TopicPartition]]:
-    """Each member gets the floor or the ceiling of the average, and keeps of its own as much as that allows."""
+    """Each member gets the floor or the ceiling of the average, and keeps as many of its partitions as that allows."""
     if not topics:
         return {}
     return _Uniform(cluster, topics, racks).run(owned)
@@ -28,7 +28,7 @@ class _Uniform:
         self._partitions = [partition for topic in wanted for partition in cluster.partitions_of(topic)]
         self._wanted = set(wanted)
         self._quota, self._larger_shares = divmod(len(self._partitions), len(self._members))
-        """`_larger_shares` members get one more than the quota."""
+        """`_larger_shares` members get one partition more than this."""
         self._larger_given = 0
         self._shares: dict[str, list[TopicPartition]] = {member: [] for member in self._members}
         self._below: list[str] = []
@@ -89,7 +89,7 @@ class _Uniform:
                 self._larger_given += 1
 
     def _deal_nearby(self, left: list[TopicPartition]) -> list[TopicPartition]:
-        """Deals what can go to a member in the partition's rack, and gives back the rest."""
+        """Assigns partitions to members in their rack. Returns the rest."""
         rest, position = [], 0
         for partition in left:
             found = self._near(partition, self._below, position)

@@ -1,4 +1,4 @@
-"""The client side of one connection: requests go out pipelined, responses are matched by order. Owns one socket."""
+"""The client side of one connection: pipelined requests, responses matched by order. OWNER of one socket."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ SPARE_FRAMES = 4
 """One being received, two whose records wait to be read, one being read."""
 SPARE_FRAME_BYTES = 16 * 1024 * 1024
 GREETING_BYTES_MAX = 1 << 20
-"""An ApiVersions answer is a few hundred bytes; something far larger means the peer speaks another protocol."""
+"""An ApiVersions response has a few hundred bytes. Far more means that the peer speaks another protocol."""
 
 IS_LINUX = sys.platform == "linux"
 SOFTWARE_NAME = "ottla"
@@ -32,14 +32,14 @@ _UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 class Answer(NamedTuple):
-    """A response, and the version of the API it is written in."""
+    """A response, and the version of the API that it has."""
 
     message: Any
     version: int
 
 
 class _Pending:
-    """A request that waits for its response."""
+    """A request without a response yet."""
 
     __slots__ = ("api_key", "correlation_id", "future", "timer", "version")
 
@@ -70,7 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_id = client_id
         self.request_timeout_ms = request_timeout_ms
         self.api_versions: dict[int, tuple[int, int]] = {}
-        """What the broker serves: API key -> (lowest, highest) version."""
+        """The versions that the broker serves: API key -> (lowest, highest)."""
         self.features: dict[str, int] = {}
         """The cluster's finalized features, by name."""
         self.closed_by: KafkaError | None = None
@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._buffered = 0
         self._spares = SpareBuffers(SPARE_FRAMES, SPARE_FRAME_BYTES)
-        self._frame: memoryview | None = None  # a frame larger than what has arrived is received in place
+        self._frame: memoryview | None = None  # a frame that has not arrived completely is received in place
         self._frame_filled = 0
         self._receive_least = 1
 
@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         request_timeout_ms: int = 30_000,
         on_closed: Callable[["Connection"], None] | None = None,
     ) -> Self:
-        """Connects and agrees on API versions. Raises NETWORK_EXCEPTION with the address and the reason."""
+        """Connects and negotiates API versions. Raises NETWORK_EXCEPTION with the address and the reason."""
         loop = asyncio.get_running_loop()
         connection: Self | None = None
         try:
@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
                 _, connection = await loop.create_connection(
                     lambda: cls(endpoint, client_id, request_timeout_ms, on_closed), endpoint.host, endpoint.port
                 )
-                await connection._negotiate()
+                await connection._negotiate()  # noqa: SLF001 - its own class
         except TimeoutError:
             detail = f"{endpoint} did not answer within {connect_timeout_ms} ms"
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail) from None
@@ -127,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._pending)
 
     def version_for(self, api_key: int, max_version: int | None = None) -> int:
-        """The highest version that both sides know, or UNSUPPORTED_VERSION saying what is missing."""
+        """The highest version that both sides support. Raises UNSUPPORTED_VERSION if there is none."""
         api = API[api_key]
         served = self.api_versions.get(api_key)
         if served is None:
@@ -137,8 +137,8 @@ class Connection(asyncio.BufferedProtocol):
         if version < max(api.min_version, served[0]):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"{api.name} is needed in version {api.min_version} to {ours}, "
-                f"the broker at {self.endpoint} serves {served[0]} to {served[1]}",
+                f"this client needs {api.name} v{api.min_version} to v{ours}, "
+                f"but the broker at {self.endpoint} serves v{served[0]} to v{served[1]}",
             )
         return version
 
@@ -152,9 +152,9 @@ class Connection(asyncio.BufferedProtocol):
         expects_response: bool = True,
         future: "asyncio.Future[Answer] | None" = None,
     ) -> "asyncio.Future[Answer]":
-        """Writes a request now; the future brings its Answer. `build(version)` makes the message.
+        """Writes a request now. The future resolves to its Answer. `build(version)` creates the message.
 
-        A caller that has handed out a future already may have that one filled.
+        A caller that has already returned a future to someone else may pass it.
 
         Raises KafkaError when the connection is closed or the broker lacks the API.
         """
@@ -166,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._write(api_key, version, build(version), future, timeout_ms, expects_response)
 
     def close(self) -> None:
-        """Closes at once; requests under way fail with NETWORK_EXCEPTION."""
+        """Closes at once. Requests in flight fail with NETWORK_EXCEPTION."""
         self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.endpoint} was closed"))
 
     async def wait_closed(self) -> None:
@@ -201,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         return future
 
     async def _negotiate(self) -> None:
-        """ApiVersions in our newest version; a broker that lacks it answers in v0 with error 35 and what it has."""
+        """Sends ApiVersions in our newest version. An older broker answers in v0 with its versions (KIP-511)."""
         api = API[ApiKey.API_VERSIONS]
         version = api.max_version
         for _attempt in range(2):
@@ -213,22 +213,22 @@ class Connection(asyncio.BufferedProtocol):
             offered = [entry for entry in response.api_keys if entry.api_key == ApiKey.API_VERSIONS]
             version = min(offered[0].max_version, api.max_version) if offered else 0
         if response.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(response.error_code), f"{self.endpoint} refused to agree on API versions")
+            raise KafkaError(ErrorCode(response.error_code), f"{self.endpoint} refused to negotiate API versions")
         self.api_versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
         self._frame_bytes_max = RESPONSE_BYTES_MAX
 
     def _time_out(self, pending: _Pending, timeout_ms: int) -> None:
-        detail = f"{API[pending.api_key].name} got no answer from {self.endpoint} within {timeout_ms} ms"
+        detail = f"{API[pending.api_key].name} got no response from {self.endpoint} within {timeout_ms} ms"
         if not pending.future.done():
             pending.future.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail))
-        # Responses come in order: with one missing, no later one can be told apart, so the connection goes.
-        self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{detail}, so the connection was given up"))
+        # Responses are matched by order. After a missing one, later ones cannot be matched: close the connection.
+        self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{detail}, so the connection was closed"))
 
     # --- responses ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
@@ -248,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         while end - start >= 4 and self.closed_by is None:
             length = int.from_bytes(self._buffer[start : start + 4], "big")
             if length > self._frame_bytes_max or length < 4:
-                detail = f"{self.endpoint} answered with something that is not Kafka's protocol"
+                detail = f"{self.endpoint} does not speak the Kafka protocol"
                 detail += _guess(bytes(self._buffer[start : start + 4]))
                 self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, detail))
                 return
@@ -259,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._wait_for(length - (end - start))
                 start = end
                 break
-            # Copied out, because records are read from the frame long after this buffer is filled again.
+            # Copied, because records are read from the frame long after this buffer is reused.
             self._on_frame(memoryview(bytes(self._buffer[start : start + length])))
             start += length
         rest = end - start
@@ -268,9 +268,9 @@ class Connection(asyncio.BufferedProtocol):
         self._buffered = rest
 
     def _wait_for(self, size: int) -> None:
-        """Has the kernel wake us when so many bytes have come, where that is many: each time costs the loop a turn.
+        """Lets the kernel wake us only when `size` bytes have arrived (SO_RCVLOWAT), if that is a lot.
 
-        And the turn may have to be waited for: another thread, busy with the last records, has the interpreter.
+        Each wake-up costs a turn of the loop, which may have to wait for a thread that holds the GIL.
         """
         least = min(size, RECEIVE_AT_ONCE_BYTES) if size >= RECEIVE_BUFFER_BYTES else 1
         if least == self._receive_least or not IS_LINUX:
@@ -285,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed_by is not None:
             return
         if not self._pending:
-            detail = f"{self.endpoint} sent a response that nothing asked for"
+            detail = f"{self.endpoint} sent a response without a request"
             self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, detail))
             return
         pending = self._pending.popleft()
@@ -310,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        reason = _reason(error) if isinstance(error, OSError) else "the broker hung up"
+        reason = _reason(error) if isinstance(error, OSError) else "the broker closed it"
         self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"lost the connection to {self.endpoint}: {reason}"))
         if not self._lost.done():
             self._lost.set_result(None)
@@ -332,19 +332,19 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _decode(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
-    """The correlation id and the response in a frame."""
+    """The correlation id and the response of a frame."""
     if api_key != ApiKey.API_VERSIONS or bytes(frame[4:6]) != _UNSUPPORTED_VERSION:
         return decode_response(api_key, version, frame)
-    # A broker that does not know our version answers in version 0, whatever was asked.
+    # A broker that does not know our version answers in version 0 (KIP-511).
     try:
         return decode_response(api_key, 0, frame)
     except ProtocolError:
-        # Or, as librdkafka's mock does, in a layout of its own: then all we learn is that it refused.
+        # librdkafka's mock cluster answers in another layout: then we only know that it refused.
         return int.from_bytes(frame[:4], "big"), ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _guess(first: bytes) -> str:
-    """What the peer may be instead, by the first bytes it said."""
+    """Which other protocol the first bytes belong to, if known."""
     if first == b"HTTP":
         return ": it speaks HTTP"
     if first[:2] in (b"\x15\x03", b"\x16\x03"):

@@ -1,4 +1,4 @@
-"""Requests to a node by its id: connects on first use, reconnects with back-off, keeps requests in order."""
+"""Sends requests to nodes by id: connects on first use, reconnects with back-off, keeps requests in order."""
 
 import asyncio
 import logging
@@ -19,8 +19,8 @@ log = logging.getLogger("ottla.net")
 class Peers:
     """Every node of a cluster, by id. One connection to each node and lane, opened when first needed.
 
-    A lane keeps slow answers from holding up quick ones: responses leave in order, so a long poll on lane
-    "fetch" would delay whatever is asked behind it.
+    Responses arrive in order, so a long poll would delay every later request on the same connection. Lanes are
+    separate connections: long polls use lane "fetch".
 
     >>> peers = Peers(client_id="me")
     >>> peers.set_nodes({0: Endpoint("127.0.0.1", 9092)})
@@ -51,7 +51,7 @@ class Peers:
         return self._nodes
 
     def set_nodes(self, nodes: Mapping[int, Endpoint]) -> None:
-        """Says where every node is now. Connections to a node that moved or went away are closed."""
+        """Sets the endpoint of every node. Closes connections to nodes that moved or disappeared."""
         for key, link in list(self._links.items()):
             if nodes.get(key[0]) != link.endpoint:
                 del self._links[key]
@@ -70,11 +70,11 @@ class Peers:
         timeout_ms: int | None = None,
         expects_response: bool = True,
     ) -> "asyncio.Future[Answer]":
-        """Sends a request, connecting first if need be. What is sent to one node and lane stays in order."""
+        """Sends a request, and connects first if necessary. Requests to one node and lane stay in order."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         endpoint = self._nodes.get(node_id)
         if self._closed or endpoint is None:
-            detail = "the client is closed" if self._closed else f"node {node_id} is not known"
+            detail = "the client is closed" if self._closed else f"node {node_id} is unknown"
             future.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, detail))
             return future
         link = self._links.get((node_id, lane))
@@ -84,7 +84,7 @@ class Peers:
         return future
 
     def load(self, node_id: int) -> int | None:
-        """How many requests wait on a node, for choosing the least loaded; None while it cannot be reached."""
+        """The number of pending requests of a node, to choose the least loaded. None while it cannot be reached."""
         links = [link for (node, _), link in self._links.items() if node == node_id]
         if any(link.failures for link in links):
             return None
@@ -94,20 +94,20 @@ class Peers:
         return any(link.is_connected for (node, _), link in self._links.items() if node == node_id)
 
     def connections(self) -> list[Connection]:
-        """Every connection that is up."""
+        """Every established connection."""
         return [link.connection for link in self._links.values() if link.connection is not None and link.is_connected]
 
     def owing(self) -> list[Endpoint]:
-        """Who has yet to answer. Lanes where answers are meant to take long count only when nobody else owes one."""
+        """The nodes with pending requests. Lanes with long polls only count if no other lane has a pending request."""
         waiting = [(lane, link.endpoint) for (_, lane), link in self._links.items() if link.waiting_count]
         quick = [endpoint for lane, endpoint in waiting if not lane]
         return sorted(set(quick or [endpoint for _, endpoint in waiting]))
 
     def note_outage(self, endpoint: Endpoint, error: KafkaError) -> None:
-        """Logs that a broker cannot be reached: once an outage, not once a try or a lane."""
+        """Logs that a broker cannot be reached: once per outage, not per attempt or lane."""
         if endpoint not in self._unreachable:
             self._unreachable.add(endpoint)
-            log.warning("%s; trying again", error.detail)
+            log.warning("%s; retrying", error.detail)
 
     def note_connected(self, endpoint: Endpoint) -> None:
         if endpoint in self._unreachable:
@@ -115,7 +115,7 @@ class Peers:
             log.info("connected to %s again", endpoint)
 
     async def close(self) -> None:
-        """Closes every connection; whatever still waits fails with NETWORK_EXCEPTION."""
+        """Closes every connection. Pending requests fail with NETWORK_EXCEPTION."""
         self._closed = True
         links, self._links = list(self._links.values()), {}
         for link in links:
@@ -135,7 +135,7 @@ class _Outgoing:
 
 
 class _Link:
-    """The connection to one node on one lane, whether it is up at the moment or not."""
+    """The connection to one node on one lane, established or not."""
 
     def __init__(self, peers: Peers, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -191,7 +191,7 @@ class _Link:
             self._peers.note_outage(self.endpoint, error)
             self._fail_queue(error)
             return
-        except Exception as error:  # a mistake of ours, but nobody may wait for ever because of it
+        except Exception as error:  # a bug, but the queued requests must not wait forever
             self._fail_queue(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"connecting to {self.endpoint}: {error!r}"))
             raise
         finally:
@@ -202,8 +202,8 @@ class _Link:
             self._write(self._queue.popleft())
 
     def _on_lost(self, connection: Connection) -> None:
-        # Even a connection that had worked waits a little before the next try: a broker that accepts and
-        # hangs up at once must not be called in a tight loop.
+        # Back off even after a connection that worked: a broker that accepts and disconnects at once must not
+        # cause a tight loop of reconnects.
         if connection is self.connection:
             self._retry_at = self._loop.time() + self._peers.reconnect_backoff.delay_ms(1, self._jitter()) / 1000
 
@@ -216,7 +216,7 @@ class _Link:
         return self._peers.random.uniform(-1, 1)
 
     def _write(self, outgoing: _Outgoing) -> None:
-        if outgoing.future.done():  # given up by the caller while it waited for the connection
+        if outgoing.future.done():  # cancelled by the caller while it waited for the connection
             return
         assert self.connection is not None
         try:
@@ -228,7 +228,7 @@ class _Link:
                 expects_response=outgoing.expects_response,
                 future=outgoing.future,
             )
-        except Exception as error:  # whatever a builder raises is for its caller, who waits for it
+        except Exception as error:  # an exception of the builder belongs to the caller, who awaits the future
             outgoing.future.set_exception(error)
 
     def _fail_queue(self, error: KafkaError) -> None:

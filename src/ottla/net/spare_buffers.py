@@ -1,6 +1,6 @@
-"""Memory of large frames that were dealt with, for the next ones: fresh memory has to be cleared first. Pure.
+"""Reuses the memory of large frames: new memory must be cleared first, which costs a lot. Pure.
 
-A fetch brings megabytes, and so does a full batch: clearing as much costs a good part of what receiving it does.
+A fetch response or a full batch has megabytes. Clearing that much costs a good part of the time to receive it.
 """
 
 from collections import deque
@@ -8,7 +8,7 @@ from sys import getrefcount
 
 
 def _references_when_unused() -> int:
-    """What getrefcount says of a buffer that is only in the deque: interpreters count a variable or do not."""
+    """What getrefcount returns for a buffer that is only in the deque. It depends on the interpreter."""
     buffers = deque([bytearray(1)])
     buffer = buffers[0]
     return getrefcount(buffer)
@@ -18,18 +18,18 @@ UNUSED = _references_when_unused()
 
 
 class SpareBuffers:
-    """Some buffers, each given out once nobody looks at what was in it last."""
+    """A pool of buffers. A buffer is reused once no view of it exists."""
 
     def __init__(self, count: int = 8, buffer_bytes_max: int = 2 * 1024 * 1024) -> None:
-        """At most so many are kept, and none that is larger."""
+        """Keeps at most `count` buffers, none larger than `buffer_bytes_max`."""
         self._buffers: deque[bytearray] = deque(maxlen=count)
         self._buffer_bytes_max = buffer_bytes_max
 
     def take(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes with anything in it."""
+        """A buffer of at least `size` bytes with undefined content."""
         for index in range(len(self._buffers)):
             buffer = self._buffers[index]
-            # A view of a frame that somebody kept is one reference more.
+            # A view of a frame that is still in use is one more reference.
             if size <= len(buffer) <= 4 * size and getrefcount(buffer) <= UNUSED:
                 del self._buffers[index]
                 return buffer
@@ -40,7 +40,7 @@ class SpareBuffers:
             self._buffers.append(buffer)
 
     def view(self, size: int) -> memoryview:
-        """So many bytes with anything in them, which come back by themselves when the last view of them is gone."""
+        """A view of `size` bytes with undefined content. They return to the pool when the last view is gone."""
         buffer = self.take(size)
         self.give(buffer)
         return memoryview(buffer)[:size]

@@ -1,7 +1,7 @@
-"""The kernel that turns record batches into columns, for Cython: the twin of `_arrow_pure.RecordColumns`. Pure.
+"""The Cython kernel that turns record batches into columns; `_arrow_pure.RecordColumns` is the same in Python. Pure.
 
-Records become columns without a Python object for any of them. The kernel sees buffers only, so nothing here knows
-pyarrow: `arrow_batches.py` allocates, calls and assembles. What each method means is said in `_arrow_pure.py`.
+It creates no Python object per record. It sees buffers only and does not import pyarrow: `arrow_batches.py` allocates,
+calls and assembles. `_arrow_pure.py` documents each method.
 """
 # mypy: ignore-errors
 # The types here are C's, in Cython's declarations, which mypy does not read.
@@ -56,7 +56,7 @@ def _open(buffer: object, flags: cython.int) -> _View:
 
 @cython.cfunc
 def _open_for(buffer: object, flags: cython.int, size: cython.longlong) -> _View:
-    """A buffer that must hold so many bytes."""
+    """A buffer of at least `size` bytes."""
     opened: _View = _open(buffer, flags)
     if opened.size < size:
         raise ValueError(f"a buffer of {opened.size} bytes is too small: {size} are needed")
@@ -355,7 +355,7 @@ class RecordColumns:
         last: cython.Py_ssize_t
         for section, first, last in self.sections:
             source = cython.cast(_View, section).data
-            with cython.nogil:  # whoever receives the next fetch goes on meanwhile
+            with cython.nogil:  # other threads run meanwhile: one may receive the next fetch
                 self.copy(source, first, last, keys.data, values.data)
 
     @cython.cfunc

@@ -1,7 +1,7 @@
-"""The kernel that turns rows of columns into records, for Cython: the twin of `_arrow_pure.RowColumns`. Pure.
+"""The Cython kernel that turns rows of columns into records; `_arrow_pure.RowColumns` is the same in Python. Pure.
 
-Rows become records without a Python object for any of them. The kernel sees buffers only, so nothing here knows
-pyarrow: `arrow_batches.py` takes the columns apart and calls. What each method means is said in `_arrow_pure.py`.
+It creates no Python object per row. It sees buffers only and does not import pyarrow: `arrow_rows.py` takes the
+columns apart and calls it. `_arrow_pure.py` documents each method.
 """
 # mypy: ignore-errors
 # The types here are C's, in Cython's declarations, which mypy does not read.
@@ -24,7 +24,7 @@ INTERFACE = 2
 _RECORD_OVERHEAD = cython.declare(cython.longlong, 21)
 _HEADER_OVERHEAD = cython.declare(cython.longlong, 10)
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
-# Bytes to be written. For fewer, waiting to have the interpreter back would take longer than the writing.
+# Bytes to write. For fewer, getting the GIL back would take longer than the writing.
 _WORTH_LETTING_OTHERS_RUN = cython.declare(cython.longlong, 262144)
 
 
@@ -59,7 +59,7 @@ def _open(buffer: object, flags: cython.int) -> _View:
 
 @cython.cfunc
 def _open_for(buffer: object, flags: cython.int, size: cython.longlong) -> _View:
-    """A buffer that must hold so many bytes."""
+    """A buffer of at least `size` bytes."""
     opened: _View = _open(buffer, flags)
     if opened.size < size:
         raise ValueError(f"a buffer of {opened.size} bytes is too small: {size} are needed")

@@ -1,8 +1,8 @@
-"""The Arrow kernels in plain Python: the twin of `_arrow_decode.py` and `_arrow_encode.py`, class for class. Pure.
+"""The Arrow kernels in plain Python, class for class the same as `_arrow_decode.py` and `_arrow_encode.py`. Pure.
 
-Used where the extensions were not built, or when `OTTLA_PURE=1` asks for it. Both twins take the same data, refuse
-the same data and give equal results: one test suite runs over both. Columns are named by the buffers that Arrow's
-layout has for them: bits that say which rows are not null (lowest bit first), offsets, data.
+Used where the extensions are not built, or with `OTTLA_PURE=1`. Both implementations accept and reject the same data
+and return equal results: one test suite runs over both. A column is passed as the buffers of Arrow's layout: validity
+bits (lowest bit first, 0 is null), offsets, data.
 """
 
 import struct
@@ -15,7 +15,7 @@ from ottla.protocol._pure import encode_varint as varint
 from ottla.protocol.batch_layout import RECORD_OVERHEAD
 
 INTERFACE = 2
-"""Moves with every change of a kernel's signature or meaning, so that a stale build is noticed."""
+"""Increased with every change of a kernel's signature or behaviour, so that a stale build is not used."""
 
 HEADER_OVERHEAD = 10
 _INT32_MAX = 2**31 - 1
@@ -39,7 +39,7 @@ class _Row(NamedTuple):
 
 
 def _room(buffer: Any, size: int) -> memoryview:
-    """A buffer that must hold so many bytes."""
+    """A buffer of at least `size` bytes."""
     view = memoryview(b"" if buffer is None else buffer)
     view = view.cast("B") if view.format != "B" else view
     if len(view) < size:
@@ -55,10 +55,10 @@ def _bit(bits: memoryview | None, index: int) -> bool:
 
 
 class RecordColumns:
-    """Takes in record sections; then says how large the buffers for the bytes must be, and fills them.
+    """Collects record sections, computes how large the buffers for keys and values must be, then fills them.
 
     >>> columns = RecordColumns(1000, 2**30, 1, offsets, timestamps, …)     # room for 1000 rows
-    >>> columns.add(buffer, start, end, count, …)                           # of as many sections as there are
+    >>> columns.add(buffer, start, end, count, …)                           # for each section
     >>> columns.fill(bytearray(columns.key_bytes), bytearray(columns.value_bytes))
     """
 
@@ -80,7 +80,7 @@ class RecordColumns:
 
         The buffers hold `capacity` rows: 64-bit offsets and timestamps, 32-bit timestamp types (0 CreateTime,
         1 LogAppendTime), and Arrow's 32-bit offsets and bits of the columns key, value and headers. Keys, values and
-        headers together take `bytes_max` bytes at most, unless a single record does not.
+        headers together take at most `bytes_max` bytes, unless a single record is larger.
         """
         if not 0 <= capacity <= _INT32_MAX or multiplier not in (1, 1000):
             raise ValueError("capacity or multiplier out of range")
@@ -119,12 +119,10 @@ class RecordColumns:
         from_offset: int,
         until_offset: int,
     ) -> bool:
-        """Takes in the records of a section from `from_offset` up to and without `until_offset`.
+        """Adds the records of a section from `from_offset` to before `until_offset`. Returns whether all were added.
 
-        Says whether all of the section was taken; it is not at `until_offset`, or when there is no more room: then
-        `is_full` is set.
-        Where the section is malformed, be it behind those (ValueError), or a timestamp does not fit (OverflowError),
-        nothing of it stays.
+        False means that `until_offset` was reached or that there is no more room; then `is_full` is set. If the
+        section is malformed anywhere (ValueError) or a timestamp does not fit (OverflowError), none of it is added.
         """
         before = self.__dict__.copy()
         taken, names = len(self._taken), len(self._names)
@@ -198,7 +196,7 @@ class RecordColumns:
     def fill_headers(
         self, key_offsets: Any, key_data: Any, value_offsets: Any, value_bits: Any, value_data: Any
     ) -> bool:
-        """Writes the headers' names and values; says whether all names are plain ASCII."""
+        """Writes the headers' names and values. Returns whether all names are ASCII."""
         count = self.header_rows
         names = [name for row_names in self._names for name in row_names]
         contents = [content for row in self._taken for _, content in row.headers]
@@ -229,7 +227,7 @@ def _read_section(
     base_timestamp: int,
     append_time: int | None,
 ) -> tuple[list[_Row], list[list[bytes]]]:
-    """The rows, and their headers' names as the bytes they are."""
+    """The rows, with the names of headers as bytes."""
     rows = _pure.decode_records(
         _Row, buffer, start, end, count, base_offset, last_offset_delta, base_timestamp, append_time
     )
@@ -273,7 +271,7 @@ class _Strings:
         self._first = first
 
     def length(self, row: int) -> int:
-        """-1 for null, -2 where the offsets point outside."""
+        """-1 for null, -2 if the offsets point outside the buffer."""
         row += self._first
         if not _bit(self._bits, row):
             return -1
@@ -308,7 +306,7 @@ def murmur2(key: BytesLike) -> int:
 
 
 class RowColumns:
-    """The columns of some rows: measured, given to partitions, and written as records.
+    """The columns of some rows: measures them, assigns partitions, and writes records.
 
     >>> rows = RowColumns(count, 0, keys, values, None, now, None)
     >>> rows.measure(1_048_576)
@@ -366,9 +364,9 @@ class RowColumns:
         return self._times[self._time_first + row]
 
     def measure(self, size_max: int) -> int:
-        """Checks every row and finds out how many bytes it takes at most; returns the sum.
+        """Checks every row and computes the most bytes it can take. Returns the sum.
 
-        ValueError names a row that cannot be sent, OverflowError one that takes more than `size_max` bytes.
+        Raises ValueError for a row that cannot be sent, OverflowError for one of more than `size_max` bytes.
         """
         for row in range(self.count):
             name = f"row {self._first_row + row}"
@@ -406,9 +404,9 @@ class RowColumns:
         """Writes each row's slot: its partition's place among all partitions of all topics.
 
         `topics` holds each row's topic as a 32-bit number, None means 0; a topic's partitions have the slots from
-        `bases[topic]` on, `counts[topic]` of them. A partition that is asked for counts first, then the key's hash.
-        Rows with neither get -1 - topic, for `stick`; their number is returned. LookupError(row, topic, partition)
-        where a topic has no such partition.
+        `bases[topic]` on, `counts[topic]` of them. A partition that the row asks for comes first, then the key's
+        hash. Rows with neither get -1 - topic, for `stick`; their number is returned. Raises LookupError(row, topic,
+        partition) if a topic has no such partition.
         """
         out = _room(slots, 4 * self.count)[: 4 * self.count].cast("i")
         codes: Sequence[int] | None = None if topics is None else _room(topics, 4 * self.count).cast("i")
@@ -436,9 +434,9 @@ class RowColumns:
         return loose
 
     def stick(self, slots: Any, row: int, topic: int, slot: int, bytes_max: int) -> tuple[int, int]:
-        """Gives a topic's rows that have no slot yet this one, from `row` on, as long as `bytes_max` lasts.
+        """Assigns this slot to a topic's rows without one, from `row` on, up to `bytes_max` bytes but at least one row.
 
-        One row gets it in any case. Returns the row to go on with, and the bytes given.
+        Returns the row to continue with, and the number of bytes assigned.
         """
         out = _room(slots, 4 * self.count)[: 4 * self.count].cast("i")
         if row < 0:
@@ -484,9 +482,9 @@ class RowColumns:
     ) -> tuple[bytearray, int, int, int]:
         """Writes the rows `order[start:end]` as records, as many as fit into `bytes_max` bytes, but at least one.
 
-        Without an order the rows are `start` to `end` themselves. Returns `space` bytes to be filled in, with the
-        records behind them; how many there are; the first timestamp, from which the others count; the highest.
-        `batch`, where given, is written over: fresh memory costs as much as the writing.
+        Without an order the rows are `start` to `end` themselves. Returns `space` empty bytes followed by the
+        records; the number of records; the base timestamp; the highest timestamp. `batch` is overwritten if given:
+        new memory costs as much as the writing.
         """
         if start < 0 or end <= start or end > self.count or space < 0:
             raise ValueError("there are no such rows")

@@ -1,9 +1,8 @@
-"""The record kernels for Cython in pure-Python mode: the twin of `_pure.py`, function for function. Pure.
+"""The record kernels in Cython (pure-Python mode), function for function the same as `_pure.py`. Pure.
 
-`setup.py` compiles this file to an extension beside it; `_speedups.py` picks the extension or the twin, and never
-runs this source. What each kernel means is said in `_pure.py`; here the work is done on C numbers and pointers, and
-Python objects are made only for what is handed out. `_cursor.pxd` holds the helpers in C: kernels for Arrow columns
-go into a module of their own beside this one and share them.
+`setup.py` compiles this file to an extension beside it. `_speedups.py` uses the extension or `_pure.py`, and never
+runs this source. `_pure.py` documents each kernel; this file works on C numbers and pointers, and creates Python
+objects only for what it returns. `_cursor.pxd` has C helpers that the kernels for Arrow columns share.
 """
 # mypy: ignore-errors
 # The types here are C's, in Cython's declarations, which mypy does not read.
@@ -82,7 +81,7 @@ def _open(buffer: object) -> _View:
 
 @cython.cfunc
 def _section(buffer: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longlong) -> _View:
-    """The buffer opened; refused where `count` records cannot fit, before anything is made for them."""
+    """Opens the buffer. Raises before anything is allocated if `count` records cannot fit."""
     section: _View = _open(buffer)
     if start < 0 or start > end or end > section.size:
         raise ValueError("the records end early")
@@ -152,7 +151,7 @@ def _writer(capacity: cython.Py_ssize_t) -> _Writer:
 
 @cython.cfunc
 def _batch_writer() -> _Writer:
-    """A writer with room for a usual batch: the one that was used last, if nobody else has it just now."""
+    """A writer with room for a typical batch: the last one used, if it is not in use."""
     global _spare
     writer: _Writer = _spare
     if writer is None:
@@ -164,7 +163,7 @@ def _batch_writer() -> _Writer:
 
 @cython.cfunc
 def _taken_batch(writer: _Writer) -> bytes:
-    """What was written. A writer that has not grown too large is kept: fresh memory costs more than writing to it."""
+    """What was written. The writer is kept if it is not too large: new memory costs more than writing to it."""
     global _spare
     taken: bytes = writer.taken()
     if writer.capacity <= _SPARE_SIZE_MAX:
@@ -509,7 +508,7 @@ def decode_records(
     return records
 
 
-# Records looked over without making objects of them
+# Records examined without creating objects
 
 
 def scan_keys(buffer: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longlong) -> list:

@@ -1,8 +1,8 @@
-"""The record kernels in plain Python: the twin of `_kernels.py`, function for function. Pure.
+"""The record kernels in plain Python, function for function the same as `_kernels.py`. Pure.
 
-Used where the extension was not built, or when `OTTLA_PURE=1` asks for it. Both twins take the same data, refuse
-the same data (ValueError) and give equal results: one test suite runs over both. A *record section* is what
-follows a batch's header, uncompressed; it is named by a buffer, a start and an end.
+Used where the extension is not built, or with `OTTLA_PURE=1`. Both implementations accept and reject (ValueError) the
+same data and return equal results: one test suite runs over both. A *record section* is what follows a batch's
+header, uncompressed; it is passed as a buffer, a start and an end.
 """
 
 import struct
@@ -27,7 +27,7 @@ Row = tuple[int, BytesLike | None, BytesLike | None, Headers | None]
 T = TypeVar("T")
 
 INTERFACE = 3
-"""Moves with every change of a kernel's signature or meaning, so that a stale build is noticed."""
+"""Increased with every change of a kernel's signature or behaviour, so that a stale build is not used."""
 
 _HEADER = struct.Struct(HEADER_FORMAT)
 _UNTIL_CRC, _AFTER_CRC = struct.Struct(UNTIL_CRC_FORMAT), struct.Struct(AFTER_CRC_FORMAT)
@@ -40,9 +40,9 @@ _new = tuple.__new__
 def unpack_header(
     header_type: type[T], buffer: BytesLike, position: int, crc32c: Callable[..., int] | None = None
 ) -> T:
-    """The 13 fields of a batch's header as a `header_type`, refused where no batch could say so.
+    """The 13 fields of a batch's header as a `header_type`. Raises ValueError if no batch can have such a header.
 
-    With `crc32c` the whole batch must be there, and its checksum right.
+    With `crc32c` the whole batch must be in the buffer, and its checksum must match.
     """
     if position < 0:
         raise ValueError(f"a batch cannot begin at {position}")
@@ -74,7 +74,7 @@ _crc_table: list[int] = []
 
 
 def crc32c(buffer: BytesLike, crc: int = 0) -> int:
-    """CRC-32C (Castagnoli), a byte at a time: the last resort where no native one is installed.
+    """CRC-32C (Castagnoli), a byte at a time: the fallback where no native implementation is installed.
 
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
@@ -136,7 +136,7 @@ def _unsigned(data: BytesLike, position: int, last_shift: int) -> tuple[int, int
 
 _SMALL = [bytes((n << 1,)) for n in range(64)]
 _SMALL += [bytes((n << 1 & 0x7F | 0x80, n >> 6)) for n in range(64, 1024)]
-"""Most lengths and deltas are small; looking them up is many times as fast as `encode_varint`."""
+"""Most lengths and deltas are small; a lookup is many times faster than `encode_varint`."""
 
 
 # Records out
@@ -147,7 +147,7 @@ def encode_records(
 ) -> tuple[bytes, int, int, int]:
     """Rows of (timestamp, key, value, headers) as a record section: (section, count, base, max timestamp).
 
-    Offset deltas count from 0 unless they are given; the base timestamp is the first row's unless it is.
+    Offset deltas count from 0 and the base timestamp is the first row's, unless passed.
     """
     if not isinstance(rows, list | tuple):
         rows = list(rows)
@@ -211,7 +211,7 @@ def encode_batch(
     base_sequence: int,
     crc32c: Callable[..., int],
 ) -> bytes:
-    """A whole batch of rows, uncompressed whatever the attributes say."""
+    """A whole batch of rows. It is not compressed, whatever the attributes say."""
     section, count, base, highest = encode_records(rows)
     if not count:
         raise ValueError("a batch needs at least one record")
@@ -247,7 +247,7 @@ def _encode_headers(headers: Headers) -> bytes:
 
 
 def _section(buffer: BytesLike, start: int, end: int, count: int) -> bytes:
-    """The record section as bytes; refused where `count` records cannot fit, before anything is made for them."""
+    """The record section as bytes. Raises before anything is allocated if `count` records cannot fit."""
     view = memoryview(buffer)
     if not 0 <= start <= end <= len(view):
         raise ValueError("the records end early")
@@ -270,8 +270,8 @@ def decode_records(
 ) -> list[T]:
     """The records of a section as `record_type` (offset, timestamp, key, value, headers), in order.
 
-    `append_time`, where given, is every record's timestamp (LogAppendTime). The fields of `lead` come before each
-    record's own.
+    `append_time` becomes the timestamp of every record if passed (LogAppendTime). Each record starts with the fields
+    of `lead`.
     """
     data = _section(buffer, start, end, count)
     if last_offset_delta < 0 or base_offset > _INT64_MAX - last_offset_delta:
@@ -300,7 +300,7 @@ def decode_records(
             stop = position + (raw >> 1)
             if raw & 1 or stop > size:
                 raise ValueError("a record's length is out of bounds")
-            raw = data[position + 1]  # after the attributes, which no one has given a meaning
+            raw = data[position + 1]  # after the attributes, which have no meaning yet
             position += 2
             if raw > 0x7F:
                 more = data[position]
@@ -386,7 +386,7 @@ def _decode_headers(data: bytes, position: int, stop: int) -> tuple[tuple[tuple[
         after = position + (raw >> 1)
         if raw & 1 or after > stop:
             raise ValueError("a header name's length is out of bounds")
-        # Kafka never checks that names are UTF-8, and its clients show what is not as U+FFFD.
+        # Kafka does not check that names are UTF-8; its clients show invalid bytes as U+FFFD.
         name = data[position:after].decode("utf-8", "replace")
         raw, position = _unsigned(data, after, 28)
         if raw == 1:
@@ -400,7 +400,7 @@ def _decode_headers(data: bytes, position: int, stop: int) -> tuple[tuple[tuple[
     return tuple(headers), position
 
 
-# Records looked over without making objects of them
+# Records examined without creating objects
 
 
 def _outline(data: bytes, position: int) -> tuple[int, int, int, int, int, int, int]:
@@ -437,7 +437,7 @@ def _outline(data: bytes, position: int) -> tuple[int, int, int, int, int, int, 
 
 
 def scan_keys(buffer: BytesLike, start: int, end: int, count: int) -> list[tuple[int, bytes | None, bool]]:
-    """Each record's (offset_delta, key, is_tombstone), its value and headers left where they are."""
+    """Each record's (offset_delta, key, is_tombstone). Values and headers are not read."""
     data = _section(buffer, start, end, count)
     found: list[tuple[int, bytes | None, bool]] = []
     position = 0
@@ -453,7 +453,7 @@ def scan_keys(buffer: BytesLike, start: int, end: int, count: int) -> list[tuple
 
 
 def inspect_records(buffer: BytesLike, start: int, end: int, count: int) -> tuple[list[int], int, int, int]:
-    """Checks every length of a section, headers included, and says what a broker has to know of it:
+    """Checks every length of a section, including headers, and returns what a broker needs to know:
 
     (indexes of records with a null key, index of the first record whose offset delta is not its index or -1,
     lowest timestamp delta, highest timestamp delta).

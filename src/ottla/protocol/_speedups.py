@@ -1,7 +1,7 @@
-"""The one place that picks native versions: the compiled record kernels, or their twin in Python.
+"""Chooses between native code and Python: the compiled record kernels (`_kernels`), or `_pure`.
 
-`OTTLA_PURE=1` in the environment asks for the twin. So does a build that is missing, that belongs to another
-interpreter, or that is older than the source beside it (`INTERFACE` differs).
+`_pure` is used with `OTTLA_PURE=1` in the environment, and where the build is missing, belongs to another interpreter,
+or is older than the source beside it (`INTERFACE` differs).
 """
 
 import importlib
@@ -16,7 +16,7 @@ from ottla.protocol import _pure
 
 
 def find_compiled(name: str, interface: int) -> ModuleType | None:
-    """A module as an extension, or None. A source of that name is never run here: only a compiler gives it speed."""
+    """A compiled module, or None. A Python source of that name is not used: it would only be slow."""
     if os.environ.get("OTTLA_PURE", "") not in ("", "0"):
         return None
     spec = PathFinder.find_spec(name, sys.modules[name.rpartition(".")[0]].__path__)
@@ -34,7 +34,7 @@ def _compiled_kernels() -> ModuleType | None:
 
 
 def _checksum() -> Callable[..., int]:
-    """CRC-32C as `crc32c(buffer, crc=0)`: in native code where any is installed."""
+    """CRC-32C as `crc32c(buffer, crc=0)`, native if an implementation is installed."""
     try:
         from fastcrc.crc32 import iscsi
 

@@ -1,12 +1,12 @@
-"""Record batches into Arrow columns: sections of any number of partitions become one RecordBatch. Pure.
+"""Converts record batches to Arrow columns: sections of any number of partitions become one RecordBatch. Pure.
 
-    builder = ColumnBuilder(sections, timestamp_unit="us")          # sections: what `record_batch.open_section` gives
+    builder = ColumnBuilder(sections, timestamp_unit="us")          # sections: from `record_batch.open_section`
     for section in sections:
         is_whole = builder.add("orders", 0, section, from_offset, until_offset)
     batch = builder.finish()                                        # a pyarrow.RecordBatch of schema("us")
 
-No Python object is made for any record. `ottla.client.consumer.arrow.read_partition` does all of this for the bytes that
-a fetch brought, passing over control batches and aborted transactions; the other way round is `arrow_rows.py`.
+No Python object is created per record. `ottla.client.consumer.arrow.read_partition` does all of this for the bytes of
+a fetch, and skips control batches and aborted transactions. `arrow_rows.py` is the opposite direction.
 """
 
 import functools
@@ -28,14 +28,14 @@ if _decoder is None:
 
 UNITS = {"ms": 1, "us": 1000}
 ROWS_MAX = 8_000_000
-"""Of one RecordBatch: so many times the longest name of a topic still fits into a column."""
+"""The limit of one RecordBatch: a column still has room for as many topic names of the maximum length."""
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 """Never null: a record without headers has an empty list."""
 
 
 def schema(timestamp_unit: str = "ms", columns: Sequence[str] | None = None) -> pa.Schema:
-    """All columns of records, or these. Timestamps are in UTC, in "ms" as Kafka has them or in "us" as Spark does."""
+    """The schema with all columns, or the named ones. Timestamps are UTC, in "ms" like Kafka or "us" like Spark."""
     return _schema(timestamp_unit, None if columns is None else tuple(columns))
 
 
@@ -64,17 +64,17 @@ _NO_PAIRS = pa.array([], HEADERS.value_type)
 
 
 def rows_at_most(sections: Iterable[Section]) -> int:
-    """How many records there can be: what the headers say, and never more than would fit into the bytes."""
+    """The most records there can be: what the headers claim, but not more than fit into the bytes."""
     return sum(
         min(section.header.record_count, (section.end - section.start) // RECORD_SIZE_MIN) for section in sections
     )
 
 
 class ColumnBuilder:
-    """One RecordBatch in the making.
+    """Builds one RecordBatch.
 
-    It takes at most ROWS_MAX records, and 2 GiB of keys, values and headers, the most that Arrow's 32-bit offsets
-    can tell apart: then `add` says that it has not taken everything, and the rest belongs into another one.
+    It holds at most ROWS_MAX records and 2 GiB of keys, values and headers, the limit of Arrow's 32-bit offsets. Once
+    it is full, `add` returns False, and the rest belongs in another one.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ColumnBuilder:
         timestamp_unit: str = "ms",
         columns: Sequence[str] | None = None,
     ) -> None:
-        """`sections` are those that will be added: they say how much room is needed."""
+        """`sections` are the ones that will be added; they determine how much memory is allocated."""
         self._schema = schema(timestamp_unit, columns)
         self._time = pa.timestamp(timestamp_unit, "UTC")
         capacity = min(rows_at_most(sections), ROWS_MAX if max_records is None else max_records, ROWS_MAX)
@@ -118,15 +118,15 @@ class ColumnBuilder:
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record taken, -1 before the first."""
+        """The offset of the last record added, -1 before the first."""
         return self._columns.last_offset
 
     def add(
         self, topic: str, partition: int, section: Section, from_offset: int = 0, until_offset: int = INT64_MAX
     ) -> bool:
-        """Takes in the records from `from_offset` up to and without `until_offset`; says whether all were taken.
+        """Adds the records from `from_offset` to before `until_offset`. Returns whether all were added.
 
-        CorruptBatch names partition and offset; nothing of a corrupt batch is taken.
+        Raises CorruptBatch with partition and offset; nothing of a corrupt batch is added.
         """
         header = section.header
         before = self._columns.rows
@@ -156,7 +156,7 @@ class ColumnBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether a record found no room any more."""
+        """Whether a record did not fit."""
         return self._columns.is_full
 
     def finish(self) -> pa.RecordBatch:
@@ -202,7 +202,7 @@ class ColumnBuilder:
             if is_ascii:
                 names = pa.Array.from_buffers(pa.string(), count, [None, name_offsets, name_data], 0)
             else:
-                # Names are text, whatever bytes somebody wrote there.
+                # Names are text, even if they were written as other bytes.
                 raw = pa.Array.from_buffers(pa.binary(), count, [None, name_offsets, name_data], 0)
                 names = pa.array([name.decode(errors="replace") for name in raw.to_pylist()], pa.string())
             contents = _strings(pa.binary(), count, found.null_header_values, bits, value_offsets, value_data)
@@ -217,7 +217,7 @@ def _strings(
 
 
 def _repeated(runs: list[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
-    """Each value as often as it is said."""
+    """Each value, repeated as often as its count says."""
     arrays = [pa.repeat(pa.scalar(value, kind), count) for value, count in runs]
     if len(arrays) == 1:
         return arrays[0]
@@ -225,5 +225,5 @@ def _repeated(runs: list[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
 
 
 def empty(columns: pa.Schema) -> pa.RecordBatch:
-    """No records, with their columns."""
+    """An empty RecordBatch with the same columns."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in columns], schema=columns)

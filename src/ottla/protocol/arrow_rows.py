@@ -1,4 +1,4 @@
-"""Rows of Arrow tables into record batches: what a table must look like, and how its rows are written. Pure.
+"""Converts rows of Arrow tables to record batches; checks what a table must look like. Pure.
 
     check_schema(table.schema, needs_topic=True)
     rows = open_rows(record_batch, first_row=0, default_time_ms=now)
@@ -6,8 +6,8 @@
     batch, count, base_timestamp, max_timestamp = rows.encode(None, 0, rows.count, 65_536, HEADER_SIZE)
     seal(batch, codec=0, count=count, base_timestamp=base_timestamp, max_timestamp=max_timestamp)
 
-No Python object is made for any row. `ottla.client.producer.arrow_send` is built on it; the other way round is
-`arrow_batches.py`.
+No Python object is created per row. `ottla.client.producer.arrow_send` is built on it. `arrow_batches.py` is the
+opposite direction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,16 +36,16 @@ COLUMNS: Mapping[str, str] = {
     "headers": "list<struct<key: string, value: binary>> or map<string, binary>",
 }
 IGNORED = frozenset({"offset", "timestamp_type"})
-"""What read records have besides. The broker gives them anew."""
+"""Columns that read records also have. They are ignored: the broker assigns new values."""
 
 ROWS_AT_ONCE = 200_000
-"""Of one piece of a table: looking at so many takes a few milliseconds."""
+"""The size of one piece of a table: checking as many rows takes a few milliseconds."""
 _SMALL_CHUNK_BYTES = 1 << 20
 _COMBINE_BYTES_MAX = 1 << 30
 
 
 def as_table(source: Any) -> pa.Table:
-    """A table of a Table, a RecordBatch, or anything that hands out Arrow columns (polars, DuckDB, pandas)."""
+    """A Table from a Table, a RecordBatch, or anything that exports Arrow columns (polars, DuckDB, pandas)."""
     if isinstance(source, pa.Table):
         return source
     if isinstance(source, pa.RecordBatch):
@@ -53,13 +53,13 @@ def as_table(source: Any) -> pa.Table:
     if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
         return pa.table(source)
     raise OttlaError(
-        f"a pyarrow Table or RecordBatch is wanted, not {type(source).__name__}",
+        f"expected a pyarrow Table or RecordBatch, not {type(source).__name__}",
         "Make one with pyarrow.table({'key': …, 'value': …}).",
     )
 
 
 def check_schema(schema: pa.Schema, *, needs_topic: bool) -> None:
-    """OttlaError naming the column, its type and what is wanted, unless rows of these columns can be sent."""
+    """Raises OttlaError if rows of these columns cannot be sent: the column, its type and the expected type."""
     seen: set[str] = set()
     for field in schema:
         if field.name in seen:
@@ -74,7 +74,7 @@ def check_schema(schema: pa.Schema, *, needs_topic: bool) -> None:
             )
         if not _fits(field.name, field.type):
             raise OttlaError(
-                f"column {field.name} is {field.type}; {COLUMNS[field.name]} is wanted", "Cast it before sending."
+                f"column {field.name} is {field.type}; expected {COLUMNS[field.name]}", "Cast it before sending."
             )
     if "value" not in seen:
         names = ", ".join(schema.names) or "none"
@@ -83,7 +83,7 @@ def check_schema(schema: pa.Schema, *, needs_topic: bool) -> None:
             "It holds what is sent, as binary or string; null is a tombstone.",
         )
     if needs_topic and "topic" not in seen:
-        raise OttlaError("neither a topic nor a column topic is given", "Pass topic=, or add the column.")
+        raise OttlaError("there is neither a topic nor a column topic", "Pass topic=, or add the column.")
 
 
 def _fits(name: str, kind: pa.DataType) -> bool:
@@ -127,7 +127,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def chunks(table: pa.Table) -> list[pa.RecordBatch]:
-    """The table's rows in pieces: large enough to fill batches with, small enough to be looked at in one go."""
+    """The table's rows in pieces: large enough to fill batches, small enough not to block for long."""
     pieces = max((column.num_chunks for column in table.columns), default=1)
     if pieces > 1 and table.nbytes < min(_COMBINE_BYTES_MAX, pieces * _SMALL_CHUNK_BYTES):
         table = table.combine_chunks()
@@ -135,7 +135,7 @@ def chunks(table: pa.Table) -> list[pa.RecordBatch]:
 
 
 def topics_of(batch: pa.RecordBatch, first_row: int) -> tuple[list[str], pa.Array]:
-    """The topics that the rows name, and each row's as a number into them."""
+    """The distinct topics of the rows, and each row's topic as an index into them."""
     column = batch.column("topic")
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -147,7 +147,7 @@ def topics_of(batch: pa.RecordBatch, first_row: int) -> tuple[list[str], pa.Arra
 
 
 def highest_partition(batches: Sequence[pa.RecordBatch]) -> int | None:
-    """The highest partition that a row asks for; None where no row asks for any."""
+    """The highest partition in the rows, or None if no row has one."""
     functions: Any = pc
     columns = [_plain(batch.column("partition")) for batch in batches if "partition" in batch.schema.names]
     found = [functions.max(column).as_py() for column in columns]
@@ -155,21 +155,21 @@ def highest_partition(batches: Sequence[pa.RecordBatch]) -> int | None:
 
 
 def partitions_of(batch: pa.RecordBatch, first_row: int) -> "tuple[Any, Any, int] | None":
-    """The partitions that rows ask for, as the kernel takes them; None without such a column."""
+    """The column partition in the form the kernel expects, or None without such a column."""
     if "partition" not in batch.schema.names:
         return None
     column = _plain(batch.column("partition"))
     try:
         return _numbers(column.cast(pa.int32()))
     except pa.ArrowInvalid:
-        functions: Any = pc  # made while pyarrow is imported, so that no checker knows them
+        functions: Any = pc  # created while pyarrow is imported, so type checkers do not know them
         outside = functions.or_kleene(functions.less(column, 0), functions.greater(column, INT32_MAX))
         index = pc.index(outside, True).as_py()
         raise OttlaError(f"row {first_row + index}: there is no partition {column[index]}") from None
 
 
 def open_rows(batch: pa.RecordBatch, first_row: int, default_time_ms: int) -> Any:
-    """The rows of a batch of columns, ready to be measured and written; errors count rows from `first_row`."""
+    """The rows of a RecordBatch, ready to be measured and written. Errors count rows from `first_row`."""
     names = batch.schema.names
     timestamps = _times(batch.column("timestamp"), first_row) if "timestamp" in names else None
     return _encoder.RowColumns(
@@ -188,7 +188,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _strings(array: pa.Array) -> tuple[Any, Any, Any, int, int]:
-    """A column's buffers, cast where the kernel does not know the layout."""
+    """A column's buffers, after a cast if the kernel does not know the layout."""
     array = _plain(array)
     kind = array.type
     types = pa.types
@@ -267,7 +267,7 @@ def seal(
     base_sequence: int = -1,
     transactional: bool = False,
 ) -> None:
-    """Makes a batch of what `encode` gave, in place: the space before the records becomes the header."""
+    """Completes a batch from `encode` in place: writes the header into the space before the records."""
     attributes = codec | transactional * TRANSACTIONAL
     header = BatchHeader(
         0,

@@ -1,12 +1,12 @@
-"""Turns a message's table into Python functions, one per version: no table is looked at while bytes flow. Pure.
+"""Generates Python functions from a message's table, one per version, so that no table is read at run time. Pure.
 
 What makes the generated code fast:
 
 - Neighbouring fields of fixed width are packed or unpacked by one call, together with the length that
   follows them.
 - Nested structs and arrays become nested loops in one function.
-- A string's slice may reach past the end of the buffer unpunished: slices are clipped, any later read fails,
-  and the end of the message is checked once. Nothing is allocated by what a length claims.
+- The slice of a string may reach past the end of the buffer: Python clips it, any later read fails, and the end
+  of the message is checked once. No memory is allocated because of what a length claims.
 - Arrays and tag sections that are usually empty are packed as part of their neighbours when they are.
 """
 
@@ -35,7 +35,7 @@ FORMATS = {
 WIDTHS = {kind: struct.calcsize(">" + code) for kind, code in FORMATS.items()}
 
 SHORT_ARRAY = 16
-"""Arrays of numbers shorter than this have their packers ready made."""
+"""Arrays of numbers shorter than this have prepared packers."""
 
 
 class Source:

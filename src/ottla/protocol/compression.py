@@ -1,4 +1,4 @@
-"""The four codecs in the framing Kafka gives them, each bounded against bombs when it expands. Pure."""
+"""The four compression codecs in Kafka's framing, with a bound on the decompressed size. Pure."""
 
 import enum
 import zlib
@@ -10,7 +10,7 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 
 _XERIAL_HEADER = XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
-# A snappy copy turns three bytes into at most 64: a longer promise is a lie, seen before allocating for it.
+# A snappy copy turns three bytes into at most 64. A larger claim is refused before memory is allocated for it.
 _SNAPPY_RATIO_MAX = 22
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -18,11 +18,11 @@ _ZSTD_LEVEL_DEFAULT = 3
 _ZSTD_RATIO_MAX = 32 * 1024
 """Four bytes repeat one byte 128 kB long; nothing in a frame does better."""
 _ZSTD_NO_ROOM = "failed to write whole buffer"
-"""How cramjam says that the output is full, which it does not tell apart from damage by type."""
+"""cramjam's text for a full output buffer. Its exception type is the same for damaged input."""
 _LZ4_LEVEL_DEFAULT = 9
 
-# zlib and lz4 hand out what they make in pieces; input goes in by pieces too, because each gzip member that
-# ends copies the rest of what it was given.
+# zlib and lz4 return output in pieces. Input is passed in pieces, too, because zlib copies the rest of its input at
+# the end of each gzip member.
 _GZIP_INPUT_BYTES = 32 * 1024
 _OUTPUT_BYTES_MIN = 64 * 1024
 
@@ -42,7 +42,7 @@ class CompressionError(ValueError):
 
 
 def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
-    """`data` under `codec`. `level` is the codec's own scale; None is Kafka's default for it.
+    """Compresses `data`. `level` is on the codec's own scale; None is Kafka's default.
 
     >>> decompress(Codec.ZSTD, compress(Codec.ZSTD, b"abc" * 100), max_bytes=300) == b"abc" * 100
     True
@@ -57,7 +57,7 @@ def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
         import lz4.frame
 
         # Kafka reads the default level as "the fast compressor", and only other levels as high compression.
-        # Blocks must not refer to each other and no checksum follows: the Java reader knows nothing else.
+        # Independent blocks and no content checksum: the Java client reads nothing else.
         return lz4.frame.compress(
             data,
             compression_level=0 if level in (None, _LZ4_LEVEL_DEFAULT) else level,
@@ -72,10 +72,9 @@ def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: BytesLike, max_bytes: int) -> bytes:
-    """What `data` expands to; CompressionError when it is malformed or would exceed `max_bytes`.
+    """Decompresses `data`. Raises CompressionError if it is malformed or expands to more than `max_bytes`.
 
-    Memory follows the bound, never what the data claims: a bomb is refused as soon as it has produced one byte
-    too many.
+    Memory use follows the bound, not what the data claims: a decompression bomb fails at the first byte too many.
     """
     if codec == Codec.NONE:
         if memoryview(data).nbytes > max_bytes:
@@ -93,7 +92,7 @@ def decompress(codec: int, data: BytesLike, max_bytes: int) -> bytes:
 
 
 def _too_large(max_bytes: int) -> CompressionError:
-    return CompressionError(f"the data expands past the bound of {max_bytes} bytes")
+    return CompressionError(f"the data expands to more than the limit of {max_bytes} bytes")
 
 
 def _decompress_gzip(data: BytesLike, max_bytes: int) -> bytes:
@@ -111,7 +110,7 @@ def _decompress_gzip(data: BytesLike, max_bytes: int) -> bytes:
             if total > max_bytes:
                 raise _too_large(max_bytes)
             parts.append(part)
-            # Output is never cut short below the bound, so what was not used belongs to the next member.
+            # Output is not truncated below the bound, so unused input belongs to the next member.
             position += len(piece) - len(inflater.unused_data)
     except zlib.error as error:
         raise CompressionError(f"gzip: {error}") from None
@@ -217,7 +216,7 @@ def _decompress_zstd(data: BytesLike, max_bytes: int) -> bytes:
             # A frame that does not say its size, or several frames, may need more room than was guessed.
             if _ZSTD_NO_ROOM not in str(error):
                 raise CompressionError(f"zstd: {error}") from None
-        # Not two of them at once, and none kept alive by the exception's frame.
+        # Frees the first buffer before the second is allocated; the exception's frame must not keep it alive.
         del output
         if size >= max_bytes:
             raise _too_large(max_bytes)

@@ -136,7 +136,7 @@ class Decoder:
         return name
 
     def null(self, declared: Field, name: str, compact: bool, path: str, target: str) -> bool:
-        """Deals with a null: gives True when an `else:` block must follow for the value itself."""
+        """Handles null. Returns True if an `else:` block must follow for the value itself."""
         nullable = self.version in declared.nullable
         null = "== 0" if compact else "== -1" if nullable else "< 0"
         with self.source.block(f"if {name} {null}:"):

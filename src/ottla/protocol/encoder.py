@@ -23,7 +23,7 @@ SEQUENCES = ("string", "bytes", "records")
 
 
 class Packers(dict[Any, Callable[..., bytes]]):
-    """Packs a run that has arrays of numbers in it: a function for each combination of the arrays' lengths."""
+    """Packs a run that contains arrays of numbers, with one function per combination of their lengths."""
 
     def __init__(self, codes: list[str], flexible: bool) -> None:
         self.codes, self.flexible = codes, flexible
@@ -137,7 +137,7 @@ class Encoder:
         self.flush()
 
     def refuse_absent(self, cls: type[Struct], value: str) -> None:
-        """A value that this version cannot carry must not vanish silently."""
+        """Raises for a value that this version cannot carry, instead of dropping it silently."""
         missing = [f for f in cls._fields if self.version not in f.versions and not f.ignorable]
         if missing:
             conditions = " or ".join(self.differs(f, f"{value}.{f.name}") for f in missing)
@@ -161,7 +161,7 @@ class Encoder:
     # Parts that are usually empty: when all of a run of neighbours are, one call packs the run.
 
     def speculate(self, parts: list[Field | list[Field]], value: str, path: str) -> int:
-        """Writes the longest run of fixed-width and usually empty parts two ways; gives its length, or 0."""
+        """Writes the longest run of fixed-width and usually empty parts in two ways. Returns its length, or 0."""
         run, conditions, length = list(self.run), [], 0
         for part in parts:
             guess = self.guess(part, value)
@@ -219,7 +219,7 @@ class Encoder:
             self.field(part, f"{value}.{part.name}", path + part.name)
 
     def check_uuid(self, part: Field | list[Field], value: str, path: str) -> None:
-        # A format of 16s would pad or cut an id of another length without a word.
+        # A format of 16s would silently pad or cut an id of another length.
         if isinstance(part, Field) and part.type == "uuid":
             with self.source.block(f"if len({value}.{part.name}) != 16:"):
                 self.source(f"raise wrong_uuid({path + part.name!r}, {value}.{part.name})")
@@ -356,7 +356,7 @@ class Encoder:
 
 
 def find_misfit(value: Struct, version: int, path: str = "") -> str:
-    """Which field of a message holds what cannot be written, for the error that says so; empty if none does."""
+    """The field whose value cannot be encoded, for the error message. Empty if there is none."""
     for declared in value._fields:
         if version not in declared.versions:
             continue

@@ -1,7 +1,7 @@
-"""Frames: a size, a header, a message. And stored blobs that start with their version or type. Pure.
+"""Frames (a size, a header, a message), and stored blobs that start with their version or type. Pure.
 
-ApiVersions is the odd one, since it is asked before the two sides know each other: its response always has
-the oldest header, and a request in a version we do not know still has a header we can read.
+ApiVersions is special, because it is sent before both sides agree on versions: its response always has the oldest
+header, and a request of an unknown version still has a readable header (KIP-511).
 """
 
 import struct
@@ -24,17 +24,17 @@ _SIZE_CORRELATION_NO_TAGS = struct.Struct(">iiB")
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 
 LARGE_PART_BYTES = 8192
-"""From this size on, handing bytes over by themselves is cheaper than copying them into a frame."""
+"""From this size on, passing bytes as a separate part is cheaper than copying them into a frame."""
 
 
 class RequestHeader(NamedTuple):
-    """What stands before a request's body, which starts at `body_offset` of the frame."""
+    """The header of a request. The body starts at `body_offset` of the frame."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str
-    """Empty where the client sent none."""
+    """Empty if the client sent none."""
     body_offset: int
 
 
@@ -53,7 +53,7 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
         elif length < -1:
             raise ProtocolError("client_id has a negative length")
         if not api.min_version <= api_version <= api.max_version:
-            # Its body cannot be read, but ApiVersions must be answered: the answer tells what we do know.
+            # The body cannot be read, but ApiVersions must be answered: the response has the versions we know.
             if api_key != _API_VERSIONS:
                 raise ProtocolError(f"{api.name} has no version {api_version}")
         elif api.flexible_since is not None and api_version >= api.flexible_since:
@@ -69,7 +69,7 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
 
 
 def _join(message: Message, version: int, chunks: list[Buffer]) -> bytes:
-    """The chunks of an encoded message and its header in one piece."""
+    """Joins the chunks of an encoded message and its header."""
     try:
         return b"".join(chunks)
     except TypeError:
@@ -85,7 +85,7 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str |
 def encode_request_parts(
     key: int, version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> list[Buffer]:
-    """The same frame in a few parts: what is large stands by itself, as it was given, and is not copied."""
+    """The same frame in a few parts: large values are parts of their own and are not copied."""
     chunks = _request_chunks(key, version, correlation_id, client_id, message)
     parts: list[Buffer] = []
     start = 0
@@ -118,7 +118,7 @@ def encode_response(key: int, version: int, correlation_id: int, message: Messag
     chunks: list[Buffer] = [b""]
     message.encode_chunks(chunks, version)
     if message.carries_records:
-        # Summing up the chunks' lengths is dearer than copying a small body, but not a large one.
+        # Adding up the lengths of the chunks costs more than copying a small body, but less than a large one.
         size = sum(map(len, chunks))
         chunks[0] = _response_prefix(key, version, correlation_id, size)
         return _join(message, version, chunks)
@@ -139,7 +139,7 @@ def _response_prefix(key: int, version: int, correlation_id: int, size: int) -> 
 def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
     """The correlation id and the message of a response frame (without its size).
 
-    A broker that does not know the version of an ApiVersions request answers in version 0, and so it is read.
+    A broker that does not know the version of an ApiVersions request answers in version 0 (KIP-511).
     """
     api = API[key]
     try:
@@ -168,8 +168,8 @@ def encode_versioned(message: Message, version: int) -> bytes:
 def decode_versioned(cls: type[M], blob: Buffer, *, accept_newer: bool = False) -> M:
     """Reads what `encode_versioned` writes.
 
-    With `accept_newer`, a version beyond the newest known is read as that one, and the rest ignored, as the
-    consumer protocol and control records want it.
+    With `accept_newer`, a version above the newest known one is read as the newest, and the rest is ignored, as the
+    consumer protocol and control records require.
     """
     version = _read_int16(cls.__name__, blob)
     if accept_newer and version > cls.versions[-1]:
@@ -190,5 +190,5 @@ def decode_record_key(keys: Mapping[int, type[Message]], blob: Buffer) -> Messag
 
 def _read_int16(name: str, blob: Buffer) -> int:
     if len(blob) < 2:
-        raise ProtocolError(f"{name}: {len(blob)} bytes are too few")
+        raise ProtocolError(f"{name}: {len(blob)} bytes are too short")
     return int(_INT16.unpack_from(blob)[0])

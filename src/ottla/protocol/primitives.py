@@ -1,4 +1,4 @@
-"""The wire's smallest parts: unsigned varints, tag sections, and the one error for bytes that make no sense. Pure.
+"""Unsigned varints, tag sections, and the error for bytes that cannot be decoded. Pure.
 
 The compiled codecs (compiler.py) inline the common cases and call in here for the rest. None of these
 functions checks for the end of the buffer: reading past it raises IndexError or struct.error, which the
@@ -13,20 +13,20 @@ LENGTH_MAX = 2**31 - 1
 """Lengths and counts are Java ints."""
 
 STRING_MAX = 0x7FFF
-"""No string is longer than this in bytes, in the compact form as in the classic one."""
+"""The limit of a string in bytes, in the compact and in the classic form."""
 
 MALFORMED = (struct.error, IndexError, UnicodeDecodeError)
-"""What decoding raises inside when bytes run out or are not UTF-8."""
+"""What decoding raises internally if bytes run out or are not UTF-8."""
 
 MISFIT = (struct.error, TypeError, AttributeError, UnicodeEncodeError, OverflowError)
-"""What encoding raises inside when a value does not fit its field."""
+"""What encoding raises internally if a value does not fit its field."""
 
 ONE_BYTE = tuple(bytes([n]) for n in range(128))
-"""The unsigned varints below 128, ready made."""
+"""The unsigned varints below 128."""
 
 
 class ProtocolError(ValueError):
-    """Bytes that are not a message, or a message that cannot be put into bytes in the version asked for."""
+    """Bytes that are not a valid message, or a message that cannot be encoded in the requested version."""
 
 
 def uvarint(value: int) -> bytes:
@@ -67,7 +67,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def finish_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """Reads on when the first byte, just before `position`, said that more follow."""
+    """Reads the rest of a varint whose first byte, just before `position`, announced more."""
     byte = buffer[position]
     value = first & 127 | (byte & 127) << 7
     position += 1
@@ -108,7 +108,7 @@ def read_tag_count(buffer: Buffer, position: int, first: int) -> tuple[int, int]
 
 
 def skip_tags(buffer: Buffer, position: int, first: int) -> int:
-    """Skips a tag section of which no tag is known; gives the position after it."""
+    """Skips a tag section without known tags. Returns the position after it."""
     count, position = read_tag_count(buffer, position, first)
     tag = -1
     for _ in range(count):

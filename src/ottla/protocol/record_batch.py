@@ -1,7 +1,7 @@
-"""Record batches of format 2 both ways: headers, checksums, records, control batches, rewriting. Pure.
+"""Reads, writes and rewrites record batches of format 2: headers, checksums, records, control batches. Pure.
 
-A broker keeps batches as bytes: it reads the header, checks the checksum, stamps the base offset and the leader
-epoch (which lie before the checksummed part) and writes. Only compaction, recompression and clients look inside.
+A broker keeps batches as bytes: it reads the header, verifies the checksum, sets the base offset and the leader
+epoch (which the checksum does not cover) and writes. Only compaction, recompression and clients decode records.
 """
 
 import enum
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 NO_TIMESTAMP = -1
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
-"""What a batch may expand to unless a caller says otherwise; producers are held to far less by their own limits."""
+"""The default limit of a decompressed batch. The limits on producers are much lower."""
 
 
 _PREFIX = struct.Struct(">qii")
@@ -77,7 +77,7 @@ _END_MARKER = struct.Struct(">hi")
 
 
 class CorruptBatch(KafkaError):
-    """Bytes that are not a batch, or not the batch that was written."""
+    """Bytes that are not a batch, or a batch with a wrong checksum."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, detail)
@@ -138,7 +138,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether the cleaner has set a time (in base_timestamp) after which the tombstones go."""
+        """Whether base_timestamp is the time from which tombstones may be removed (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON)
 
 
@@ -153,7 +153,7 @@ class Record(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A batch with its records uncompressed: they lie in `buffer[start:end]`."""
+    """A batch whose uncompressed records are `buffer[start:end]`."""
 
     header: BatchHeader
     buffer: BytesLike
@@ -162,7 +162,7 @@ class Section(NamedTuple):
 
 
 class RecordsSummary(NamedTuple):
-    """What a broker has to know of the records a client sent, and no more."""
+    """What a broker needs to know about the records that a client sent."""
 
     null_keys: list[int]
     """Indexes of the records without a key."""
@@ -173,7 +173,7 @@ class RecordsSummary(NamedTuple):
 
 
 class ControlType(enum.IntEnum):
-    """What a control record says. Types that are not known here read as UNKNOWN and are to be passed over."""
+    """The type of a control record. Types of newer versions read as UNKNOWN; readers skip them."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -189,7 +189,7 @@ class ControlType(enum.IntEnum):
 
 
 def read_header(buffer: BytesLike, position: int = 0) -> BatchHeader:
-    """The header at `position`; the records need not be in the buffer. CorruptBatch where it cannot be one."""
+    """The header at `position`; the records need not be in the buffer. Raises CorruptBatch."""
     try:
         return _speedups.unpack_header(BatchHeader, buffer, position)
     except ValueError as error:
@@ -197,7 +197,7 @@ def read_header(buffer: BytesLike, position: int = 0) -> BatchHeader:
 
 
 def check_crc(buffer: BytesLike, position: int, header: BatchHeader) -> None:
-    """CorruptBatch unless the whole batch is in the buffer and its bytes are those that were written."""
+    """Raises CorruptBatch unless the whole batch is in the buffer and its checksum matches."""
     with memoryview(buffer) as view:
         end = position + header.batch_length + LENGTH_END
         if end > len(view):
@@ -208,7 +208,7 @@ def check_crc(buffer: BytesLike, position: int, header: BatchHeader) -> None:
 
 
 def open_batch(buffer: BytesLike, position: int = 0) -> BatchHeader:
-    """`read_header` and `check_crc` in one call: what a broker does to each batch it is sent."""
+    """`read_header` and `check_crc` in one call, as a broker does for each batch of a producer."""
     try:
         return _speedups.unpack_header(BatchHeader, buffer, position, _speedups.crc32c)
     except ValueError as error:
@@ -216,7 +216,7 @@ def open_batch(buffer: BytesLike, position: int = 0) -> BatchHeader:
 
 
 def iter_batches(buffer: BytesLike) -> Iterator[tuple[int, BatchHeader]]:
-    """The position and header of each whole batch. One cut short at the end is left out, as Fetch allows."""
+    """The position and header of each whole batch. A truncated one at the end is skipped, as Fetch allows."""
     position = 0
     size = len(buffer)
     while size - position >= HEADER_SIZE:
@@ -284,7 +284,7 @@ def build_batch(
 
 
 def _assemble(header: BatchHeader, section: BytesLike) -> bytes:
-    """Header and records joined, with the length and the checksum they give."""
+    """Joins header and records, and fills in length and checksum."""
     length = HEADER_SIZE - LENGTH_END + len(section)
     try:
         checked = _AFTER_CRC.pack(*header[5:])
@@ -296,7 +296,7 @@ def _assemble(header: BatchHeader, section: BytesLike) -> bytes:
 
 
 def fill_header(batch: bytearray, header: BatchHeader) -> None:
-    """Writes the header into the first bytes of a batch whose records are there, with the length and the checksum."""
+    """Writes the header before the records of `batch`, with length and checksum."""
     _AFTER_CRC.pack_into(batch, CRC_END, *header[5:])
     with memoryview(batch) as view:
         crc = _speedups.crc32c(view[CRC_END:])
@@ -306,13 +306,13 @@ def fill_header(batch: bytearray, header: BatchHeader) -> None:
 
 
 def stamp(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Sets where a batch lies in the log and who led it, in place; the checksum does not cover either."""
+    """Sets base offset and leader epoch in place. The checksum covers neither."""
     _INT64.pack_into(batch, 0, base_offset)
     _INT32.pack_into(batch, LENGTH_END, leader_epoch)
 
 
 def stamped_prefix(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of a stamped batch, to be written before the rest of bytes that cannot be changed."""
+    """The first 16 bytes of a stamped batch, for a batch in read-only memory."""
     return _PREFIX.pack(base_offset, batch_length, leader_epoch)
 
 
@@ -320,11 +320,11 @@ def stamped_prefix(base_offset: int, batch_length: int, leader_epoch: int) -> by
 
 
 def _records_of(buffer: BytesLike, position: int, header: BatchHeader, max_bytes: int) -> tuple[BytesLike, int, int]:
-    """The record section as (buffer, start, end), decompressed where need be."""
+    """The record section as (buffer, start, end), decompressed if necessary."""
     start = position + HEADER_SIZE
     end = position + header.batch_length + LENGTH_END
     codec = header.attributes & CODEC_MASK
-    # A batch emptied by the cleaner keeps its codec, but there is nothing behind the header.
+    # A batch without records, left by compaction, keeps its codec, but nothing follows the header.
     if not codec or (start == end and not header.record_count):
         return buffer, start, end
     with memoryview(buffer) as view:
@@ -344,7 +344,7 @@ def read_records(
     *,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> list[Record]:
-    """The batch's records with absolute offsets and timestamps. The checksum is not looked at: see `check_crc`."""
+    """The batch's records with absolute offsets and timestamps. The checksum is not verified: see `check_crc`."""
     if header is None:
         header = read_header(buffer, position)
     return section_records(open_section(buffer, position, header, max_bytes=max_bytes), Record)
@@ -353,7 +353,7 @@ def read_records(
 def open_section(
     buffer: BytesLike, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> Section:
-    """A batch's records as they are read, decompressed where need be. The checksum is not looked at."""
+    """A batch's records as they are read, decompressed where need be. The checksum is not verified."""
     return Section(header, *_records_of(buffer, position, header, max_bytes))
 
 
@@ -384,7 +384,7 @@ def scan_keys(
     *,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> list[tuple[int, bytes | None, bool]]:
-    """Each record's (offset delta, key, whether it is a tombstone), without making its value: for compaction."""
+    """Each record's (offset delta, key, whether it is a tombstone), without reading values: for compaction."""
     if header is None:
         header = read_header(buffer, position)
     section, start, end = _records_of(buffer, position, header, max_bytes)
@@ -401,7 +401,7 @@ def inspect_records(
     *,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> RecordsSummary:
-    """Checks that every length in every record is right, and sums up what validation asks about them."""
+    """Checks every length in every record, and returns what validation needs to know."""
     if header is None:
         header = read_header(buffer, position)
     section, start, end = _records_of(buffer, position, header, max_bytes)
@@ -428,20 +428,20 @@ def rewrite(
     delete_horizon_ms: int | None = None,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> bytes:
-    """The batch with other records, codec or times; its place in the log and its producer stay what they were.
+    """The batch with other records, codec or timestamps. Its offsets, sequence numbers and producer stay the same.
 
     keep_offsets        keeps the records at these absolute offsets, byte for byte, and drops the others
     records             replaces the records; their offsets must lie within the batch's, in order
     codec, level        recompresses
-    log_append_time_ms  makes it every record's timestamp
-    delete_horizon_ms   notes when the tombstones in it may go
+    log_append_time_ms  sets the timestamp of every record
+    delete_horizon_ms   sets the time from which its tombstones may be removed
 
-    The offset range and the sequence numbers stay, whatever is dropped: the log keeps its order and the producer
-    its state even when no record is left.
+    The offset range and the sequence numbers stay even if no record is left, so that the log keeps its order and the
+    broker its producer state.
     """
     header = read_header(batch)
     if len(batch) != header.size_bytes:
-        raise CorruptBatch(f"{header.size_bytes} bytes announced, {len(batch)} given")
+        raise CorruptBatch(f"{header.size_bytes} bytes announced, {len(batch)} found")
     attributes, record_count = header.attributes, header.record_count
     base_timestamp, max_timestamp = header.base_timestamp, header.max_timestamp
     if delete_horizon_ms is not None:
@@ -530,7 +530,7 @@ def control_batch(
 
 
 def control_type(record_key: bytes | None) -> ControlType:
-    """What a control record's key says; versions and types from the future are passed over, not refused."""
+    """The type in a control record's key. Newer versions and types are UNKNOWN, not an error."""
     if record_key is None or len(record_key) < _CONTROL_KEY.size:
         raise CorruptBatch("a control record's key takes four bytes")
     version, number = _CONTROL_KEY.unpack_from(record_key)
@@ -540,10 +540,7 @@ def control_type(record_key: bytes | None) -> ControlType:
 
 
 def read_end_marker(batch: BytesLike) -> tuple[ControlType, int]:
-    """What a transaction's end marker says: (COMMIT or ABORT, coordinator epoch).
-
-    Any other control batch gives its type and -1.
-    """
+    """(COMMIT or ABORT, coordinator epoch) of a transaction marker; (type, -1) of any other control batch."""
     header = read_header(batch)
     if not header.is_control:
         raise CorruptBatch("not a control batch")

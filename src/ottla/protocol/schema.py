@@ -1,4 +1,4 @@
-"""How messages are written down: one class per message, one line per field, all versions in it. Pure.
+"""Message tables: one class per message, one line per field, with all versions. Pure.
 
 A message module is a table. The class statement collects the fields, and `encode` and `decode` are
 generated from them for each version on first use (compiler.py, decoder.py, encoder.py).
@@ -39,7 +39,7 @@ FIXED_DEFAULTS: dict[str, Any] = {
     "float64": 0.0,
     "uuid": ZERO_UUID,
 }
-"""The types of fixed width, and what each is when nobody says."""
+"""The types of fixed width and their defaults."""
 
 _DEFAULTS = FIXED_DEFAULTS | {"string": "", "bytes": b"", "records": None}
 
@@ -112,7 +112,7 @@ class Field:
         return self.type not in _DEFAULTS and not self.is_array
 
     def default(self) -> Any:
-        """What the field is when nobody says: a new list for an array, one value for all else."""
+        """The default of the field: a new list for an array, otherwise a shared value."""
         if self.given_default is not MISSING:
             return self.given_default
         if self.is_array:
@@ -174,10 +174,10 @@ class Struct(metaclass=StructType):
     _fields: ClassVar[tuple[Field, ...]]
     _default: ClassVar[Any]
     _shared: ClassVar[bool] = False
-    """True for a default that many messages hold; those with lists in them are made anew instead."""
+    """True for a default that many messages share. Defaults with lists are created per message instead."""
 
     def __init__(self, **values: Any) -> None:
-        # The first construction of a class builds its real constructor, which then takes this one's place.
+        # The first call generates the real constructor, which then replaces this one.
         from ottla.protocol.compiler import build_constructor
 
         constructor = build_constructor(type(self))
@@ -186,7 +186,7 @@ class Struct(metaclass=StructType):
 
     @classmethod
     def default(cls) -> Self:
-        """The struct with all its defaults. Shared and frozen where it holds no lists."""
+        """The struct with all its defaults. Shared and frozen if it has no lists."""
         if "_default" not in cls.__dict__:
             cls._default = None if _holds_lists(cls) else _frozen_default(cls)
         return cls() if cls._default is None else cls._default
@@ -223,7 +223,7 @@ class Message(Struct):
     versions: ClassVar[range]
     flexible_since: ClassVar[int | None]
     carries_records: ClassVar[bool]
-    """Whether a `records` field is in it, so that its bytes may be many."""
+    """Whether it has a `records` field, so that it may be large."""
 
     _encoders: ClassVar[Codecs]
     _decoders: ClassVar[Codecs]
@@ -237,9 +237,9 @@ class Message(Struct):
     def decode(cls, buffer: Buffer, version: int, offset: int = 0) -> Self:
         """The message at `offset`. Bytes after its end are ignored, as Kafka's brokers do.
 
-        Raises ProtocolError, and nothing else, on whatever is not a message of that version.
+        Raises ProtocolError, and nothing else, if the bytes are not a message of that version.
         """
-        # A slice of bytes decodes to text in one call where a view needs two, so each has its own decoder.
+        # Text is decoded in one call from bytes, but in two from a memoryview, so each has its own decoder.
         decoders = cls._decoders if type(buffer) is bytes else cls._view_decoders
         try:
             return decoders[version](buffer, offset)[0]
@@ -248,7 +248,7 @@ class Message(Struct):
 
     @classmethod
     def read(cls, buffer: Buffer, version: int, offset: int = 0) -> tuple[Self, int]:
-        """Like `decode`, and tells the position after the message."""
+        """Like `decode`, but also returns the position after the message."""
         decoders = cls._decoders if type(buffer) is bytes else cls._view_decoders
         try:
             return decoders[version](buffer, offset)
@@ -291,7 +291,7 @@ def declare(cls: Any, *, versions: range, flexible_since: int | None = None, api
                 raise TypeError(f"{struct.__qualname__}.{declared.name}: no struct {declared.element}")
 
 
-# The compilers know the schema, so the schema can know them only once both are there.
+# The compilers import this module, so it can only import them at the end.
 
 
 def _compile_encoder(cls: type[Message], version: int) -> Any:
@@ -318,7 +318,7 @@ def _holds_lists(cls: type[Struct]) -> bool:
 
 
 def _frozen_default(cls: type[Struct]) -> Any:
-    """An instance with every default that refuses to be changed, so that many messages can share it."""
+    """An immutable instance with every default, which many messages can share."""
 
     def refuse(self: Any, name: str, value: Any = None) -> None:
         raise AttributeError(

@@ -119,7 +119,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
             yield at, at
         return
     answer, said = {
-        "HTTP": (speak_http, "not Kafka's protocol: it speaks HTTP"),
+        "HTTP": (speak_http, "does not speak the Kafka protocol: it speaks HTTP"),
         "silence": (stay_silent, "within"),
         "hangs up": (hang_up, "lost the connection"),
         "nonsense": (speak_nonsense, "unreadable bytes"),
@@ -365,7 +365,7 @@ class Tactless(PartitionAssignor):
     ],
 )
 def test_an_assignor_that_fails_is_named_in_poll(broker: Any, topic: str, assignor: type[Assignor], said: str) -> None:
-    """A6. It is tried again with the next poll(), so a mistake that passes does no lasting harm."""
+    """Spec: A6. It is tried again with the next poll(), so a mistake that passes does no lasting harm."""
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topic(topic, partitions=2)
     settings = {"bootstrap_servers": broker.bootstrap, "group_id": topic}

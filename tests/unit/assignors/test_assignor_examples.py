@@ -1,4 +1,4 @@
-"""Every exact example of MISSION A1-A4, and the upstream expectations for the built-in assignors."""
+"""Every exact example of. Spec: A1, A2, A3, A4., and the upstream expectations for the built-in assignors."""
 
 import random
 import time
@@ -59,7 +59,7 @@ def again(
 
 
 class TestRange:
-    """A1."""
+    """Spec: A1."""
 
     def test_four_partitions_each(self) -> None:
         shares = share(RangeAssignor(), {"t0": 4, "t1": 4}, {"C0": ["t0", "t1"], "C1": ["t0", "t1"]})
@@ -98,7 +98,7 @@ class TestRange:
 
 
 class TestRoundRobin:
-    """A2."""
+    """Spec: A2."""
 
     def test_three_partitions_each(self) -> None:
         shares = share(RoundRobinAssignor(), {"t0": 3, "t1": 3}, {"C0": ["t0", "t1"], "C1": ["t0", "t1"]})
@@ -117,7 +117,7 @@ class TestRoundRobin:
 
 
 class TestSticky:
-    """A3."""
+    """Spec: A3."""
 
     def test_an_even_start_and_a_member_that_leaves(self) -> None:
         counts = dict.fromkeys(["t0", "t1", "t2", "t3"], 2)
@@ -270,7 +270,7 @@ PLAIN_672 = "t1-0,1 t2-0,1,2 t3-0 | t1-2,3 t2-3,4 t3-1 | t1-4,5 t2-5,6"
 def test_range_follows_racks(
     counts: dict[str, int], replication: int, racks: str, subscriptions: list[list[str]], expected: str, mismatches: int
 ) -> None:
-    """A4, KIP-881."""
+    """Spec: A4. KIP-881."""
     shares, missed = rack_share(RangeAssignor(), counts, replication, racks, subscriptions)
     assert shares == [sorted(parse(part)) for part in expected.split("|")]
     assert missed == mismatches
@@ -323,7 +323,7 @@ def test_sticky_gives_up_what_is_far_away() -> None:
 
 
 def test_names_are_kafkas() -> None:
-    """A5, A6."""
+    """Spec: A5, A6."""
     assert set(BUILT_IN) == {"range", "roundrobin", "sticky", "cooperative-sticky"}
 
 

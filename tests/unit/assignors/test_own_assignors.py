@@ -23,7 +23,7 @@ def names(shares: Mapping[str, Assignment]) -> dict[str, list[str]]:
 
 
 def test_random_gives_every_partition_once_and_only_to_those_who_want_it() -> None:
-    """MISSION A6."""
+    """Spec: A6."""
     seen = set()
     for seed in range(50):
         shares = names(run_assignor(RandomAssignor(random.Random(seed)), CLUSTER, BOTH))
@@ -34,7 +34,7 @@ def test_random_gives_every_partition_once_and_only_to_those_who_want_it() -> No
 
 
 def test_a_partition_goes_to_a_member_in_the_rack_of_its_leader() -> None:
-    """MISSION A6: racks travel as user data."""
+    """Spec: A6. Racks travel as user data."""
     cluster = ClusterMetadata(
         PartitionInfo("t", index, leader_rack=rack) for index, rack in enumerate(["r1", "r1", "r2", "r2", "r3", None])
     )
@@ -53,7 +53,7 @@ def test_a_member_whose_user_data_is_no_rack_still_gets_a_share() -> None:
 
 
 def test_broadcast_gives_every_member_all_partitions_of_its_topics() -> None:
-    """MISSION A7."""
+    """Spec: A7."""
     shares = names(run_assignor(BroadcastAssignor(), CLUSTER, BOTH))
     assert shares == {"a": ["t0-0", "t0-1", "t0-2", "t1-0", "t1-1"], "b": ["t0-0", "t0-1", "t0-2"]}
 
@@ -72,7 +72,7 @@ class Mine(PartitionAssignor):
 
 
 def test_assignors_are_chosen_by_name_by_path_by_class_and_by_instance() -> None:
-    """MISSION A5: several, in order of preference."""
+    """Spec: A5. Several, in order of preference."""
     mine = Mine()
     chosen = choose_assignors(["roundrobin", "ottla.assignors.random:RandomAssignor", BroadcastAssignor, mine])
     assert [assignor.name for assignor in chosen] == ["roundrobin", "random", "broadcast", "mine"]
@@ -99,21 +99,21 @@ class Demanding(Mine):
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ("rnage", "there is no assignor rnage"),
+        ("rnage", "unknown assignor rnage"),
         ("nowhere.at.all:Thing", "assignor nowhere.at.all:Thing cannot be imported"),
         ("ottla.assignors.random:Nothing", "cannot be imported"),
         ("ottla.errors:OttlaError", "not an assignor"),
-        ([], "names no assignor"),
-        (" , ", "names no assignor"),
-        ("range,range", "names range twice"),
-        (Thief, "takes the name of a built-in one: range"),
+        ([], "partition.assignment.strategy is empty"),
+        (" , ", "partition.assignment.strategy is empty"),
+        ("range,range", "has range twice"),
+        (Thief, "has the name of a built-in one: range"),
         (Nameless, "Nameless has no name"),
-        (Demanding, "Demanding cannot be made"),
+        (Demanding, "Demanding cannot be instantiated"),
         ([42], "not an assignor: 42"),
     ],
 )
 def test_what_is_no_assignor_is_refused_with_the_reason(chosen: Any, message: str) -> None:
-    """MISSION A6: a name may not clash with a built-in one."""
+    """Spec: A6. A name may not clash with a built-in one."""
     with pytest.raises(ConfigError, match=message):
         choose_assignors(chosen)
 
@@ -144,10 +144,10 @@ class Raw(Assignor):
     ("answer", "message"),
     [
         (ZeroDivisionError("by zero"), "assignor raw failed: ZeroDivisionError: by zero"),
-        (None, "assignor raw gave back NoneType"),
+        (None, "assignor raw returned NoneType"),
         ({"a": Assignment([])}, "assignor raw left out b"),
-        ({"a": [A0], "b": Assignment([])}, "assignor raw gave a list"),
-        ({"a": Assignment([A0]), "b": Assignment([A1, A0])}, "gave t0-0 to both a and b"),
+        ({"a": [A0], "b": Assignment([])}, "assignor raw returned list for a"),
+        ({"a": Assignment([A0]), "b": Assignment([A1, A0])}, "assigned t0-0 to both a and b"),
     ],
 )
 def test_an_assignor_that_raises_or_gives_too_little_or_too_much_is_named(answer: Any, message: str) -> None:

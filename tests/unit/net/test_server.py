@@ -335,7 +335,7 @@ def test_a_client_that_leaves_cancels_what_it_waited_for(run: Run) -> None:
 def test_a_size_out_of_bounds_ends_the_connection_with_one_line(
     run: Run, size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R8: giant and negative lengths."""
+    """Spec: R8. Giant and negative lengths."""
 
     async def story() -> None:
         limits = Limits(max_request_bytes=1000)
@@ -353,7 +353,7 @@ def test_a_size_out_of_bounds_ends_the_connection_with_one_line(
 
 
 def test_a_size_prefix_alone_gets_little_memory(run: Run) -> None:
-    """R8: a claim of 100 MB costs the claimant, not the server."""
+    """Spec: R8. A claim of 100 MB costs the claimant, not the server."""
 
     async def story() -> None:
         async with serving(echo) as (server, port), connected(port) as (_, writer):
@@ -455,7 +455,7 @@ def test_no_more_connections_than_allowed(run: Run) -> None:
 
 
 def test_a_peer_that_does_not_read_is_not_served_further(run: Run) -> None:
-    """R8: memory stays bounded however much is asked for."""
+    """Spec: R8. Memory stays bounded however much is asked for."""
     handled = []
 
     def big(request: bytes | memoryview, connection: Connection) -> bytes:
@@ -478,7 +478,7 @@ def test_a_peer_that_does_not_read_is_not_served_further(run: Run) -> None:
 
 
 def test_late_responses_are_not_even_begun_for_a_peer_that_does_not_read(run: Run) -> None:
-    """R8: pipelined fetches are answered one by one, so their data is never in memory all at once."""
+    """Spec: R8. Pipelined fetches are answered one by one, so their data is never in memory all at once."""
     begun = []
 
     async def fetch() -> bytes:
