@@ -1,10 +1,10 @@
-"""The only file that reads the time. Everything else is given a clock, so tests can give it another."""
+"""The only module that reads the time. Everything else takes a clock as an argument, so tests can pass another."""
 
 import time
 from collections.abc import Callable
 
 Clock = Callable[[], int]
-"""Gives the current time in milliseconds since 1970, as Kafka's timestamps count it."""
+"""Returns the current time in milliseconds since 1970, like Kafka's timestamps."""
 
 
 def system_clock() -> int:
@@ -12,9 +12,9 @@ def system_clock() -> int:
 
 
 system_clock_ns = time.time_ns
-"""The same time in nanoseconds, as a function of the interpreter's own: a tenth of a Python call."""
+"""The same time in nanoseconds. A built-in function: it takes a tenth of the time of a Python call."""
 
 
 def monotonic() -> float:
-    """Seconds that never jump, for measuring how long something took."""
+    """Seconds of a clock that never jumps, to measure durations."""
     return time.monotonic()

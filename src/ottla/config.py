@@ -1,6 +1,6 @@
-"""Settings as typed dataclasses under Kafka's dotted names: name, default, check and doc in one line. Pure.
+"""Settings as typed dataclasses under Kafka's dotted names: name, default, check and documentation together. Pure.
 
-A component declares its own small config; `parse` fills it from text and refuses what it does not know.
+A component declares its own small config. `parse` fills it from text and rejects unknown names.
 
 >>> @dataclass(frozen=True, kw_only=True)
 ... class GroupConfig:
@@ -24,7 +24,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is known of one setting. CLI help, DescribeConfigs and the docs are printed from it."""
+    """The declaration of one setting. CLI help, DescribeConfigs and the documentation are generated from it."""
 
     name: str
     default: Any
@@ -42,7 +42,7 @@ class Setting:
     """For a broker setting: whether it needs a restart to change."""
 
     def parse(self, text: str) -> Any:
-        """The value behind `text`, or a ConfigError that names the setting and what it accepts."""
+        """Parses `text`. Raises ConfigError with the setting and what it accepts."""
         try:
             value = _PARSERS[self.kind](text.strip())
         except ValueError:
@@ -146,22 +146,22 @@ def parse(config_class: type[C], values: Mapping[str, str]) -> C:
 
 
 def unknown_setting(name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name nobody knows, with the nearest one that somebody does."""
-    import difflib  # only mistakes pay for it
+    """The error for an unknown name, with the most similar known one as a hint."""
+    import difflib  # only needed for errors
 
     close = difflib.get_close_matches(name, list(known), n=1)
     return ConfigError(f"Unknown setting {name}", f"Did you mean {close[0]}?" if close else "")
 
 
 def describe(config: Any) -> dict[str, str | None]:
-    """Every setting of `config` as the text Kafka would show."""
+    """Every setting of `config` as the text that Kafka shows."""
     return {name: s.format(getattr(config, s.attribute)) for name, s in settings_of(type(config)).items()}
 
 
 def read_properties(text: str) -> dict[str, str]:
     """Reads Java's .properties form: `name=value` or `name: value`, `#` and `!` comments, `\\` continues a line.
 
-    A name alone, which Java reads as an empty value, is refused: it is a slip more often than it is meant.
+    A name without a value, which Java reads as an empty value, is an error: it is usually a mistake.
 
     >>> read_properties("# ports\\nlisteners = PLAINTEXT://:9092\\nlog.dirs=/tmp/a,\\\\\\n  /tmp/b")
     {'listeners': 'PLAINTEXT://:9092', 'log.dirs': '/tmp/a,/tmp/b'}
@@ -170,7 +170,7 @@ def read_properties(text: str) -> dict[str, str]:
     for number, line in _logical_lines(text):
         match = _SEPARATOR.match(line)
         if match is None:
-            raise ConfigError(f"line {number}: {line.strip()!r} has no '='", "Write one name=value to a line.")
+            raise ConfigError(f"line {number}: {line.strip()!r} has no '='", "Write one name=value per line.")
         found[_unescape(match[1].strip())] = _unescape(line[match.end() :].strip())
     return found
 
@@ -189,7 +189,7 @@ def _unescape(text: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, each with the number it starts at."""
+    """The lines that are neither empty nor comments, with continuations joined and the number of their first line."""
     pending, start = "", 0
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = pending + raw.lstrip()

@@ -1,14 +1,14 @@
-"""Small values that every layer names: topic-partitions and ids. Pure."""
+"""Small values that every layer uses: topic-partitions, endpoints, ids. Pure."""
 
 import base64
 import binascii
 from typing import NamedTuple
 
 ZERO_UUID = bytes(16)
-"""The all-zero id, which the protocol reads as "none"."""
+"""The all-zero id, which means "none" in the protocol."""
 
 REBALANCES_TOPIC = "__ottla_rebalances"
-"""Why each group rebalanced, as JSON under the group's id: any Kafka client can read it."""
+"""A topic with the reason of every rebalance, as JSON with the group id as key."""
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", REBALANCES_TOPIC})
 
@@ -31,7 +31,7 @@ class TopicPartition(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a broker listens, as clients are told."""
+    """The address of a broker, as advertised to clients."""
 
     host: str
     port: int
@@ -50,13 +50,13 @@ def uuid_to_text(value: bytes) -> str:
 
 
 def uuid_from_text(text: str) -> bytes:
-    """The 16 bytes behind Kafka's text form of an id, and nothing else that base64 would let pass."""
+    """The 16 bytes of an id in Kafka's text form. Raises ValueError for any other text, even if it is base64."""
     try:
         value = base64.urlsafe_b64decode(text + "==")
     except (binascii.Error, ValueError):
         value = b""
     if len(value) != 16 or uuid_to_text(value) != text:
-        raise ValueError(f"not a Kafka id: {text!r} (22 characters of URL-safe base64 expected)")
+        raise ValueError(f"not a Kafka id: {text!r} (expected 22 characters of URL-safe base64)")
     return value
 
 
@@ -76,7 +76,7 @@ def java_hash(text: str) -> int:
 def partition_for(key: str, partition_count: int) -> int:
     """The partition of a coordinator topic that owns `key` (a group id or a transactional id).
 
-    The one value without a positive twin, -2**31, counts as 0, as in Kafka.
+    -2**31, which has no positive counterpart, counts as 0, as in Kafka.
 
     >>> partition_for("consumerGroupId", 50)
     20

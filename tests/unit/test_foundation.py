@@ -1,4 +1,4 @@
-"""What every layer stands on: ids and hashes, error codes, settings."""
+"""The base modules: ids and hashes, errors, number checks, settings."""
 
 import copy
 import doctest
@@ -9,20 +9,22 @@ from dataclasses import dataclass
 
 import pytest
 
-from ottla import config, errors, types
+from ottla import checks, config, errors, types
+from ottla.checks import number_from_text, port_from_text, require_number, whole_number
 from ottla.config import parse, read_properties, setting, settings_of
-from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
+from ottla.errors import HINTS, ArgumentError, ConfigError, ErrorCode, KafkaError, OttlaError, error_for, raise_for
 from ottla.spark.sink.errors import NotOwner
 from ottla.types import Endpoint, TopicPartition, java_hash, partition_for, uuid_from_text, uuid_to_text
 
 
 @pytest.mark.parametrize(
-    "name", ["ottla.types", "ottla.errors", "ottla.config", "ottla.protocol.primitives", "ottla.protocol.schema",
-             "ottla.protocol.api"],
+    "name", ["ottla.types", "ottla.errors", "ottla.checks", "ottla.config", "ottla.protocol.primitives",
+             "ottla.protocol.schema", "ottla.protocol.api"],
 )  # fmt: skip
-def test_the_examples_in_the_text_are_true(name: str) -> None:
+def test_the_examples_in_docstrings_work(name: str) -> None:
     results = doctest.testmod(importlib.import_module(name))
-    assert results.attempted > 0 and results.failed == 0
+    assert results.attempted > 0
+    assert results.failed == 0
 
 
 # --- types ---
@@ -34,7 +36,10 @@ def test_the_examples_in_the_text_are_true(name: str) -> None:
      ("txn", 6), ("polygenelubricants", 0), ("", 0)],
 )  # fmt: skip
 def test_a_coordinator_is_found_by_javas_hash_of_the_name(key: str, partition: int) -> None:
-    """B1, E2: the partition of `__consumer_offsets` or `__transaction_state` that owns a group or a transaction."""
+    """The partition of `__consumer_offsets` or `__transaction_state` that owns a group or a transaction.
+
+    Spec: B1, E2.
+    """
     assert partition_for(key, 50) == partition
 
 
@@ -47,10 +52,12 @@ def test_javas_hash_counts_utf_16_units(text: str, hashed: int) -> None:
     assert java_hash(text) == hashed
 
 
-def test_an_id_and_its_text_are_two_forms_of_one_thing() -> None:
+def test_an_id_survives_the_conversion_to_text_and_back() -> None:
     value = bytes.fromhex("fbefbeffffff0123456789abcdef0011")
     text = uuid_to_text(value)
-    assert len(text) == 22 and not set(text) & set("+/=") and set(text) & set("-_")
+    assert len(text) == 22
+    assert not set(text) & set("+/=")
+    assert set(text) & set("-_")
     assert uuid_from_text(text) == value
     assert uuid_to_text(types.ZERO_UUID) == "A" * 22
 
@@ -69,12 +76,12 @@ def test_an_id_and_its_text_are_two_forms_of_one_thing() -> None:
         "A" * 21 + "B",
     ],
 )
-def test_what_is_not_an_id_is_refused(text: str) -> None:
+def test_text_that_is_not_an_id_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="not a Kafka id"):
         uuid_from_text(text)
 
 
-def test_partitions_and_endpoints_read_as_kafka_prints_them() -> None:
+def test_partitions_and_endpoints_are_formatted_like_kafkas() -> None:
     assert str(TopicPartition("my-topic", 3)) == "my-topic-3"
     assert str(Endpoint("localhost", 9092)) == "localhost:9092"
     assert str(Endpoint("::1", 9092)) == "[::1]:9092"
@@ -83,7 +90,7 @@ def test_partitions_and_endpoints_read_as_kafka_prints_them() -> None:
 # --- errors ---
 
 
-def test_the_codes_are_kafkas_without_a_gap() -> None:
+def test_error_codes_are_kafkas_without_gaps() -> None:
     assert sorted(ErrorCode) == list(range(-1, 137))
     assert (ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.PRODUCER_FENCED) == (0, -1, 90)
 
@@ -95,17 +102,43 @@ def test_the_retriable_codes_are_the_ones_the_java_client_retries() -> None:
     ]  # fmt: skip
 
 
-def test_a_code_from_the_future_reads_as_an_unknown_error() -> None:
+def test_an_unknown_error_code_is_unknown_server_error() -> None:
     assert ErrorCode(12345) is ErrorCode.UNKNOWN_SERVER_ERROR
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="'NONE' is not a valid ErrorCode"):
         ErrorCode("NONE")
 
 
-def test_an_error_says_its_code_and_what_happened() -> None:
+def test_an_error_shows_its_code_and_detail() -> None:
     error = KafkaError(ErrorCode.NOT_COORDINATOR, "group g is on broker 2")
     assert str(error) == "NOT_COORDINATOR: group g is on broker 2"
     assert str(KafkaError(ErrorCode.NONE)) == "NONE"
-    assert error.retriable and not KafkaError(ErrorCode.PRODUCER_FENCED).retriable
+    assert error.retriable
+    assert not KafkaError(ErrorCode.PRODUCER_FENCED).retriable
+
+
+def test_raise_for_turns_an_error_code_into_an_exception() -> None:
+    raise_for(ErrorCode.NONE, "creating topic orders")
+    with pytest.raises(KafkaError) as caught:
+        raise_for(36, "creating topic orders", "it exists")
+    assert (caught.value.code, caught.value.detail) == (
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        "creating topic orders: it exists",
+    )
+    assert error_for(9999, "creating topic orders").code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_hints_are_sentences_for_real_errors() -> None:
+    assert KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS).hint == HINTS[ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR).hint == ""
+    for code, hint in HINTS.items():
+        assert hint.endswith(".")
+        assert code != ErrorCode.NONE
+
+
+def test_a_bad_argument_can_be_caught_in_three_ways() -> None:
+    for kind in (OttlaError, TypeError, ValueError):
+        with pytest.raises(kind, match="partition must be a whole number, not 'x'"):
+            require_number("x", "partition")
 
 
 class TwoArguments(KafkaError):
@@ -119,25 +152,66 @@ class TwoArguments(KafkaError):
 @pytest.mark.parametrize(
     "error",
     [KafkaError(ErrorCode.NOT_COORDINATOR, "moved"), OttlaError("no", "try yes"), ConfigError("Unknown setting x"),
-     TwoArguments(1, wanted=2)],
+     ArgumentError("no", "try yes"), TwoArguments(1, wanted=2)],
     ids=repr,
 )  # fmt: skip
 def test_errors_can_be_rebuilt_without_their_constructor(error: Exception) -> None:
-    for twin in (copy.copy(error), copy.deepcopy(error)):
-        assert type(twin) is type(error)
-        assert (str(twin), twin.args, vars(twin)) == (str(error), error.args, vars(error))
+    for copied in (copy.copy(error), copy.deepcopy(error)):
+        assert type(copied) is type(error)
+        assert (str(copied), copied.args, vars(copied)) == (str(error), error.args, vars(error))
 
 
-def test_errors_travel_between_processes() -> None:
+def test_errors_can_be_pickled() -> None:
     for error in (KafkaError(ErrorCode.NOT_COORDINATOR, "moved"), ConfigError("Unknown setting x", "y?")):
         assert vars(pickle.loads(pickle.dumps(error))) == vars(error)
 
 
-def test_every_name_of_the_foundation_is_documented() -> None:
-    for module in (types, errors, config):
+def test_every_class_of_the_base_modules_has_a_docstring() -> None:
+    for module in (types, errors, checks, config):
         for name, value in vars(module).items():
             if isinstance(value, type) and value.__module__ == module.__name__:
                 assert value.__doc__, f"{module.__name__}.{name} has no docstring"
+
+
+# --- checks ---
+
+
+class Index:
+    """An integer type like numpy's."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [(3, 3), (-1, -1), (2**70, 2**70), (Index(), 7), (True, None), (3.0, None), ("3", None), (None, None)],
+)
+def test_a_whole_number_is_any_integer_but_a_bool(value: object, number: int | None) -> None:
+    assert whole_number(value) == number
+
+
+def test_a_required_number_is_checked_against_its_range() -> None:
+    assert require_number(5, "max_records", at_least=1, at_most=5) == 5
+    with pytest.raises(ArgumentError, match="max_records must be at least 1, not 0"):
+        require_number(0, "max_records", at_least=1)
+    with pytest.raises(ArgumentError, match="max_records must be at most 5, not 6"):
+        require_number(6, "max_records", at_most=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("12", 12), (" +3 ", 3), ("-4", -4), ("1_0", None), ("٣", None), ("", None), ("1.0", None)]
+)
+def test_numbers_in_text_are_read_like_java(text: str, number: int | None) -> None:
+    assert number_from_text(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "port"),
+    [("0", 0), ("9092", 9092), ("65535", 65535), ("65536", None), ("-1", None), ("٣", None), ("", None)],
+)
+def test_a_port_is_a_number_up_to_65535(text: str, port: int | None) -> None:
+    assert port_from_text(text) == port
 
 
 # --- config ---
@@ -157,7 +231,7 @@ class BoxConfig:
     comment: str = "not a setting"
 
 
-def test_text_becomes_typed_values_and_the_rest_keeps_its_default() -> None:
+def test_text_is_parsed_to_typed_values_and_missing_settings_keep_their_default() -> None:
     parsed = parse(
         BoxConfig,
         {"box.size": " 7 ", "box.open": "TRUE", "box.ratio": "0.25", "box.tags": "a, b", "box.age.ms": str(2**40)},
@@ -183,13 +257,13 @@ def test_text_becomes_typed_values_and_the_rest_keeps_its_default() -> None:
         ("box.even", "3", "Invalid value 3 for configuration box.even"),
     ],
 )
-def test_a_bad_value_is_refused_by_name(name: str, text: str, message: str) -> None:
+def test_an_invalid_value_is_an_error_with_the_setting_and_the_limit(name: str, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(BoxConfig, {name: text})
     assert caught.value.message == message
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
+def test_an_unknown_setting_is_an_error_with_the_most_similar_name() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(BoxConfig, {"box.sise": "1"})
     assert (caught.value.message, caught.value.hint) == ("Unknown setting box.sise", "Did you mean box.size?")
@@ -198,7 +272,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
     assert caught.value.hint == ""
 
 
-def test_a_traceback_shows_how_to_mend_it_as_the_tool_does() -> None:
+def test_a_traceback_shows_the_hint_once() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(BoxConfig, {"box.sise": "1"})
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
@@ -206,16 +280,16 @@ def test_a_traceback_shows_how_to_mend_it_as_the_tool_does() -> None:
         assert shown == "ottla.errors.ConfigError: Unknown setting box.sise\nDid you mean box.size?\n"
         assert str(error) == "Unknown setting box.sise"
     said = "".join(traceback.format_exception_only(NotOwner("Another driver has this sink.", "Stop it.")))
-    assert said.count("Stop it.") == 1, "an error whose text has the hint in it says it once"
+    assert said.count("Stop it.") == 1, "an error whose text contains the hint shows it once"
 
 
-def test_a_config_is_shown_as_kafka_would_show_it() -> None:
+def test_a_config_is_formatted_like_kafkas() -> None:
     shown = config.describe(BoxConfig(tags=("a", "b"), open=True))
     assert (shown["box.tags"], shown["box.open"], shown["box.owner"], shown["box.size"]) == ("a,b", "true", None, "3")
     assert "comment" not in shown
 
 
-def test_every_setting_knows_its_kind() -> None:
+def test_the_kind_of_a_setting_follows_from_its_type() -> None:
     kinds = {name: known.kind for name, known in settings_of(BoxConfig).items()}
     assert kinds == {
         "box.size": "int", "box.age.ms": "long", "box.ratio": "double", "box.open": "boolean", "box.colour": "string",
@@ -238,10 +312,10 @@ def test_every_setting_knows_its_kind() -> None:
         ("sep=a\x0bb", {"sep": "a\x0bb"}),
     ],
 )
-def test_properties_are_read_as_java_reads_them(text: str, read: dict[str, str]) -> None:
+def test_properties_are_read_like_java(text: str, read: dict[str, str]) -> None:
     assert read_properties(text) == read
 
 
-def test_a_property_without_a_value_is_refused_with_its_line() -> None:
+def test_a_property_without_a_value_is_an_error_with_its_line() -> None:
     with pytest.raises(ConfigError, match="line 3: 'verbose' has no '='"):
         read_properties("a=1\n\nverbose")
