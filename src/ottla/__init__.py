@@ -1,19 +1,17 @@
-"""Kafka's little sister, in Python: a broker every Kafka client can talk to, and the tools around it."""
+"""A Kafka-compatible streaming platform in Python: broker, client, Spark pipeline and command-line tools."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.broker.embedded import Broker
     from ottla.client.admin.admin import AsyncAdmin
-    from ottla.client.admin.group_model import CommittedOffset
-    from ottla.client.blocking import Admin, Consumer, Producer
+    from ottla.client.blocking import Admin, Consumer, DeserializingConsumer, Producer
     from ottla.client.consumer.consumer import AsyncConsumer, WakeupError
     from ottla.client.consumer.deserializing import (
         AsyncDeserializingConsumer,
-        DeserializingConsumer,
         RecordDeserializationError,
     )
-    from ottla.client.core.model import ConsumerRecord, NewTopic
+    from ottla.client.core.model import CommittedOffset, ConsumerRecord, NewTopic
     from ottla.client.group.rebalance_listener import RebalanceListener
     from ottla.client.producer.producer import AsyncProducer
     from ottla.client.stores.database_store import DatabaseOffsetStore
@@ -64,9 +62,9 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Where the public names live. Each is imported when it is first asked for, so that `import ottla` stays light.
+# The module of each public name. It is imported on first use, so that `import ottla` stays fast.
 _HOMES = {
-    "Admin": "ottla.client.blocking",
+    "Admin": "ottla.client.blocking.admin",
     "AsyncAdmin": "ottla.client.admin.admin",
     "AsyncConsumer": "ottla.client.consumer.consumer",
     "AsyncDeserializingConsumer": "ottla.client.consumer.deserializing",
@@ -74,11 +72,11 @@ _HOMES = {
     "AsyncSnapshotStore": "ottla.client.stores.snapshot_store",
     "AsyncStoredOffsets": "ottla.client.stores.stored_offsets",
     "Broker": "ottla.broker.embedded",
-    "CommittedOffset": "ottla.client.admin.group_model",
-    "Consumer": "ottla.client.blocking",
+    "CommittedOffset": "ottla.client.core.model",
+    "Consumer": "ottla.client.blocking.consumer",
     "ConsumerRecord": "ottla.client.core.model",
     "DatabaseOffsetStore": "ottla.client.stores.database_store",
-    "DeserializingConsumer": "ottla.client.consumer.deserializing",
+    "DeserializingConsumer": "ottla.client.blocking.consumer",
     "ErrorCode": "ottla.errors",
     "FileOffsetStore": "ottla.client.stores.offset_store",
     "GroupMirror": "ottla.client.stores.group_mirror",
@@ -87,7 +85,7 @@ _HOMES = {
     "OffsetStore": "ottla.client.stores.offset_store",
     "OttlaError": "ottla.errors",
     "Output": "ottla.client.transform",
-    "Producer": "ottla.client.blocking",
+    "Producer": "ottla.client.blocking.producer",
     "RebalanceListener": "ottla.client.group.rebalance_listener",
     "RecordDeserializationError": "ottla.client.consumer.deserializing",
     "SnapshotStore": "ottla.client.stores.snapshot_store",

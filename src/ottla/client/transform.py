@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ottla.client.blocking import _io
+from ottla.client.blocking.loop import loop_thread
 from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.core.arguments import OffsetLike, PartitionLike, as_partition
 from ottla.client.core.callers_thread import CallersThread
 from ottla.client.core.model import Bytes, ConsumerRecord, HeadersLike
 from ottla.client.core.settings import ClientConfig, ConsumerConfig, ProducerConfig
-from ottla.client.group.group_consumer import OffsetLike, PartitionLike, as_partition
-from ottla.client.producer.delivery import Delivery
 from ottla.client.producer.producer import AsyncProducer
+from ottla.client.producer.speedups import Delivery
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.config import settings_of, unknown_setting
 from ottla.errors import ErrorCode, KafkaError, OttlaError
@@ -119,10 +119,10 @@ def transform(
 
     work = _Work(source, to, group_id, guarantee, settings, keywords, transactional_id)
     try:
-        return _io.call(work.run(apply_there, stop, until_end), callers)
+        return loop_thread.call(work.run(apply_there, stop, until_end), callers)
     except BaseException:
         if work.is_running:  # Ctrl-C has broken it off: it still aborts, and says goodbye to the group
-            _io.call(work.until_cleaned_up())
+            loop_thread.call(work.until_cleaned_up())
         raise
 
 

@@ -5,15 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
-from tests.support.wire.raw_group import RawMember, await_rebalance, settle
 
 from ottla import Admin, AsyncAdmin, ErrorCode, KafkaError
-from ottla.client.admin.group_model import CommittedOffset, GroupMember, read_assignment, read_subscription
-from ottla.client.admin.groups import AsyncGroupAdmin, GroupAdmin
-from ottla.client.core.model import Node
+from ottla.client.admin import requests
+from ottla.client.core.model import CommittedOffset, Node
 from ottla.protocol.messages.find_coordinator import FindCoordinatorResponse
 from ottla.types import TopicPartition
+from tests.support.waiting import eventually
+from tests.support.wire.raw_group import RawMember, await_rebalance, settle
 
 
 @pytest.fixture
@@ -149,7 +148,7 @@ def test_removing_everyone_and_one_of_two(
 
 
 def test_positions_are_committed_read_and_forgotten(admin: Admin, group: str, partitions: list[TopicPartition]) -> None:
-    """MISSION C2, with the metadata that the committer gave."""
+    """Spec: C2. With the metadata that the committer gave."""
     first, second, third = partitions
     assert admin.list_group_offsets(group) == {}
     admin.alter_group_offsets(group, {second: 7, first: CommittedOffset(3, 0, "žluť")})
@@ -166,7 +165,7 @@ def test_positions_are_committed_read_and_forgotten(admin: Admin, group: str, pa
 def test_metadata_is_measured_in_javas_characters_not_bytes(
     admin: Admin, group: str, partitions: list[TopicPartition]
 ) -> None:
-    """C2, as Apache Kafka reads `offset.metadata.max.bytes`."""
+    """Spec: C2. As Apache Kafka reads `offset.metadata.max.bytes`."""
     admin.alter_group_offsets(group, {partitions[0]: CommittedOffset(1, -1, "ž" * 4096)})
     admin.alter_group_offsets(group, {partitions[1]: CommittedOffset(1, -1, "\N{CAT}" * 2048)})
     assert admin.list_group_offsets(group)[partitions[1]].metadata == "\N{CAT}" * 2048
@@ -217,33 +216,33 @@ def test_deleting_several_groups_deletes_those_it_can(
 # Coordinators that move
 
 
-def test_a_coordinator_that_moves_or_loads_is_asked_for_again(
+def test_a_coordinator_that_moves_or_loads_is_looked_up_again(
     broker: Any, group: str, partitions: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retries on COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
-    troubles = [
+    errors = [
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.NOT_COORDINATOR,
     ]
-    real = AsyncGroupAdmin._send
+    real = requests.ask
     lookups = 0
 
-    async def troubled(self: Any, api_key: int, request: Any, node_id: int, max_version: int | None = None) -> Any:
+    async def failing(*arguments: Any) -> Any:
         nonlocal lookups
-        response = await real(self, api_key, request, node_id, max_version)
+        response = await real(*arguments)
         if isinstance(response, FindCoordinatorResponse):
             lookups += 1
-            if troubles and troubles[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                response.coordinators[0].error_code = troubles.pop(0)
-        elif troubles:
-            response.groups[0].error_code = troubles.pop(0)
+            if errors and errors[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                response.coordinators[0].error_code = errors.pop(0)
+        elif errors:
+            response.groups[0].error_code = errors.pop(0)
         return response
 
-    monkeypatch.setattr(AsyncGroupAdmin, "_send", troubled)
+    monkeypatch.setattr(requests, "ask", failing)
     with Admin(bootstrap_servers=broker.bootstrap, retry_backoff_ms=1) as admin:
         assert admin.list_group_offsets(group, partitions) == {}
-    assert not troubles and lookups >= 4  # a real Kafka may have troubles of its own on top
+    assert not errors and lookups >= 4  # a real Kafka may add errors of its own
 
 
 def test_an_old_brokers_one_coordinator_at_a_time_is_enough(
@@ -270,33 +269,3 @@ def test_an_old_brokers_one_coordinator_at_a_time_is_enough(
                 await admin.describe_groups(["no-such-group"])
 
     asyncio.run(story())
-
-
-# Bytes
-
-
-def test_subscriptions_are_read_in_every_version_and_beyond() -> None:
-    """PROTOCOL §7 and the vector of §20."""
-    newest = bytes.fromhex("000300000001000174ffffffff0000000100017400000001000000000000000400057261636b41")
-    read = read_subscription(newest)
-    assert read is not None
-    assert (read.topics, read.owned_partitions) == (("t",), (TopicPartition("t", 0),))
-    assert (read.generation, read.rack) == (4, "rackA")
-    from_the_future = b"\x00\x09" + newest[2:] + b"more"
-    assert read_subscription(from_the_future) == read
-    assert read_subscription(b"") is None and read_subscription(b"\x00\x00garbage") is None
-    assert read_assignment(b"") == () and read_assignment(b"garbage") == ()
-
-
-def test_a_host_is_shown_without_javas_slash() -> None:
-    def host(text: str) -> str:
-        return GroupMember("m", None, "c", text, None, ()).host
-
-    assert (host("/10.0.0.1"), host("web-1/10.0.0.1"), host("10.0.0.1")) == ("10.0.0.1",) * 3
-
-
-def test_both_halves_of_the_group_calls_are_the_same() -> None:
-    def public(half: type) -> set[str]:
-        return {name for name in vars(half) if not name.startswith("_")}
-
-    assert public(AsyncGroupAdmin) == public(GroupAdmin)

@@ -14,7 +14,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 from ottla import Admin, AsyncConsumer, Consumer, DatabaseOffsetStore, Producer, SnapshotStore
 from ottla.assignors.broadcast import BroadcastAssignor
 from ottla.cli.main import main
-from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.core.model import CommittedOffset
 from ottla.client.stores.group_mirror import GroupMirror
 from ottla.client.stores.mirroring import MARK
 from ottla.client.stores.offset_store import FileOffsetStore
@@ -79,7 +79,7 @@ def test_a_file_of_offsets_shows_as_the_groups_lag(
 def test_members_of_a_broadcast_show_their_progress_side_by_side(
     broker: Any, filled: str, admin: Admin, tmp_path: Path
 ) -> None:
-    """MISSION A7: one ahead, one behind; neither shows in the group itself, where they would clobber each other."""
+    """Spec: A7. One ahead, one behind; neither shows in the group itself, where they would clobber each other."""
     settings = {"bootstrap_servers": broker.bootstrap, "group_id": filled}
     with (
         Consumer(SETTINGS, **settings, partition_assignment_strategy=[BroadcastAssignor]) as ahead,
@@ -136,7 +136,7 @@ def test_a_group_with_members_is_left_to_them(broker: Any, filled: str, admin: A
 
 
 def test_a_database_shows_what_it_has_committed_and_nothing_else(broker: Any, filled: str, admin: Admin) -> None:
-    """E10."""
+    """Spec: E10."""
     place, group = TopicPartition(filled, 0), f"{filled}-lag"
     with (
         contextlib.closing(sqlite3.connect(":memory:")) as connection,
@@ -164,7 +164,7 @@ def test_a_database_shows_what_it_has_committed_and_nothing_else(broker: Any, fi
 
 
 def test_snapshots_show_their_progress_in_their_own_transactions(broker: Any, filled: str, admin: Admin) -> None:
-    """E10."""
+    """Spec: E10."""
     place, group = TopicPartition(filled, 0), f"{filled}-lag"
     names = {f"{filled}-offsets", f"{filled}-state"}
     for name in names:
@@ -183,7 +183,7 @@ def test_snapshots_show_their_progress_in_their_own_transactions(broker: Any, fi
         pass
     eventually(lambda: offsets_of(admin, group) == {0: 9})
     admin.alter_group_offsets(f"{group}-real", {place: 3})
-    with pytest.raises(OttlaError, match="has offsets of its own"):
+    with pytest.raises(OttlaError, match="has offsets that were not mirrored"):
         SnapshotStore.open(**settings, mirror_group=f"{group}-real")
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ottla import Consumer, DeserializingConsumer, Producer
-from ottla.client.consumer.iteration_buffer import Backlog
+from ottla.client.blocking.loop import OneThreadCalls
+from ottla.client.consumer.iteration_buffer import IterationBuffer
 from ottla.client.core.callers_thread import Call
 from ottla.client.core.model import ConsumerRecord, Records
 from ottla.types import TopicPartition
@@ -104,16 +105,16 @@ def record(partition: TopicPartition, offset: int) -> ConsumerRecord:
 
 
 def test_each_partition_keeps_its_order_whatever_is_held_and_released() -> None:
-    backlog = Backlog()
-    backlog.extend([record(A, 0), record(B, 0), record(A, 1), record(B, 1)])
-    backlog.hold({A})
-    assert list(backlog.take(1)) == [B] and [r[:3] for r in backlog] == [(*A, 0), (*A, 1), (*B, 1)]
-    backlog.release({A})
-    assert offsets(backlog.ready) == [0, 1, 1]
-    backlog.take_back()
-    assert [r[:3] for r in backlog.ready] == [(*B, 0), (*A, 0), (*A, 1), (*B, 1)]
-    backlog.drop({A})
-    assert backlog.take(9) == {B: [record(B, 0), record(B, 1)]} and not backlog
+    buffer = IterationBuffer()
+    buffer.extend([record(A, 0), record(B, 0), record(A, 1), record(B, 1)])
+    buffer.hold({A})
+    assert list(buffer.take(1)) == [B] and [r[:3] for r in buffer] == [(*A, 0), (*A, 1), (*B, 1)]
+    buffer.release({A})
+    assert offsets(buffer.ready) == [0, 1, 1]
+    buffer.take_back()
+    assert [r[:3] for r in buffer.ready] == [(*B, 0), (*A, 0), (*A, 1), (*B, 1)]
+    buffer.drop({A})
+    assert buffer.take(9) == {B: [record(B, 0), record(B, 1)]} and not buffer
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 raise KeyboardInterrupt
         return job
 
-    monkeypatch.setattr(Consumer, "_take", lambda *_: None)  # else what waits is taken without the loop
+    monkeypatch.setattr(OneThreadCalls, "try_here", lambda *_: None)  # else what waits is taken without the loop
     monkeypatch.setattr(Call, "_next_job", late)
     return hit
 
@@ -166,7 +167,7 @@ def test_what_has_reached_the_caller_does_not_come_again(
         consumer.assign([(topics[0], 0)])
         assert offsets(consumer.poll(60_000, max_records=4)) == [0, 1, 2, 3]
         with monkeypatch.context() as patch:
-            patch.setattr(Consumer, "_take", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(OneThreadCalls, "try_here", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 consumer.poll(60_000)
         assert offsets(consumer.poll(60_000)) == [4, 5, 6, 7, 8, 9]

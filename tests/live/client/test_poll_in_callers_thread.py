@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.worlds.consumer_world import ConsumerWorld
 
 from ottla import Consumer, Producer
-from ottla.client.blocking import _io
-from ottla.client.consumer.completed_fetch import FetchedPartition
-from ottla.client.consumer.consumer import AsyncConsumer, WakeupError
+from ottla.client.blocking.loop import loop_thread
+from ottla.client.consumer.completed_fetch import CompletedFetch
+from ottla.client.consumer.consumer import WakeupError
+from ottla.client.consumer.record_reader import RecordReader
 from ottla.types import TopicPartition
+from tests.support.worlds.consumer_world import ConsumerWorld
 
 COUNT = 50
 
@@ -47,7 +48,7 @@ def loop_held() -> Iterator[None]:
         held.set()
         over.wait(60)
 
-    _io._running_loop().call_soon_threadsafe(hold)
+    loop_thread.running_loop().call_soon_threadsafe(hold)
     assert held.wait(60)
     yield
     over.set()
@@ -77,14 +78,14 @@ def test_after_iterating_a_poll_goes_on_where_it_was_left(consumer: Consumer, fi
 def test_an_iteration_that_is_broken_off_while_it_takes_has_given_out_nothing(
     consumer: Consumer, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = AsyncConsumer._take_into_backlog
+    taken = RecordReader.take_into_buffer
 
-    def broken_off(inner: AsyncConsumer) -> bool:
-        monkeypatch.setattr(AsyncConsumer, "_take_into_backlog", taken)
-        taken(inner)
+    def broken_off(reader: RecordReader) -> bool:
+        monkeypatch.setattr(RecordReader, "take_into_buffer", taken)
+        taken(reader)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(AsyncConsumer, "_take_into_backlog", broken_off)
+    monkeypatch.setattr(RecordReader, "take_into_buffer", broken_off)
     with pytest.raises(KeyboardInterrupt):
         next(iter(consumer))
     assert consumer.position((filled, 0)) == 1
@@ -111,15 +112,15 @@ def test_a_poll_that_is_broken_off_has_given_out_nothing(
 ) -> None:
     """Ctrl-C reaches the thread of the user, who may go on: every record comes, and none twice."""
     name = "sections" if columns else "take"
-    whole = getattr(FetchedPartition, name)
+    whole = getattr(CompletedFetch, name)
 
     def broken_off(*args: Any) -> Any:
-        monkeypatch.setattr(FetchedPartition, name, whole)
+        monkeypatch.setattr(CompletedFetch, name, whole)
         whole(*args)
         raise KeyboardInterrupt
 
     assert values(consumer.poll(max_records=4)) == [1, 2, 3, 4]
-    monkeypatch.setattr(FetchedPartition, name, broken_off)
+    monkeypatch.setattr(CompletedFetch, name, broken_off)
     with pytest.raises(KeyboardInterrupt):
         consumer.poll_arrow() if columns else consumer.poll()
     assert consumer.position((filled, 0)) == 5

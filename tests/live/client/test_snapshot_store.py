@@ -1,4 +1,7 @@
-"""State and offsets in topics: restored from the last incremental record and the full snapshot it points to. (E10)"""
+"""State and offsets in topics: restored from the last incremental record and the full snapshot it points to.
+
+Spec: E10.
+"""
 
 import asyncio
 import contextlib
@@ -7,16 +10,16 @@ import os
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
 
 from ottla import Admin, AsyncConsumer, Producer
-from ottla.client.blocking import _io
+from ottla.client.blocking.loop import loop_thread
 from ottla.client.stores import snapshot_store as topic_store
 from ottla.client.stores.snapshot_store import AsyncSnapshotStore, SnapshotStore
 from ottla.client.transactions.errors import TransactionFatal
 from ottla.errors import KafkaError, OttlaError
 from ottla.testing.world import World
 from ottla.types import TopicPartition
+from tests.support.waiting import eventually
 
 INPUT = TopicPartition("numbers", 0)
 COUNT = 15
@@ -93,7 +96,7 @@ class Totals:
                 await asyncio.sleep(self.pause_s)
                 self.reached("sent", following)
                 if self.crash_step == "incremental sent" and following >= self.crash_at:
-                    await store._send_incremental({INPUT: following}, store._full_offset)
+                    await store._snapshots.send_incremental({INPUT: following}, store._snapshots.full_offset)
                     await store.producer.flush()
                     raise Crash
             total, position = sums, following
@@ -135,7 +138,7 @@ async def visible(world: World, topic: str) -> list[Any]:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_crash_at_any_step_neither_loses_nor_repeats(step: str) -> None:
-    """E10: the output has every sum once, whenever the task dies and however often."""
+    """Spec: E10. The output has every sum once, whenever the task dies and however often."""
 
     async def story(world: World) -> None:
         sums = await set_up(world)
@@ -150,7 +153,7 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats(step: str) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_is_killed_or_cut_the_sums_are_written_once(seed: int) -> None:
-    """E10: the broker dies, the network is cut or lets nothing through, the task dies, all at random."""
+    """Spec: E10. The broker dies, the network is cut or lets nothing through, the task dies, all at random."""
 
     async def story(world: World) -> None:
         rng, sums = world.random, await set_up(world)
@@ -188,7 +191,7 @@ def test_whatever_is_killed_or_cut_the_sums_are_written_once(seed: int) -> None:
 
 
 def test_only_what_came_after_the_full_snapshot_is_replayed() -> None:
-    """E10."""
+    """Spec: E10."""
 
     async def story(world: World) -> None:
         await set_up(world)
@@ -220,7 +223,7 @@ def test_the_last_incremental_record_is_found_behind_many_aborted_ones() -> None
             for _ in range(30):
                 with contextlib.suppress(Crash):
                     async with store.transaction({INPUT: 9}):
-                        await store._send_incremental({INPUT: 9}, -1)
+                        await store._snapshots.send_incremental({INPUT: 9}, -1)
                         await store.producer.flush()
                         raise Crash
             assert store.offsets == {INPUT: 3}
@@ -263,7 +266,7 @@ def test_the_blocking_face_does_the_same(places: dict[str, Any], topic: str) -> 
 
 
 def test_the_instance_before_is_fenced_before_anything_is_read(places: dict[str, Any], topic: str) -> None:
-    """E10: init the transactional producer first, read the snapshot second."""
+    """Spec: E10. Init the transactional producer first, read the snapshot second."""
     zombie = SnapshotStore.open(**places)
     with zombie.transaction({("in", 0): 5}):
         zombie.producer.send(topic, b"out")
@@ -284,7 +287,10 @@ def test_the_instance_before_is_fenced_before_anything_is_read(places: dict[str,
 def test_by_the_time_of_reading_nobody_else_can_commit(
     places: dict[str, Any], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E10: otherwise the old instance could commit behind the reader's back, and its input would be done twice."""
+    """Otherwise the old instance could commit behind the reader's back, and its input would be done twice.
+
+    Spec: E10.
+    """
     read = topic_store._restore
     zombies: list[SnapshotStore] = []
     attempts: list[BaseException | None] = []
@@ -294,8 +300,10 @@ def test_by_the_time_of_reading_nobody_else_can_commit(
         found = await read(*arguments)
         for zombie in zombies:
             try:
-                async with zombie._async.transaction({("in", 0): 6}):
-                    await zombie._async.producer.send(topic, b"behind its back")
+                inner = zombie._snapshots  # noqa: SLF001 - the blocking API cannot be used on its own loop
+                async with inner.producer.transaction():
+                    await inner.producer.send(topic, b"behind its back")
+                    await inner.send_incremental(inner.following({("in", 0): 6}), inner.full_offset)
                 attempts.append(None)
             except KafkaError as error:
                 attempts.append(error)
@@ -313,23 +321,23 @@ def test_by_the_time_of_reading_nobody_else_can_commit(
 
     zombies[0].close()
     zombies[:] = [SnapshotStore.open(**places)]
-    asyncio.run_coroutine_threadsafe(open_async(), _io._running_loop()).result(60)
+    asyncio.run_coroutine_threadsafe(open_async(), loop_thread.running_loop()).result(60)
     assert isinstance(attempts[-1], TransactionFatal)
     zombies[0].close()
 
 
 def test_there_is_no_other_way_to_a_store() -> None:
-    """E10: the wrong order is impossible by construction."""
-    with pytest.raises(OttlaError, match="opened, not made"):
-        AsyncSnapshotStore(None, None, None, None, None)  # type: ignore[arg-type]
-    with pytest.raises(OttlaError, match="opened, not made"):
-        SnapshotStore(None, None, None)  # type: ignore[arg-type]
+    """Spec: E10. The wrong order is impossible by construction."""
+    with pytest.raises(OttlaError, match=r"AsyncSnapshotStore\(\) cannot be called directly"):
+        AsyncSnapshotStore(None, None, None)  # type: ignore[arg-type]
+    with pytest.raises(OttlaError, match=r"SnapshotStore\(\) cannot be called directly"):
+        SnapshotStore(None, None, None, None)  # type: ignore[arg-type]
 
 
 def test_a_stranger_in_the_incremental_topic_is_named(broker: Any, places: dict[str, Any], topic: str) -> None:
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send(f"{topic}-offsets", b"hello", partition=0)
-    with pytest.raises(OttlaError, match=r"offset 0 of .*-offsets-0 is no incremental snapshot"):
+    with pytest.raises(OttlaError, match=r"offset 0 of .*-offsets-0 is not an incremental snapshot"):
         SnapshotStore.open(**places)
 
 

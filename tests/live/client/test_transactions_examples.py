@@ -1,4 +1,4 @@
-"""The examples about transactions and offset stores do what they say, also when killed at any step. (E9, E10)"""
+"""The examples about transactions and offset stores do what they say, also when killed at any step. Spec: E9, E10."""
 
 import pickle
 import sqlite3
@@ -82,7 +82,7 @@ EXACTLY_ONCE = [
 
 
 def test_exactly_once(broker: Any, source: str, admin: Admin) -> None:
-    """D1, E9: killed at every step of a transaction, one after the other, and started again each time."""
+    """Spec: D1, E9. Killed at every step of a transaction, one after the other, and started again each time."""
     path, module = EXAMPLES / "exactly_once.py", example("exactly_once")
     arguments = (broker.bootstrap, f"{source}-in", f"{source}-out", f"{source}-group", "1")
     for step in steps_for(broker, EXACTLY_ONCE, slice(4, 7)):
@@ -94,16 +94,16 @@ def test_exactly_once(broker: Any, source: str, admin: Admin) -> None:
 
 
 COMMITS = {
-    "at-most-once": "ottla.client.group.group_consumer:AsyncGroupConsumer.commit",
-    "at-least-once": "ottla.client.group.group_consumer:AsyncGroupConsumer.commit",
-    "exactly-once": "ottla.client.transactions.transactional:AsyncTransactional.commit_transaction",
+    "at-most-once": "ottla.client.consumer.consumer:AsyncConsumer.commit",
+    "at-least-once": "ottla.client.consumer.consumer:AsyncConsumer.commit",
+    "exactly-once": "ottla.client.producer.producer:AsyncProducer.commit_transaction",
 }
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("guarantee", COMMITS)
 def test_transform(broker: Any, source: str, admin: Admin, guarantee: str, when: str) -> None:
-    """D1: one switch. Killed right before and right after its third commit, and counted."""
+    """Spec: D1. One switch. Killed right before and right after its third commit, and counted."""
     if broker.name == "kafka" and (when == "after" or guarantee != "exactly-once"):
         pytest.skip("one case is enough with Apache Kafka; all are tried with Ottla")
     arguments = (broker.bootstrap, f"{source}-in", f"{source}-out", f"{source}-group", guarantee)
@@ -138,7 +138,10 @@ DATABASE = [
 
 
 def test_offsets_in_database(broker: Any, source: str, admin: Admin, tmp_path: Path) -> None:
-    """E10: a record that came twice would be refused by the primary key. The lag shows under the biller's name."""
+    """A record that came twice would be refused by the primary key. The lag shows under the biller's name.
+
+    Spec: E10.
+    """
     arguments = (broker.bootstrap, f"{source}-in", str(tmp_path / "bills.db"))
     for step in steps_for(broker, DATABASE, slice(2, 4)):
         crash_example(EXAMPLES / "offsets_in_database.py", step, *arguments, group=source, max_poll_records=20)
@@ -164,7 +167,7 @@ RESTORE = [
 
 
 def test_snapshots(broker: Any, source: str, admin: Admin) -> None:
-    """E10: restored after a kill at each step, one after the other: every sum is written once, and in order."""
+    """Spec: E10. Restored after a kill at each step, one after the other: every sum is written once, and in order."""
     path, module = EXAMPLES / "snapshots.py", example("snapshots")
     arguments = (broker.bootstrap, f"{source}-in", f"{source}-out")
     for step in steps_for(broker, RESTORE, slice(4, 8, 2)):
@@ -180,7 +183,7 @@ def test_snapshots(broker: Any, source: str, admin: Admin) -> None:
 
 
 def test_transactional_send(broker: Any, source: str) -> None:
-    """E1, E8: committed, aborted because something does not hold, and fenced by a namesake."""
+    """Spec: E1, E8. Committed, aborted because something does not hold, and fenced by a namesake."""
     run, topic = example("transactional_send").run, f"{source}-out"
 
     def refuse() -> None:
@@ -199,7 +202,7 @@ def test_transactional_send(broker: Any, source: str) -> None:
 
 
 def test_two_phase_commit(topic: str) -> None:
-    """E11: with brokers that keep a prepared transaction for ever, which is Ottla's own setting."""
+    """Spec: E11. With brokers that keep a prepared transaction for ever, which is Ottla's own setting."""
     module = example("two_phase_commit")
     with Broker.embedded(settings={"transaction.two.phase.commit.enable": "true"}) as patient:
         with Admin(bootstrap_servers=patient.bootstrap) as admin:

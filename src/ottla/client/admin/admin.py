@@ -1,64 +1,54 @@
-"""AsyncAdmin: topics, partitions, configs, records, offsets and the cluster itself, by request.
+"""AsyncAdmin: one method per admin call. Each call is a function in this folder, over the admin's network."""
 
-Its calls about groups, transactions and features are in admin_groups.py and its neighbours.
-"""
-
-import asyncio
 import random
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from ottla.client.admin.admin_arguments import as_names, as_new_topics, by_partition
-from ottla.client.admin.features import AsyncFeatureAdmin, resource_type
-from ottla.client.admin.groups import AsyncGroupAdmin
-from ottla.client.admin.prepared import AsyncPreparedAdmin
-from ottla.client.admin.transactions import AsyncTransactionAdmin
-from ottla.client.consumer.consumer_arguments import ByPartition
-from ottla.client.core.cluster_view import describe_topic
+from ottla.client.admin import cluster as cluster_calls
+from ottla.client.admin import configs as config_calls
+from ottla.client.admin import group_offsets as group_offset_calls
+from ottla.client.admin import groups as group_calls
+from ottla.client.admin import open_transactions as open_transaction_calls
+from ottla.client.admin import prepared as prepared_calls
+from ottla.client.admin import topics as topic_calls
+from ottla.client.admin import transactions as transaction_calls
+from ottla.client.admin.group_model import GroupDescription, GroupListing
+from ottla.client.admin.transaction_model import (
+    FencedProducer,
+    HangingTransaction,
+    OpenTransaction,
+    PreparedTransaction,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+)
+from ottla.client.core.arguments import ByPartition, PartitionLike, by_partition
 from ottla.client.core.model import (
-    CONFIG_SOURCES,
-    CONFIG_TYPES,
-    EARLIEST,
-    LATEST,
     ApiVersionRange,
     ClusterDescription,
+    CommittedOffset,
     ConfigEntry,
+    ConfigResource,
     CreatedTopic,
+    Feature,
     LogDirectory,
     NewTopic,
     Node,
     OffsetAndTimestamp,
-    ReplicaSize,
     TopicDescription,
-    error_of,
 )
 from ottla.client.core.network import Network
-from ottla.client.core.offset_lookup import NO_RETRY, leaders_of, list_offsets
-from ottla.client.core.polling import ANY_NODE, CONTROLLER
+from ottla.client.core.offset_lookup import list_offsets
 from ottla.client.core.settings import AdminConfig, build
 from ottla.clock import Clock, system_clock
-from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.protocol.api import API, ApiKey
-from ottla.protocol.messages.api_versions import ApiVersionsRequest
-from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
-from ottla.protocol.messages.create_topics import CreateTopicsRequest
-from ottla.protocol.messages.delete_records import DeleteRecordsRequest
-from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
-from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
-from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
-from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
-from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.types import TopicPartition
 
-_SET, _DELETE = 0, 1
 VIEW_IDLE_MS = 300_000
-"""Topics that were asked about are kept in view this long."""
+"""How long the metadata of a topic is kept up to date after the last call about it."""
 
 
-class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin, AsyncFeatureAdmin):
-    """Asks about the cluster and changes it. Errors are KafkaError with the broker's code and words.
+class AsyncAdmin:
+    """Describes and changes the cluster. Errors are KafkaError, with the broker's error code and message.
 
     >>> async with AsyncAdmin({"bootstrap.servers": "127.0.0.1:9092"}) as admin:
     ...     await admin.create_topic("orders", partitions=3)
@@ -90,36 +80,11 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin, Asy
     # --- topics -------------------------------------------------------------------------------------------
 
     async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
-        """Creates topics; raises for the first that could not be.
+        """Creates topics. Raises for the first one that could not be created.
 
         >>> await admin.create_topics([NewTopic("a", 3), NewTopic("b", configs={"cleanup.policy": "compact"})])
         """
-
-        wanted = as_new_topics(topics)
-
-        def request(version: int) -> CreateTopicsRequest:
-            return CreateTopicsRequest(
-                topics=[_creatable(topic) for topic in wanted],
-                timeout_ms=self.config.request_timeout_ms,
-                validate_only=validate_only,
-            )
-
-        async def attempt() -> list[CreatedTopic]:
-            response = await self._ask(ApiKey.CREATE_TOPICS, request, CONTROLLER)
-            for result in response.topics:
-                _raise_for(result.error_code, f"creating topic {result.name}", result.error_message)
-            return [
-                CreatedTopic(
-                    result.name,
-                    result.topic_id,
-                    result.num_partitions,
-                    result.replication_factor,
-                    {config.name: config.value for config in result.configs or ()},
-                )
-                for result in response.topics
-            ]
-
-        return await self._retrying(attempt)
+        return await topic_calls.create_topics(self._network, topics, validate_only=validate_only)
 
     async def create_topic(
         self,
@@ -129,171 +94,74 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin, Asy
         replication_factor: int = -1,
         configs: Mapping[str, str] | None = None,
     ) -> CreatedTopic:
-        """Creates one topic; -1 leaves a number to the broker's defaults."""
+        """Creates one topic. -1 uses the broker's default."""
         created = await self.create_topics([NewTopic(name, partitions, replication_factor, configs or {})])
         return created[0]
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicDescription]:
-        """Every topic there is, by name."""
-        response = await self._metadata(None)
-        found = [describe_topic(topic) for topic in response.topics if topic.error_code == ErrorCode.NONE]
-        return sorted((t for t in found if include_internal or not t.is_internal), key=lambda topic: topic.name)
+        """All topics, sorted by name."""
+        return await topic_calls.list_topics(self._network, include_internal=include_internal)
 
     async def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
-        """Topics with their partitions, in the order asked; raises UNKNOWN_TOPIC_OR_PARTITION for a missing one."""
-        names = as_names(names, "topics")
+        """Topics with their partitions, in the order of `names`.
 
-        async def attempt() -> list[TopicDescription]:
-            response = await self._metadata(names)
-            by_name = {topic.name: topic for topic in response.topics}
-            for name in names:
-                _raise_for(by_name[name].error_code, f"topic {name}")
-            return [describe_topic(by_name[name]) for name in names]
-
-        return await self._retrying(attempt)
+        Raises UNKNOWN_TOPIC_OR_PARTITION if one does not exist.
+        """
+        return await topic_calls.describe_topics(self._network, names)
 
     async def delete_topics(self, names: Sequence[str]) -> None:
-        """Deletes topics with everything in them; raises for the first that could not be."""
-        names = as_names(names, "topics")
-
-        def request(version: int) -> DeleteTopicsRequest:
-            if version >= 6:
-                states = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
-                return DeleteTopicsRequest(topics=states, timeout_ms=self.config.request_timeout_ms)
-            return DeleteTopicsRequest(topic_names=names, timeout_ms=self.config.request_timeout_ms)
-
-        async def attempt() -> None:
-            response = await self._ask(ApiKey.DELETE_TOPICS, request, CONTROLLER)
-            for result in response.responses:
-                _raise_for(result.error_code, f"deleting topic {result.name}", result.error_message)
-
-        await self._retrying(attempt)
+        """Deletes topics with all their records. Raises for the first one that could not be deleted."""
+        await topic_calls.delete_topics(self._network, names)
 
     async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
-        """Grows topics to a total number of partitions.
+        """Adds partitions to topics, up to a total number for each.
 
         >>> await admin.create_partitions({"orders": 6})
         """
-
-        def request(version: int) -> CreatePartitionsRequest:
-            return CreatePartitionsRequest(
-                topics=[
-                    CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
-                    for name, count in totals.items()
-                ],
-                timeout_ms=self.config.request_timeout_ms,
-                validate_only=validate_only,
-            )
-
-        async def attempt() -> None:
-            response = await self._ask(ApiKey.CREATE_PARTITIONS, request, CONTROLLER)
-            for result in response.results:
-                _raise_for(result.error_code, f"adding partitions to {result.name}", result.error_message)
-
-        await self._retrying(attempt)
+        await topic_calls.create_partitions(self._network, totals, validate_only=validate_only)
 
     # --- configs ------------------------------------------------------------------------------------------
 
     async def describe_configs(
         self, kind: str, name: str, *, names: Iterable[str] | None = None, with_documentation: bool = False
     ) -> list[ConfigEntry]:
-        """The settings of a topic ("topic", its name) or a broker ("broker", its id).
+        """The settings of a topic ("topic", its name) or a broker ("broker", its id); only `names`, if passed.
 
         >>> await admin.describe_configs("topic", "orders")
         """
-        asked, number = None if names is None else list(names), resource_type(kind)
-
-        def request(version: int) -> DescribeConfigsRequest:
-            message = DescribeConfigsRequest(
-                resources=[
-                    DescribeConfigsRequest.DescribeConfigsResource(
-                        resource_type=number, resource_name=name, configuration_keys=asked
-                    )
-                ]
-            )
-            if version >= 3:
-                message.include_documentation = with_documentation
-            return message
-
-        async def attempt() -> list[ConfigEntry]:
-            response = await self._ask(ApiKey.DESCRIBE_CONFIGS, request, _config_owner(kind, name))
-            (result,) = response.results
-            _raise_for(result.error_code, f"settings of {kind} {name}", result.error_message)
-            return sorted((_config_entry(config) for config in result.configs), key=lambda entry: entry.name)
-
-        return await self._retrying(attempt)
+        return await config_calls.describe_configs(
+            self._network, kind, name, names=names, with_documentation=with_documentation
+        )
 
     async def alter_configs(
         self, kind: str, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
     ) -> None:
-        """Changes some settings and leaves the others; None puts one back to its default.
+        """Changes these settings and keeps the others. None resets a setting to its default.
 
         >>> await admin.alter_configs("topic", "orders", {"retention.ms": "60000", "cleanup.policy": None})
         """
-        number = resource_type(kind)
+        await config_calls.alter_configs(self._network, kind, name, changes, validate_only=validate_only)
 
-        def request(version: int) -> IncrementalAlterConfigsRequest:
-            configs = [
-                IncrementalAlterConfigsRequest.AlterableConfig(
-                    name=setting, config_operation=_DELETE if value is None else _SET, value=value
-                )
-                for setting, value in changes.items()
-            ]
-            resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
-                resource_type=number, resource_name=name, configs=configs
-            )
-            return IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    async def list_config_resources(self, kinds: Iterable[str] = ()) -> list[ConfigResource]:
+        """The resources that have settings: topics, brokers and so on; only those of `kinds`, if passed.
 
-        async def attempt() -> None:
-            owner = _config_owner(kind, name)
-            destination = CONTROLLER if owner == ANY_NODE else owner
-            response = await self._ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, destination)
-            for result in response.responses:
-                _raise_for(result.error_code, f"changing settings of {kind} {name}", result.error_message)
-
-        await self._retrying(attempt)
+        >>> await admin.list_config_resources(["topic"])
+        """
+        return await config_calls.list_config_resources(self._network, kinds)
 
     # --- records and offsets ------------------------------------------------------------------------------
 
     async def delete_records(self, before: ByPartition[int]) -> dict[TopicPartition, int]:
-        """Deletes the records below an offset (-1: all that are committed); gives each partition's new first offset.
+        """Deletes the records below an offset (-1: all that are committed). Returns the new first offsets.
 
         >>> await admin.delete_records({TopicPartition("orders", 0): 1000})
         """
-        offsets_before = by_partition(before, "before", '{("orders", 0): 1000}')
-        done: dict[TopicPartition, int] = {}
-
-        async def attempt() -> dict[TopicPartition, int]:
-            missing = {partition: offset for partition, offset in offsets_before.items() if partition not in done}
-            leaders = await leaders_of(self._network, missing)
-            by_node: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
-            for partition, offset in missing.items():
-                by_node[leaders[partition].node_id][partition] = offset
-            for node_id, offsets in by_node.items():
-                response = await self._ask(ApiKey.DELETE_RECORDS, self._delete_request(offsets), node_id)
-                for topic in response.topics:
-                    for result in topic.partitions:
-                        partition = TopicPartition(topic.name, result.partition_index)
-                        _raise_for(result.error_code, f"deleting records of {partition}")
-                        done[partition] = result.low_watermark
-            return done
-
-        return await self._retrying(attempt)
-
-    def _delete_request(self, offsets: Mapping[TopicPartition, int]) -> Callable[[int], DeleteRecordsRequest]:
-        topics: dict[str, Any] = {}
-        for partition, offset in offsets.items():
-            topic = topics.setdefault(partition.topic, DeleteRecordsRequest.DeleteRecordsTopic(name=partition.topic))
-            topic.partitions.append(
-                DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition.partition, offset=offset)
-            )
-        message = DeleteRecordsRequest(topics=list(topics.values()), timeout_ms=self.config.request_timeout_ms)
-        return lambda version: message
+        return await topic_calls.delete_records(self._network, before)
 
     async def list_offsets(
         self, wanted: ByPartition[int], *, isolation_level: str = "read_uncommitted"
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first offset at or after a timestamp, or EARLIEST, LATEST, MAX_TIMESTAMP; None if no record is that late.
+        """The first offset at or after a timestamp, or EARLIEST, LATEST, MAX_TIMESTAMP; None if there is none.
 
         >>> await admin.list_offsets({TopicPartition("orders", 0): LATEST})
         """
@@ -301,157 +169,188 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncTransactionAdmin, AsyncPreparedAdmin, Asy
         return await list_offsets(self._network, asked, isolation_level=isolation_level)
 
     async def count_records(self, names: Sequence[str]) -> dict[str, int]:
-        """How many offsets lie between each topic's first and last record (markers and gaps counted too).
+        """The number of offsets between each topic's first and last record (transaction markers and gaps included).
 
-        Partitions without a leader cannot be asked and count as empty.
+        Partitions without a leader count as empty.
         """
-        topics = await self.describe_topics(names)
-        partitions = [TopicPartition(t.name, p.partition) for t in topics for p in t.partitions if p.leader >= 0]
-        first = await self.list_offsets(dict.fromkeys(partitions, EARLIEST))
-        last = await self.list_offsets(dict.fromkeys(partitions, LATEST))
-        counts = dict.fromkeys(names, 0)
-        for partition in partitions:
-            start, end = first[partition], last[partition]
-            counts[partition.topic] += end.offset - start.offset if start is not None and end is not None else 0
-        return counts
+        return await topic_calls.count_records(self._network, names)
 
     # --- the cluster --------------------------------------------------------------------------------------
 
     async def describe_cluster(self) -> ClusterDescription:
-        """The brokers, the controller and the cluster's id."""
-
-        async def attempt() -> ClusterDescription:
-            try:
-                response = await self._ask(ApiKey.DESCRIBE_CLUSTER, lambda version: DescribeClusterRequest())
-                _raise_for(response.error_code, "describing the cluster", response.error_message)
-                nodes = [Node(b.broker_id, b.host, b.port, b.rack) for b in response.brokers]
-            except KafkaError as error:
-                if error.code != ErrorCode.UNSUPPORTED_VERSION:
-                    raise
-                response = await self._metadata([])  # a broker from before 2.8 tells the same this way
-                nodes = [Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers]
-            nodes.sort(key=lambda node: node.node_id)
-            return ClusterDescription(response.cluster_id or "", response.controller_id, tuple(nodes))
-
-        return await self._retrying(attempt)
+        """The brokers, the controller and the cluster id."""
+        return await cluster_calls.describe_cluster(self._network)
 
     async def describe_api_versions(self, node_id: int | None = None) -> list[ApiVersionRange]:
-        """The APIs that a broker serves and in which versions; of any broker if none is named."""
+        """The APIs that a broker (any, if None) serves, and their versions."""
+        return await cluster_calls.describe_api_versions(self._network, node_id)
 
-        async def attempt() -> list[ApiVersionRange]:
-            def request(version: int) -> ApiVersionsRequest:
-                return ApiVersionsRequest(client_software_name="ottla", client_software_version="admin")
+    async def describe_features(self, node_id: int | None = None) -> list[Feature]:
+        """The features that a broker (any, if None) supports, and the levels that the cluster has finalized.
 
-            response = await self._ask(ApiKey.API_VERSIONS, request, ANY_NODE if node_id is None else node_id)
-            _raise_for(response.error_code, "asking for API versions")
-            return [
-                ApiVersionRange(
-                    entry.api_key,
-                    API[entry.api_key].name if entry.api_key in API else f"unknown {entry.api_key}",
-                    entry.min_version,
-                    entry.max_version,
-                )
-                for entry in sorted(response.api_keys, key=lambda entry: entry.api_key)
-            ]
-
-        return await self._retrying(attempt)
+        >>> {f.name: f.finalized for f in await admin.describe_features()}
+        {'transaction.version': 2, …}
+        """
+        return await cluster_calls.describe_features(self._network, node_id)
 
     async def describe_log_dirs(self, node_ids: Sequence[int] | None = None) -> list[LogDirectory]:
-        """The data directories of brokers (all of them by default) and the size of each replica in them."""
-        if node_ids is None:
-            node_ids = [node.node_id for node in (await self.describe_cluster()).brokers]
-        await self._network.until_connected()
+        """The data directories of brokers (all, if None) and the size of each replica in them."""
+        return await cluster_calls.describe_log_dirs(self._network, node_ids)
 
-        async def of(node_id: int) -> list[LogDirectory]:
-            async def attempt() -> list[LogDirectory]:
-                request = DescribeLogDirsRequest(topics=None)
-                response = await self._ask(ApiKey.DESCRIBE_LOG_DIRS, lambda version: request, node_id)
-                _raise_for(response.error_code, f"log directories of broker {node_id}")
-                return [_log_directory(node_id, result) for result in response.results]
+    # --- groups -------------------------------------------------------------------------------------------
 
-            return await self._retrying(attempt)
+    async def find_coordinators(self, group_ids: Sequence[str]) -> dict[str, Node]:
+        """The broker that coordinates each group, whether or not the group exists."""
+        return await group_calls.find_coordinators(self._network, group_ids)
 
-        found = await asyncio.gather(*(of(node_id) for node_id in node_ids))
-        return [directory for directories in found for directory in directories]
+    async def list_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
+        """All groups, sorted by name; only those in `states` (Stable, Empty …) and of `types` (classic …), if passed.
 
-    # --- asking -------------------------------------------------------------------------------------------
+        >>> await admin.list_groups(states=["Stable"])
+        """
+        return await group_calls.list_groups(self._network, states=states, types=types)
 
-    async def _retrying(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
-        return await self._network.retrying(attempt, final=NO_RETRY)
+    async def describe_groups(self, group_ids: Sequence[str]) -> list[GroupDescription]:
+        """Groups with their members, in the order of `group_ids`. Raises GROUP_ID_NOT_FOUND if one does not exist."""
+        return await group_calls.describe_groups(self._network, group_ids)
 
-    async def _ask(self, api_key: int, request: Callable[[int], Any], destination: int = ANY_NODE) -> Any:
-        if destination != ANY_NODE:
-            await self._network.until_connected()
-            self._network.check_node(destination)
-        return (await self._network.request(api_key, request, destination=destination)).message
+    async def delete_groups(self, group_ids: Sequence[str]) -> None:
+        """Deletes groups without members, and their offsets.
 
-    async def _metadata(self, names: Sequence[str] | None) -> Any:
-        def request(version: int) -> MetadataRequest:
-            topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-            if version >= 4:
-                # Asking about a topic must not bring it into being.
-                return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-            return MetadataRequest(topics=topics)
+        Raises for the first one that could not be deleted; the others are deleted all the same.
+        """
+        await group_calls.delete_groups(self._network, group_ids)
 
-        async def attempt() -> Any:
-            return await self._ask(ApiKey.METADATA, request)
+    async def remove_members(
+        self,
+        group_id: str,
+        *,
+        member_ids: Sequence[str] = (),
+        instance_ids: Sequence[str] = (),
+        reason: str = "removed by an administrator",
+    ) -> None:
+        """Removes members by member id or, for static members, by `group.instance.id`; all members if neither is set.
 
-        return await self._retrying(attempt)
+        A consumer that is still running joins the group again.
+        """
+        await group_calls.remove_members(
+            self._network, group_id, member_ids=member_ids, instance_ids=instance_ids, reason=reason
+        )
 
+    async def list_group_offsets(
+        self, group_id: str, partitions: Iterable[PartitionLike] | None = None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The committed offset of each partition that has one; only of `partitions`, if passed.
 
-def _raise_for(error_code: int, doing: str, message: str | None = None) -> None:
-    if error_code != ErrorCode.NONE:
-        raise KafkaError(error_of(error_code), f"{doing}: {message}" if message else doing)
+        With `require_stable` it waits for open transactions that are about to commit offsets.
+        """
+        return await group_offset_calls.list_group_offsets(
+            self._network, group_id, partitions, require_stable=require_stable
+        )
 
+    async def alter_group_offsets(self, group_id: str, offsets: ByPartition[int | CommittedOffset]) -> None:
+        """Commits offsets for a group without members. Raises UNKNOWN_MEMBER_ID while it has any.
 
-def _creatable(topic: NewTopic) -> Any:
-    return CreateTopicsRequest.CreatableTopic(
-        name=topic.name,
-        num_partitions=-1 if topic.assignments else topic.partitions,
-        replication_factor=-1 if topic.assignments else topic.replication_factor,
-        assignments=[
-            CreateTopicsRequest.CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
-            for partition, brokers in topic.assignments.items()
-        ],
-        configs=[
-            CreateTopicsRequest.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()
-        ],
-    )
+        >>> await admin.alter_group_offsets("billing", {TopicPartition("orders", 0): 42})
+        """
+        await group_offset_calls.alter_group_offsets(self._network, group_id, offsets)
 
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[PartitionLike]) -> None:
+        """Deletes committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC if a member consumes the topic."""
+        await group_offset_calls.delete_group_offsets(self._network, group_id, partitions)
 
-def _config_owner(kind: str, name: str) -> int:
-    """Only the broker itself knows its settings; a topic's are known to all."""
-    if kind not in ("broker", "broker-logger") or not name:
-        return ANY_NODE
-    if not name.isascii() or not name.isdigit():
-        raise OttlaError(f"{name!r} is not the id of a broker", "describe_cluster() tells the ids.")
-    return int(name)
+    # --- transactions -------------------------------------------------------------------------------------
 
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        longer_than_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """All transactional ids, sorted by name; only those that pass the filters.
 
-def _config_entry(config: Any) -> ConfigEntry:
-    return ConfigEntry(
-        name=config.name,
-        value=config.value,
-        source=CONFIG_SOURCES.get(config.config_source, "unknown"),
-        is_default=config.config_source == 5,
-        is_read_only=config.read_only,
-        is_sensitive=config.is_sensitive,
-        config_type=CONFIG_TYPES[config.config_type] if 0 <= config.config_type < len(CONFIG_TYPES) else "unknown",
-        documentation=config.documentation,
-    )
+        >>> await admin.list_transactions(states=["Ongoing"], longer_than_ms=60_000)
+        """
+        return await transaction_calls.list_transactions(
+            self._network, states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
+        )
 
+    async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
+        """Transactions in the order of `transactional_ids`.
 
-def _log_directory(node_id: int, result: Any) -> LogDirectory:
-    replicas = [
-        ReplicaSize(TopicPartition(topic.name, p.partition_index), p.partition_size, p.offset_lag)
-        for topic in result.topics
-        for p in topic.partitions
-    ]
-    return LogDirectory(
-        node_id=node_id,
-        path=result.log_dir,
-        replicas=tuple(sorted(replicas, key=lambda replica: replica.partition)),
-        total_bytes=result.total_bytes,
-        usable_bytes=result.usable_bytes,
-        error=error_of(result.error_code),
-    )
+        Raises TRANSACTIONAL_ID_NOT_FOUND if one does not exist.
+        """
+        return await transaction_calls.describe_transactions(self._network, transactional_ids)
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerState]]:
+        """The idempotent and transactional producers of each partition, as its leader knows them."""
+        return await transaction_calls.describe_producers(self._network, partitions)
+
+    async def end_transaction(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
+    ) -> None:
+        """Commits or aborts an open transaction from outside its producer, by its ids and epoch.
+
+        The producer cannot continue the transaction. Raises PRODUCER_FENCED or INVALID_TXN_STATE if another
+        transaction is open by now, or this one has ended already.
+        """
+        await transaction_calls.end_transaction(
+            self._network, transactional_id, producer_id, producer_epoch, commit=commit
+        )
+
+    async def fence_producers(self, transactional_ids: Sequence[str]) -> dict[str, FencedProducer]:
+        """Fences the current producers of these transactional ids and aborts their open transactions.
+
+        >>> await admin.fence_producers(["biller-1"])
+        """
+        return await transaction_calls.fence_producers(self._network, transactional_ids)
+
+    async def find_open_transactions(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[OpenTransaction]]:
+        """The open transactions of each partition, oldest first. The oldest one blocks read_committed consumers."""
+        return await open_transaction_calls.find_open_transactions(self._network, partitions)
+
+    async def find_hanging_transactions(self, partitions: Iterable[TopicPartition]) -> list[HangingTransaction]:
+        """Open transactions that no coordinator will ever end.
+
+        Every partition is checked twice, so that a transaction that is just completing is not reported.
+        """
+        return await open_transaction_calls.find_hanging_transactions(self._network, partitions)
+
+    async def abort_in_partition(self, partition: TopicPartition, producer: ProducerState) -> None:
+        """Aborts a hanging transaction in one partition, by an ABORT marker that bypasses the coordinator.
+
+        Never use it for a transaction that a coordinator knows: its other partitions would stay open.
+        """
+        await open_transaction_calls.abort_in_partition(self._network, partition, producer)
+
+    async def commit_prepared(
+        self,
+        prepared: PreparedTransaction,
+        *,
+        offsets: Mapping[Any, Any] | None = None,
+        group: Any = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Commits what `producer.prepare_transaction()` left open. Without offsets, it is safe to repeat.
+
+        With `offsets` and `group` these offsets are committed as part of the transaction, so that they tell later
+        whether it was committed. Read them before trying again: a transaction that has ended accepts no offsets.
+
+        Raises PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING or INVALID_TXN_STATE if the transaction was ended
+        otherwise: by another instance, or by its timeout.
+
+        >>> await admin.commit_prepared(prepared, offsets={("batches", 0): 7}, group="my-sink")
+        """
+        await prepared_calls.complete_prepared(
+            self._network, prepared, commit=True, offsets=offsets, group=group, timeout_ms=timeout_ms
+        )
+
+    async def abort_prepared(self, prepared: PreparedTransaction, *, timeout_ms: int | None = None) -> None:
+        """Aborts what `producer.prepare_transaction()` left open. It is safe to repeat."""
+        await prepared_calls.complete_prepared(self._network, prepared, commit=False, timeout_ms=timeout_ms)

@@ -79,15 +79,6 @@ class GroupDescription:
         return {partition: member for member in self.members for partition in member.assignment}
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A position that a group committed. `leader_epoch` is -1 where the committer did not know it."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-
-
 def read_subscription(metadata: bytes) -> MemberSubscription | None:
     """A consumer's subscription, or None where the bytes are no such thing.
 

@@ -84,6 +84,19 @@ class HangingTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that has written to a partition and has not ended."""
+
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str | None
+    """None if no coordinator knows the producer: the transaction hangs."""
+    first_offset: int
+    last_timestamp: int
+    """When the producer last wrote to the partition."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoredTransaction:
     """A value of `__transaction_state`."""
 

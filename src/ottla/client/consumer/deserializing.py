@@ -1,9 +1,8 @@
-"""Consumers that hand out objects: keys and values go through functions of the user's own."""
+"""AsyncDeserializingConsumer: returns objects, made from keys and values by functions that the user passes."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
-from ottla.client.blocking import Consumer
 from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.consumer.positions import PartitionState
 from ottla.client.core.model import ConsumerRecord, Headers, Records
@@ -15,7 +14,7 @@ V = TypeVar("V")
 
 
 class DeserializedRecord(NamedTuple, Generic[K, V]):
-    """One record with the place it came from, its key and value as objects. None stays None (a tombstone)."""
+    """One record with its topic, partition and offset, and its key and value as objects. None stays None."""
 
     topic: str
     partition: int
@@ -27,7 +26,7 @@ class DeserializedRecord(NamedTuple, Generic[K, V]):
 
 
 class RecordDeserializationError(OttlaError):
-    """A user's function failed on a record. It was not consumed: poll() comes to it again, unless one seeks past it.
+    """A deserializer failed on a record. The record was not consumed: poll() returns to it unless you seek past it.
 
     >>> except RecordDeserializationError as error:
     ...     consumer.seek(error.topic_partition, error.offset + 1)
@@ -35,7 +34,7 @@ class RecordDeserializationError(OttlaError):
 
     def __init__(self, record: ConsumerRecord, part: str, cause: Exception) -> None:
         self.record = record
-        """As it is stored, in bytes."""
+        """The record as stored, in bytes."""
         self.part = part
         """"key" or "value"."""
         self.topic_partition = TopicPartition(record.topic, record.partition)
@@ -43,13 +42,13 @@ class RecordDeserializationError(OttlaError):
         where = f"{self.topic_partition} at offset {record.offset}"
         super().__init__(
             f"the {part} of {where} cannot be deserialized: {type(cause).__name__}: {cause}",
-            "consumer.seek(error.topic_partition, error.offset + 1) goes past it.",
+            "Skip it with consumer.seek(error.topic_partition, error.offset + 1).",
         )
         self.__cause__ = cause
 
 
-class _Deserializers(Generic[K, V]):
-    """Applies the two functions, and keeps the failure that the next call has to raise."""
+class Deserializers(Generic[K, V]):
+    """The two functions, and the failure that the next call has to raise."""
 
     def __init__(self, key: Callable[[bytes], Any] | None, value: Callable[[bytes], Any] | None) -> None:
         for name, function in (("key_deserializer", key), ("value_deserializer", value)):
@@ -60,7 +59,7 @@ class _Deserializers(Generic[K, V]):
         self._failure: RecordDeserializationError | None = None
 
     def raise_failure(self, states: Mapping[TopicPartition, PartitionState]) -> None:
-        """Raises it, if the consumer is still where it happened. Whoever was sent elsewhere has no use for it."""
+        """Raises the failure, unless the consumer has been moved elsewhere since."""
         failure, self._failure = self._failure, None
         if failure is None:
             return
@@ -83,13 +82,13 @@ class _Deserializers(Generic[K, V]):
         return DeserializedRecord(*record[:4], key, value, record.headers)
 
     def all(self, records: Records) -> tuple[list[DeserializedRecord[K, V]], dict[TopicPartition, int]]:
-        """What can be read, and where partitions with a record that cannot have to go back to."""
+        """The deserialized records, and the offsets to seek back to in partitions with a record that failed."""
         read: list[DeserializedRecord[K, V]] = []
         back: dict[TopicPartition, int] = {}
         for record in records:
             partition = TopicPartition(record.topic, record.partition)
             if partition in back:
-                continue  # it comes after the one that cannot be read
+                continue  # it comes after the record that failed
             try:
                 read.append(self.one(record))
             except RecordDeserializationError as failure:
@@ -98,86 +97,10 @@ class _Deserializers(Generic[K, V]):
         return read, back
 
 
-class DeserializingConsumer(Consumer, Generic[K, V]):
-    """A Consumer whose poll() and iterator give objects. The functions get bytes, and run in the calling thread.
-
-    What came before a record that cannot be read is given out first; then poll() raises RecordDeserializationError.
-
-    >>> with DeserializingConsumer({"bootstrap.servers": "127.0.0.1:9092"}, value_deserializer=json.loads) as consumer:
-    ...     consumer.assign([("orders", 0)])
-    ...     for record in consumer.poll(1000):
-    ...         print(record.value["customer"])
-    """
-
-    @overload
-    def __init__(
-        self: "DeserializingConsumer[K, V]",
-        settings: Mapping[str, Any] | None = None,
-        *,
-        key_deserializer: Callable[[bytes], K],
-        value_deserializer: Callable[[bytes], V],
-        **keywords: Any,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: "DeserializingConsumer[bytes, V]",
-        settings: Mapping[str, Any] | None = None,
-        *,
-        value_deserializer: Callable[[bytes], V],
-        **keywords: Any,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: "DeserializingConsumer[K, bytes]",
-        settings: Mapping[str, Any] | None = None,
-        *,
-        key_deserializer: Callable[[bytes], K],
-        **keywords: Any,
-    ) -> None: ...
-
-    def __init__(
-        self,
-        settings: Mapping[str, Any] | None = None,
-        *,
-        key_deserializer: Callable[[bytes], Any] | None = None,
-        value_deserializer: Callable[[bytes], Any] | None = None,
-        **keywords: Any,
-    ) -> None:
-        self._deserializers: _Deserializers[K, V] = _Deserializers(key_deserializer, value_deserializer)
-        super().__init__(settings, **keywords)
-
-    def poll(  # type: ignore[override]
-        self, timeout_ms: int = 0, *, max_records: int | None = None
-    ) -> list[DeserializedRecord[K, V]]:
-        """As Consumer.poll(), in a list."""
-        self._deserializers.raise_failure(self._async._positions.states)
-        records = super().poll(timeout_ms, max_records=max_records)
-        try:
-            read, back = self._deserializers.all(records)
-        except BaseException:  # Ctrl-C: none of them has reached the caller
-            for partition, batch in records.by_partition.items():
-                self.seek(partition, batch[0].offset)
-            raise
-        for partition, offset in back.items():
-            self.seek(partition, offset)
-        if not read:
-            self._deserializers.raise_failure(self._async._positions.states)
-        return read
-
-    def __iter__(self) -> Iterator[DeserializedRecord[K, V]]:  # type: ignore[override]
-        for record in super().__iter__():
-            try:
-                read = self._deserializers.one(record)
-            except BaseException:  # or Ctrl-C: it has not reached the caller
-                self.seek((record.topic, record.partition), record.offset)
-                raise
-            yield read
-
-
 class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
-    """The same for asyncio. The functions are plain ones and run on the loop, so they should be quick.
+    """An AsyncConsumer whose poll() and iterator return objects. The functions take bytes, and should be fast.
+
+    Records before one that cannot be deserialized are returned first; then poll() raises RecordDeserializationError.
 
     >>> async with AsyncDeserializingConsumer(group_id="billing", value_deserializer=json.loads) as consumer:
     ...     await consumer.subscribe(["orders"])
@@ -221,13 +144,13 @@ class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
         value_deserializer: Callable[[bytes], Any] | None = None,
         **keywords: Any,
     ) -> None:
-        self._deserializers: _Deserializers[K, V] = _Deserializers(key_deserializer, value_deserializer)
+        self._deserializers: Deserializers[K, V] = Deserializers(key_deserializer, value_deserializer)
         super().__init__(settings, **keywords)
 
     async def poll(  # type: ignore[override]
         self, timeout_ms: int = 0, *, max_records: int | None = None
     ) -> list[DeserializedRecord[K, V]]:
-        """As AsyncConsumer.poll(), in a list."""
+        """As AsyncConsumer.poll(), but returns a list of deserialized records."""
         self._deserializers.raise_failure(self._positions.states)
         read, back = self._deserializers.all(await super().poll(timeout_ms, max_records=max_records))
         for partition, offset in back.items():
@@ -237,6 +160,7 @@ class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
         return read
 
     async def __aiter__(self) -> AsyncIterator[DeserializedRecord[K, V]]:  # type: ignore[override]
+        """Yields record after record, and waits for new ones forever."""
         async for record in super().__aiter__():
             try:
                 yield self._deserializers.one(record)

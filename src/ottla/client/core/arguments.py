@@ -1,26 +1,57 @@
-"""What users hand to a producer, made plain or refused by the name of the argument. Pure.
+"""Checks the arguments that users pass to a producer, consumer or admin, and converts them to one form. Pure.
 
-A record is looked at before it joins a batch: what is wrong with it must not become the trouble of its neighbours.
+A record is checked before it joins a batch, so that a bad record fails alone and not with the rest of its batch.
 """
 
-from collections.abc import Iterable, Mapping
-from operator import index
-from typing import Any
+import math
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ottla.client.core.model import Bytes, Headers, HeadersLike
-from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.types import INT64_MAX
+from ottla.checks import require_number
+from ottla.client.core.model import Bytes, CommittedOffset, Headers, HeadersLike, NewTopic
+from ottla.client.core.settings import ConsumerConfig, check_settings
+from ottla.errors import ArgumentError, ErrorCode, KafkaError
+from ottla.types import INT64_MAX, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.assignors import Assignor
+
+T = TypeVar("T")
+
+PartitionLike = TopicPartition | tuple[str, int]
+ByPartition = Mapping[TopicPartition, T] | Mapping[tuple[str, int], T]
+"""Two mappings, because type checkers do not accept a dict of TopicPartition keys as a Mapping of tuple keys."""
+OffsetLike = int | CommittedOffset
+
+LISTENER_METHODS = ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost")
+
+# --- numbers ----------------------------------------------------------------------------------------------------
+
+
+def check_timeout(timeout_ms: Any) -> None:
+    is_number = isinstance(timeout_ms, numbers.Real) and not isinstance(timeout_ms, bool)
+    if not is_number or not math.isfinite(timeout_ms):
+        raise ArgumentError(f"timeout_ms must be a number of milliseconds, not {timeout_ms!r}")
+
+
+def check_max_records(max_records: Any) -> int:
+    """The largest number of records to return. With zero, a call would wait and never return anything."""
+    return require_number(max_records, "max_records", at_least=1)
+
+
+# --- records ----------------------------------------------------------------------------------------------------
 
 
 def as_bytes(value: Bytes, what: str) -> bytes | None:
-    """Bytes as they are, text as UTF-8, None as null."""
+    """Bytes unchanged, text as UTF-8, None as null."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):
         return _encode(value, f"a record's {what}")
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise TypeError(f"a record's {what} is bytes, text or None, not {type(value).__name__}")
+    raise ArgumentError(f"a record's {what} is bytes, text or None, not {type(value).__name__}")
 
 
 def as_headers(headers: HeadersLike) -> Headers:
@@ -35,49 +66,35 @@ def as_headers(headers: HeadersLike) -> Headers:
         if isinstance(headers, Mapping):
             pairs = headers.items()
         elif isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
-            raise TypeError(f"headers are pairs of a name and a value, not {type(headers).__name__}: {headers!r}")
+            raise ArgumentError(f"headers are pairs of a name and a value, not {type(headers).__name__}: {headers!r}")
     return tuple([_as_header(pair) for pair in pairs])
 
 
 def _as_header(pair: Any) -> tuple[str, bytes | None]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise TypeError(f"a header is a pair of a name and a value, not {pair!r}")
+        raise ArgumentError(f"a header is a pair of a name and a value, not {pair!r}")
     name, value = pair
     if not isinstance(name, str):
-        raise TypeError(f"the name of a header is text, not {type(name).__name__}: {name!r}")
+        raise ArgumentError(f"the name of a header is text, not {type(name).__name__}: {name!r}")
     if not name.isascii():
         _encode(name, "the name of a header")
     return name, value if type(value) is bytes else as_bytes(value, f"header {name!r}")
 
 
 def as_timestamp(timestamp: Any) -> int:
-    """Milliseconds since 1970, as a number that a batch can hold."""
-    timestamp = as_number(timestamp, "a record's timestamp", "milliseconds since 1970, as a whole number")
-    if timestamp < 0:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"the timestamp {timestamp} is negative")
-    if timestamp > INT64_MAX:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"the timestamp {timestamp} has more than 64 bits")
-    return timestamp
-
-
-def as_number(value: Any, what: str, wanted: str) -> int:
-    number = whole_number(value)
-    if number is None:
-        raise TypeError(f"{what} is {wanted}, not {type(value).__name__}: {value!r}")
+    """Milliseconds since 1970, in the range that a batch can hold."""
+    number = require_number(timestamp, "a record's timestamp")
+    if number < 0:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"the timestamp {number} is negative")
+    if number > INT64_MAX:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"the timestamp {number} has more than 64 bits")
     return number
 
 
-def whole_number(value: Any) -> int | None:
-    """A whole number of any type that is one, else None; true and false are none."""
-    if type(value) is int:
-        return value
-    return None if isinstance(value, bool) or not hasattr(value, "__index__") else index(value)
-
-
 def check_topic(topic: Any) -> None:
-    """Raises for what cannot be a topic's name in any request; which names are legal, the broker knows."""
+    """Raises for a topic name that no request can carry. Which names are legal is for the broker to decide."""
     if not isinstance(topic, str):
-        raise TypeError(f"a topic is text, not {type(topic).__name__}: {topic!r}")
+        raise ArgumentError(f"a topic is text, not {type(topic).__name__}: {topic!r}")
     if not topic:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the name of a topic is empty")
     if not topic.isascii():
@@ -88,4 +105,121 @@ def _encode(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise OttlaError(f"{what} cannot be sent as UTF-8: {error}", "Encode it yourself, and send bytes.") from None
+        raise ArgumentError(f"{what} cannot be encoded as UTF-8: {error}", "Encode it yourself and send bytes.") from None
+
+
+# --- partitions and offsets -------------------------------------------------------------------------------------
+
+
+def as_partition(partition: PartitionLike) -> TopicPartition:
+    """A TopicPartition, from one or from a plain (topic, partition) pair."""
+    if isinstance(partition, TopicPartition):
+        return partition
+    try:
+        topic, index = partition
+    except (TypeError, ValueError):
+        topic = index = None  # type: ignore[assignment]
+    if not isinstance(topic, str) or not isinstance(index, int):
+        raise ArgumentError(f"not a partition: {partition!r}", 'Write TopicPartition("orders", 0) or ("orders", 0).')
+    return TopicPartition(topic, index)
+
+
+def as_partitions(partitions: Iterable[PartitionLike]) -> list[TopicPartition]:
+    return [as_partition(partition) for partition in partitions]
+
+
+def as_offset(offset: OffsetLike, partition: PartitionLike) -> CommittedOffset:
+    """A CommittedOffset, from one or from a plain number."""
+    if isinstance(offset, CommittedOffset):
+        return offset
+    return CommittedOffset(require_number(offset, f"the offset for {as_partition(partition)}"))
+
+
+def as_times(times: Any) -> dict[TopicPartition, int]:
+    """The timestamps that `offsets_for_times` looks up."""
+    wanted = {}
+    for partition, at in by_partition(times, "times", '{("orders", 0): 1_700_000_000_000}').items():
+        wanted[partition] = require_number(at, f"the time for {partition}")
+        if wanted[partition] < 0:
+            raise ArgumentError(f"the time for {partition} is negative: {at}")
+    return wanted
+
+
+def by_partition(values: ByPartition[T], name: str, example: str) -> dict[TopicPartition, T]:
+    """A dict by partition, from one whose keys may be plain pairs.
+
+    >>> by_partition({("orders", 0): 42}, "offsets", "")
+    {TopicPartition(topic='orders', partition=0): 42}
+    """
+    if not isinstance(values, Mapping):
+        raise ArgumentError(f"{name} must be a dict by partition, not {values!r}", f"Write {example}.")
+    pairs: Mapping[Any, T] = values
+    return {as_partition(partition): value for partition, value in pairs.items()}
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+
+def as_names(names: Iterable[str], what: str) -> list[str]:
+    """A list of names. A plain string is refused: its letters would be taken for names (of topics to delete, say).
+
+    >>> as_names(("orders", "bills"), "topics")
+    ['orders', 'bills']
+    """
+    if isinstance(names, str):
+        raise ArgumentError(f"{what} must be a list of names, not the one name {names!r}", f"Write [{names!r}].")
+    checked = list(names)
+    for name in checked:
+        if not isinstance(name, str):
+            raise ArgumentError(f"{what} must be a list of names, not of {type(name).__name__}: {name!r}")
+    return checked
+
+
+def as_new_topics(topics: Iterable[NewTopic]) -> list[NewTopic]:
+    if isinstance(topics, NewTopic | str):
+        raise ArgumentError(f"topics must be a list, not {topics!r}", 'Write [NewTopic("orders", 3)].')
+    checked = list(topics)
+    for topic in checked:
+        if not isinstance(topic, NewTopic):
+            raise ArgumentError(f"not a topic to create: {topic!r}", 'Write NewTopic("orders", 3).')
+        require_number(topic.partitions, f"the partitions of topic {topic.name}")
+        require_number(topic.replication_factor, f"the replication_factor of topic {topic.name}")
+    return checked
+
+
+def check_columns(columns: Sequence[str] | None) -> None:
+    """Arrow columns by name. An empty list would consume records without returning anything of them."""
+    if isinstance(columns, str):
+        raise ArgumentError(f"columns must be a list of names, not the one name {columns!r}", f"Write [{columns!r}].")
+    if columns is not None and not columns:
+        raise ArgumentError("columns is empty: records would be consumed and lost", "Omit it to get all columns.")
+
+
+# --- listeners and assignors ------------------------------------------------------------------------------------
+
+
+def check_listener(listener: Any) -> None:
+    names = ", ".join(LISTENER_METHODS)
+    if isinstance(listener, type):
+        raise ArgumentError(f"listener is the class {listener.__name__}", f"Pass an instance: {listener.__name__}().")
+    if listener is not None and not any(hasattr(listener, name) for name in LISTENER_METHODS):
+        raise ArgumentError(f"listener has none of {names}: {listener!r}", "Write a subclass of RebalanceListener.")
+
+
+def take_assignors(
+    settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]
+) -> "tuple[dict[str, Any], dict[str, Any], list[Assignor]]":
+    """The settings with assignor classes replaced by their names, and an instance of each assignor."""
+    from ottla.assignors.choosing import SETTING, choose_assignors  # only consumers need it
+
+    check_settings(settings)
+    settings, keywords = dict(settings or {}), dict(keywords)
+    chosen: Any = None
+    for where, name in ((settings, SETTING), (keywords, SETTING.replace(".", "_"))):
+        if where.get(name) is not None:
+            chosen = where[name]
+    assignors = choose_assignors(ConsumerConfig.partition_assignment_strategy if chosen is None else chosen)
+    for where, name in ((settings, SETTING), (keywords, SETTING.replace(".", "_"))):
+        if where.get(name) is not None:
+            where[name] = [assignor.name for assignor in assignors]
+    return settings, keywords, assignors

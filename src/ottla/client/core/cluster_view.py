@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.client.core.arguments import check_topic
-from ottla.client.core.model import Node, PartitionDescription, TopicDescription, error_of
+from ottla.client.core.model import Node, PartitionDescription, TopicDescription
 from ottla.client.core.polling import ANY_NODE, Poll, Request
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
@@ -162,7 +162,7 @@ class ClusterView:
     def on_response(self, asked: list[str], response: Any, now: int) -> None:
         self._in_flight = False
         if response.error_code:
-            self.on_failure(KafkaError(error_of(response.error_code), "asking for metadata"), now)
+            self.on_failure(KafkaError(ErrorCode(response.error_code), "asking for metadata"), now)
             return
         if not response.brokers:
             # A broker that has just started may know nobody yet, not even itself.
@@ -197,7 +197,7 @@ class ClusterView:
 
     def _take_topic(self, topic: Any) -> bool:
         """Takes one topic of a response; False when it should be asked for again soon."""
-        error = error_of(topic.error_code)
+        error = ErrorCode(topic.error_code)
         if error != ErrorCode.NONE:
             self.topic_errors[topic.name] = error
             if error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
@@ -251,7 +251,7 @@ def describe_topic(topic: Any) -> TopicDescription:
             replicas=tuple(p.replica_nodes),
             in_sync_replicas=tuple(p.isr_nodes),
             offline_replicas=tuple(p.offline_replicas),
-            error=error_of(p.error_code),
+            error=ErrorCode(p.error_code),
         )
         for p in topic.partitions
     ]

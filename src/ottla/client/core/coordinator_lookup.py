@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.client.core.cluster_view import ClusterView
-from ottla.client.core.model import error_of
 from ottla.client.core.polling import ANY_NODE, Poll, Request
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
@@ -76,7 +75,7 @@ class CoordinatorFinder:
 
     def _on_response(self, response: Any, version: int, now: int) -> None:
         answer = response.coordinators[0] if response.coordinators else response
-        error = error_of(answer.error_code)
+        error = ErrorCode(answer.error_code)
         if error != ErrorCode.NONE:
             detail = f"finding the coordinator of group {self.group_id}"
             self._on_failure(KafkaError(error, detail), now)

@@ -186,6 +186,15 @@ class OffsetAndTimestamp:
     leader_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A position that a group committed. `leader_epoch` is -1 if the committer did not know it."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
 class RecordMetadata(NamedTuple):
     """Where a sent record was stored. With acks=0 nobody knows, and the offset is -1."""
 
@@ -231,11 +240,3 @@ class Records:
     def __repr__(self) -> str:
         counts = ", ".join(f"{partition}: {len(records)}" for partition, records in self.by_partition.items())
         return f"Records({counts})"
-
-
-def error_of(code: int) -> ErrorCode:
-    """The error behind a number in a response; one from the future counts as UNKNOWN_SERVER_ERROR."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ottla.client.core.cluster_view import Leader
-from ottla.client.core.model import OffsetAndTimestamp, error_of
+from ottla.client.core.model import OffsetAndTimestamp
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.types import TopicPartition
@@ -40,5 +40,5 @@ def read_list_offsets(response: Any) -> list[tuple[TopicPartition, ErrorCode, Of
     for topic in response.topics:
         for p in topic.partitions:
             result = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch) if p.offset >= 0 else None
-            read.append((TopicPartition(topic.name, p.partition_index), error_of(p.error_code), result))
+            read.append((TopicPartition(topic.name, p.partition_index), ErrorCode(p.error_code), result))
     return read

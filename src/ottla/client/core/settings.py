@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from ottla.checks import port_from_text
 from ottla.config import parse, setting, settings_of, unknown_setting
 from ottla.errors import ConfigError
 from ottla.types import INT32_MAX, Endpoint
@@ -346,11 +347,12 @@ def parse_endpoint(server: str) -> Endpoint:
     >>> parse_endpoint("broker.example:9092"), parse_endpoint("[::1]:9092")
     (Endpoint(host='broker.example', port=9092), Endpoint(host='::1', port=9092))
     """
-    host, _, port = server.rpartition(":")
+    host, _, text = server.rpartition(":")
+    port = port_from_text(text)
     bare = host.removeprefix("[").removesuffix("]")
-    if not bare or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+    if not bare or not port:
         raise ConfigError(f"Invalid url in bootstrap.servers: {server}", "Write host:port, as in 127.0.0.1:9092.")
-    return Endpoint(bare, int(port))
+    return Endpoint(bare, port)
 
 
 def _text(name: str, value: Any) -> Any:

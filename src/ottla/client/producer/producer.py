@@ -1,17 +1,19 @@
 """AsyncProducer: records in, promises out."""
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Self
 
-from ottla.client.core.arguments import as_bytes, as_headers, as_number, as_timestamp, check_topic
+from ottla.checks import require_number
+from ottla.client.admin.transaction_model import PreparedTransaction
+from ottla.client.core.arguments import as_bytes, as_headers, as_timestamp, check_topic
 from ottla.client.core.model import Bytes, Headers, HeadersLike, RecordMetadata, TopicDescription
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ProducerConfig, build
 from ottla.client.producer.accumulator import Accumulator
-from ottla.client.producer.arrow_send import ArrowDelivery, TableSending
-from ottla.client.producer.delivery import Delivery, record_size
+from ottla.client.producer.arrow_send import ArrowDelivery, ArrowSend
 from ottla.client.producer.partitioner import (
     Partitioner,
     StickyPartitioner,
@@ -20,7 +22,9 @@ from ottla.client.producer.partitioner import (
     partition_for_key,
 )
 from ottla.client.producer.sender import Sender
-from ottla.client.transactions.transactional import AsyncTransactional
+from ottla.client.producer.speedups import Delivery, record_size
+from ottla.client.transactions.producer_transactions import Offsets, ProducerTransactions
+from ottla.client.transactions.requests import GroupMetadata
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.record_batch import HEADER_SIZE
@@ -35,7 +39,7 @@ ROOM_PATIENCE_MS = 20
 """Who waits for room gets half of the buffer, if it is free so soon: to be woken for every batch would cost more."""
 
 
-class AsyncProducer(AsyncTransactional):
+class AsyncProducer:
     """Sends records, in batches and with retries. Idempotent unless told otherwise: no loss, no doubles, in order.
 
     >>> async with AsyncProducer({"bootstrap.servers": "127.0.0.1:9092"}, linger_ms=20) as producer:
@@ -81,8 +85,7 @@ class AsyncProducer(AsyncTransactional):
             jitter=self._network.jitter,
         )
         self._network.add(self._sender)
-        if self.config.transactional_id is not None:
-            self._set_up_transactions()
+        self._transactional = ProducerTransactions(self.config, self._network, self._accumulator, self._sender)
         self._sticky = StickyPartitioner(
             min(self.config.batch_size, STICKY_BYTES), self._network.random.choice, self._writable
         )
@@ -115,7 +118,7 @@ class AsyncProducer(AsyncTransactional):
         one partition's batch after the other's. A `partitioner` given to the producer is asked first.
         """
         if timestamp is None and headers is None:
-            delivery = self._accumulator.take_in(topic, value, key, partition)
+            delivery = self._accumulator.try_append(topic, value, key, partition)
             if delivery is not None:
                 return delivery
         made_headers = as_headers(headers)  # once: they may come from an iterator
@@ -189,13 +192,22 @@ class AsyncProducer(AsyncTransactional):
                 await asyncio.sleep(0)
         return sending.delivery
 
-    def _sending(self, table: Any, topic: str | None) -> TableSending:
-        sending = TableSending(self, table, topic)
+    def _sending(self, table: Any, topic: str | None) -> ArrowSend:
+        sending = ArrowSend(
+            table,
+            topic,
+            config=self.config,
+            view=self._network.view,
+            accumulator=self._accumulator,
+            sticky=self._sticky,
+            record_bytes_max=self._record_bytes_max,
+            clock=self._clock,
+        )
         if self._partitioner is not None and "partition" not in table.schema.names:
             raise OttlaError("send_arrow() does not ask the producer's own partitioner", "Add a column partition.")
         return sending
 
-    async def _until_topics(self, sending: TableSending) -> None:
+    async def _until_topics(self, sending: ArrowSend) -> None:
         self._network.start()
         deadline = self._network.now() + self.config.max_block_ms
         for name in sorted(sending.topics):
@@ -220,7 +232,7 @@ class AsyncProducer(AsyncTransactional):
         timestamp: int | None,
         headers: Headers,
     ) -> Delivery | None:
-        """The long way into a batch, for whatever `take_in` left. Nothing is kept of a record that is refused."""
+        """The long way into a batch, for whatever `try_append` left. Nothing is kept of a record that is refused."""
         self._raise_if_over()
         if type(topic) is not str or not topic:
             check_topic(topic)
@@ -229,7 +241,7 @@ class AsyncProducer(AsyncTransactional):
         if key is not None and type(key) is not bytes:
             key = as_bytes(key, "key")
         if partition is not None and type(partition) is not int:
-            partition = as_number(partition, "a record's partition", "a whole number")
+            partition = require_number(partition, "a record's partition")
         if timestamp is not None:
             timestamp = as_timestamp(timestamp)
         size_bytes = record_size(key, value, headers)
@@ -241,10 +253,10 @@ class AsyncProducer(AsyncTransactional):
             if self._accumulator.refusal is not None:
                 raise self._accumulator.refusal.with_traceback(None)
             return None
-        lanes = self._accumulator.topics.get(topic)
-        if lanes is None or lanes.partitions is not partitions:
+        topic_queues = self._accumulator.topics.get(topic)
+        if topic_queues is None or topic_queues.partitions is not partitions:
             self._sticky.forget(topic)
-            lanes = self._accumulator.open_topic(topic, partitions)
+            topic_queues = self._accumulator.open_topic(topic, partitions)
         if partition is None and self._partitioner is not None:
             partition = ask_partitioner(self._partitioner, topic, key, value, len(partitions))
         if partition is None:
@@ -252,7 +264,7 @@ class AsyncProducer(AsyncTransactional):
                 partition = partition_for_key(key, len(partitions))
             else:
                 partition = self._sticky.partition(topic, size_bytes)
-                lanes.sticky = self._sticky.find_current(topic)
+                topic_queues.sticky = self._sticky.find_current(topic)
         elif not 0 <= partition < len(partitions):
             detail = f"topic {topic} has partitions 0 to {len(partitions) - 1}, not {partition}"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
@@ -269,7 +281,7 @@ class AsyncProducer(AsyncTransactional):
         if partition is None:
             return False
         known = self._network.view.find_partition_count(topic) if type(topic) is str else None
-        return known is not None and as_number(partition, "a record's partition", "a whole number") >= known
+        return known is not None and require_number(partition, "a record's partition") >= known
 
     def _look_again(self) -> None:
         self._network.view.request_update()
@@ -332,6 +344,74 @@ class AsyncProducer(AsyncTransactional):
             )
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
 
+    # --- transactions -------------------------------------------------------------------------------------
+
+    async def init_transactions(
+        self, *, keep_prepared: bool = False, timeout_ms: int | None = None
+    ) -> PreparedTransaction | None:
+        """Registers the transactional id. Fences older producers with the same id and aborts their transactions.
+
+        Call it once, before the first transaction. With `keep_prepared` (and two-phase commit) a prepared transaction
+        is kept and returned; commit or abort it before anything else.
+        """
+        return await self._transactional.init(keep_prepared=keep_prepared, timeout_ms=timeout_ms)
+
+    async def begin_transaction(self) -> None:
+        """Starts a transaction. All records sent until the commit become visible atomically."""
+        self._transactional.require_manager("begin_transaction()").begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Offsets, group: str | GroupMetadata | Any, *, timeout_ms: int | None = None
+    ) -> None:
+        """Commits a group's offsets as part of the transaction.
+
+        Pass the result of `consumer.group_metadata()` as `group`: then the call fails if the consumer has lost its
+        partitions (KIP-447). With a plain group id nothing is checked.
+        """
+        await self._transactional.send_offsets(offsets, group, timeout_ms)
+
+    async def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
+        """Flushes the buffered records, then commits. If it raises REQUEST_TIMED_OUT, call it again."""
+        manager = self._transactional.require_manager("commit_transaction()")
+        await self._transactional.until_done(manager.end(commit=True), timeout_ms)
+
+    async def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
+        """Drops the buffered records and aborts. read_committed consumers never see the records already sent."""
+        manager = self._transactional.require_manager("abort_transaction()")
+        await self._transactional.until_done(manager.end(commit=False), timeout_ms)
+
+    async def prepare_transaction(self, *, timeout_ms: int | None = None) -> PreparedTransaction:
+        """Flushes everything and leaves the transaction open (KIP-939). close() does not end it.
+
+        `admin.commit_prepared()` or `admin.abort_prepared()` completes it, in this process or another.
+        """
+        return await self._transactional.prepare(timeout_ms)
+
+    async def continue_as(self, transactional_id: str) -> None:
+        """Switches to another transactional id on the same connections. Call init_transactions() next.
+
+        A transaction that was prepared under the old id stays prepared.
+        """
+        self._transactional.continue_as(transactional_id)
+        self.config = self._transactional.config
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """Commits at the end of the block, aborts if the block raises.
+
+        >>> async with producer.transaction():
+        ...     await producer.send("orders", b"42 apples")
+        """
+        await self.begin_transaction()
+        try:
+            yield
+            if self._transactional.can_end:
+                await self.commit_transaction()
+        except BaseException:
+            if self._transactional.can_end:
+                await asyncio.shield(self.abort_transaction())
+            raise
+
     # --- waiting ------------------------------------------------------------------------------------------
 
     async def flush(self, timeout_ms: int | None = None) -> None:
@@ -373,7 +453,7 @@ class AsyncProducer(AsyncTransactional):
         try:
             if timeout_ms != 0:
                 started = self._network.now()
-                await self._end_at_close(timeout_ms)
+                await self._transactional.end_at_close(timeout_ms)
                 left_ms = None if timeout_ms is None else max(0, started + timeout_ms - self._network.now())
                 await self.flush(left_ms)
         except KafkaError as error:

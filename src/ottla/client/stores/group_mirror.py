@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ottla.client.admin.group_model import CommittedOffset
 from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.core.model import CommittedOffset
 from ottla.client.stores.mirroring import MARK, Mirroring
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition

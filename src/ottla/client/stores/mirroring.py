@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ottla.client.admin.group_model import CommittedOffset
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
-from ottla.client.core.model import error_of
+from ottla.client.core.model import CommittedOffset
 from ottla.client.core.polling import Decider, Poll, Request
 from ottla.client.core.settings import ConsumerConfig
 from ottla.client.group.commits import MAX_VERSION_WITH_NAMES, Commits
@@ -114,7 +113,7 @@ class Mirroring:
             self._in_flight = False
             answer = response.groups[0] if response.groups else response
             results = [(topic.name, part) for topic in answer.topics for part in topic.partitions]
-            errors = [error_of(code) for code in (answer.error_code, *(part.error_code for _, part in results))]
+            errors = [ErrorCode(code) for code in (answer.error_code, *(part.error_code for _, part in results))]
             error = next((error for error in errors if error != ErrorCode.NONE), None)
             if error is not None:
                 self._coordinator.note(error, node_id)

@@ -1,14 +1,14 @@
-"""A task's state and offsets in topics, in the transactions of its output: incremental and full snapshots.
+"""Stores a task's state and offsets in topics, in the transactions of its output: incremental and full snapshots.
 
-Every transaction ends with a small record in the incremental topic: how far the input was consumed, and where the
-latest full snapshot is. A full snapshot holds the state itself. Restoring reads the last incremental record, the full
-snapshot it points to, and leaves only the input in between to be replayed.
+Every transaction ends with a small record in the incremental topic: the consumed offsets and the offset of the latest
+full snapshot. A full snapshot holds the state itself. A restore reads the last incremental record and the full snapshot
+it points to; only the input between the two has to be replayed.
 
-With `mirror_group` the consumed offsets are committed to that group in the same transaction, where every tool sees the
-lag; nobody reads them back. Offsets of the group that were not mirrored are never replaced: `open()` refuses it.
+With `mirror_group` the consumed offsets are also committed to that group, in the same transaction, so that every Kafka
+tool shows the lag. They are never read back. `open()` fails if the group has offsets that were not mirrored.
 
-There is one way to a store, `open()`, and it takes the transactional id over before it reads: whatever the last
-instance still had under way is then decided, so the snapshot cannot change behind its reader.
+A store is created by `open()` only. It initializes the transactional id before it reads, so that all transactions of
+the previous instance have ended and the snapshot cannot change while it is read.
 """
 
 import contextlib
@@ -16,14 +16,15 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
-from ottla.client.admin.group_model import CommittedOffset
-from ottla.client.admin.groups import AsyncGroupAdmin
-from ottla.client.blocking import Producer, _io
-from ottla.client.consumer.consumer import AsyncConsumer, PartitionLike
-from ottla.client.core.documented import documented_by
-from ottla.client.core.model import ConsumerRecord
+from ottla.client.admin.group_offsets import list_group_offsets
+from ottla.client.blocking.loop import loop_thread
+from ottla.client.blocking.producer import Producer
+from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.core.arguments import PartitionLike, as_partition
+from ottla.client.core.model import CommittedOffset, ConsumerRecord
 from ottla.client.core.settings import ClientConfig
 from ottla.client.producer.producer import AsyncProducer
+from ottla.client.stores.client_parts import async_producer, network_of
 from ottla.client.stores.mirroring import MARK
 from ottla.config import settings_of
 from ottla.errors import OttlaError
@@ -37,18 +38,65 @@ _OPENED = object()
 
 
 class Restored(NamedTuple):
-    """What a task finds: where its output has come to, and the state to start from."""
+    """What a task starts with: the offsets to continue at, and the state."""
 
     offsets: dict[TopicPartition, int]
     """The next input records whose output is not written yet."""
     state: bytes | None
     """The last full snapshot; None if there is none."""
     state_offsets: dict[TopicPartition, int]
-    """The next input records that the state does not know yet: replay from here up to `offsets`, without output."""
+    """The next input records that the state does not include: replay from here to `offsets`, without output."""
+
+
+class _Snapshots:
+    """The part that both stores share: writes the snapshots, through the async producer."""
+
+    def __init__(
+        self,
+        producer: AsyncProducer,
+        incremental: TopicPartition,
+        full: TopicPartition,
+        mirror_group: str | None,
+        found: "_Found",
+    ) -> None:
+        self.producer = producer
+        self.incremental = incremental
+        self.full = full
+        self.mirror_group = mirror_group
+        self.offsets = dict(found.restored.offsets)
+        self.full_offset = found.full_offset
+
+    def following(self, offsets: Mapping[Any, int]) -> dict[TopicPartition, int]:
+        """The offsets after a transaction that consumed up to `offsets`."""
+        return {**self.offsets, **{TopicPartition(*partition): offset for partition, offset in offsets.items()}}
+
+    async def send_incremental(self, offsets: Mapping[TopicPartition, int], full_offset: int) -> None:
+        value = json.dumps({"format": FORMAT, "offsets": _by_topic(offsets), "full": full_offset})
+        topic, partition = self.incremental
+        await self.producer.send(topic, value, key=self._key, partition=partition)
+        if self.mirror_group is not None:
+            shown = {place: CommittedOffset(offset, metadata=MARK) for place, offset in offsets.items()}
+            await self.producer.send_offsets_to_transaction(shown, self.mirror_group)
+
+    async def save_full(self, state: bytes) -> None:
+        async with self.producer.transaction():
+            stored = await self.producer.send_and_wait(
+                self.full.topic,
+                state,
+                key=self._key,
+                partition=self.full.partition,
+                headers={OFFSETS_HEADER: _encode_offsets(self.offsets)},
+            )
+            await self.send_incremental(self.offsets, stored.offset)
+        self.full_offset = stored.offset
+
+    @property
+    def _key(self) -> bytes:
+        return str(self.producer.config.transactional_id).encode()
 
 
 class AsyncSnapshotStore:
-    """A transactional producer, and the snapshots that go with its transactions.
+    """A transactional producer, and the snapshots that are written in its transactions.
 
     >>> store = await AsyncSnapshotStore.open(
     ...     {"bootstrap.servers": "127.0.0.1:9092"}, transactional_id="totals-0",
@@ -56,29 +104,18 @@ class AsyncSnapshotStore:
     >>> state, replay_from = store.restored.state, store.restored.state_offsets
     >>> async with store.transaction({TopicPartition("orders", 0): 43}):
     ...     await store.producer.send("totals", b"...")
-    >>> await store.save_full(state)             # now and then
+    >>> await store.save_full(state)             # from time to time
     """
 
-    def __init__(
-        self,
-        key: object,
-        producer: AsyncProducer,
-        incremental: TopicPartition,
-        full: TopicPartition,
-        found: "_Found",
-        mirror_group: str | None = None,
-    ) -> None:
-        if key is not _OPENED:
-            raise OttlaError("a snapshot store is opened, not made", f"Use await {type(self).__name__}.open(…).")
-        self.producer = producer
+    def __init__(self, key: object, snapshots: _Snapshots, restored: Restored) -> None:
+        _check_opened(key, f"await {type(self).__name__}")
+        self.producer = snapshots.producer
         """Send the output through this, inside `transaction()`."""
-        self.incremental = incremental
-        self.full = full
-        self.mirror_group = mirror_group
-        self.restored = found.restored
-        self.offsets = dict(found.restored.offsets)
-        """How far the input was consumed, as of the last commit."""
-        self._full_offset = found.full_offset
+        self.incremental = snapshots.incremental
+        self.full = snapshots.full
+        self.mirror_group = snapshots.mirror_group
+        self.restored = restored
+        self._snapshots = snapshots
 
     @classmethod
     async def open(
@@ -91,16 +128,21 @@ class AsyncSnapshotStore:
         mirror_group: str | None = None,
         **keywords: Any,
     ) -> Self:
-        """Takes the transactional id over, fencing the instance before, and then reads what was committed last."""
+        """Fences the previous instance with this transactional id, then reads what was committed last."""
         producer = AsyncProducer(settings, transactional_id=transactional_id, **keywords)
-        places = TopicPartition(*incremental), TopicPartition(*full)
+        places = as_partition(incremental), as_partition(full)
         try:
             await producer.init_transactions()
             found = await _restore(producer, *places, mirror_group)
-            return cls(_OPENED, producer, *places, found, mirror_group)
+            return cls(_OPENED, _Snapshots(producer, *places, mirror_group, found), found.restored)
         except BaseException:
             await producer.close(timeout_ms=0)
             raise
+
+    @property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """The next input records to consume, as of the last commit."""
+        return self._snapshots.offsets
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,59 +151,38 @@ class AsyncSnapshotStore:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the producer; a transaction that is still open is aborted."""
+        """Closes the producer. An open transaction is aborted."""
         await self.producer.close()
 
     @contextlib.asynccontextmanager
     async def transaction(self, offsets: Mapping[Any, int]) -> AsyncIterator[None]:
-        """What the block sends, and that the input was consumed up to `offsets`, become visible together."""
-        following = {**self.offsets, **_partitions(offsets)}
+        """Commits atomically the records that the block sends, and that the input was consumed up to `offsets`."""
+        snapshots = self._snapshots
+        following = snapshots.following(offsets)
         async with self.producer.transaction():
             yield
-            await self._send_incremental(following, self._full_offset)
-        self.offsets = following
+            await snapshots.send_incremental(following, snapshots.full_offset)
+        snapshots.offsets = following
 
     async def save_full(self, state: bytes) -> None:
-        """Stores the state that belongs to the offsets of the last commit; later restores start from it."""
-        async with self.producer.transaction():
-            stored = await self.producer.send_and_wait(
-                self.full.topic,
-                state,
-                key=self._key,
-                partition=self.full.partition,
-                headers={OFFSETS_HEADER: _encode_offsets(self.offsets)},
-            )
-            await self._send_incremental(self.offsets, stored.offset)
-        self._full_offset = stored.offset
-
-    async def _send_incremental(self, offsets: Mapping[TopicPartition, int], full_offset: int) -> None:
-        value = json.dumps({"format": FORMAT, "offsets": _by_topic(offsets), "full": full_offset})
-        topic, partition = self.incremental
-        await self.producer.send(topic, value, key=self._key, partition=partition)
-        if self.mirror_group is not None:
-            shown = {place: CommittedOffset(offset, metadata=MARK) for place, offset in offsets.items()}
-            await self.producer.send_offsets_to_transaction(shown, self.mirror_group)
-
-    @property
-    def _key(self) -> bytes:
-        return str(self.producer.config.transactional_id).encode()
+        """Stores the state that belongs to the offsets of the last commit. Later restores start from it."""
+        await self._snapshots.save_full(state)
 
 
-@documented_by(AsyncSnapshotStore)
 class SnapshotStore:
-    """As AsyncSnapshotStore, but each call waits; `producer` is a blocking Producer.
+    """As AsyncSnapshotStore, for code without an event loop. `producer` is a blocking Producer.
 
     >>> with SnapshotStore.open(transactional_id="totals-0", incremental=("o", 0), full=("s", 0)) as store:
     ...     with store.transaction({TopicPartition("orders", 0): 43}):
     ...         store.producer.send("totals", b"...")
     """
 
-    def __init__(self, key: object, producer: Producer, inner: AsyncSnapshotStore) -> None:
-        if key is not _OPENED:
-            raise OttlaError("a snapshot store is opened, not made", f"Use {type(self).__name__}.open(…).")
+    def __init__(self, key: object, producer: Producer, snapshots: _Snapshots, restored: Restored) -> None:
+        _check_opened(key, type(self).__name__)
         self.producer = producer
-        self.restored = inner.restored
-        self._async = inner
+        """Send the output through this, inside `transaction()`."""
+        self.restored = restored
+        self._snapshots = snapshots
 
     @classmethod
     def open(
@@ -174,20 +195,22 @@ class SnapshotStore:
         mirror_group: str | None = None,
         **keywords: Any,
     ) -> Self:
+        """Fences the previous instance with this transactional id, then reads what was committed last."""
         producer = Producer(settings, transactional_id=transactional_id, **keywords)
-        places = TopicPartition(*incremental), TopicPartition(*full)
+        inner = async_producer(producer)
+        places = as_partition(incremental), as_partition(full)
         try:
             producer.init_transactions()
-            found = _io.call(_restore(producer._async, *places, mirror_group))
+            found = loop_thread.call(_restore(inner, *places, mirror_group))
         except BaseException:
             producer.close(timeout_ms=0)
             raise
-        return cls(_OPENED, producer, AsyncSnapshotStore(_OPENED, producer._async, *places, found, mirror_group))
+        return cls(_OPENED, producer, _Snapshots(inner, *places, mirror_group, found), found.restored)
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
         """The next input records to consume, as of the last commit."""
-        return self._async.offsets
+        return self._snapshots.offsets
 
     def __enter__(self) -> Self:
         return self
@@ -196,18 +219,27 @@ class SnapshotStore:
         self.close()
 
     def close(self) -> None:
+        """Closes the producer. An open transaction is aborted."""
         self.producer.close()
 
     @contextlib.contextmanager
     def transaction(self, offsets: Mapping[Any, int]) -> Iterator[None]:
-        following = {**self.offsets, **_partitions(offsets)}
+        """Commits atomically the records that the block sends, and that the input was consumed up to `offsets`."""
+        snapshots = self._snapshots
+        following = snapshots.following(offsets)
         with self.producer.transaction():
             yield
-            _io.call(self._async._send_incremental(following, self._async._full_offset))
-        self._async.offsets = following
+            loop_thread.call(snapshots.send_incremental(following, snapshots.full_offset))
+        snapshots.offsets = following
 
     def save_full(self, state: bytes) -> None:
-        _io.call(self._async.save_full(state))
+        """Stores the state that belongs to the offsets of the last commit. Later restores start from it."""
+        loop_thread.call(self._snapshots.save_full(state))
+
+
+def _check_opened(key: object, name: str) -> None:
+    if key is not _OPENED:
+        raise OttlaError(f"{name.split()[-1]}() cannot be called directly", f"Use {name}.open(…).")
 
 
 # --- reading --------------------------------------------------------------------------------------------------
@@ -230,7 +262,7 @@ async def _restore(
         isolation_level="read_committed",
         auto_offset_reset="none",
         allow_auto_create_topics=False,
-        clock=producer._clock,
+        clock=network_of(producer).clock,
     )
     async with reader:
         last = await _last_record(reader, incremental)
@@ -242,26 +274,27 @@ async def _restore(
         snapshot = await _record_at(reader, full, full_offset)
         headers = dict(snapshot.headers)
         if OFFSETS_HEADER not in headers:
-            raise OttlaError(f"the record at offset {full_offset} of {full} is no full snapshot")
+            raise OttlaError(
+                f"the record at offset {full_offset} of {full} is not a full snapshot",
+                "Write nothing else to that topic.",
+            )
         state_offsets = _from_topics(json.loads(headers[OFFSETS_HEADER] or b"{}"))
         return _Found(Restored(offsets, snapshot.value, state_offsets), full_offset)
 
 
 async def _check_mirror(producer: AsyncProducer, group: str) -> None:
-    """A group whose offsets somebody reads back must not be written over."""
-    admin = AsyncGroupAdmin()
-    admin._network = producer._network
-    for partition, committed in (await admin.list_group_offsets(group)).items():
+    """Fails if the group has offsets that were not mirrored: a consumer may depend on them."""
+    for partition, committed in (await list_group_offsets(network_of(producer), group)).items():
         if committed.metadata != MARK:
             raise OttlaError(
-                f"group {group} has offsets of its own ({partition} at {committed.offset}), which are not replaced",
-                "Name a group for mirror_group= that nothing else uses.",
+                f"group {group} has offsets that were not mirrored: {partition} at {committed.offset}",
+                "Pass the name of a group that nothing else uses as mirror_group=.",
             )
 
 
 async def _last_record(reader: AsyncConsumer, place: TopicPartition) -> ConsumerRecord | None:
-    """The last committed record. Usually it is right before the end, behind it only the mark of its transaction;
-    aborted transactions may lie in between, so we look further and further back."""
+    """The last committed record. Usually only the commit marker follows it. Aborted transactions may follow too, so
+    the search goes back in growing steps."""
     await reader.assign([place])
     (beginning,) = (await reader.beginning_offsets([place])).values()
     (end,) = (await reader.end_offsets([place])).values()
@@ -282,14 +315,14 @@ async def _record_at(reader: AsyncConsumer, place: TopicPartition, offset: int) 
     if not found or found[0].offset != offset:
         raise OttlaError(
             f"the full snapshot at offset {offset} of {place} is gone",
-            "Let the topic keep at least the latest record of each key: cleanup.policy=compact.",
+            "Set cleanup.policy=compact for the topic, so that it keeps the latest record of each key.",
         )
     return found[0]
 
 
 async def read_between(reader: AsyncConsumer, place: TopicPartition, start: int, end: int) -> list[ConsumerRecord]:
-    """The committed records from `start` to `end`. Raises when nothing has come for `default.api.timeout.ms`."""
-    network, patience_ms = reader._network, reader.config.default_api_timeout_ms
+    """The committed records from `start` to `end`. Raises if none arrive for `default.api.timeout.ms`."""
+    network, patience_ms = network_of(reader), reader.config.default_api_timeout_ms
     await reader.seek(place, start)
     found: list[ConsumerRecord] = []
     position, moved_at = start, network.now()
@@ -303,7 +336,7 @@ async def read_between(reader: AsyncConsumer, place: TopicPartition, start: int,
     return found
 
 
-# --- what the records say ---------------------------------------------------------------------------------------
+# --- the format of the records ---------------------------------------------------------------------------------------
 
 
 def _decode_incremental(record: ConsumerRecord, place: TopicPartition) -> tuple[dict[TopicPartition, int], int]:
@@ -314,8 +347,8 @@ def _decode_incremental(record: ConsumerRecord, place: TopicPartition) -> tuple[
         return _from_topics(stored["offsets"]), int(stored["full"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OttlaError(
-            f"the record at offset {record.offset} of {place} is no incremental snapshot: {error}",
-            "Nothing else may be written to that partition.",
+            f"the record at offset {record.offset} of {place} is not an incremental snapshot: {error}",
+            "Write nothing else to that partition.",
         ) from error
 
 
@@ -334,7 +367,3 @@ def _from_topics(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition
     return {
         TopicPartition(name, int(index)): int(at) for name, places in topics.items() for index, at in places.items()
     }
-
-
-def _partitions(offsets: Mapping[Any, int]) -> dict[TopicPartition, int]:
-    return {TopicPartition(*partition): offset for partition, offset in offsets.items()}

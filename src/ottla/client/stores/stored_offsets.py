@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ottla.client.consumer.consumer import AsyncConsumer
-from ottla.client.consumer.positions import HELD
-from ottla.client.group.membership_stage import Stage
-from ottla.client.group.rebalance_listener import RebalanceListener, has_own_lost, tell, tell_here
+from ottla.client.consumer.positions import FetchState
+from ottla.client.group.member_state import MemberState
+from ottla.client.group.rebalance_listener import RebalanceListener, has_own_lost, notify, notify_blocking
 from ottla.client.stores.group_mirror import GroupMirror, shares_partitions
 from ottla.client.stores.offset_store import OffsetStore
 from ottla.types import TopicPartition
@@ -58,7 +58,7 @@ class StoredOffsets(RebalanceListener):
         """Stores how far poll() (or the iterator) has come. What it gave out must have been processed."""
         left_out = self._held | self._lost
         saved = self._saved if self._store.known is None else self._store.known
-        consumed = self._inner._consumed().items()
+        consumed = self._inner._reader.consumed().items()
         moved = {p: at for p, at in consumed if p not in left_out and saved.get(p) != at}
         if moved:
             self._store.save(moved)
@@ -76,13 +76,13 @@ class StoredOffsets(RebalanceListener):
                     self._consumer.commit_async({}, callback=self._ask_again)
                 raise
             self._consumer._call(self._release(partitions))
-        tell_here(self._next, "on_partitions_assigned", partitions)
+        notify_blocking(self._next, "on_partitions_assigned", partitions)
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
         # Inside poll(), so all that the poll() before it gave has been processed.
         try:
             if known := self._known_to_next(partitions):
-                tell_here(self._next, "on_partitions_revoked", known)
+                notify_blocking(self._next, "on_partitions_revoked", known)
             self.save()
         finally:
             self._forget(partitions)
@@ -91,7 +91,7 @@ class StoredOffsets(RebalanceListener):
         # They may be somebody else's by now, or nobody knows whether what was given out has been processed.
         known = self._note_lost(partitions)
         if known:
-            tell_here(self._next, "on_partitions_lost", known)
+            notify_blocking(self._next, "on_partitions_lost", known)
 
     def _ask_again(self, *_: Any) -> None:
         self._asks_again = False
@@ -110,7 +110,7 @@ class StoredOffsets(RebalanceListener):
         positions, group = self._inner._positions, self._inner._group
         for partition in partitions:
             state = positions.state(partition)
-            if state.reset_to == HELD:
+            if state.fetch_state is FetchState.HELD:
                 if group is not None:
                     group.lookup.begin(partition)
                 else:
@@ -134,7 +134,7 @@ class StoredOffsets(RebalanceListener):
         known, group = self._known_to_next(partitions), self._inner._group
         self._forget(partitions)
         self._lost.update(partitions)
-        if group is not None and group.membership.stage is Stage.OUT and not has_own_lost(self._next):
+        if group is not None and group.membership.state is MemberState.UNSUBSCRIBED and not has_own_lost(self._next):
             return []
         return known
 
@@ -163,12 +163,12 @@ class AsyncStoredOffsets(StoredOffsets):
                     await self._consumer.commit_async({}, callback=self._ask_again)
                 raise
             await self._release(partitions)
-        await tell(self._next, "on_partitions_assigned", partitions)
+        await notify(self._next, "on_partitions_assigned", partitions)
 
     async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:  # type: ignore[override]
         try:
             if known := self._known_to_next(partitions):
-                await tell(self._next, "on_partitions_revoked", known)
+                await notify(self._next, "on_partitions_revoked", known)
             self.save()
         finally:
             self._forget(partitions)
@@ -176,7 +176,7 @@ class AsyncStoredOffsets(StoredOffsets):
     async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:  # type: ignore[override]
         known = self._note_lost(partitions)
         if known:
-            await tell(self._next, "on_partitions_lost", known)
+            await notify(self._next, "on_partitions_lost", known)
 
     async def _ask_again(self, *_: Any) -> None:  # type: ignore[override]
         self._asks_again = False

@@ -23,13 +23,13 @@ def test_a_poll_gives_its_partitions_one_after_the_other_as_often_as_it_is_asked
 def test_how_far_the_user_is_can_be_told_while_another_thread_iterates() -> None:
     """A commit runs on the loop's thread, the iteration in the user's."""
     consumer = AsyncConsumer(bootstrap_servers="127.0.0.1:9")
-    consumer._backlog.extend(ConsumerRecord("t", 0, i, 0, None, b"v", ()) for i in range(20_000))
+    consumer._reader.buffer.extend(ConsumerRecord("t", 0, i, 0, None, b"v", ()) for i in range(20_000))
     failures: list[BaseException] = []
 
     def tell() -> None:
         try:
-            while consumer._backlog:
-                consumer._consumed()
+            while consumer._reader.buffer:
+                consumer._reader.consumed()
         except RuntimeError as error:
             failures.append(error)
 
@@ -38,8 +38,8 @@ def test_how_far_the_user_is_can_be_told_while_another_thread_iterates() -> None
     try:
         telling = threading.Thread(target=tell)
         telling.start()
-        while consumer._backlog:
-            consumer._backlog.ready.popleft()
+        while consumer._reader.buffer:
+            consumer._reader.buffer.ready.popleft()
         telling.join(60)
     finally:
         sys.setswitchinterval(interval)

@@ -1,0 +1,110 @@
+"""How admin calls send requests: to which broker, with which retries, and how a response's error is raised."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from ottla.client.core.model import Node
+from ottla.client.core.network import Network
+from ottla.client.core.offset_lookup import NO_RETRY
+from ottla.client.core.polling import ANY_NODE
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.types import TopicPartition
+
+T = TypeVar("T")
+
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+
+Build = Callable[[int], Any]
+"""Makes the request in the version that the connection agreed on."""
+
+
+async def retrying(network: Network, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Repeats `attempt` until it succeeds, fails with an error that a retry cannot fix, or times out."""
+    return await network.retrying(attempt, final=NO_RETRY)
+
+
+async def ask(
+    network: Network, api_key: int, build: Build, destination: int = ANY_NODE, max_version: int | None = None
+) -> Any:
+    """One request to one broker; the response."""
+    if destination != ANY_NODE:
+        await network.until_connected()
+    return (await network.request(api_key, build, destination=destination, max_version=max_version)).message
+
+
+async def ask_named(network: Network, api_key: int, build: Build, node_id: int | None) -> Any:
+    """One request to the broker that the user named, or to any if None. Fails if there is no such broker."""
+    if node_id is None:
+        return await ask(network, api_key, build)
+    await network.until_connected()
+    network.check_node(node_id)
+    return await ask(network, api_key, build, node_id)
+
+
+async def ask_coordinator(
+    network: Network, api_key: int, build: Build, key: str, key_type: int = GROUP_KEY, max_version: int | None = None
+) -> Any:
+    """One request to the coordinator of a group or a transactional id.
+
+    The coordinator is looked up in every attempt. So a retry after NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE or
+    COORDINATOR_LOAD_IN_PROGRESS finds a coordinator that has moved.
+    """
+    nodes = await coordinators_of(network, [key], key_type)
+    return await ask(network, api_key, build, nodes[key].node_id, max_version)
+
+
+async def coordinators_of(network: Network, keys: Iterable[str], key_type: int = GROUP_KEY) -> dict[str, Node]:
+    """The coordinator of each group or transactional id."""
+    asked = list(dict.fromkeys(keys))
+    of = "group " if key_type == GROUP_KEY else ""
+
+    def build(version: int) -> FindCoordinatorRequest:
+        if version >= 4:
+            return FindCoordinatorRequest(key_type=key_type, coordinator_keys=asked)
+        return FindCoordinatorRequest(key=asked[0], key_type=key_type)
+
+    found: dict[str, Node] = {}
+    while asked:
+        response = await ask(network, ApiKey.FIND_COORDINATOR, build)
+        # Before version 4 a request had one key, and the response does not repeat it (KIP-699).
+        answers = {answer.key: answer for answer in response.coordinators} or {asked[0]: response}
+        for key, answer in answers.items():
+            raise_for(answer.error_code, f"finding the coordinator of {of}{key}", answer.error_message)
+            found[key] = Node(answer.node_id, answer.host, answer.port)
+        asked = [key for key in asked if key not in answers]
+    return found
+
+
+def by_coordinator(coordinators: Mapping[str, Node]) -> dict[int, list[str]]:
+    """The keys of each coordinator, by node id."""
+    by_node: dict[int, list[str]] = {}
+    for key, node in coordinators.items():
+        by_node.setdefault(node.node_id, []).append(key)
+    return by_node
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """
+    >>> by_topic([TopicPartition("b", 1), TopicPartition("a", 0), TopicPartition("b", 0)])
+    {'a': [0], 'b': [0, 1]}
+    """
+    topics: dict[str, list[int]] = {}
+    for partition in sorted(partitions):
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return topics
+
+
+def fixed(message: Any) -> Build:
+    """A request that is the same in every version."""
+    return lambda version: message
+
+
+def failure(error_code: int, doing: str, message: str | None = None) -> KafkaError:
+    return KafkaError(ErrorCode(error_code), f"{doing}: {message}" if message else doing)
+
+
+def raise_for(error_code: int, doing: str, message: str | None = None) -> None:
+    if error_code != ErrorCode.NONE:
+        raise failure(error_code, doing, message)
