@@ -418,11 +418,12 @@ class SqliteStore(MetadataStore):
             if dead or peer.is_silent(self._lock_path(session_id), now):
                 peer.expiring = True
                 log.info("session %d: expiring, %s", session_id, "its process ended" if dead else "its process hangs")
-                task = asyncio.get_running_loop().create_task(self._expire(session_id))
+                task = asyncio.get_running_loop().create_task(self.expire(session_id))
                 self._expiring.add(task)
                 task.add_done_callback(self._expiring.discard)
 
-    async def _expire(self, session_id: int) -> None:
+    async def expire(self, session_id: int) -> None:
+        """Ends another session, whose process has ended or hangs."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._expire_in_thread, session_id)
             self._catch_up()

@@ -63,7 +63,7 @@ class ReplicaManager:
         disappears when nothing awaits it."""
         self._has_met_cluster = False
         self._new_roles: list[Replica] = []
-        self._topic_config = topic_config
+        self.topic_config = topic_config
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._maintenance = LogMaintenance(
@@ -425,7 +425,7 @@ class ReplicaManager:
         hosted = self.topics.get(topic.name)
         if not mine and hosted is None:
             return
-        config = self._topic_config(topic)
+        config = self.topic_config(topic)
         replicas = {} if hosted is None else hosted.replicas
         for index in sorted(set(replicas) - {partition.index for partition in mine}):
             self._drop(replicas.pop(index))

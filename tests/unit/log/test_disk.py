@@ -25,11 +25,13 @@ def test_appends_go_to_the_end_whatever_was_written_or_cut_in_between(tmp_path: 
     disk.truncate(handle, 7)
     disk.append(handle, [b"!"])
     disk.sync(handle)
-    assert disk.size(handle) == 8 and disk.pread(handle, 99, 0) == b"Xbcdefg!"
+    assert disk.size(handle) == 8
+    assert disk.pread(handle, 99, 0) == b"Xbcdefg!"
     disk.close(handle)
     handle = disk.open(path)
     disk.append(handle, [b"?"])
-    assert disk.read_file(path) == b"Xbcdefg!?" and disk.file_size(path) == 9
+    assert disk.read_file(path) == b"Xbcdefg!?"
+    assert disk.file_size(path) == 9
     disk.close(handle)
 
 
@@ -73,7 +75,8 @@ def test_a_whole_file_is_replaced_in_one_step(tmp_path: Path, disk: Disk) -> Non
     path = str(tmp_path / "f")
     disk.write_file(path, b"old")
     disk.write_file(path, b"new")
-    assert disk.read_file(path) == b"new" and disk.list(str(tmp_path)) == ["f"]
+    assert disk.read_file(path) == b"new"
+    assert disk.list(str(tmp_path)) == ["f"]
 
 
 def test_directories_come_and_go(tmp_path: Path, disk: Disk) -> None:

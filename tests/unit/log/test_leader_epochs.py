@@ -37,20 +37,24 @@ def test_an_epoch_keeps_its_beginning() -> None:
     epochs = cache()
     epochs.assign(7, 180)
     epochs.assign(6, 180)
-    assert epochs.entries() == [(2, 0), (5, 100), (7, 150)] and not epochs.is_dirty
+    assert epochs.entries() == [(2, 0), (5, 100), (7, 150)]
+    assert not epochs.is_dirty
 
 
 def test_an_epoch_without_a_record_is_replaced_by_the_next() -> None:
     epochs = cache()
     epochs.assign(8, 200)
     epochs.assign(9, 200)
-    assert epochs.entries() == [(2, 0), (5, 100), (7, 150), (9, 200)] and epochs.latest == 9 and epochs.is_dirty
+    assert epochs.entries() == [(2, 0), (5, 100), (7, 150), (9, 200)]
+    assert epochs.latest == 9
+    assert epochs.is_dirty
 
 
 def test_a_cut_at_the_end_takes_the_epochs_that_began_there() -> None:
     epochs = cache()
     epochs.truncate_from_end(150)
-    assert epochs.entries() == [(2, 0), (5, 100)] and epochs.latest == 5
+    assert epochs.entries() == [(2, 0), (5, 100)]
+    assert epochs.latest == 5
     epochs.truncate_from_end(101)
     assert epochs.entries() == [(2, 0), (5, 100)]
 
@@ -66,7 +70,8 @@ def test_a_cut_at_the_start_moves_the_first_epoch_up() -> None:
 def test_the_epoch_of_an_offset() -> None:
     assert [cache().epoch_for_offset(offset) for offset in (0, 99, 100, 149, 150, 999)] == [2, 2, 5, 5, 7, 7]
     assert LeaderEpochCache([(3, 10)]).epoch_for_offset(9) == -1
-    assert cache().start_of(5) == 100 and cache().start_of(6) is None
+    assert cache().start_of(5) == 100
+    assert cache().start_of(6) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=20))
@@ -76,7 +81,8 @@ def test_whatever_is_assigned_stays_in_order_and_survives_its_file(steps: list[t
         epochs.assign(epoch, offset)
         offset += count
     entries = epochs.entries()
-    assert entries == sorted(entries) and len({start for _, start in entries}) == len(entries)
+    assert entries == sorted(entries)
+    assert len({start for _, start in entries}) == len(entries)
     assert decode_epochs(encode_epochs(entries)) == entries
 
 

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.worlds.log_world import NOON, FailingDisk
 
 from ottla.errors import OttlaError
 from ottla.log.config import TopicConfig
@@ -14,6 +13,7 @@ from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory, partition_of
 from ottla.protocol.record_batch import build_batch
 from ottla.types import ZERO_UUID, TopicPartition
+from tests.support.worlds.log_world import NOON, FailingDisk
 
 ORDERS, PEOPLE = TopicPartition("my-orders", 12), TopicPartition("people", 0)
 TOPIC_ID = bytes(range(16))
@@ -29,7 +29,7 @@ def killed(directory: LogDirectory) -> None:
     """The process dies: its locks and handles go, nothing is written."""
     for log in directory.logs.values():
         log.store.close()
-    directory.disk.close(directory._lock)
+    directory.disk.close(directory._lock)  # noqa: SLF001 (a crash releases the lock without closing the directory)
 
 
 def append(directory: LogDirectory, partition: TopicPartition, *values: bytes) -> None:
@@ -45,8 +45,10 @@ def test_logs_come_back_with_their_ids_and_offsets(tmp_path: Path) -> None:
     append(directory, ORDERS, b"a", b"b")
     directory.close()
     again = opened(tmp_path)
-    assert again.was_clean and set(again.logs) == {ORDERS, PEOPLE}
-    assert again.logs[ORDERS].topic_id == TOPIC_ID and again.logs[PEOPLE].topic_id == TOPIC_ID[::-1]
+    assert again.was_clean
+    assert set(again.logs) == {ORDERS, PEOPLE}
+    assert again.logs[ORDERS].topic_id == TOPIC_ID
+    assert again.logs[PEOPLE].topic_id == TOPIC_ID[::-1]
     log = again.logs[ORDERS]
     assert (log.log_end_offset, log.high_watermark, log.flushed_offset) == (2, 2, 2)
     assert log.leader_epochs.entries() == [(3, 0)]
@@ -171,7 +173,8 @@ def test_one_log_that_cannot_be_opened_spares_the_others(tmp_path: Path) -> None
         append(directory, partition, b"a")
     directory.close()
     again = opened(tmp_path, OneBadDisk())
-    assert set(again.logs) == {ORDERS} and "bad sector" in again.failed[PEOPLE]
+    assert set(again.logs) == {ORDERS}
+    assert "bad sector" in again.failed[PEOPLE]
     again.close()
     assert "people 0 1" in (tmp_path / "recovery-point-offset-checkpoint").read_text(), "what was known is kept"
     assert opened(tmp_path).logs[PEOPLE].log_end_offset == 1
@@ -196,7 +199,8 @@ def test_a_deleted_log_is_gone_from_the_checkpoints_and_from_the_next_start(tmp_
     assert fresh.log_end_offset == 0
     directory.close()
     again = opened(tmp_path)
-    assert not os.path.exists(path) and again.logs[ORDERS].topic_id == TOPIC_ID[::-1]
+    assert not os.path.exists(path)
+    assert again.logs[ORDERS].topic_id == TOPIC_ID[::-1]
     again.close()
 
 
@@ -207,7 +211,8 @@ def test_a_log_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None
     with pytest.raises(OSError, match="append"):
         directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     disk.works()
-    assert directory.logs == {} and not (tmp_path / "my-orders-12").exists()
+    assert directory.logs == {}
+    assert not (tmp_path / "my-orders-12").exists()
     assert directory.create_log(ORDERS, TOPIC_ID, TopicConfig()).log_end_offset == 0
 
 
@@ -219,7 +224,8 @@ def test_a_log_that_does_not_close_well_leaves_no_clean_mark(tmp_path: Path) -> 
     disk.fails("sync")
     directory.close()
     again = opened(tmp_path)
-    assert not again.was_clean and again.logs[ORDERS].log_end_offset == 1
+    assert not again.was_clean
+    assert again.logs[ORDERS].log_end_offset == 1
 
 
 def test_settings_are_asked_for_by_topic(tmp_path: Path) -> None:
@@ -249,7 +255,8 @@ def test_a_thousand_partitions_open_quickly_and_hold_no_descriptors(tmp_path: Pa
     started = time.process_time()
     again.load()
     took = time.process_time() - started
-    assert len(again.logs) == 1000 and all(log.log_end_offset == 3 for log in again.logs.values())
+    assert len(again.logs) == 1000
+    assert all(log.log_end_offset == 3 for log in again.logs.values())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
     assert took < 3, "well under a second of work; how long others have the processor does not count"
     for log in again.logs.values():

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.worlds.log_world import FailingDisk, LogWorld
 
 from ottla.errors import ErrorCode, KafkaError
+from tests.support.worlds.log_world import FailingDisk, LogWorld
 
 SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
 
@@ -39,12 +39,15 @@ def test_a_full_disk_refuses_an_append_and_the_next_one_works_when_there_is_room
     before = files(world)
     disk_of(world).fails("append")
     error = fails(lambda: world.produce(7, "b"))
-    assert error.retriable and "fails in this test" in error.detail
-    assert files(world) == before and world.log.log_end_offset == 1
+    assert error.retriable
+    assert "fails in this test" in error.detail
+    assert files(world) == before
+    assert world.log.log_end_offset == 1
     assert world.values() == ["a"], "reading goes on"
     disk_of(world).works()
     assert world.produce(7, "b").base_offset == 1
-    assert world.values() == ["a", "b"] and world.crash().log_end_offset == 2
+    assert world.values() == ["a", "b"]
+    assert world.crash().log_end_offset == 2
 
 
 def test_a_torn_write_is_cut_off(world: LogWorld) -> None:
@@ -57,7 +60,8 @@ def test_a_torn_write_is_cut_off(world: LogWorld) -> None:
     assert files(world) == before
     disk_of(world).works()
     assert world.produce(7, "b").base_offset == 1
-    assert world.crash().log_end_offset == 2 and world.values() == ["a", "b"]
+    assert world.crash().log_end_offset == 2
+    assert world.values() == ["a", "b"]
 
 
 def test_a_torn_write_that_cannot_be_cut_off_stops_appends_until_it_can(world: LogWorld) -> None:
@@ -72,7 +76,8 @@ def test_a_torn_write_that_cannot_be_cut_off_stops_appends_until_it_can(world: L
     assert world.values() == ["a"], "reading goes on, and never into the torn batch"
     disk_of(world).works()
     assert world.produce(7, "b").base_offset == 1
-    assert world.crash().log_end_offset == 2 and world.values() == ["a", "b"]
+    assert world.crash().log_end_offset == 2
+    assert world.values() == ["a", "b"]
 
 
 def test_a_crash_with_a_torn_write_on_disk_recovers(world: LogWorld) -> None:
@@ -83,7 +88,8 @@ def test_a_crash_with_a_torn_write_on_disk_recovers(world: LogWorld) -> None:
     fails(lambda: world.produce(7, "b"))
     disk_of(world).works()
     world.crash()
-    assert world.values() == ["a"] and world.produce(7, "b").base_offset == 1
+    assert world.values() == ["a"]
+    assert world.produce(7, "b").base_offset == 1
 
 
 def test_the_new_segment_cannot_be_made_and_the_batch_is_refused_until_it_can(world: LogWorld) -> None:
@@ -94,7 +100,8 @@ def test_the_new_segment_cannot_be_made_and_the_batch_is_refused_until_it_can(wo
     fails(lambda: world.produce(7, "x" * 100))
     disk_of(world).works()
     assert world.produce(7, "x" * 100).base_offset == 12
-    assert len(world.log.segments) == 2 and world.crash().log_end_offset == 13
+    assert len(world.log.segments) == 2
+    assert world.crash().log_end_offset == 13
 
 
 def test_indexes_that_cannot_be_written_at_a_roll_are_written_later(tmp_path: Path) -> None:
@@ -111,12 +118,14 @@ def test_indexes_that_cannot_be_written_at_a_roll_are_written_later(tmp_path: Pa
     disk.is_on = True
     for number in range(30):
         world.produce(7, f"value-{number}")
-    assert world.names("index") == [] and len(world.values()) == 30
+    assert world.names("index") == []
+    assert len(world.values()) == 30
     fails(world.log.unsynced)
     disk.is_on = False
     world.log.flush()
     assert len(world.names(".index")) == len(world.log.segments) - 1
-    assert world.restart().log_end_offset == 30 and len(world.values()) == 30
+    assert world.restart().log_end_offset == 30
+    assert len(world.values()) == 30
 
 
 def test_a_read_that_fails_is_told_and_the_next_one_works(world: LogWorld) -> None:
@@ -149,7 +158,8 @@ def test_a_failed_sync_stops_appends_for_good(world: LogWorld) -> None:
     fails(world.log.flush)
     disk_of(world).works()
     fails(lambda: world.append("b"))
-    assert world.log.flushed_offset == 0 and world.values() == ["a"]
+    assert world.log.flushed_offset == 0
+    assert world.values() == ["a"]
     fails(world.log.close)
     world.open(clean=False)
     assert world.append("b").base_offset == 1
@@ -163,7 +173,8 @@ def test_retention_that_fails_can_be_tried_again(tmp_path: Path) -> None:
     fails(lambda: world.log.enforce_retention(world.now))
     disk_of(world).works()
     world.log.enforce_retention(world.now)
-    assert world.values() == [] and world.log.log_start_offset == 30
+    assert world.values() == []
+    assert world.log.log_start_offset == 30
     assert world.restart().log_start_offset == 30
     assert len(world.names(".log")) == 1
 

@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.processes.oracle import RealKafka, oracle_available
 
 from ottla.clock import system_clock
 from ottla.log.checkpoints import decode_partition_metadata
@@ -22,6 +21,7 @@ from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import Origin
 from ottla.protocol.record_batch import ControlType, build_batch, control_batch, iter_batches
 from ottla.types import TopicPartition
+from tests.support.processes.oracle import RealKafka, oracle_available
 
 pytestmark = [
     pytest.mark.oracle,
@@ -67,12 +67,14 @@ def test_the_files_of_a_real_kafka_are_read(data: Path) -> None:
     directory = data / str(THEIRS)
     segment = str(directory / f"{0:020d}.log")
     batches = [batch for batch in dump_segment(segment) if isinstance(batch, DumpedBatch)]
-    assert all(batch.is_valid for batch in batches) and len(batches) == 80
+    assert all(batch.is_valid for batch in batches)
+    assert len(batches) == 80
     markers = [batch.marker() for batch in batches if batch.header.is_control]
     assert [kind for kind, _ in filter(None, markers)].count(ControlType.ABORT) == 10
     positions = {batch.header.last_offset: batch.position for batch in batches}
     index = dump_offset_index(segment.replace(".log", ".index"))
-    assert index and all(positions[entry.offset] == entry.position for entry in index)
+    assert index
+    assert all(positions[entry.offset] == entry.position for entry in index)
     latest = max(batch.header.max_timestamp for batch in batches)
     assert dump_time_index(segment.replace(".log", ".timeindex"))[-1].timestamp == latest
     aborted = dump_transaction_index(segment.replace(".log", ".txnindex"))
@@ -92,10 +94,12 @@ def test_the_data_directory_of_a_real_kafka_is_opened(data: Path, tmp_path: Path
     shutil.copytree(data, copy, ignore=shutil.ignore_patterns("__cluster_metadata*", ".lock"))
     directory = LogDirectory.open(str(copy), disk=Disk(), clock=system_clock)
     directory.load()
-    assert directory.was_clean and not directory.failed
+    assert directory.was_clean
+    assert not directory.failed
     log = directory.logs[THEIRS]
     assert log.log_end_offset == log.high_watermark == log.last_stable_offset == 80
-    assert log.topic_id != bytes(16) and log.leader_epochs.entries() == [(0, 0)]
+    assert log.topic_id != bytes(16)
+    assert log.leader_epochs.entries() == [(0, 0)]
     assert len(log.aborted_transactions(0, 80)) == 10
     (entry,) = log.producers.entries()
     theirs = [header for _, header in iter_batches(log.read(0, 1 << 20, upper_bound=80)) if not header.is_control]
@@ -156,7 +160,7 @@ def test_a_real_kafka_opens_our_files_and_serves_them(data: Path) -> None:
         for _ in range(2000):  # one that has just started may yet say that it knows of no such topic
             message = consumer.poll(1)
             error = None if message is None else message.error()
-            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (a public constant of librdkafka)
                 break
             if message is not None and error is None:
                 found.append(message.value())
@@ -176,4 +180,5 @@ def test_a_real_kafka_opens_our_files_and_serves_them(data: Path) -> None:
         problems = [line for line in log if "orrupt" in line or (" ERROR " in line and place in line)]
         # We leave no index beside a small last segment; Kafka says so, and makes one.
         unexpected = [line for line in problems if "Could not find offset index file" not in line]
-        assert unexpected == [] and len(problems) <= 1
+        assert unexpected == []
+        assert len(problems) <= 1

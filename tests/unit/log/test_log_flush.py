@@ -1,11 +1,13 @@
 """Group commit: what is on stable storage, and what a flush that is still under way may promise."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+
 from tests.support.worlds.log_world import FailingDisk, LogWorld
 
-SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
+SMALL: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 150}
 
 
 @pytest.fixture
@@ -17,17 +19,21 @@ def test_an_appended_record_is_unsynced_until_a_flush_is_reported(world: LogWorl
     assert not world.log.has_unsynced
     world.append("a")
     ticket = world.log.unsynced()
-    assert ticket.offset == 1 and len(ticket.handles) == 1 and world.log.flushed_offset == 0
+    assert ticket.offset == 1
+    assert len(ticket.handles) == 1
+    assert world.log.flushed_offset == 0
     ticket.sync(world.disk)
     world.log.flushed(ticket)
-    assert world.log.flushed_offset == 1 and not world.log.has_unsynced
+    assert world.log.flushed_offset == 1
+    assert not world.log.has_unsynced
 
 
 def test_nothing_to_flush_is_flushed_at_once(world: LogWorld) -> None:
     world.append("a")
     world.log.flush()
     ticket = world.log.unsynced()
-    assert ticket.handles == () and ticket.directory is None
+    assert ticket.handles == ()
+    assert ticket.directory is None
     world.log.flushed(ticket)
     assert world.log.flushed_offset == 1
 
@@ -37,7 +43,8 @@ def test_what_arrives_during_a_flush_waits_for_the_next(world: LogWorld) -> None
     ticket = world.log.unsynced()
     world.append("b")
     world.log.flushed(ticket)
-    assert world.log.flushed_offset == 1 and world.log.has_unsynced
+    assert world.log.flushed_offset == 1
+    assert world.log.has_unsynced
     world.log.flush()
     assert world.log.flushed_offset == 2
 
@@ -51,7 +58,8 @@ def test_a_rolled_segment_counts_as_unsynced_with_its_indexes_and_its_name(world
     assert ticket.directory == world.directory
     ticket.sync(world.disk)
     world.log.flushed(ticket)
-    assert not world.log.has_unsynced and world.log.unsynced().directory is None
+    assert not world.log.has_unsynced
+    assert world.log.unsynced().directory is None
 
 
 def test_aborted_transactions_are_flushed_with_their_markers(world: LogWorld) -> None:
@@ -69,7 +77,8 @@ def test_a_truncated_log_does_not_believe_an_older_flush(world: LogWorld) -> Non
     world.log.truncate_to(1)
     world.append("c")
     world.log.flushed(ticket)
-    assert world.log.flushed_offset == 1 and world.log.has_unsynced
+    assert world.log.flushed_offset == 1
+    assert world.log.has_unsynced
 
 
 def test_a_handle_under_sync_stays_open_though_its_segment_is_removed(tmp_path: Path) -> None:
@@ -110,7 +119,8 @@ def test_a_clean_stop_syncs_what_was_written_and_an_idle_log_costs_nothing(world
     world.append("a")
     world.log.close()
     disk = world.disk
-    assert isinstance(disk, FailingDisk) and "sync" in disk.calls
+    assert isinstance(disk, FailingDisk)
+    assert "sync" in disk.calls
     world.open(recovery_point=1)
     disk.calls.clear()
     world.log.close()

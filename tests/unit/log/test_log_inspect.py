@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from tests.support.worlds.log_world import NOON, LogWorld
 
 from ottla.log.inspect import (
     DumpedBatch,
@@ -19,6 +18,7 @@ from ottla.log.inspect import (
 )
 from ottla.log.producers.producer_snapshot import CorruptSnapshot
 from ottla.protocol.record_batch import Codec, ControlType, CorruptBatch
+from tests.support.worlds.log_world import NOON, LogWorld
 
 
 @pytest.fixture
@@ -43,9 +43,12 @@ def dumped(world: LogWorld) -> list[DumpedBatch | DumpedTail]:
 
 def test_every_batch_is_shown_with_its_records(world: LogWorld) -> None:
     batches = dumped(world)
-    assert len(batches) == 8 and all(isinstance(batch, DumpedBatch) and batch.is_valid for batch in batches)
+    assert len(batches) == 8
+    assert all(isinstance(batch, DumpedBatch) and batch.is_valid for batch in batches)
     first = batches[0]
-    assert isinstance(first, DumpedBatch) and first.position == 0 and first.marker() is None
+    assert isinstance(first, DumpedBatch)
+    assert first.position == 0
+    assert first.marker() is None
     assert [(record.offset, record.timestamp, record.value) for record in first.records()] == [
         (0, NOON + 10, b"value-0")
     ]
@@ -53,7 +56,8 @@ def test_every_batch_is_shown_with_its_records(world: LogWorld) -> None:
 
 def test_a_marker_says_what_it_ends(world: LogWorld) -> None:
     last = dumped(world)[-1]
-    assert isinstance(last, DumpedBatch) and last.marker() == (ControlType.ABORT, 4)
+    assert isinstance(last, DumpedBatch)
+    assert last.marker() == (ControlType.ABORT, 4)
 
 
 def test_a_torn_tail_is_named_after_what_can_be_read(world: LogWorld) -> None:
@@ -65,7 +69,8 @@ def test_a_torn_tail_is_named_after_what_can_be_read(world: LogWorld) -> None:
         path.write_bytes(data[:-cut])
         *whole, tail = dumped(world)
         assert len(whole) == 7
-        assert isinstance(tail, DumpedTail) and (tail.position, tail.size) == (
+        assert isinstance(tail, DumpedTail)
+        assert (tail.position, tail.size) == (
             last.position,
             len(data) - cut - last.position,
         )
@@ -81,7 +86,8 @@ def test_a_damaged_batch_is_shown_as_damaged_and_the_rest_goes_on(world: LogWorl
     batches = dumped(world)
     assert [isinstance(batch, DumpedBatch) and batch.is_valid for batch in batches] == [True, False] + [True] * 6
     damaged = batches[1]
-    assert isinstance(damaged, DumpedBatch) and "checksum" in (damaged.problem or "")
+    assert isinstance(damaged, DumpedBatch)
+    assert "checksum" in (damaged.problem or "")
     with pytest.raises(CorruptBatch):
         damaged.records()
 
@@ -94,7 +100,8 @@ def test_an_empty_file_shows_nothing(tmp_path: Path) -> None:
 def test_indexes_are_shown_with_absolute_offsets(world: LogWorld) -> None:
     positions = {batch.header.last_offset: batch.position for batch in dumped(world) if isinstance(batch, DumpedBatch)}
     entries = dump_offset_index(str(path_of(world, ".index")))
-    assert entries and all(entry == IndexEntry(entry.offset, positions[entry.offset]) for entry in entries)
+    assert entries
+    assert all(entry == IndexEntry(entry.offset, positions[entry.offset]) for entry in entries)
     times = dump_time_index(str(path_of(world, ".timeindex")))
     assert times[-1] == TimeIndexEntry(NOON + 60, 5)
 
@@ -112,7 +119,8 @@ def test_aborted_transactions_and_producers_are_shown(world: LogWorld) -> None:
     assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (8, 6, 7)
     path = Path(world.directory) / f"{8:020d}.snapshot"
     rows = dump_snapshot(str(path))
-    assert {row.producer_id for row in rows} == {7, 8} and rows[-1].coordinator_epoch == 4
+    assert {row.producer_id for row in rows} == {7, 8}
+    assert rows[-1].coordinator_epoch == 4
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptSnapshot):
         dump_snapshot(str(path))

@@ -2,19 +2,20 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.support.worlds.log_world import FailingDisk, LogWorld
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.disk import Disk
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import iter_batches
+from tests.support.worlds.log_world import FailingDisk, LogWorld
 
-SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
+SMALL: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 150}
 
 
-def filled(tmp_path: Path, count: int = 30, **settings: int) -> LogWorld:
+def filled(tmp_path: Path, count: int = 30, **settings: Any) -> LogWorld:
     world = LogWorld(tmp_path, **(SMALL | settings))
     for number in range(count):
         world.leader_epoch = number // 10
@@ -45,7 +46,8 @@ def test_after_a_clean_stop_everything_is_as_it_was(tmp_path: Path) -> None:
     before = (world.read_batches(), world.log.leader_epochs.entries(), world.log.log_end_offset)
     world.restart()
     assert (world.read_batches(), world.log.leader_epochs.entries(), world.log.log_end_offset) == before
-    assert world.log.first_unstable_offset == 30 and world.log.high_watermark == world.log.flushed_offset == 31
+    assert world.log.first_unstable_offset == 30
+    assert world.log.high_watermark == world.log.flushed_offset == 31
     assert not world.log.has_unsynced
 
 
@@ -55,7 +57,8 @@ def test_duplicates_are_recognised_across_a_restart(tmp_path: Path) -> None:
     world.restart()
     for sequence in range(25, 30):
         again = world.append("x", producer_id=7, producer_epoch=0, base_sequence=sequence)
-        assert again.duplicate and again.base_offset == sequence
+        assert again.duplicate
+        assert again.base_offset == sequence
     assert world.values() == expected()
 
 
@@ -72,7 +75,8 @@ def test_a_clean_start_reads_only_the_end_of_the_log(tmp_path: Path) -> None:
 
     world.disk = CountingDisk()
     world.restart()
-    assert world.log.log_end_offset == 2000 and 0 < read < 5000
+    assert world.log.log_end_offset == 2000
+    assert 0 < read < 5000
 
 
 def test_a_clean_start_opens_no_file_for_long(tmp_path: Path) -> None:
@@ -103,9 +107,11 @@ def test_a_killed_process_loses_nothing_it_wrote(tmp_path: Path) -> None:
     world = filled(tmp_path)
     batches, epochs = world.read_batches(), world.log.leader_epochs.entries()
     world.crash()
-    assert world.read_batches() == batches and world.log.leader_epochs.entries() == epochs
+    assert world.read_batches() == batches
+    assert world.log.leader_epochs.entries() == epochs
     assert world.append("x", producer_id=7, producer_epoch=0, base_sequence=29).duplicate
-    assert world.log.flushed_offset == 0 and world.log.has_unsynced, "it may still be in the page cache only"
+    assert world.log.flushed_offset == 0, "it may still be in the page cache only"
+    assert world.log.has_unsynced
 
 
 def test_transactions_survive_a_kill(tmp_path: Path) -> None:
@@ -261,7 +267,8 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, damage: str, cl
     for offset in range(30):
         assert world.values(offset) == expected()[offset:]
     found = world.log.find_offset_by_timestamp(world.now, upper_bound=30)
-    assert found is not None and found.offset == 0
+    assert found is not None
+    assert found.offset == 0
 
 
 @pytest.mark.parametrize("damage", ["missing", "torn", "wrong"])
@@ -332,7 +339,8 @@ def test_files_that_belong_to_no_segment_are_cleared_away(tmp_path: Path) -> Non
     (Path(world.directory) / "notes.txt").write_bytes(b"somebody else's")
     world.open(recovery_point=5)
     assert world.values() == expected(5)
-    assert not set(strays) & set(world.names()) and "notes.txt" in world.names()
+    assert not set(strays) & set(world.names())
+    assert "notes.txt" in world.names()
 
 
 def test_a_log_that_cannot_be_read_says_so(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.worlds.log_world import NOON, LogWorld
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
@@ -16,6 +16,7 @@ from ottla.log.partition_log import Origin
 from ottla.log.validation import BatchRules, InvalidRecord
 from ottla.protocol import _speedups
 from ottla.protocol.record_batch import Codec, build_batch, control_batch, read_header, read_records
+from tests.support.worlds.log_world import NOON, LogWorld
 
 HOUR = 3_600_000
 STRICT = TopicConfig(cleanup_policy=("compact",), compression_type="gzip")
@@ -49,13 +50,14 @@ def test_exactly_one_batch_is_taken(world: LogWorld) -> None:
     batch = world.batch("a")
     refused(ErrorCode.INVALID_RECORD, lambda: world.log.append(b"", leader_epoch=0))
     refused(ErrorCode.INVALID_RECORD, lambda: world.log.append(batch + batch, leader_epoch=0))
-    assert world.log.log_end_offset == 0 and world.log.size_bytes == 0
+    assert world.log.log_end_offset == 0
+    assert world.log.size_bytes == 0
 
 
 def test_part_of_a_batch_is_no_batch(world: LogWorld) -> None:
     batch = world.batch("hello")
     for length in (1, 12, 60, len(batch) - 1):
-        refused(ErrorCode.INVALID_RECORD, lambda length=length: world.log.append(batch[:length], leader_epoch=0))
+        refused(ErrorCode.INVALID_RECORD, partial(world.log.append, batch[:length], leader_epoch=0))
 
 
 def test_one_wrong_byte_makes_a_batch_corrupt(world: LogWorld) -> None:
@@ -63,7 +65,7 @@ def test_one_wrong_byte_makes_a_batch_corrupt(world: LogWorld) -> None:
     for position in range(21, len(batch)):
         damaged = bytearray(batch)
         damaged[position] ^= 1
-        refused(ErrorCode.CORRUPT_MESSAGE, lambda damaged=damaged: world.log.append(damaged, leader_epoch=0))
+        refused(ErrorCode.CORRUPT_MESSAGE, partial(world.log.append, damaged, leader_epoch=0))
     assert world.log.log_end_offset == 0
 
 
@@ -141,7 +143,8 @@ def test_a_batch_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
 def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, cleanup_policy=("compact",))
     error = refused(ErrorCode.INVALID_RECORD, lambda: world.append(("k", "1"), (None, "2"), ("k", "3"), (None, "4")))
-    assert isinstance(error, InvalidRecord) and [index for index, _ in error.record_errors] == [1, 3]
+    assert isinstance(error, InvalidRecord)
+    assert [index for index, _ in error.record_errors] == [1, 3]
     assert world.append(("k", "1"), ("k", None)).last_offset == 1
 
 
@@ -156,14 +159,16 @@ def test_a_record_from_the_future_is_refused(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, message_timestamp_after_max_ms=HOUR)
     world.append("soon", timestamp=NOON + HOUR)
     error = refused(ErrorCode.INVALID_TIMESTAMP, lambda: world.append("later", timestamp=NOON + HOUR + 1))
-    assert isinstance(error, InvalidRecord) and [index for index, _ in error.record_errors] == [0]
+    assert isinstance(error, InvalidRecord)
+    assert [index for index, _ in error.record_errors] == [0]
 
 
 def test_a_record_from_long_ago_is_refused_if_the_topic_says_so(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, message_timestamp_before_max_ms=HOUR)
     rows = [(NOON, None, b"now", ()), (NOON - HOUR - 1, None, b"old", ())]
     error = refused(ErrorCode.INVALID_TIMESTAMP, lambda: world.log.append(build_batch(rows), leader_epoch=0))
-    assert isinstance(error, InvalidRecord) and [index for index, _ in error.record_errors] == [1]
+    assert isinstance(error, InvalidRecord)
+    assert [index for index, _ in error.record_errors] == [1]
     world.append("old enough", timestamp=NOON - HOUR)
 
 
@@ -196,7 +201,8 @@ def test_a_duplicate_is_answered_with_the_time_it_was_first_appended(tmp_path: P
     world.produce(5, "a")
     world.now += 1000
     again = world.append("a", producer_id=5, producer_epoch=0, base_sequence=0)
-    assert again.duplicate and again.log_append_time_ms == NOON
+    assert again.duplicate
+    assert again.log_append_time_ms == NOON
 
 
 @pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])

@@ -48,7 +48,8 @@ def test_a_held_file_stays_open_whatever_comes(files: list[LogFile]) -> None:
     for file in files[1:]:
         read(file)
     files[0].close()
-    assert files[0].is_open and files[0].handle() == handle
+    assert files[0].is_open
+    assert files[0].handle() == handle
     files[0].let_go()
     assert not files[0].is_open
 

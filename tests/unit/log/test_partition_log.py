@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.worlds.log_world import NOON, LogWorld
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.disk import Disk
@@ -13,8 +12,9 @@ from ottla.log.partition_log import Appended, PartitionLog
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import build_batch, iter_batches, read_header, stamp
 from ottla.types import INT32_MAX
+from tests.support.worlds.log_world import NOON, LogWorld
 
-SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
+SMALL: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 150}
 HOUR = 3_600_000
 
 
@@ -64,7 +64,8 @@ def test_a_duplicate_is_not_written_twice_and_gets_the_first_offset(world: LogWo
     first = world.produce(7, "a", "b")
     size = world.log.size_bytes
     again = world.append("a", "b", producer_id=7, producer_epoch=0, base_sequence=0)
-    assert again == first._replace(duplicate=True) and world.log.size_bytes == size
+    assert again == first._replace(duplicate=True)
+    assert world.log.size_bytes == size
 
 
 def test_two_sends_of_equal_content_are_two_records(world: LogWorld) -> None:
@@ -297,8 +298,10 @@ def test_the_high_watermark_rises_and_never_passes_the_end(world: LogWorld) -> N
     world.append("a", "b", commit=False)
     assert world.log.high_watermark == 0
     assert world.log.advance_high_watermark(1)
-    assert not world.log.advance_high_watermark(1) and not world.log.advance_high_watermark(0)
-    assert world.log.advance_high_watermark(99) and world.log.high_watermark == 2
+    assert not world.log.advance_high_watermark(1)
+    assert not world.log.advance_high_watermark(0)
+    assert world.log.advance_high_watermark(99)
+    assert world.log.high_watermark == 2
 
 
 def test_an_open_transaction_holds_back_the_last_stable_offset(world: LogWorld) -> None:
@@ -310,7 +313,8 @@ def test_an_open_transaction_holds_back_the_last_stable_offset(world: LogWorld) 
     world.ends(7, abort=False, commit=False)
     assert world.log.last_stable_offset == 1, "decided, but not yet committed"
     world.commit()
-    assert world.log.last_stable_offset == 4 and world.log.first_unstable_offset is None
+    assert world.log.last_stable_offset == 4
+    assert world.log.first_unstable_offset is None
 
 
 def test_readers_are_told_of_aborted_transactions_in_their_range(world: LogWorld) -> None:
@@ -341,7 +345,8 @@ def test_an_aborted_transaction_is_found_though_its_marker_lies_segments_later(w
 def test_a_marker_in_a_partition_without_records_changes_no_stable_offset(world: LogWorld) -> None:
     world.append("a")
     world.ends(7, abort=True)
-    assert world.log.last_stable_offset == 2 and world.log.aborted_transactions(0, 2) == []
+    assert world.log.last_stable_offset == 2
+    assert world.log.aborted_transactions(0, 2) == []
 
 
 def test_an_append_verified_before_a_marker_is_too_late(world: LogWorld) -> None:
@@ -373,7 +378,8 @@ def test_delete_records_moves_the_start_and_retention_removes_the_files(world: L
     assert world.values()[0] == "value-25"
     segments = len(world.log.segments)
     removed = world.log.enforce_retention(NOON)
-    assert 0 < removed < segments and world.log.segments[0].base_offset <= 25 < world.log.segments[1].base_offset
+    assert 0 < removed < segments
+    assert world.log.segments[0].base_offset <= 25 < world.log.segments[1].base_offset
     assert world.log.log_start_offset == 25
     assert world.restart().log_start_offset == 25
 
@@ -401,7 +407,8 @@ def test_truncation_cuts_segments_epochs_producers_and_transactions(world: LogWo
     assert world.log.log_end_offset == world.log.high_watermark == 10
     assert world.values() == [f"value-{number}" for number in range(10)]
     assert world.log.leader_epochs.entries() == [(0, 0), (1, 4), (2, 8)]
-    assert world.log.aborted_transactions(0, 99) == [] and world.log.first_unstable_offset is None
+    assert world.log.aborted_transactions(0, 99) == []
+    assert world.log.first_unstable_offset is None
     assert world.append("value-10", producer_id=7, producer_epoch=0, base_sequence=10).base_offset == 10
     assert world.restart().log_end_offset == 11
 
@@ -410,14 +417,16 @@ def test_truncation_brings_an_ended_transaction_back_to_life(world: LogWorld) ->
     world.produce(9, "open", transactional=True)
     world.ends(9, abort=True)
     world.log.truncate_to(1)
-    assert world.log.first_unstable_offset == 0 and world.log.aborted_transactions(0, 9) == []
+    assert world.log.first_unstable_offset == 0
+    assert world.log.aborted_transactions(0, 9) == []
 
 
 def test_truncation_inside_a_batch_takes_the_whole_batch(world: LogWorld) -> None:
     world.append("a")
     world.append("b", "c", "d")
     world.log.truncate_to(2)
-    assert world.log.log_end_offset == 1 and world.values() == ["a"]
+    assert world.log.log_end_offset == 1
+    assert world.values() == ["a"]
 
 
 def test_truncation_beyond_the_end_does_nothing(world: LogWorld) -> None:
@@ -433,9 +442,11 @@ def test_a_log_can_start_over_anywhere(world: LogWorld, start: int) -> None:
         world.produce(7, f"value-{number}")
     world.log.truncate_fully(start)
     assert world.log.log_start_offset == world.log.log_end_offset == world.log.high_watermark == start
-    assert world.names(".log") == [f"{start:020d}.log"] and world.names(".snapshot") == []
+    assert world.names(".log") == [f"{start:020d}.log"]
+    assert world.names(".snapshot") == []
     assert world.append("new").base_offset == start
-    assert world.restart().log_end_offset == start + 1 and world.values() == ["new"]
+    assert world.restart().log_end_offset == start + 1
+    assert world.values() == ["new"]
 
 
 # --- retention --------------------------------------------------------------------------------------------
@@ -484,8 +495,10 @@ def test_idle_producers_are_forgotten_by_our_clock_not_by_their_records(world: L
 def test_a_deleted_log_gives_its_name_free_at_once(world: LogWorld) -> None:
     world.append("a")
     path = world.log.rename_for_deletion()
-    assert path.startswith(f"{world.directory}.") and path.endswith("-delete")
-    assert not Path(world.directory).exists() and Path(path).exists()
+    assert path.startswith(f"{world.directory}.")
+    assert path.endswith("-delete")
+    assert not Path(world.directory).exists()
+    assert Path(path).exists()
     world.open()
     assert world.log.log_end_offset == 0
 

@@ -1,6 +1,6 @@
 """AlterConfigs and IncrementalAlterConfigs: what changes, what is refused and how (PROTOCOL §17)."""
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +10,9 @@ from ottla.metadata import records
 from ottla.metadata.config_changes import ConfigChange, ConfigOperation, ResourceChange, ResourceType, alter_configs
 from ottla.metadata.decisions import Put
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
@@ -118,7 +121,8 @@ def test_one_bad_setting_leaves_the_whole_resource_as_it_was() -> None:
 def test_malformed_changes_are_refused(changes: list[ConfigChange], expected: ErrorCode) -> None:
     world = World()
     assert world.alter(*changes) == expected
-    assert world.message and world.topic_configs == {}
+    assert world.message
+    assert world.topic_configs == {}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +175,8 @@ def test_a_running_broker_and_all_brokers_can_be_given_dynamic_settings() -> Non
 def test_a_setting_that_needs_a_restart_says_so(name: str) -> None:
     world = World()
     assert world.alter(ConfigChange(name, "1"), kind=BROKER, name="0") == ErrorCode.INVALID_REQUEST
-    assert "Cannot update these configs dynamically" in world.message and name in world.message
+    assert "Cannot update these configs dynamically" in world.message
+    assert name in world.message
     assert "restart" in world.message
     assert world.broker_configs == {}
 

@@ -61,7 +61,7 @@ class Cluster:
         (result,) = self.creates(NewTopic(name, partitions, replicas, configs=pairs))
         return result
 
-    def assign(self, name: str, *assignments: tuple[int, Sequence[int]], **others: int) -> TopicResult:
+    def assign(self, name: str, *assignments: tuple[int, Sequence[int]], **others: Any) -> TopicResult:
         (result,) = self.creates(NewTopic(name, assignments=assignments, **others))
         return result
 
@@ -108,7 +108,8 @@ def test_legal_names_are_accepted(name: str) -> None:
 def test_illegal_names_are_refused(name: str) -> None:
     cluster = Cluster()
     result = cluster.create(name)
-    assert result.error == ErrorCode.INVALID_TOPIC_EXCEPTION and result.message
+    assert result.error == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert result.message
     assert cluster.image.topics == {}
 
 
@@ -212,7 +213,8 @@ def test_an_explicit_assignment_excludes_counts(others: dict[str, int]) -> None:
 def test_an_impossible_assignment_is_refused(assignments: list[tuple[int, list[int]]], why: str) -> None:
     result = Cluster(brokers=2).assign("t", *assignments)
     assert result.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert result.message is not None and why in result.message
+    assert result.message is not None
+    assert why in result.message
 
 
 # Settings of new topics
@@ -240,7 +242,8 @@ def test_a_setting_that_cannot_be_is_an_invalid_config(name: str, value: str) ->
     cluster = Cluster()
     (result,) = cluster.creates(NewTopic("t", configs=[(name, value)]))
     assert result.error == ErrorCode.INVALID_CONFIG
-    assert result.message is not None and name in result.message
+    assert result.message is not None
+    assert name in result.message
     assert cluster.image.topics == {}
 
 
@@ -278,7 +281,8 @@ def test_a_topic_grows_and_its_partitions_stay_as_they_are() -> None:
     assert [r.error for r in cluster.grow(MorePartitions("t", 5))] == [NONE]
     after = cluster.image.topics["t"]
     assert len(after.partitions) == 5
-    assert after.partitions[:2] == before.partitions and after.topic_id == before.topic_id
+    assert after.partitions[:2] == before.partitions
+    assert after.topic_id == before.topic_id
     assert all(len(p.replicas) == 2 and p.leader == p.replicas[0] for p in after.partitions[2:])
     assert len({p.leader for p in after.partitions[:3]}) == 3, "leadership goes on round the brokers"
 
@@ -329,7 +333,8 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     a, b = cluster.create("a"), cluster.create("b", 3, retention_ms="1")
     results = cluster.delete(TopicReference("a"), TopicReference(None, b.topic_id))
     assert [(r.name, r.topic_id, r.error) for r in results] == [("a", a.topic_id, NONE), ("b", b.topic_id, NONE)]
-    assert cluster.image.topics == {} and cluster.image.topic_names == {}
+    assert cluster.image.topics == {}
+    assert cluster.image.topic_names == {}
 
 
 def test_a_topic_made_again_has_a_new_id_and_none_of_the_old_settings() -> None:
@@ -377,7 +382,7 @@ def test_deletion_can_be_switched_off() -> None:
 
 def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
     first = controller.next_producer_id_block(0, None, 1)
-    assert first.reply == range(0, 1000)
+    assert first.reply == range(1000)
     (put,) = first.changes
     assert isinstance(put, Put)
     second = controller.next_producer_id_block(1, put.value, 5000)

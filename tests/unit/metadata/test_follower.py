@@ -45,10 +45,11 @@ class World:
     async def crash(self, broker_id: int) -> None:
         """The process is gone: no hand-over, and its session ends."""
         follower = self.followers.pop(broker_id)
-        assert follower._duties is not None
-        follower._duties.cancel()
-        await asyncio.gather(follower._duties, return_exceptions=True)
-        follower._stop_watching()
+        duties = follower._duties  # noqa: SLF001 (a crash stops it without the steps of stop())
+        assert duties is not None
+        duties.cancel()
+        await asyncio.gather(duties, return_exceptions=True)
+        follower._stop_watching()  # noqa: SLF001
         await self.stores[broker_id].close()
 
     def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -105,7 +106,8 @@ def test_a_lone_broker_registers_becomes_controller_and_names_the_cluster(world:
     async def story() -> None:
         follower = await world.start(3)
         image = follower.image
-        assert list(image.brokers) == [3] and image.controller_id == 3
+        assert list(image.brokers) == [3]
+        assert image.controller_id == 3
         assert image.brokers[3].endpoints == {"PLAINTEXT": Endpoint("127.0.0.1", 9003)}
         assert len(image.cluster_id) == 22
         await world.stop(3)
@@ -148,7 +150,8 @@ def test_the_image_has_what_was_decided_when_the_call_returns(world: World) -> N
     async def story() -> None:
         follower = await world.start(0)
         (created,) = await follower.create_topics([NewTopic("t", 2)])
-        assert created.error == NONE and len(follower.image.topics["t"].partitions) == 2
+        assert created.error == NONE
+        assert len(follower.image.topics["t"].partitions) == 2
         await follower.create_partitions([MorePartitions("t", 5)])
         assert len(follower.image.topics["t"].partitions) == 5
         change = ResourceChange(ResourceType.TOPIC, "t", [ConfigChange("retention.ms", "9")])
@@ -231,7 +234,8 @@ def test_a_subscriber_that_fails_does_not_keep_the_news_from_others(world: World
         follower.subscribe(broken)
         async with recording(follower) as images:
             (created,) = await follower.create_topics([NewTopic("t")])
-        assert created.error == NONE and "t" in images[-1].topics
+        assert created.error == NONE
+        assert "t" in images[-1].topics
 
     world.run(story)
 
@@ -261,7 +265,7 @@ def test_many_who_want_the_same_new_topic_cause_one_creation(memory_world: World
         assert tree.commits <= before + 3
         (again,) = await follower.ensure_topics([NewTopic("t")])
         assert again.error == ErrorCode.TOPIC_ALREADY_EXISTS
-        assert follower._creating == {}
+        assert follower._creating == {}, "nothing is left behind"  # noqa: SLF001
 
     memory_world.run(story)
 
@@ -274,7 +278,8 @@ def test_one_who_gives_up_waiting_does_not_take_the_topic_from_the_others(memory
         await asyncio.sleep(0)
         impatient.cancel()
         (result,) = await patient
-        assert result.error == NONE and "t" in follower.image.topics
+        assert result.error == NONE
+        assert "t" in follower.image.topics
 
     memory_world.run(story)
 
@@ -288,7 +293,8 @@ def test_producer_ids_are_never_given_twice(world: World) -> None:
         await world.crash(0)
         ann = await world.start(0)
         later = await ann.allocate_producer_ids()
-        assert later > max(given) and later >= block + 2500
+        assert later > max(given)
+        assert later >= block + 2500
 
     world.run(story)
 
@@ -417,7 +423,8 @@ def test_a_broker_whose_session_expired_joins_again_by_itself(memory_world: Worl
             tree.expire(memory_world.stores[0])  # type: ignore[arg-type]
             with pytest.raises(KafkaError) as caught:
                 await ann.create_topics([NewTopic("too-soon")])
-            assert caught.value.code == ErrorCode.NOT_CONTROLLER and caught.value.retriable
+            assert caught.value.code == ErrorCode.NOT_CONTROLLER
+            assert caught.value.retriable
             await until(ann, lambda image: image.controller_id == 1 and set(image.brokers) == {0, 1})
         assert all("t" in image.topics for image in images[1:]), "nobody saw the topic vanish meanwhile"
         await until(bob, lambda image: set(image.brokers) == {0, 1})
@@ -449,7 +456,8 @@ def test_a_running_broker_goes_on_without_what_it_cannot_read(memory_world: Worl
         )
         (created,) = await follower.create_topics([NewTopic("u")])
         assert created.error == NONE
-        assert follower.image.topics["t"] == before and set(follower.image.topics) == {"t", "u"}
+        assert follower.image.topics["t"] == before
+        assert set(follower.image.topics) == {"t", "u"}
 
     memory_world.run(story)
 
@@ -473,14 +481,15 @@ def test_a_thousand_partitions_are_created_and_loaded_quickly(tmp_path: Path) ->
         began = time.process_time()
         await follower.create_topics([NewTopic("t", 1000)])
         created = time.process_time() - began
-        assert len(commits) == 1 and commits[0] >= 1000
+        assert len(commits) == 1
+        assert commits[0] >= 1000
         await world.stop(0)
         began = time.process_time()
         follower = await world.start(0)
         loaded = time.process_time() - began
         assert len(follower.image.topics["t"].partitions) == 1000
         await world.stop(0)
-        assert created < 1.0 and loaded < 1.0, (created, loaded)
+        assert max(created, loaded) < 1.0, (created, loaded)
 
     asyncio.run(story())
 

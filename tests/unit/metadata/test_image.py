@@ -72,14 +72,16 @@ def test_a_changed_topic_leaves_the_others_and_the_old_image_as_they_were() -> N
     assert after.topics["a"].partitions[1] == PartitionImage(1, -1, 5, 8, (1,), (1,))
     assert after.topics["a"].partitions[0] is not None
     assert after.topics["b"] is before.topics["b"]
-    assert after.brokers is before.brokers and after.broker_configs is before.broker_configs
+    assert after.brokers is before.brokers
+    assert after.broker_configs is before.broker_configs
     assert before.topics["a"].partitions[1].leader == 1
 
 
 def test_a_deleted_topic_is_gone_by_name_and_by_id() -> None:
     keys = [records.partition_state_key("a", 0), records.partition_state_key("a", 1)]
     after = two_topics().apply([*map(gone, keys), gone(records.topic_config_key("a")), gone(records.topic_key("a"))], 2)
-    assert set(after.topics) == {"b"} and after.topic_names == {ID_B: "b"}
+    assert set(after.topics) == {"b"}
+    assert after.topic_names == {ID_B: "b"}
     assert after.find_topic_by_id(ID_A) is None
 
 
@@ -88,7 +90,8 @@ def test_a_topic_made_again_has_nothing_of_the_old_one_but_its_name() -> None:
     assert after.topics["b"].topic_id == ID_A[:15] + b"x"
     assert [partition.leader for partition in after.topics["b"].partitions] == [2, 2]
     assert after.topics["b"].configs == {}
-    assert set(after.topic_names.values()) == {"a", "b"} and ID_B not in after.topic_names
+    assert set(after.topic_names.values()) == {"a", "b"}
+    assert ID_B not in after.topic_names
 
 
 def test_a_partition_without_a_state_has_no_leader() -> None:
@@ -111,7 +114,8 @@ def test_keys_that_mean_nothing_to_the_image_leave_it_the_same() -> None:
 def test_partitions_are_found_or_not() -> None:
     image = two_topics()
     found = image.find_partition(TopicPartition("a", 1))
-    assert found is not None and found.index == 1
+    assert found is not None
+    assert found.index == 1
     for nowhere in (TopicPartition("a", 2), TopicPartition("a", -1), TopicPartition("z", 0)):
         assert image.find_partition(nowhere) is None
 

@@ -9,7 +9,7 @@ from ottla.metadata.placement import place_replicas, position_of
 
 
 def test_leaders_and_replicas_are_dealt_evenly() -> None:
-    placed = place_replicas({broker: None for broker in range(6)}, 120, 3)
+    placed = place_replicas(dict.fromkeys(range(6)), 120, 3)
     assert set(Counter(replicas[0] for replicas in placed).values()) == {20}
     assert set(Counter(broker for replicas in placed for broker in replicas).values()) == {60}
     assert all(len(set(replicas)) == 3 for replicas in placed)
@@ -17,7 +17,7 @@ def test_leaders_and_replicas_are_dealt_evenly() -> None:
 
 def test_the_partitions_of_one_leader_have_different_followers() -> None:
     """So that a broker's death spreads its leadership over the others."""
-    placed = place_replicas({broker: None for broker in range(5)}, 20, 2)
+    placed = place_replicas(dict.fromkeys(range(5)), 20, 2)
     followers_of_0 = {replicas[1] for replicas in placed if replicas[0] == 0}
     assert followers_of_0 == {1, 2, 3, 4}
 
@@ -51,7 +51,7 @@ def test_more_replicas_than_brokers_cannot_be_placed() -> None:
 
 
 def test_added_partitions_go_on_where_the_first_ones_stopped() -> None:
-    brokers = {broker: None for broker in range(3)}
+    brokers = dict.fromkeys(range(3))
     at_once = place_replicas(brokers, 7, 2, start=2)
     start = position_of(at_once[0][0], brokers)
     assert place_replicas(brokers, 4, 2, start=start, first_partition=3) == at_once[3:]

@@ -1,5 +1,7 @@
 """What only the SQLite store has to prove: processes that die or hang, durability, idleness, damaged files."""
 
+# ruff: noqa: SLF001 (these tests drive timers by hand and look at the SQLite connection)
+
 import asyncio
 import contextlib
 import itertools
@@ -86,12 +88,14 @@ def test_a_killed_process_loses_its_ephemeral_keys_at_once_and_nothing_else(path
         other = start_other(path)
         try:
             await eventually(lambda: len(heard) == 1)
-            assert heard[0].entry is not None and heard[0].entry.value == b"other"
+            assert heard[0].entry is not None
+            assert heard[0].entry.value == b"other"
             other.kill()
             other.wait()
             await eventually(lambda: heard[-1].entry is None)
             kept = await store.get("/written")
-            assert kept is not None and kept.value == b"kept"
+            assert kept is not None
+            assert kept.value == b"kept"
         finally:
             other.kill()
             other.wait()
@@ -201,9 +205,10 @@ def test_writing_happens_off_the_event_loop(path: str) -> None:
             threads.append(threading.current_thread())
             commit(*arguments)
 
-        store._commit = noting  # type: ignore[method-assign]
+        store._commit = noting  # type: ignore[method-assign, assignment]
         await store.commit([Create("/a", b"")])
-        assert len(threads) == 1 and threads[0] is not threading.main_thread()
+        assert len(threads) == 1
+        assert threads[0] is not threading.main_thread()
         await store.close()
 
     run(story)
@@ -231,10 +236,12 @@ def test_alone_it_looks_for_others_once_a_second_and_often_in_company(path: str)
         ann = SqliteStore(path)
         began = loop.time()
         await ann.start()
-        assert ann._timer is not None and ann._timer.when() - began > 0.5
+        assert ann._timer is not None
+        assert ann._timer.when() - began > 0.5
         bob = SqliteStore(path)
         await bob.start()
-        assert bob._timer is not None and bob._timer.when() - loop.time() < 0.1
+        assert bob._timer is not None
+        assert bob._timer.when() - loop.time() < 0.1
         await bob.close()
         await ann.close()
 

@@ -61,7 +61,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
         return World(lambda: MemoryStore(tree), expire_memory)
 
     async def expire_sqlite(store: SqliteStore, seen_by: SqliteStore) -> None:
-        await seen_by._expire(store.session_id)
+        await seen_by.expire(store.session_id)
 
     return World(lambda: SqliteStore(str(tmp_path / "metadata.sqlite")), expire_sqlite)
 
@@ -105,7 +105,8 @@ def test_compare_and_set_refuses_what_rests_on_an_old_version(world: World) -> N
         with pytest.raises(Conflict, match="exists"):
             await store.commit([Create("/a", b"x")])
         found = await store.get("/a")
-        assert found is not None and (found.value, found.version) == (b"two", 1)
+        assert found is not None
+        assert (found.value, found.version) == (b"two", 1)
 
     world.run(story)
 
@@ -119,7 +120,8 @@ def test_a_commit_of_many_keys_happens_whole_or_not_at_all(world: World) -> None
         store.watch("/", lambda changes: steps.append(list(changes)))
         with pytest.raises(Conflict):
             await store.commit([Create("/a", b""), Set("/taken", b"x", 0), Create("/taken", b"")])
-        assert await store.scan("/") == before and steps == []
+        assert await store.scan("/") == before
+        assert steps == []
         await store.commit([Create("/a", b"1"), Create("/b", b"2"), Check("/taken", 0), Delete("/taken")])
         assert [entry.key for entry in await store.scan("/")] == ["/a", "/b"]
         assert len(steps) == 1, "one commit is one step for a watcher"
@@ -140,7 +142,8 @@ def test_operations_of_one_commit_see_those_before_them(world: World) -> None:
         await store.commit([Create("/a", b"1"), Set("/a", b"2", version=0), Check("/a", version=1)])
         await store.commit([Delete("/a"), Create("/a", b"3")])
         found = await store.get("/a")
-        assert found is not None and (found.value, found.version) == (b"3", 0)
+        assert found is not None
+        assert (found.value, found.version) == (b"3", 0)
 
     world.run(story)
 
@@ -164,10 +167,11 @@ def test_of_two_sessions_that_want_one_key_exactly_one_gets_it(world: World) -> 
             bob.commit([Create("/controller", b"bob", ephemeral=True)]),
             return_exceptions=True,
         )
-        assert sorted(type(outcome) for outcome in outcomes if outcome is not None) == [Conflict]
+        assert [type(outcome) for outcome in outcomes if outcome is not None] == [Conflict]
         winner = ann if outcomes[0] is None else bob
         found = await bob.get("/controller")
-        assert found is not None and found.session_id == winner.session_id
+        assert found is not None
+        assert found.session_id == winner.session_id
 
     world.run(story)
 
@@ -311,6 +315,7 @@ def test_sessions_counting_on_one_key_lose_no_count(world: World) -> None:
 
         await asyncio.gather(*map(count, stores))
         found = await stores[0].get("/counter")
-        assert found is not None and (found.value, found.version) == (b"20", 20)
+        assert found is not None
+        assert (found.value, found.version) == (b"20", 20)
 
     world.run(story)

@@ -13,7 +13,16 @@ LAG_MAX_MS = 30_000
 class Partition:
     """A partition led by broker 0, with the words these stories need. Time stands still unless told."""
 
-    def __init__(self, *, replicas=(0, 1, 2), isr=None, min_insync=1, end=0, flush_before_ack=False, leader=0) -> None:
+    def __init__(
+        self,
+        *,
+        replicas: tuple[int, ...] = (0, 1, 2),
+        isr: tuple[int, ...] | None = None,
+        min_insync: int = 1,
+        end: int = 0,
+        flush_before_ack: bool = False,
+        leader: int = 0,
+    ) -> None:
         self.now = 1_000_000
         self.end = end
         self.flushed = end
@@ -30,7 +39,14 @@ class Partition:
         )
         self.image(leader=leader, isr=replicas if isr is None else isr)
 
-    def image(self, *, leader=0, isr=(0, 1, 2), epoch=None, partition_epoch=None) -> bool:
+    def image(
+        self,
+        *,
+        leader: int = 0,
+        isr: tuple[int, ...] = (0, 1, 2),
+        epoch: int | None = None,
+        partition_epoch: int | None = None,
+    ) -> bool:
         self.epoch = self.epoch if epoch is None else epoch
         self.partition_epoch = self.partition_epoch + 1 if partition_epoch is None else partition_epoch
         image = PartitionImage(0, leader, self.epoch, self.partition_epoch, tuple(self.replicas), tuple(isr))
@@ -121,7 +137,8 @@ def test_below_the_minimum_in_sync_the_high_watermark_stands_still() -> None:
 def test_a_minimum_above_the_replica_count_means_all_replicas() -> None:
     partition = Partition(replicas=(0,), min_insync=3)
     partition.appends(1)
-    assert partition.replica.has_enough_in_sync and partition.high_watermark == 1
+    assert partition.replica.has_enough_in_sync
+    assert partition.high_watermark == 1
 
 
 def test_the_high_watermark_never_goes_back_on_a_leader() -> None:
@@ -177,7 +194,8 @@ def test_a_change_of_the_in_sync_set_alone_keeps_the_progress_of_followers() -> 
 def test_an_older_image_changes_nothing() -> None:
     partition = Partition()
     assert partition.image(leader=1, epoch=4) is False
-    assert partition.replica.is_leader and partition.replica.leader_epoch == 5
+    assert partition.replica.is_leader
+    assert partition.replica.leader_epoch == 5
     partition.epoch = 5
     partition.image(isr=(0, 1), partition_epoch=9)
     partition.image(isr=(0, 2), partition_epoch=8)
@@ -187,7 +205,8 @@ def test_an_older_image_changes_nothing() -> None:
 def test_losing_the_lead_drops_the_followers() -> None:
     partition = Partition()
     assert partition.image(leader=2, epoch=6) is True
-    assert not partition.replica.is_leader and partition.replica.followers == {}
+    assert not partition.replica.is_leader
+    assert partition.replica.followers == {}
     with pytest.raises(KafkaError) as caught:
         partition.replica.follower(1)
     assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -255,7 +274,8 @@ def test_bytes_follow_offsets_exactly_at_the_end_and_evenly_before_it() -> None:
     replica.unreplicated_bytes = 1_000
     assert replica.committed_bytes(0, 1, 10) == 100
     assert replica.committed_bytes(1, 10, 10) == 900
-    assert replica.unreplicated_bytes == 0 and replica.undecided_bytes == 1_000
+    assert replica.unreplicated_bytes == 0
+    assert replica.undecided_bytes == 1_000
     assert replica.decided_bytes(0, 0, 10) == 0
     assert replica.decided_bytes(0, 10, 10) == 1_000
     assert replica.undecided_bytes == 0

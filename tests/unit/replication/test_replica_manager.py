@@ -1,20 +1,23 @@
 """The broker's replicas follow the image; their logs are kept in order by timers that run only when they must."""
 
-import asyncio
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.worlds.data_world import DataWorld, batch_of, topic_id_of
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.image import NO_IMAGE
+from ottla.log.config import TopicConfig
+from ottla.metadata.image import NO_IMAGE, TopicImage
 from ottla.protocol.record_batch import build_batch, iter_batches, read_records
 from ottla.replication.config import ReplicaConfig
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition
+from tests.support.worlds.data_world import DataWorld, batch_of, topic_id_of
+
+if TYPE_CHECKING:
+    import asyncio
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -57,8 +60,13 @@ def test_new_partitions_of_a_topic_are_added_to_those_there(world: DataWorld) ->
 
 def test_only_what_changed_is_touched(world: DataWorld) -> None:
     asked: list[str] = []
-    given = world.replicas._topic_config
-    world.replicas._topic_config = lambda topic: (asked.append(topic.name), given(topic))[1]
+    topic_config = world.replicas.topic_config
+
+    def noting(topic: TopicImage) -> TopicConfig:
+        asked.append(topic.name)
+        return topic_config(topic)
+
+    world.replicas.topic_config = noting
     for name in ("a", "b", "c"):
         world.topic(name)
     asked.clear()
@@ -83,7 +91,8 @@ def test_a_deleted_topic_is_gone_at_once_and_its_files_after_the_delay(world: Da
         world.replicas.leader(ORDERS)
     assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     (renamed,) = directories(world)
-    assert renamed.startswith("orders-0.") and renamed.endswith("-delete")
+    assert renamed.startswith("orders-0.")
+    assert renamed.endswith("-delete")
     world.wait(59_000)
     assert directories(world) == [renamed]
     world.wait(2_000)
@@ -98,7 +107,8 @@ def test_a_topic_can_be_made_again_before_its_old_files_are_gone(world: DataWorl
     assert world.log("orders").topic_id == topic_id_of("orders", 1)
     world.append("orders", "new")
     world.wait(61_000)
-    assert directories(world) == ["orders-0"] and world.log("orders").log_end_offset == 1
+    assert directories(world) == ["orders-0"]
+    assert world.log("orders").log_end_offset == 1
 
 
 def test_a_topic_made_again_while_the_broker_was_away_starts_empty(world: DataWorld) -> None:
@@ -123,7 +133,8 @@ def test_a_directory_of_no_topic_is_set_aside_and_never_deleted(world: DataWorld
     world.wait(3_600_000)
     kept, aside = directories(world)
     assert kept == "kept-0"
-    assert aside.startswith("orders-0.") and aside.endswith("-stray")
+    assert aside.startswith("orders-0.")
+    assert aside.endswith("-stray")
     assert os.path.getsize(f"{world.directory}/{aside}/{0:020d}.log") == len(batch_of("precious"))
     world.restart()
     assert directories(world) == [kept, aside], "and it is not loaded either"
@@ -142,7 +153,8 @@ def test_an_image_that_was_never_read_from_a_store_sets_nothing_aside(world: Dat
 def test_a_partition_moved_to_other_brokers_leaves_this_one(world: DataWorld) -> None:
     world.topic("orders", partitions=2)
     world.change_partitions(lambda p: p._replace(replicas=(1,), leader=1, isr=(1,)) if p.index == 0 else p)
-    assert world.replicas.find("orders", 0) is None and world.replicas.find("orders", 1) is not None
+    assert world.replicas.find("orders", 0) is None
+    assert world.replicas.find("orders", 1) is not None
     with pytest.raises(KafkaError) as caught:
         world.replicas.leader(ORDERS)
     assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -200,7 +212,8 @@ def test_a_commit_is_waited_for_and_no_longer(world: DataWorld) -> None:
     task = waiting_for(world, 1)
     world.replicas.follower_fetched(world.replica("orders"), 1, 1, 0)
     world.wait()
-    assert task.done() and task.exception() is None
+    assert task.done()
+    assert task.exception() is None
 
 
 def test_a_commit_that_does_not_come_times_out(world: DataWorld) -> None:
@@ -244,7 +257,8 @@ def test_a_cancelled_wait_is_forgotten(world: DataWorld) -> None:
 
 
 def timers(world: DataWorld) -> int:
-    return sum(1 for timer in world.loop._scheduled if not timer.cancelled())  # type: ignore[attr-defined]
+    scheduled: list[asyncio.TimerHandle] = world.loop._scheduled  # type: ignore[attr-defined]  # noqa: SLF001
+    return sum(not timer.cancelled() for timer in scheduled)
 
 
 def test_a_thousand_idle_partitions_need_one_timer(world: DataWorld) -> None:

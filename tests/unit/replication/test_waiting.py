@@ -14,7 +14,8 @@ def test_a_commit_is_released_when_the_high_watermark_reaches_it_and_not_before(
     queue = CommitQueue()
     early, late = waiting(queue, 5), waiting(queue, 9)
     assert queue.reached(4) == []
-    assert queue.reached(5) == [early] and early.codes == [ErrorCode.NONE]
+    assert queue.reached(5) == [early]
+    assert early.codes == [ErrorCode.NONE]
     assert queue.reached(100) == [late]
     assert len(queue) == 0
 
@@ -56,7 +57,8 @@ def test_a_timeout_tells_the_uncommitted_partitions_from_the_committed() -> None
     wait.wait_in(second, 7, 1)
     first.reached(3)
     wait.time_out()
-    assert wait.is_over and wait.codes == [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT]
+    assert wait.is_over
+    assert wait.codes == [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT]
     assert second.reached(7) == [], "it is answered already"
 
 
@@ -67,7 +69,7 @@ def test_a_partition_that_never_commits_does_not_collect_its_timed_out_requests(
         wait = waiting(queue, offset)
         wait.time_out()
     assert len(queue) == 1
-    assert len(queue._heap) < 10
+    assert len(queue._heap) < 10  # noqa: SLF001 (the memory it uses)
     assert queue.reached(10_000) == [patient]
 
 
@@ -126,4 +128,5 @@ def test_a_fetch_that_gave_up_leaves_no_trace() -> None:
     fetch = FetchWait(1)
     waits.add_fetch(fetch, Limit.LOG_END)
     fetch.leave()
-    assert waits.fetch_count == 0 and waits.grow(Limit.LOG_END, 9) == []
+    assert waits.fetch_count == 0
+    assert waits.grow(Limit.LOG_END, 9) == []

@@ -90,7 +90,7 @@ class CompactionPlan:
         self.cleaned_up_to = first_dirty_offset
         self.is_finished = False
         self.is_cancelled = False
-        self._max_keys = max_keys
+        self.max_keys = max_keys
         self._aborted = list(aborted)
         # Copied, because entries change while producers write.
         self._last_records = [
@@ -164,7 +164,7 @@ class CompactionPlan:
 
     def _read_keys(self, files: OpenFiles) -> LatestOffsets:
         """The offset of the last record of each key in the dirty part, or in as much of it as fits in memory."""
-        latest = LatestOffsets(self._max_keys)
+        latest = LatestOffsets(self.max_keys)
         tracker = TransactionTracker(self._aborted)
         latest.end_offset = self.first_dirty_offset
         for source in self._sources:

@@ -1,9 +1,9 @@
 """Compaction: the last record of each key stays, and so do offsets, sequences and open questions."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.support.worlds.log_world import NOON, FailingDisk, LogWorld
 
 from ottla.errors import KafkaError
 from ottla.log.cleaning.compaction import Cleanable, CleanableSegment, choose_cleanable, group_segments
@@ -13,14 +13,15 @@ from ottla.log.partition_log import Origin
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import Codec, read_records
 from ottla.types import INT32_MAX
+from tests.support.worlds.log_world import NOON, FailingDisk, LogWorld
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
 
 
-def compacted(tmp_path: Path, **settings: object) -> LogWorld:
+def compacted(tmp_path: Path, **settings: Any) -> LogWorld:
     """A compacted topic that is compacted whenever there is anything to compact."""
-    defaults: dict[str, object] = {
+    defaults: dict[str, Any] = {
         "cleanup_policy": ("compact",),
         "min_cleanable_dirty_ratio": 0.0,
         "delete_retention_ms": DAY,
@@ -91,7 +92,8 @@ def test_the_last_record_of_each_key_stays_at_its_offset(tmp_path: Path, codec: 
     world.append(("c", "2"), codec=codec)
     assert world.compact()
     assert world.pairs() == [(2, "a", "2"), (3, "c", "1"), (4, "b", "2"), (5, "c", "2")]
-    assert world.log.first_dirty_offset == 5 and not world.compact(), "the active segment is never compacted"
+    assert world.log.first_dirty_offset == 5
+    assert not world.compact(), "the active segment is never compacted"
     assert [header.codec for header, _ in world.read_batches()] == [codec] * 3
 
 
@@ -107,7 +109,8 @@ def test_offsets_are_kept_and_reading_goes_over_the_gaps(tmp_path: Path) -> None
     kept = [record for record in world.pairs() if record[0] < dirty_from]
     assert [record[0] for record in kept] == sorted({max(n for n in range(dirty_from) if n % 5 == k) for k in range(5)})
     assert set(kept) <= set(expected)
-    assert world.log.log_start_offset == 0 and world.log.log_end_offset == end
+    assert world.log.log_start_offset == 0
+    assert world.log.log_end_offset == end
     for offset in range(end):
         assert [r.offset for r in world.records(offset)] == [o for o, *_ in world.pairs() if o >= offset]
 
@@ -132,10 +135,12 @@ def test_what_cleaning_leaves_is_merged_by_the_next_pass(tmp_path: Path) -> None
     for number in range(40):
         world.append(("same", f"value-{number}"))
     segments = len(world.log.segments)
-    assert world.compact() and len(world.log.segments) == segments, "what they will shrink to is not known before"
+    assert world.compact()
+    assert len(world.log.segments) == segments, "segments are grouped by their size before compaction"
     for number in range(4):
         world.append(("same", f"more-{number}"))
-    assert world.compact() and len(world.log.segments) < segments / 2
+    assert world.compact()
+    assert len(world.log.segments) < segments / 2
     assert len(world.names(".log")) == len(world.log.segments)
 
 
@@ -147,7 +152,7 @@ def test_more_keys_than_fit_in_memory_take_several_passes(tmp_path: Path) -> Non
     world.append(("last", "x"))
     passes = 0
     while (plan := world.log.plan_compaction(world.now)) is not None:
-        plan._max_keys = 3
+        plan.max_keys = 3
         plan.run()
         assert world.log.apply_compaction(plan)
         passes += 1
@@ -186,11 +191,13 @@ def test_a_tombstone_stays_for_a_while_and_then_goes(tmp_path: Path) -> None:
     world.now += DAY - 1
     world.append(("c", "1"))
     roll(world)
-    assert world.compact() and (2, "a", None) in world.pairs()
+    assert world.compact()
+    assert (2, "a", None) in world.pairs()
     world.now += 1
     world.append(("d", "1"))
     roll(world)
-    assert world.compact() and world.pairs() == [(1, "b", "1"), (3, "c", "1"), (4, "d", "1")]
+    assert world.compact()
+    assert world.pairs() == [(1, "b", "1"), (3, "c", "1"), (4, "d", "1")]
 
 
 def test_records_keep_their_own_time_beside_a_delete_horizon(tmp_path: Path) -> None:
@@ -250,7 +257,8 @@ def test_an_undecided_transaction_holds_compaction_back(tmp_path: Path) -> None:
     assert world.pairs() == [(0, "a", "1"), (1, "a", "2"), (2, "a", "3")]
     world.ends(7, abort=True)
     roll(world)
-    assert world.compact() and world.pairs() == [(2, "a", "3")]
+    assert world.compact()
+    assert world.pairs() == [(2, "a", "3")]
 
 
 def test_an_aborted_record_does_not_displace_a_committed_one(tmp_path: Path) -> None:
@@ -315,7 +323,8 @@ def test_the_marker_that_carries_a_live_producers_epoch_stays_as_a_shell(tmp_pat
     assert shells == [(1, 0)]
     world.crash()
     entry = world.log.producers.find(7)
-    assert entry is not None and entry.producer_epoch == 1, "a zombie of epoch 0 is still fenced"
+    assert entry is not None
+    assert entry.producer_epoch == 1, "a zombie of epoch 0 is still fenced"
 
 
 def test_a_transaction_that_ends_in_a_later_segment_is_not_lost(tmp_path: Path) -> None:
@@ -341,7 +350,8 @@ def test_coordinator_records_are_compacted_like_any_other(tmp_path: Path) -> Non
     for number in range(3):
         world.append(("group", str(number)), origin=Origin.COORDINATOR)
     roll(world)
-    assert world.compact() and world.pairs() == [(2, "group", "2")]
+    assert world.compact()
+    assert world.pairs() == [(2, "group", "2")]
 
 
 # --- beside other work ------------------------------------------------------------------------------------
@@ -371,7 +381,8 @@ def test_a_log_that_changed_meanwhile_keeps_what_it_has(tmp_path: Path) -> None:
     plan.run()
     world.log.enforce_retention(NOON + HOUR + 1)
     assert not world.log.apply_compaction(plan)
-    assert world.values() == ["3"] and world.names(".cleaned") == []
+    assert world.values() == ["3"]
+    assert world.names(".cleaned") == []
 
 
 def test_a_cancelled_compaction_leaves_nothing(tmp_path: Path) -> None:
@@ -383,7 +394,8 @@ def test_a_cancelled_compaction_leaves_nothing(tmp_path: Path) -> None:
     plan.cancel()
     plan.run()
     assert not world.log.apply_compaction(plan)
-    assert world.names(".cleaned") == [] and world.values() == ["1", "2"]
+    assert world.names(".cleaned") == []
+    assert world.values() == ["1", "2"]
 
 
 def test_damage_is_not_copied_as_if_it_were_good(tmp_path: Path) -> None:
@@ -410,12 +422,13 @@ def test_a_full_disk_stops_compaction_and_nothing_else(tmp_path: Path) -> None:
     plan = world.log.plan_compaction(world.now)
     assert plan is not None
     disk.fails("append")
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="append fails in this test"):
         plan.run()
     disk.works()
     assert world.names(".cleaned") == []
     assert world.append(("b", "1")).base_offset == 2
-    assert world.compact() and world.values() == ["2", "1"]
+    assert world.compact()
+    assert world.values() == ["2", "1"]
 
 
 def test_a_segment_whose_records_all_went_keeps_the_shell_of_its_last_batch(tmp_path: Path) -> None:
@@ -436,7 +449,8 @@ def test_a_segment_whose_records_all_went_keeps_the_shell_of_its_last_batch(tmp_
         ]
         assert world.pairs() == [(2, "a", "2"), (3, "b", "2")]
         reopen()
-    assert world.log.enforce_retention(world.now + 10 * DAY) >= 3 and world.pairs() == []
+    assert world.log.enforce_retention(world.now + 10 * DAY) >= 3
+    assert world.pairs() == []
 
 
 # --- crashes ----------------------------------------------------------------------------------------------
@@ -506,7 +520,8 @@ def test_a_crash_at_any_step_of_the_swap_leaves_a_whole_log(tmp_path: Path) -> N
         assert world.append(("key-0", "again")).base_offset == end
         if finished:
             break
-    assert finished and steps > 20
+    assert finished
+    assert steps > 20
 
 
 def test_half_written_cleaned_files_are_removed_at_the_next_start(tmp_path: Path) -> None:
@@ -518,7 +533,8 @@ def test_half_written_cleaned_files_are_removed_at_the_next_start(tmp_path: Path
     plan.run()
     assert world.names(".log.cleaned")
     world.crash()
-    assert world.names(".cleaned") == [] and world.values() == ["1", "2"]
+    assert world.names(".cleaned") == []
+    assert world.values() == ["1", "2"]
 
 
 def test_how_far_compaction_came_is_remembered(tmp_path: Path) -> None:
@@ -528,7 +544,8 @@ def test_how_far_compaction_came_is_remembered(tmp_path: Path) -> None:
     world.append(("b", "1"))
     assert world.compact()
     world.restart()
-    assert world.log.first_dirty_offset == 2 and not world.compact()
+    assert world.log.first_dirty_offset == 2
+    assert not world.compact()
 
 
 def test_times_are_still_found_after_compaction(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ def test_the_layout_is_kafkas() -> None:
 
 def test_a_producer_of_which_only_a_marker_is_known_comes_back() -> None:
     (back,) = decode_snapshot(encode_snapshot([entry(9)]), now=5)
-    assert state([back]) == state([entry(9)]) and back.last_seen_ms == 5 and back.next_sequence == 0
+    assert state([back]) == state([entry(9)])
+    assert back.last_seen_ms == 5
+    assert back.next_sequence == 0
 
 
 def test_all_five_batches_come_back_and_the_last_row_is_the_one_kafka_keeps() -> None:

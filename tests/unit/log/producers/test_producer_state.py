@@ -69,7 +69,8 @@ def test_a_duplicate_of_any_of_the_last_five_batches_is_answered_with_its_offset
         world.writes(sequence, 2)
     for sequence in range(2, 12, 2):
         duplicate = world.writes(sequence, 2)
-        assert duplicate is not None and (duplicate.first_offset, duplicate.last_offset) == (sequence, sequence + 1)
+        assert duplicate is not None
+        assert (duplicate.first_offset, duplicate.last_offset) == (sequence, sequence + 1)
     assert world.end == 12
     refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(0, 2))
 
@@ -91,7 +92,9 @@ def test_a_batch_across_the_wrap_is_recognised_again() -> None:
     world = World()
     world.writes(INT32_MAX - 1, 4)
     duplicate = world.writes(INT32_MAX - 1, 4)
-    assert duplicate is not None and duplicate.last_sequence == 1 and duplicate.first_sequence == INT32_MAX - 1
+    assert duplicate is not None
+    assert duplicate.last_sequence == 1
+    assert duplicate.first_sequence == INT32_MAX - 1
     assert world.writes(2) is None
 
 
@@ -174,7 +177,8 @@ def test_the_last_stable_offset_after_an_abort_is_where_the_next_open_transactio
     assert completed is not None
     assert world.producers.last_stable_offset_after(completed) == 1
     last = world.producers.update_marker(other, 3, 0, aborted=True, coordinator_epoch=0)
-    assert last is not None and world.producers.last_stable_offset_after(last) == 4
+    assert last is not None
+    assert world.producers.last_stable_offset_after(last) == 4
 
 
 def test_a_marker_raises_the_epoch_and_fences_the_old_one() -> None:
@@ -220,7 +224,8 @@ def test_an_open_transaction_is_the_proof_that_the_coordinator_knows_it() -> Non
     world = World()
     assert not world.producers.has_open_transaction(7, 0)
     world.writes(0, txn=True)
-    assert world.producers.has_open_transaction(7, 0) and not world.producers.has_open_transaction(7, 1)
+    assert world.producers.has_open_transaction(7, 0)
+    assert not world.producers.has_open_transaction(7, 1)
     world.ends()
     assert not world.producers.has_open_transaction(7, 0)
 

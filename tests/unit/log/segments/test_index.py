@@ -38,7 +38,8 @@ def test_the_time_index_only_rises() -> None:
     index = TimeIndex()
     for timestamp, offset in ((10, 1), (10, 2), (5, 3), (20, 4)):
         index.append(timestamp, offset)
-    assert list(index.timestamps) == [10, 20] and list(index.offsets) == [1, 4]
+    assert list(index.timestamps) == [10, 20]
+    assert list(index.offsets) == [1, 4]
 
 
 def test_a_time_lookup_skips_only_what_is_too_early() -> None:

@@ -68,4 +68,5 @@ def test_jitter_spreads_the_partitions_and_repeats_itself() -> None:
 
     due = [first_due(partition) for partition in range(20)]
     assert due == [first_due(partition) for partition in range(20)]
-    assert all(500 < now <= 1001 for now in due) and len(set(due)) > 10
+    assert all(500 < now <= 1001 for now in due)
+    assert len(set(due)) > 10

@@ -1,16 +1,17 @@
 """Finding records by their time, to the record (ListOffsets; TESTING R4)."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.worlds.log_world import NOON, LogWorld
 
 from ottla.log.segments.time_search import OffsetAndTimestamp
 from ottla.protocol.record_batch import Codec, build_batch
+from tests.support.worlds.log_world import NOON, LogWorld
 
-SMALL = {"segment_bytes": 700, "index_interval_bytes": 100}
+SMALL: dict[str, Any] = {"segment_bytes": 700, "index_interval_bytes": 100}
 
 
 def write(world: LogWorld, *batches: list[int], codec: Codec = Codec.NONE) -> None:
@@ -44,7 +45,8 @@ def test_the_first_record_as_late_as_the_time_is_found_inside_its_batch(world: L
 
 def test_a_compressed_batch_is_searched_too(world: LogWorld) -> None:
     write(world, [0, 10, 20], codec=Codec.ZSTD)
-    assert find(world, 5) == (1, 10) and latest(world) == (2, 20)
+    assert find(world, 5) == (1, 10)
+    assert latest(world) == (2, 20)
 
 
 def test_times_need_not_rise(world: LogWorld) -> None:
@@ -60,14 +62,17 @@ def test_the_latest_is_the_first_of_several(world: LogWorld) -> None:
 
 def test_nothing_at_or_above_the_bound_is_found(world: LogWorld) -> None:
     write(world, [0], [10], [99], [20])
-    assert find(world, 50, upper_bound=2) is None and find(world, 50, upper_bound=3) == (2, 99)
+    assert find(world, 50, upper_bound=2) is None
+    assert find(world, 50, upper_bound=3) == (2, 99)
     assert latest(world, upper_bound=2) == (1, 10)
 
 
 def test_nothing_before_the_start_is_found(world: LogWorld) -> None:
     write(world, [0, 99], [10], [20])
     world.log.delete_records_before(2)
-    assert find(world, 0) == (2, 10) and find(world, 50) is None and latest(world) == (3, 20)
+    assert find(world, 0) == (2, 10)
+    assert find(world, 50) is None
+    assert latest(world) == (3, 20)
 
 
 def test_the_answer_bears_the_leader_epoch(world: LogWorld) -> None:
@@ -82,11 +87,14 @@ def test_log_append_time_counts_where_the_topic_uses_it(tmp_path: Path) -> None:
     write(world, [-5000, -4000])
     world.now += 100
     write(world, [-9000])
-    assert find(world, -4500) == (0, 0) and find(world, 1) == (2, 100) and latest(world) == (2, 100)
+    assert find(world, -4500) == (0, 0)
+    assert find(world, 1) == (2, 100)
+    assert latest(world) == (2, 100)
 
 
 def test_an_empty_log_has_no_times(world: LogWorld) -> None:
-    assert find(world, 0) is None and latest(world) is None
+    assert find(world, 0) is None
+    assert latest(world) is None
 
 
 @settings(max_examples=40, deadline=None)

@@ -12,7 +12,8 @@ ENTRIES = [AbortedTransaction(1, 0, 10, 11), AbortedTransaction(2, 5, 15, 16), A
 
 def test_an_entry_takes_34_bytes_with_a_version_in_front() -> None:
     data = encode_entries([AbortedTransaction(1000, 5, 9, 10)])
-    assert data == struct.pack(">hqqqq", 0, 1000, 5, 9, 10) and len(data) == 34
+    assert data == struct.pack(">hqqqq", 0, 1000, 5, 9, 10)
+    assert len(data) == 34
 
 
 def test_entries_come_back() -> None:
