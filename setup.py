@@ -22,13 +22,13 @@ else:
         ],
         language_level=3,
     )
-    # One source, two modules: intake.py runs as it is, too, so its annotations stay plain Python's.
+    # One source, two modules: hot_path.py is also the pure-Python fallback, so its annotations stay plain Python.
     extensions += cythonize(
         [
             Extension(
-                "ottla.client.producer._intake",
-                ["src/ottla/client/producer/intake.py"],
-                depends=["src/ottla/client/producer/_intake.pxd"],
+                "ottla.client.producer._hot_path",
+                ["src/ottla/client/producer/hot_path.py"],
+                depends=["src/ottla/client/producer/_hot_path.pxd"],
                 **OPTIONS,
             ),
         ],

@@ -8,7 +8,7 @@ from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.polling import ANY_NODE, Request
 from ottla.client.core.settings import ProducerConfig, build
 from ottla.client.producer.accumulator import Accumulator
-from ottla.client.producer.delivery import Delivery, record_size
+from ottla.client.producer.speedups import Delivery, record_size
 from ottla.client.producer.sender import Sender
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff

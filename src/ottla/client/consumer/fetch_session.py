@@ -1,16 +1,19 @@
-"""A fetch session with one broker: it remembers what we read, so that requests carry only what changed. Pure."""
+"""An incremental fetch session with one broker (KIP-227): requests name only the partitions that changed. Pure."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ottla.client.core.offset_requests import ISOLATION_CODES
+from ottla.client.core.settings import ConsumerConfig
+from ottla.protocol.messages.fetch import FetchRequest
 from ottla.types import INT32_MAX, TopicPartition
 
 FULL_EPOCH = 0
-"""Asks for a new session, naming every partition."""
+"""The epoch of a full fetch: asks for a new session and names every partition."""
 
 
 class FetchFrom(NamedTuple):
-    """Where reading of one partition goes on."""
+    """Where to continue reading one partition."""
 
     topic_id: bytes
     fetch_offset: int
@@ -20,17 +23,18 @@ class FetchFrom(NamedTuple):
 
 
 class SessionRequest(NamedTuple):
-    """What the next request of a session says."""
+    """The session part of a Fetch request."""
 
     session_id: int
     epoch: int
     changed: dict[TopicPartition, FetchFrom]
     forgotten: dict[TopicPartition, bytes]
-    """Partition -> topic id, for those that the broker should leave out from now on."""
+    """Partition -> topic id, for those to remove from the session."""
 
 
 class FetchSession:
-    """Both sides count requests; when the counts differ, or the broker forgot, it starts again in full."""
+    """Client and broker count the requests of a session. If the counts differ, or the broker has dropped the session,
+    a full fetch starts a new one."""
 
     def __init__(self) -> None:
         self._session_id = 0
@@ -38,11 +42,11 @@ class FetchSession:
         self._known: dict[TopicPartition, FetchFrom] = {}
 
     def knows(self, partition: TopicPartition) -> bool:
-        """Whether the broker has this partition in the session, and so tells only what is new of it."""
+        """Whether the session has this partition, so that responses contain it only when it has changed."""
         return partition in self._known
 
     def request(self, wanted: Mapping[TopicPartition, FetchFrom]) -> SessionRequest:
-        """The next request, given everything that should be fetched now."""
+        """The next request, from all that should be fetched now."""
         if self._epoch == FULL_EPOCH:
             self._known = dict(wanted)
             return SessionRequest(0, FULL_EPOCH, dict(wanted), {})
@@ -51,20 +55,58 @@ class FetchSession:
         for partition, source in changed.items():
             known = self._known.get(partition)
             if known is not None and known.topic_id != source.topic_id:
-                # Deleted and made again: to the broker it is another topic.
+                # Deleted and recreated: for the broker it is another topic (KIP-516).
                 forgotten[partition] = known.topic_id
         self._known = dict(wanted)
         return SessionRequest(self._session_id, self._epoch, changed, forgotten)
 
     def on_response(self, session_id: int) -> None:
-        """A response came without an error for the session itself."""
+        """A response without a session error has arrived."""
         if session_id == 0:
-            self.reset()  # the broker keeps no session for us: every request is a full one
+            self.reset()  # the broker's session cache is full: every request is a full fetch
         elif session_id != self._session_id:
             self._session_id, self._epoch = session_id, 1
         else:
             self._epoch = 1 if self._epoch == INT32_MAX else self._epoch + 1
 
     def reset(self) -> None:
-        """Starts again in full with the next request."""
+        """Makes the next request a full fetch."""
         self._session_id, self._epoch, self._known = 0, FULL_EPOCH, {}
+
+
+def fetch_request(config: ConsumerConfig, asked: SessionRequest, max_wait_ms: int, version: int) -> FetchRequest:
+    """The Fetch request for what a session asks for."""
+    topics: dict[str, Any] = {}
+    for partition, source in asked.changed.items():
+        topic = topics.get(partition.topic)
+        if topic is None:
+            topic = topics[partition.topic] = FetchRequest.FetchTopic(
+                topic=partition.topic, topic_id=source.topic_id, partitions=[]
+            )
+        topic.partitions.append(
+            FetchRequest.FetchPartition(
+                partition=partition.partition,
+                current_leader_epoch=source.leader_epoch,
+                fetch_offset=source.fetch_offset,
+                last_fetched_epoch=source.last_fetched_epoch if version >= 12 else -1,
+                partition_max_bytes=source.max_bytes,
+            )
+        )
+    forgotten: dict[tuple[str, bytes], Any] = {}
+    for partition, topic_id in asked.forgotten.items():
+        entry = forgotten.setdefault(
+            (partition.topic, topic_id),
+            FetchRequest.ForgottenTopic(topic=partition.topic, topic_id=topic_id, partitions=[]),
+        )
+        entry.partitions.append(partition.partition)
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=config.fetch_min_bytes,
+        max_bytes=config.fetch_max_bytes,
+        isolation_level=ISOLATION_CODES[config.isolation_level],
+        session_id=asked.session_id,
+        session_epoch=asked.epoch,
+        topics=list(topics.values()),
+        forgotten_topics_data=list(forgotten.values()),
+        rack_id=config.client_rack,
+    )

@@ -1,15 +1,14 @@
-"""What the consumer asks for next, and the records that came and wait to be taken. Pure."""
+"""Decides what to fetch next, and buffers completed fetches until poll() takes their records. Pure."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from ottla.client.consumer.fetch_session import FetchFrom, FetchSession, SessionRequest
-from ottla.client.consumer.fetched import FetchedPartition
-from ottla.client.consumer.positions import PartitionState, Positions
+from ottla.client.consumer.completed_fetch import CompletedFetch
+from ottla.client.consumer.fetch_session import FetchFrom, FetchSession, SessionRequest, fetch_request
+from ottla.client.consumer.positions import FetchState, PartitionState, Positions
 from ottla.client.core.cluster_view import REFRESHING, ClusterView
-from ottla.client.core.model import EARLIEST, ConsumerRecord, Node, error_of
-from ottla.client.core.offset_requests import ISOLATION_CODES
+from ottla.client.core.model import EARLIEST, ConsumerRecord, Node
 from ottla.client.core.polling import Poll, Request
 from ottla.client.core.settings import ConsumerConfig
 from ottla.errors import ErrorCode, KafkaError
@@ -20,19 +19,20 @@ from ottla.protocol.record_batch import Section
 from ottla.types import INT64_MAX, ZERO_UUID, TopicPartition
 
 FETCH_LANE = "fetch"
-"""Long polls have their own connections, so that nothing else waits behind them."""
+"""Fetches have their own connections: a broker holds them as long polls, and nothing else must wait behind them."""
 
 READ_AHEAD = 2
-"""Fetches of one partition that may wait to be taken: one is being read, the next is already here."""
+"""Completed fetches to buffer per partition: one that is being read, and the next one."""
 
 RECORD_BYTES_EXPECTED = 1024
 RANGE_BYTES_MIN = 65_536
-"""What is asked for where only a range of offsets is wanted: so much for each, and so much in any case."""
+"""Fetch size for a range of offsets: the expected bytes per record, but at least RANGE_BYTES_MIN."""
 
-HASTE_MS = 20
-"""How long a fetch may wait while other partitions are about to be asked for."""
+SHORT_WAIT_MS = 20
+"""Maximum wait of a fetch while other partitions are about to get a position."""
 
 MAX_VERSION_WITHOUT_TOPIC_ID = 12
+"""From version 13 on, Fetch names topics by id only (KIP-516)."""
 
 _SESSION_ERRORS = frozenset(
     {
@@ -44,7 +44,7 @@ _SESSION_ERRORS = frozenset(
 
 
 class Fetcher:
-    """Keeps each leader busy with one fetch for all the partitions that we read from it."""
+    """Keeps one fetch in flight per broker, for all the partitions that are read from it."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class Fetcher:
         self._backoff = backoff
         self._jitter = jitter
         self._is_committed_only = config.isolation_level == "read_committed"
-        self._buffer: deque[tuple[int, FetchedPartition]] = deque()  # (turn of the partition, what came)
+        self._buffer: deque[tuple[int, CompletedFetch]] = deque()  # (seek_id of the partition, fetch)
         self._buffered: dict[TopicPartition, int] = defaultdict(int)
         self._came_from: dict[TopicPartition, int] = {}
-        """The positions before the last takings, of those partitions that were moved by them."""
+        """The positions before the last take(), of the partitions that it has moved."""
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: set[int] = set()
         self._rotation = 0
@@ -73,12 +73,12 @@ class Fetcher:
 
     @property
     def has_records(self) -> bool:
-        """Whether something waits that may be taken. Paused partitions keep theirs."""
-        return any(self._is_takable(turn, fetched) for turn, fetched in self._buffer)
+        """Whether take() would return records or an error. Paused partitions keep theirs."""
+        return any(self._is_takable(seek_id, fetched) for seek_id, fetched in self._buffer)
 
     @property
     def is_due(self) -> bool:
-        """Whether a leader could be asked for more now."""
+        """Whether a fetch could be sent now."""
         idle: set[int] = set()
         full: set[int] = set()
         for partition in self._positions.states:
@@ -89,47 +89,47 @@ class Fetcher:
 
     @property
     def waiting(self) -> int:
-        """How many fetches wait to be taken, those of all partitions together."""
+        """The number of buffered fetches."""
         return len(self._buffer)
 
     def begin_to_take(self) -> int:
-        """For a taker who may be broken off at any line: `take_back` then undoes what it did since. Gives `waiting`."""
+        """Starts a take() that may be interrupted at any line: `take_back` then undoes it. Returns `waiting`."""
         self._came_from.clear()
         return len(self._buffer)
 
     def take_back(self) -> None:
-        """Goes back to where the taking began. What has come is fetched again: some of it may be in nobody's hands."""
+        """Restores the positions of `begin_to_take`. Buffered records are fetched again, as some may be lost."""
         self._buffer.clear()
         self._buffered.clear()
         for partition, state in self._positions.states.items():
             if state.position is not None:
                 state.go_back_to(self._came_from.get(partition, state.position))
 
-    def given_out(self) -> None:
-        """What was taken has reached the user: `take_back` leaves it alone."""
+    def confirm_taken(self) -> None:
+        """The taken records have reached the user: `take_back` no longer undoes this."""
         self._came_from.clear()
 
     def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Up to so many records, in the order of each partition, and moves the positions past them."""
+        """Takes up to `max_records` records, in order per partition, and moves the positions past them."""
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
-        kept: deque[tuple[int, FetchedPartition]] = deque()
+        kept: deque[tuple[int, CompletedFetch]] = deque()
         room = max_records
         while self._buffer and room:
-            turn, fetched = self._buffer.popleft()
+            seek_id, fetched = self._buffer.popleft()
             state = self._positions.states.get(fetched.partition)
-            if state is None or state.turn != turn:
+            if state is None or state.seek_id != seek_id:
                 self._buffered[fetched.partition] -= 1
                 continue
             if state.is_paused:
-                kept.append((turn, fetched))
+                kept.append((seek_id, fetched))
                 continue
             try:
                 records = fetched.take(room)
             except KafkaError:
                 self._buffered[fetched.partition] -= 1
-                state.move_to(state.position)  # to be fetched, and perhaps to fail, once more
+                self._fetch_again(state)
                 if taken:
-                    break  # what was read before it comes first
+                    break  # return what was read before the error first
                 self._buffer.extendleft(reversed(kept))
                 raise
             self._move(state, fetched)
@@ -139,22 +139,22 @@ class Fetcher:
             if fetched.is_exhausted:
                 self._buffered[fetched.partition] -= 1
             else:
-                self._buffer.appendleft((turn, fetched))
+                self._buffer.appendleft((seek_id, fetched))
         self._buffer.extendleft(reversed(kept))
         return taken
 
-    def take_sections(self, max_records: int, max_bytes: int) -> list[tuple[FetchedPartition, Section]]:
-        """Batches to be read next, in the order of each partition: about so many records or bytes, where they wait.
+    def take_sections(self, max_records: int, max_bytes: int) -> list[tuple[CompletedFetch, Section]]:
+        """The next batches to read, in order per partition, up to about `max_records` or `max_bytes`.
 
-        Positions move when `took` says how far the reading went.
+        Does not move positions: `took` does, once the records have been read.
         """
-        found: list[tuple[FetchedPartition, Section]] = []
+        found: list[tuple[CompletedFetch, Section]] = []
         interrupted: set[TopicPartition] = set()
-        self._drop_outdated()
-        for turn, fetched in list(self._buffer):
+        self._drop_stale()
+        for seek_id, fetched in list(self._buffer):
             if max_records <= 0 or max_bytes <= 0:
                 break
-            if not self._is_takable(turn, fetched) or fetched.partition in interrupted:
+            if not self._is_takable(seek_id, fetched) or fetched.partition in interrupted:
                 continue
             try:
                 sections = fetched.sections(max_records, max_bytes)
@@ -164,7 +164,7 @@ class Fetcher:
                 self.refuse(fetched)
                 raise
             if not sections:
-                self.took(fetched)  # nothing in it is shown
+                self.took(fetched)  # only control batches or aborted records
             elif fetched.has_more:
                 interrupted.add(fetched.partition)
             for section in sections:
@@ -173,57 +173,61 @@ class Fetcher:
                 max_bytes -= section.end - section.start
         return found
 
-    def take_fetch(self) -> FetchedPartition | None:
-        """Hands over what the next fetch brought and moves the position past all of it. None when nothing waits."""
-        self._drop_outdated()
-        for turn, fetched in self._buffer:
-            if self._is_takable(turn, fetched):
-                self._buffer.remove((turn, fetched))
+    def take_fetch(self) -> CompletedFetch | None:
+        """Takes the next completed fetch and moves the position past all of it. None if there is none."""
+        self._drop_stale()
+        for seek_id, fetched in self._buffer:
+            if self._is_takable(seek_id, fetched):
+                self._buffer.remove((seek_id, fetched))
                 self._buffered[fetched.partition] -= 1
                 self._positions.states[fetched.partition].position = fetched.end_offset
                 return fetched
         return None
 
-    def took(self, fetched: FetchedPartition) -> None:
-        """Moves the position to where the reading of `fetched` has come."""
+    def took(self, fetched: CompletedFetch) -> None:
+        """Moves the position to where `fetched` has been read up to."""
         state = self._positions.states[fetched.partition]
         self._move(state, fetched)
         if fetched.is_exhausted:
-            self._buffer.remove((state.turn, fetched))
+            self._buffer.remove((state.seek_id, fetched))
             self._buffered[fetched.partition] -= 1
 
-    def _move(self, state: PartitionState, fetched: FetchedPartition) -> None:
+    def _move(self, state: PartitionState, fetched: CompletedFetch) -> None:
         if state.position is not None:
             self._came_from.setdefault(fetched.partition, state.position)
         state.position = fetched.next_offset
 
-    def refuse(self, fetched: FetchedPartition) -> None:
-        """Lets go of a fetch that cannot be read. It is fetched, and perhaps fails, once more."""
+    def refuse(self, fetched: CompletedFetch) -> None:
+        """Drops a fetch that cannot be read. It is fetched again, and may fail again."""
         state = self._positions.states[fetched.partition]
-        self._buffer.remove((state.turn, fetched))
+        self._buffer.remove((state.seek_id, fetched))
         self._buffered[fetched.partition] -= 1
+        self._fetch_again(state)
+
+    def _fetch_again(self, state: PartitionState) -> None:
+        assert state.position is not None, "only partitions with a position are fetched"
         state.move_to(state.position)
 
-    def _drop_outdated(self) -> None:
-        """Lets go of what was fetched before a seek, so that it does not count as read-ahead."""
+    def _drop_stale(self) -> None:
+        """Drops fetches from before a seek, so that they do not count as read-ahead."""
         states = self._positions.states
-        for turn, fetched in list(self._buffer):
+        for seek_id, fetched in list(self._buffer):
             state = states.get(fetched.partition)
-            if state is None or state.turn != turn:
-                self._buffer.remove((turn, fetched))
+            if state is None or state.seek_id != seek_id:
+                self._buffer.remove((seek_id, fetched))
                 self._buffered[fetched.partition] -= 1
-        if len(self._buffered) > len(states):  # partitions that are gone leave nothing behind
+        if len(self._buffered) > len(states):  # forget partitions that are no longer assigned
             self._buffered = defaultdict(int, {p: count for p, count in self._buffered.items() if count})
 
-    def _is_takable(self, turn: int, fetched: FetchedPartition) -> bool:
+    def _is_takable(self, seek_id: int, fetched: CompletedFetch) -> bool:
         state = self._positions.states.get(fetched.partition)
-        return state is not None and state.turn == turn and not state.is_paused
+        return state is not None and state.seek_id == seek_id and not state.is_paused
 
-    # --- asking -------------------------------------------------------------------------------------------
+    # --- fetching -----------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> Poll:
         poll = Poll()
-        self._drop_outdated()
+        self._drop_stale()
         by_node: dict[int, dict[TopicPartition, FetchFrom]] = defaultdict(dict)
         full: set[int] = set()
         for partition, state in self._positions.states.items():
@@ -233,7 +237,8 @@ class Fetcher:
             if node_id is None:
                 continue
             if self._buffered[partition] >= READ_AHEAD:
-                # A fetch without this partition might wait long for the others while this one runs dry.
+                # A fetch without this partition might wait a long time for records of the others, and then this
+                # one's buffer would run empty.
                 full.add(node_id)
             elif state.retry_at > now:
                 poll.wake_by(state.retry_at)
@@ -251,40 +256,43 @@ class Fetcher:
         return poll
 
     def _max_wait_ms(self) -> int:
-        """How long a leader may wait for records. Short while a partition still looks for its place to begin.
+        """fetch.max.wait.ms, but short while a partition waits for its initial position.
 
-        There is one fetch at a time to a leader: who gets its place meanwhile has to wait until it is answered.
+        Only one fetch per broker is in flight: such a partition could not be fetched before this one returns.
         """
         most = self._config.fetch_max_wait_ms
         states = self._positions.states.values()
-        return min(most, HASTE_MS) if any(s.reset_to is not None and not s.is_paused for s in states) else most
+        looking_up = any(
+            s.position is None and s.fetch_state is not FetchState.NO_OFFSET and not s.is_paused for s in states
+        )
+        return min(most, SHORT_WAIT_MS) if looking_up else most
 
     def _max_bytes(self, state: PartitionState) -> int:
-        """How much to ask for. The last records of a range need not bring megabytes of others with them."""
+        """How many bytes to fetch. The end of a range of offsets should not bring megabytes of further records."""
         most = self._config.max_partition_fetch_bytes
         if state.fetch_until is None:
             return most
         return min(most, max(RANGE_BYTES_MIN, (state.fetch_until - state.fetch_offset) * RECORD_BYTES_EXPECTED))
 
     def _is_same_topic(self, partition: TopicPartition, state: PartitionState, now: int, poll: Poll) -> bool:
-        """False when the topic was deleted and made again: then every record in it is a new one for us."""
+        """False if the topic was deleted and recreated (KIP-516): then the old position is meaningless."""
         topic_id = self._view.topic_id(partition.topic)
         if state.topic_id in (topic_id, ZERO_UUID) or topic_id == ZERO_UUID:
             state.topic_id = topic_id
             return True
-        if not self._buffered[partition]:  # what was fetched of the old one is still read
+        if not self._buffered[partition]:  # records that were fetched from the old topic are read first
             state.topic_id = topic_id
             if self._config.auto_offset_reset == "none":
-                detail = f"topic {partition.topic} was deleted and made again, so our position is none of its own"
+                detail = f"topic {partition.topic} was deleted and recreated, so the position is no longer valid"
                 self._positions.errors.append(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail))
-                state.move_to(None)  # whoever goes on without a seek must not land in the middle of the new one
+                state.await_reset(None)  # without a seek() the user must not continue in the middle of the new topic
             else:
-                state.move_to(None, EARLIEST)
-                poll.wake_by(now)  # for the positions, who look it up
+                state.await_reset(EARLIEST)
+                poll.wake_by(now)  # so that Positions looks it up
         return False
 
     def _source(self, partition: TopicPartition, state: PartitionState, now: int, poll: Poll) -> tuple[int | None, int]:
-        """The node to read a partition from and the leader epoch to name; (None, -1) while there is no leader."""
+        """The node to fetch a partition from and the leader epoch; (None, -1) while there is no leader."""
         leader = self._view.find_leader(partition)
         if leader is None:
             self._view.request_update()
@@ -302,11 +310,12 @@ class Fetcher:
         if any(
             session.knows(partition) and self._positions.states[partition].high_watermark < 0 for partition in wanted
         ):
-            # The answer that told where it ends was not for us any more; in a session it is not told again.
+            # The response with the high watermark was stale, for example because of a seek. An incremental fetch
+            # session does not repeat unchanged values (KIP-227).
             session.reset()
-        turns = {partition: self._positions.states[partition].turn for partition in wanted}
+        seek_ids = {partition: self._positions.states[partition].seek_id for partition in wanted}
         has_ids = all(source.topic_id != ZERO_UUID for source in wanted.values())
-        # The first partitions of a request are served first, so everyone gets to be first in turn.
+        # A broker fills the response in the order of the request, so rotate for fairness (KIP-74).
         self._rotation += 1
         order = list(wanted)
         cut = self._rotation % len(order)
@@ -315,8 +324,8 @@ class Fetcher:
             node_id,
             ApiKey.FETCH,
             lambda version: self._build(session, wanted, version),
-            on_response=lambda response, version, now: self._on_response(node_id, wanted, turns, response, now),
-            on_failure=lambda error, now: self._on_failure(node_id, wanted, turns, error, now),
+            on_response=lambda response, version, now: self._on_response(node_id, wanted, seek_ids, response, now),
+            on_failure=lambda error, now: self._on_failure(node_id, wanted, seek_ids, error, now),
             lane=FETCH_LANE,
             max_version=None if has_ids else MAX_VERSION_WITHOUT_TOPIC_ID,
             timeout_ms=self._config.request_timeout_ms + self._config.fetch_max_wait_ms,
@@ -324,57 +333,24 @@ class Fetcher:
 
     def _build(self, session: FetchSession, wanted: dict[TopicPartition, FetchFrom], version: int) -> FetchRequest:
         asked = session.request(wanted) if version >= 7 else SessionRequest(0, -1, wanted, {})
-        topics: dict[str, Any] = {}
-        for partition, source in asked.changed.items():
-            topic = topics.get(partition.topic)
-            if topic is None:
-                topic = topics[partition.topic] = FetchRequest.FetchTopic(
-                    topic=partition.topic, topic_id=source.topic_id, partitions=[]
-                )
-            topic.partitions.append(
-                FetchRequest.FetchPartition(
-                    partition=partition.partition,
-                    current_leader_epoch=source.leader_epoch,
-                    fetch_offset=source.fetch_offset,
-                    last_fetched_epoch=source.last_fetched_epoch if version >= 12 else -1,
-                    partition_max_bytes=source.max_bytes,
-                )
-            )
-        forgotten: dict[tuple[str, bytes], Any] = {}
-        for partition, topic_id in asked.forgotten.items():
-            entry = forgotten.setdefault(
-                (partition.topic, topic_id),
-                FetchRequest.ForgottenTopic(topic=partition.topic, topic_id=topic_id, partitions=[]),
-            )
-            entry.partitions.append(partition.partition)
-        return FetchRequest(
-            max_wait_ms=self._max_wait_ms(),
-            min_bytes=self._config.fetch_min_bytes,
-            max_bytes=self._config.fetch_max_bytes,
-            isolation_level=ISOLATION_CODES[self._config.isolation_level],
-            session_id=asked.session_id,
-            session_epoch=asked.epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=list(forgotten.values()),
-            rack_id=self._config.client_rack,
-        )
+        return fetch_request(self._config, asked, self._max_wait_ms(), version)
 
-    # --- answers ------------------------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------------------
 
     def _on_response(
         self,
         node_id: int,
         wanted: dict[TopicPartition, FetchFrom],
-        turns: dict[TopicPartition, int],
+        seek_ids: dict[TopicPartition, int],
         response: Any,
         now: int,
     ) -> None:
         self._in_flight.discard(node_id)
-        error = error_of(response.error_code)
+        error = ErrorCode(response.error_code)
         if error != ErrorCode.NONE:
             self._sessions.pop(node_id, None)
             if error not in _SESSION_ERRORS:
-                self._back_off_all(wanted, turns, KafkaError(error, f"fetching from broker {node_id}"), now)
+                self._back_off_all(wanted, seek_ids, KafkaError(error, f"fetching from broker {node_id}"), now)
             return
         self._sessions[node_id].on_response(response.session_id)
         names = {source.topic_id: partition.topic for partition, source in wanted.items()}
@@ -384,16 +360,16 @@ class Fetcher:
             for result in topic.partitions:
                 partition = TopicPartition(name, result.partition_index)
                 state = self._positions.states.get(partition)
-                if state is None or partition not in wanted or state.turn != turns[partition]:
+                if state is None or partition not in wanted or state.seek_id != seek_ids[partition]:
                     continue
-                hint = result.current_leader
+                hint = result.current_leader  # set with an error about the leader: saves a metadata request (KIP-951)
                 self._view.learn_leader(partition, hint.leader_id, hint.leader_epoch, nodes)
-                self._take_in(partition, state, wanted[partition], result, now)
+                self._on_partition(partition, state, wanted[partition], result, now)
 
-    def _take_in(
+    def _on_partition(
         self, partition: TopicPartition, state: PartitionState, source: FetchFrom, result: Any, now: int
     ) -> None:
-        error = error_of(result.error_code)
+        error = ErrorCode(result.error_code)
         if error != ErrorCode.NONE:
             self._on_partition_error(partition, state, source, error, now)
             return
@@ -401,11 +377,11 @@ class Fetcher:
         if result.diverging_epoch.end_offset >= 0:
             self._on_truncation(partition, state, result.diverging_epoch, now)
             return
-        if result.preferred_read_replica >= 0:
+        if result.preferred_read_replica >= 0:  # instead of records: fetch from a follower in our rack (KIP-392)
             state.read_replica = result.preferred_read_replica
             state.read_replica_until = now + self._config.metadata_max_age_ms
             if state.read_replica not in self._view.brokers:
-                # It was away when we last asked who is there: the leader points to it again and again meanwhile.
+                # Our metadata does not have it yet. Until it does, the leader keeps naming it.
                 self._view.request_update()
                 self._back_off(state, now)
             return
@@ -416,7 +392,7 @@ class Fetcher:
             return
         aborted = [(a.producer_id, a.first_offset) for a in result.aborted_transactions or ()]
         try:
-            fetched = FetchedPartition(
+            fetched = CompletedFetch(
                 partition,
                 result.records,
                 source.fetch_offset,
@@ -429,7 +405,7 @@ class Fetcher:
         state.fetch_offset = fetched.end_offset
         state.last_epoch = fetched.last_epoch
         state.note_epochs(fetched.epochs)
-        self._buffer.append((state.turn, fetched))
+        self._buffer.append((state.seek_id, fetched))
         self._buffered[partition] += 1
 
     def _on_partition_error(
@@ -440,10 +416,10 @@ class Fetcher:
         if error in REFRESHING:
             self._view.request_update()
         if self._buffered[partition]:
-            # Records from before it still wait to be read. They come first; afterwards it will show again.
+            # Buffered records are read first; the error will occur again afterwards.
             self._back_off(state, now)
         elif error == ErrorCode.OFFSET_OUT_OF_RANGE and was_following:
-            self._back_off(state, now)  # a follower may be behind; the leader decides
+            self._back_off(state, now)  # the follower may lag behind: ask the leader (KIP-392)
         elif error == ErrorCode.OFFSET_OUT_OF_RANGE and self._config.auto_offset_reset != "none":
             self._positions.reset(partition, state)
         elif error.retriable or error == ErrorCode.UNKNOWN_SERVER_ERROR:
@@ -453,17 +429,17 @@ class Fetcher:
             self._give_to_user(partition, state, KafkaError(error, detail), now)
 
     def _on_truncation(self, partition: TopicPartition, state: PartitionState, diverging: Any, now: int) -> None:
-        """The leader's log ends, or turns another way, before what we have read: records were lost there."""
+        """The leader's log diverges before our position: an unclean leader election lost records (KIP-320)."""
         if self._buffered[partition]:
             self._back_off(state, now)
         elif self._config.auto_offset_reset != "none":
             state.move_to(min(diverging.end_offset, state.position or 0))
         else:
-            detail = f"{partition} was cut back to offset {diverging.end_offset}, below our position {state.position}"
+            detail = f"{partition} was truncated to offset {diverging.end_offset}, below the position {state.position}"
             self._give_to_user(partition, state, KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail), now)
 
     def _give_to_user(self, partition: TopicPartition, state: PartitionState, error: KafkaError, now: int) -> None:
-        """poll() raises it. Fetching goes on a little later, in case the user carries on."""
+        """Has poll() raise the error, and backs off in case the user continues polling."""
         self._positions.errors.append(error)
         self._back_off(state, now)
 
@@ -471,7 +447,7 @@ class Fetcher:
         self,
         node_id: int,
         wanted: dict[TopicPartition, FetchFrom],
-        turns: dict[TopicPartition, int],
+        seek_ids: dict[TopicPartition, int],
         error: KafkaError,
         now: int,
     ) -> None:
@@ -479,16 +455,16 @@ class Fetcher:
         self._sessions.pop(node_id, None)
         if not error.retriable:
             self._positions.errors.append(error)
-        self._back_off_all(wanted, turns, error, now)
+        self._back_off_all(wanted, seek_ids, error, now)
 
     def _back_off_all(
-        self, wanted: dict[TopicPartition, FetchFrom], turns: dict[TopicPartition, int], error: KafkaError, now: int
+        self, wanted: dict[TopicPartition, FetchFrom], seek_ids: dict[TopicPartition, int], error: KafkaError, now: int
     ) -> None:
         if error.code in REFRESHING:
             self._view.request_update()
         for partition in wanted:
             state = self._positions.states.get(partition)
-            if state is not None and state.turn == turns[partition]:
+            if state is not None and state.seek_id == seek_ids[partition]:
                 state.read_replica = -1
                 self._back_off(state, now)
 

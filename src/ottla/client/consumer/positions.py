@@ -1,5 +1,6 @@
-"""The partitions a consumer reads, how far it is in each, and finding a place to begin. Pure."""
+"""The assigned partitions of a consumer and their positions; looks up initial positions with ListOffsets. Pure."""
 
+import enum
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
@@ -17,19 +18,34 @@ from ottla.protocol.api import ApiKey
 from ottla.types import ZERO_UUID, TopicPartition
 
 BY_DURATION = -102
-"""As `reset_to` of a partition: begin with the first record that is no older than so long before now."""
+"""As `reset_to` of a partition: the first record that is at most the configured duration old (KIP-1106)."""
 RESET_TO = {"earliest": EARLIEST, "latest": LATEST, "by_duration": BY_DURATION}
-HELD = -101
-"""As `reset_to` of a partition: begin nowhere, until somebody says where."""
 EPOCHS_KEPT = 8
-"""Between what is fetched and what is committed there are hardly ever two."""
-_turns = itertools.count(1)
-"""No two turns are alike, of whatever state: a partition that goes and comes back has a new state, and what was fetched
-for the old one may still come. Taken for the new one's, it would move the position past records nobody has seen."""
+"""Between the committed and the fetched offset there is rarely more than one change of leader epoch."""
+_seek_ids = itertools.count(1)
+"""Unique across all PartitionState objects. A partition that is revoked and assigned again gets a new state, while a
+fetch for the old one may still be in flight. Mistaking it for the new one's would skip records."""
 
 
-class NowhereToBegin(OttlaError):
-    """Nothing says where reading a partition begins."""
+class FetchState(enum.Enum):
+    """Whether a partition has a position, and how it gets one."""
+
+    FETCHING = "fetching"
+    """It has a position."""
+    AWAIT_RESET = "await reset"
+    """ListOffsets has yet to be asked for `reset_to`."""
+    RESETTING = "resetting"
+    """The ListOffsets request is in flight."""
+    AWAIT_COMMITTED = "await committed"
+    """The group's committed offset is being looked up."""
+    HELD = "held"
+    """Waits for seek() or reset(); nothing is looked up."""
+    NO_OFFSET = "no offset"
+    """There is no offset to begin at, and auto.offset.reset is none. Only seek() helps."""
+
+
+class NoOffsetForPartitionError(OttlaError):
+    """A partition has no committed offset, and auto.offset.reset is none."""
 
     def __init__(self, partition: TopicPartition, why: str) -> None:
         super().__init__(
@@ -39,16 +55,16 @@ class NowhereToBegin(OttlaError):
 
 
 class PartitionState:
-    """Where a consumer is in one partition."""
+    """The position of a consumer in one partition, and what is known about the partition."""
 
     __slots__ = (
         "epochs",
         "failures",
         "fetch_offset",
+        "fetch_state",
         "fetch_until",
         "high_watermark",
         "is_paused",
-        "is_resetting",
         "last_epoch",
         "last_stable_offset",
         "log_start_offset",
@@ -57,67 +73,84 @@ class PartitionState:
         "read_replica_until",
         "reset_to",
         "retry_at",
+        "seek_id",
         "topic_id",
-        "turn",
     )
 
     def __init__(self) -> None:
         self.position: int | None = None
-        """The offset of the next record that poll() gives; None while it is being looked up."""
+        """The offset of the next record that poll() returns. Not None exactly in FETCHING."""
         self.fetch_offset = -1
-        """The offset of the next record to fetch; runs ahead of the position by what is buffered."""
+        """The offset of the next record to fetch: ahead of the position by the buffered records."""
         self.fetch_until: int | None = None
-        """Nothing from this offset on is fetched: for those who read a range of offsets."""
+        """If set, records from this offset on are not fetched. For readers of a range of offsets."""
         self.last_epoch = -1
-        """The leader epoch of the last record fetched, by which a broker notices that our log is not its own."""
+        """The leader epoch of the last fetched record, by which the leader detects a diverging log (KIP-320)."""
         self.epochs: list[tuple[int, int]] = []
-        """Where the leader epochs of what was fetched begin, as (offset, epoch): the last few of them."""
+        """The last leader epochs of the fetched records, each as (first offset, epoch)."""
         self.topic_id = ZERO_UUID
-        """The topic that the position belongs to; another one may come to have its name."""
+        """The topic that the position belongs to. A recreated topic has the same name and another id (KIP-516)."""
         self.is_paused = False
+        self.fetch_state = FetchState.NO_OFFSET
         self.reset_to: int | None = None
-        """EARLIEST or LATEST while a place to begin is wanted."""
-        self.is_resetting = False
-        self.turn = next(_turns)
-        """Changes with every seek; an answer that belongs to an earlier turn is of no use."""
+        """In AWAIT_RESET and RESETTING: EARLIEST, LATEST or BY_DURATION."""
+        self.seek_id = next(_seek_ids)
+        """Changes with every seek. A response to a request with another seek_id is stale."""
         self.retry_at = 0
         self.failures = 0
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
         self.read_replica = -1
-        """A follower near us that the leader pointed to."""
+        """The preferred read replica, a nearby follower that the leader named (KIP-392); -1 for the leader."""
         self.read_replica_until = 0
 
-    def move_to(self, offset: int | None, reset_to: int | None = None, epoch: int = -1) -> None:
-        """Goes on at `offset`; `epoch` is the leader epoch of the record before it, where that is known."""
-        self.turn = next(_turns)
+    def move_to(self, offset: int, epoch: int = -1) -> None:
+        """Continues at `offset`. `epoch` is the leader epoch of the record before it, if known."""
+        self._seek(FetchState.FETCHING, offset, epoch=epoch)
+
+    def await_reset(self, reset_to: int | None) -> None:
+        """Has no position until ListOffsets has found `reset_to`; with None there is nothing to look up."""
+        self._seek(FetchState.NO_OFFSET if reset_to is None else FetchState.AWAIT_RESET, None, reset_to=reset_to)
+
+    def await_committed(self) -> None:
+        """Has no position until the group's committed offset is known."""
+        self._seek(FetchState.AWAIT_COMMITTED, None)
+
+    def hold(self) -> None:
+        """Has no position until seek() or reset()."""
+        self._seek(FetchState.HELD, None)
+
+    def _seek(
+        self, fetch_state: FetchState, offset: int | None, *, epoch: int = -1, reset_to: int | None = None
+    ) -> None:
+        self.seek_id = next(_seek_ids)
+        self.fetch_state = fetch_state
         self.position = offset
         self.fetch_offset = -1 if offset is None else offset
         self.last_epoch = epoch
         self.epochs = [] if offset is None or epoch < 0 else [(offset - 1, epoch)]
         self.reset_to = reset_to
-        self.is_resetting = False
         self.retry_at = self.failures = 0
 
     def go_back_to(self, offset: int) -> None:
-        """Reads once more from `offset`, which lies in what was fetched: its epoch is known as far as it ever was."""
+        """Reads again from an `offset` that was fetched before, so its leader epoch is still known."""
         self.move_to(offset, epoch=self.epoch_before(offset))
 
     def note_epochs(self, begins: Iterable[tuple[int, int]]) -> None:
-        """Hears of the leader epochs in what was fetched, in order."""
+        """Remembers the leader epochs of fetched records, in order."""
         for offset, epoch in begins:
             if not self.epochs or epoch != self.epochs[-1][1]:
                 self.epochs.append((offset, epoch))
         del self.epochs[:-EPOCHS_KEPT]
 
     def epoch_before(self, offset: int) -> int:
-        """The leader epoch of the record before `offset`: what a commit of it says. -1 where it is not known."""
+        """The leader epoch of the record before `offset`, which a commit includes (KIP-320); -1 if unknown."""
         return next((epoch for begin, epoch in reversed(self.epochs) if begin < offset), -1)
 
 
 class Positions:
-    """Every assigned partition with its state. Polled, it asks the leaders where to begin."""
+    """All assigned partitions with their states. poll() asks the leaders for initial positions."""
 
     def __init__(
         self,
@@ -129,12 +162,12 @@ class Positions:
         on_left: Callable[[set[TopicPartition]], None] = lambda _: None,
         clock: Clock = system_clock,
     ) -> None:
-        """`on_left` hears of partitions that are not read any more."""
+        """`on_left` is called with the partitions that are no longer assigned."""
         self.states: dict[TopicPartition, PartitionState] = {}
         self.errors: list[Exception] = []
-        """What poll() has to raise to the user."""
+        """Errors for the consumer's poll() to raise."""
         self.pinned_topics: frozenset[str] = frozenset()
-        """Topics to know of even while none of their partitions is read: those subscribed to."""
+        """Subscribed topics: their metadata is kept even while none of their partitions is assigned."""
         self._config = config
         self._view = view
         self._backoff = backoff
@@ -142,10 +175,10 @@ class Positions:
         self._clock = clock
         self._on_left = on_left
 
-    # --- what the user says -------------------------------------------------------------------------------
+    # --- assigning and seeking ----------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition], now: int) -> None:
-        """Reads exactly these from now on; those that stay keep their positions."""
+        """Replaces the assignment. Partitions that stay keep their positions."""
         states = {}
         for partition in partitions:
             state = self.states.get(partition)
@@ -155,15 +188,15 @@ class Positions:
             states[partition] = state
         left = self.states.keys() - states.keys()
         for partition in left:
-            self.states[partition].turn = next(_turns)
+            self.states[partition].seek_id = next(_seek_ids)
         self.states = states
         if left:
-            self.errors.clear()  # what is wrong with those that stay will show again
+            self.errors.clear()  # errors of the partitions that stay will occur again
             self._on_left(left)
         self.keep_topics(now)
 
     def keep_topics(self, now: int) -> None:
-        """Has the view keep the topics that are read or pinned, and no others."""
+        """Limits the cluster view to topics that are assigned or pinned."""
         self._view.keep_only({partition.topic for partition in self.states} | self.pinned_topics, now)
 
     def state(self, partition: TopicPartition) -> PartitionState:
@@ -173,28 +206,28 @@ class Positions:
         return state
 
     def reset(self, partition: TopicPartition, state: PartitionState) -> None:
-        """Begins where `auto.offset.reset` says; with none the user has to be asked."""
-        state.move_to(None, RESET_TO.get(self._config.auto_offset_reset.partition(":")[0]))
+        """Looks up the position that `auto.offset.reset` asks for; with none there is nothing to look up."""
+        state.await_reset(RESET_TO.get(self._config.auto_offset_reset.partition(":")[0]))
 
     def hold(self, partition: TopicPartition) -> None:
-        """Has a partition without a position, so neither read nor committed, until seek() or reset() gives it one."""
-        state = self.state(partition)
-        state.move_to(None, HELD)
-        state.is_resetting = True  # nobody shall look for a place to begin
-        self.begins_somewhere({partition})
+        """Neither reads nor commits a partition until seek() or reset() gives it a position."""
+        self.state(partition).hold()
+        self.clear_missing_offset_errors({partition})
 
-    def begins_somewhere(self, partitions: Collection[TopicPartition]) -> None:
-        """Somebody has said where. That nobody had, the user need not hear any more: a listener tells its place after
-        the assignment, when the group's answer may have come already."""
-        self.errors[:] = [e for e in self.errors if not (isinstance(e, NowhereToBegin) and e.partition in partitions)]
+    def clear_missing_offset_errors(self, partitions: Collection[TopicPartition]) -> None:
+        """Drops errors about missing offsets of these partitions: they have a position now. A listener may seek() after
+        the group has answered that it has no committed offset."""
+        self.errors[:] = [
+            e for e in self.errors if not (isinstance(e, NoOffsetForPartitionError) and e.partition in partitions)
+        ]
 
-    def without_position(self) -> list[TopicPartition]:
-        """Partitions that nothing will ever give a position: `auto.offset.reset` is none."""
-        return [p for p, state in self.states.items() if state.position is None and state.reset_to is None]
+    def without_offset(self) -> list[TopicPartition]:
+        """Partitions that get no position without a seek(): `auto.offset.reset` is none."""
+        return [p for p, state in self.states.items() if state.fetch_state is FetchState.NO_OFFSET]
 
-    def raise_if_lost(self) -> None:
-        """Raises where there are such partitions, unless an error that waits to be raised says more."""
-        lost = self.without_position()
+    def raise_if_without_offset(self) -> None:
+        """Raises if there are such partitions, unless a more specific error is about to be raised."""
+        lost = self.without_offset()
         if lost and not self.errors:
             names = ", ".join(map(str, sorted(lost)))
             raise OttlaError(
@@ -202,14 +235,14 @@ class Positions:
                 "Call seek(), or set auto.offset.reset to earliest or latest.",
             )
 
-    # --- finding a place to begin -------------------------------------------------------------------------
+    # --- looking up positions -----------------------------------------------------------------------------
 
     def poll(self, now: int) -> Poll:
         poll = Poll()
         by_node: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
         leaders: dict[TopicPartition, Leader] = {}
         for partition, state in self.states.items():
-            if state.reset_to is None or state.is_resetting:
+            if state.fetch_state is not FetchState.AWAIT_RESET:
                 continue
             if state.retry_at > now:
                 poll.wake_by(state.retry_at)
@@ -222,21 +255,22 @@ class Positions:
                     self._failed(state, KafkaError(error, f"topic {partition.topic}"), now)
                 poll.wake_by(max(state.retry_at, now + self._backoff.initial_ms))
                 continue
-            state.is_resetting = True
+            state.fetch_state = FetchState.RESETTING
             leaders[partition] = leader
+            assert state.reset_to is not None
             by_node[leader.node_id][partition] = self._time_of(state.reset_to)
         for node_id, wanted in by_node.items():
             poll.requests.append(self._request(node_id, wanted, leaders))
         return poll
 
     def _time_of(self, reset_to: int) -> int:
-        """What a broker is asked for: a time since 1970, or what stands for one."""
+        """The timestamp of the ListOffsets request: milliseconds since the epoch, or EARLIEST or LATEST."""
         return max(0, self._clock() - self._config.reset_duration_ms) if reset_to == BY_DURATION else reset_to
 
     def _request(
         self, node_id: int, wanted: dict[TopicPartition, int], leaders: dict[TopicPartition, Leader]
     ) -> Request:
-        turns = {partition: self.states[partition].turn for partition in wanted}
+        seek_ids = {partition: self.states[partition].seek_id for partition in wanted}
         config = self._config
 
         def build(version: int) -> Any:
@@ -244,36 +278,37 @@ class Positions:
 
         def on_response(response: Any, version: int, now: int) -> None:
             for partition, error, found in read_list_offsets(response):
-                state = self._current(partition, turns)
+                state = self._current(partition, seek_ids)
                 if state is None:
                     continue
                 if error != ErrorCode.NONE:
-                    self._failed(state, KafkaError(error, f"looking up where to begin in {partition}"), now)
+                    self._failed(state, KafkaError(error, f"looking up the initial position of {partition}"), now)
                 elif found is None and state.reset_to == BY_DURATION:
-                    state.move_to(None, LATEST)  # all there is came before
+                    state.await_reset(LATEST)  # all records are older
                 else:
                     state.move_to(found.offset if found is not None else 0)
             for partition in wanted:
-                state = self._current(partition, turns)
-                if state is not None and state.is_resetting:
-                    detail = f"the broker's answer says nothing of where to begin in {partition}"
+                state = self._current(partition, seek_ids)
+                if state is not None and state.fetch_state is FetchState.RESETTING:
+                    detail = f"the broker's response to ListOffsets does not include {partition}"
                     self._failed(state, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, detail), now)
 
         def on_failure(error: KafkaError, now: int) -> None:
             for partition in wanted:
-                state = self._current(partition, turns)
+                state = self._current(partition, seek_ids)
                 if state is not None:
                     self._failed(state, error, now)
 
         return Request(node_id, ApiKey.LIST_OFFSETS, build, on_response, on_failure)
 
-    def _current(self, partition: TopicPartition, turns: dict[TopicPartition, int]) -> PartitionState | None:
+    def _current(self, partition: TopicPartition, seek_ids: dict[TopicPartition, int]) -> PartitionState | None:
         state = self.states.get(partition)
-        return state if state is not None and state.turn == turns.get(partition) else None
+        return state if state is not None and state.seek_id == seek_ids.get(partition) else None
 
     def _failed(self, state: PartitionState, error: KafkaError, now: int) -> None:
-        """Tries again later. What does not pass by itself is for the user, and is told again as long as it lasts."""
-        state.is_resetting = False
+        """Retries later. A non-retriable error is also raised to the user, again and again while it lasts."""
+        if state.fetch_state is FetchState.RESETTING:
+            state.fetch_state = FetchState.AWAIT_RESET
         if not error.retriable and not self.errors:
             self.errors.append(error)
         if error.code in REFRESHING:

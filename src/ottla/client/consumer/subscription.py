@@ -1,11 +1,11 @@
-"""What a consumer wants to read (topics, a pattern, or partitions of its own choice), one kind at a time. Pure."""
+"""The subscription of a consumer: topics, a pattern or assigned partitions, one kind at a time. Pure."""
 
 import enum
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ottla.client.core.model import error_of
+from ottla.client.core.arguments import as_names
 from ottla.client.core.polling import ANY_NODE, Poll, Request
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
@@ -14,7 +14,7 @@ from ottla.protocol.messages.metadata import MetadataRequest
 
 
 class Kind(enum.Enum):
-    """How a consumer came to its partitions."""
+    """How a consumer gets its partitions. The kinds exclude each other."""
 
     NONE = "nothing"
     AUTO_TOPICS = "topics"
@@ -23,17 +23,17 @@ class Kind(enum.Enum):
 
 
 class Subscription:
-    """Which kind of subscription there is, and to what (MISSION B9: the kinds exclude each other)."""
+    """The current kind of subscription and its topics or pattern."""
 
     def __init__(self) -> None:
         self.kind = Kind.NONE
         self.topics: tuple[str, ...] | None = None
-        """The topics wanted; None while a pattern has not been compared with the cluster's topics yet."""
+        """The subscribed topics. None while a pattern has not been matched against the cluster's topics yet."""
         self.pattern: re.Pattern[str] | None = None
 
     @property
     def is_automatic(self) -> bool:
-        """Whether the group decides which partitions are read."""
+        """Whether the group assigns the partitions."""
         return self.kind in (Kind.AUTO_TOPICS, Kind.AUTO_PATTERN)
 
     def subscribe_topics(self, topics: tuple[str, ...]) -> None:
@@ -56,49 +56,47 @@ class Subscription:
         if self.kind not in (Kind.NONE, kind):
             raise OttlaError(
                 "Subscription to topics, partitions and pattern are mutually exclusive: "
-                f"this consumer has {self.kind.value}",
+                f"this consumer already has {self.kind.value}",
                 "Call unsubscribe() first.",
             )
         self.kind = kind
 
 
 def check_topics(topics: Any) -> tuple[str, ...]:
-    """The topics to subscribe to, each once, or an error that says what is wrong with them.
+    """The topics to subscribe to, sorted and without duplicates. Raises OttlaError for invalid names.
 
     >>> check_topics(["b", "a", "b"])
     ('a', 'b')
     """
     if topics is None:
         raise OttlaError("Topic collection to subscribe to cannot be None", "An empty list unsubscribes.")
-    if isinstance(topics, str):
-        raise OttlaError(f"topics must be a list of names, not the one name {topics!r}", f"Write [{topics!r}].")
     if not isinstance(topics, Iterable):
         raise OttlaError(f"topics must be a list of names, not {topics!r}")
-    names = list(topics)
-    for name in names:
-        if name is None or (isinstance(name, str) and not name.strip()):
+    if not isinstance(topics, str):
+        topics = list(topics)
+        if any(name is None or (isinstance(name, str) and not name.strip()) for name in topics):
             raise OttlaError("Topic collection to subscribe to cannot contain None or blank topic")
-        if not isinstance(name, str):
-            raise OttlaError(f"not the name of a topic: {name!r}")
+    names = as_names(topics, "topics")
     return tuple(sorted(set(names)))
 
 
 def check_pattern(pattern: Any) -> re.Pattern[str]:
-    """A pattern that names are searched with from their beginning to their end."""
+    """The compiled pattern. It has to match whole topic names."""
     if isinstance(pattern, str):
         if not pattern:
             raise OttlaError("Topic pattern to subscribe to cannot be empty")
         try:
             return re.compile(pattern)
         except re.error as error:
-            raise OttlaError(f"not a pattern: {pattern!r}: {error}") from error
+            raise OttlaError(f"{pattern!r} is not a valid regular expression: {error}") from error
     if not isinstance(pattern, re.Pattern) or not isinstance(pattern.pattern, str):
-        raise OttlaError(f"not a pattern: {pattern!r}", 'Write re.compile("orders-.*").')
+        hint = 'Write re.compile("orders-.*").'
+        raise OttlaError(f"the pattern must be a string or a compiled pattern, not {pattern!r}", hint)
     return pattern
 
 
 class TopicWatch:
-    """Looks now and then which topics of the cluster a pattern matches. Polled, it asks for all of them."""
+    """Periodically matches a pattern against the topics of the cluster. poll() requests metadata of all topics."""
 
     def __init__(
         self,
@@ -115,15 +113,15 @@ class TopicWatch:
         self._on_topics = on_topics
         self._backoff = backoff
         self._jitter = jitter
-        self._turn = 0
+        self._watch_id = 0
         self._in_flight = False
         self._due_at = 0
         self._failures = 0
 
     def watch(self, pattern: re.Pattern[str] | None) -> None:
-        """Compares with this pattern from now on; None ends it."""
+        """Sets the pattern to match; None stops."""
         self.pattern = pattern
-        self._turn += 1
+        self._watch_id += 1
         self._in_flight = False
         self._due_at = self._failures = 0
 
@@ -133,26 +131,26 @@ class TopicWatch:
         if now < self._due_at:
             return Poll(wake_at=self._due_at)
         self._in_flight = True
-        turn = self._turn
+        watch_id = self._watch_id
 
         def build(version: int) -> MetadataRequest:
-            # Before version 1 an empty list meant all topics; now it is null.
+            # In version 0 an empty list means all topics; from version 1 on, null does.
             message = MetadataRequest(topics=None if version >= 1 else [])
             if version >= 4:
                 message.allow_auto_topic_creation = False
             return message
 
         def on_response(response: Any, version: int, now: int) -> None:
-            if turn == self._turn:
+            if watch_id == self._watch_id:
                 self._in_flight = False
-                # A broker that has just started may know nobody yet, not even itself, and no topics either.
+                # A broker that has just started may not know any brokers or topics yet.
                 if response.error_code or not response.brokers:
                     self._try_again(now)
                 else:
                     self._take(response, now)
 
         def on_failure(error: KafkaError, now: int) -> None:
-            if turn == self._turn:
+            if watch_id == self._watch_id:
                 self._in_flight = False
                 self._try_again(now)
 
@@ -170,7 +168,7 @@ class TopicWatch:
             topic.name
             for topic in response.topics
             if topic.name
-            and error_of(topic.error_code) == ErrorCode.NONE
+            and ErrorCode(topic.error_code) == ErrorCode.NONE
             and not (self._exclude_internal and topic.is_internal)
             and self.pattern.fullmatch(topic.name)
         ]

@@ -1,4 +1,4 @@
-"""Committing offsets, one request at a time and in order, and reading them back for partitions just assigned. Pure."""
+"""Commits offsets, one request at a time and in order, and looks up committed offsets after an assignment. Pure."""
 
 import logging
 from collections import deque
@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.client.admin.group_model import CommittedOffset
-from ottla.client.consumer.positions import NowhereToBegin, PartitionState, Positions
+from ottla.client.consumer.positions import FetchState, NoOffsetForPartitionError, PartitionState, Positions
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
-from ottla.client.core.model import error_of
+from ottla.client.core.model import CommittedOffset
 from ottla.client.core.polling import Poll, Request
 from ottla.client.core.settings import ConsumerConfig
 from ottla.client.group.protocol import offset_commit_request, offset_fetch_request
@@ -22,11 +21,7 @@ from ottla.types import TopicPartition
 log = logging.getLogger("ottla.client")
 
 MAX_VERSION_WITH_NAMES = 9
-"""From version 10 on OffsetCommit and OffsetFetch name topics by id, of which a deleted topic has none."""
-
-COMMITTED = -100
-"""As `reset_to` of a partition: begin where the group has committed."""
-
+"""From version 10 on OffsetCommit and OffsetFetch name topics by id (KIP-848), and a deleted topic has none."""
 FENCING = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -35,13 +30,14 @@ FENCING = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
     }
 )
+"""A commit with these errors was refused because the member is not (or not yet) in the current generation."""
 
 Done = Callable[[dict[TopicPartition, CommittedOffset], "KafkaError | None"], None]
 
 
 @dataclass(slots=True)
 class Commit:
-    """Offsets on their way to the coordinator, in the name of the generation that asked."""
+    """Offsets to commit, with the generation and member id at the time of the call."""
 
     offsets: dict[TopicPartition, CommittedOffset]
     generation: int
@@ -53,11 +49,11 @@ class Commit:
     failures: int = 0
     is_sent: bool = False
     refusal: KafkaError | None = None
-    """Why it had to be tried again, the last time."""
+    """Why the last attempt has to be retried."""
 
 
 class Commits:
-    """A queue of commits. The next one goes out when the one before it has been answered."""
+    """A queue of commits. Each one is sent after the response to the one before it."""
 
     def __init__(
         self,
@@ -70,7 +66,7 @@ class Commits:
         jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.committed: dict[TopicPartition, int] = {}
-        """What we know to be stored, by our own commits; to see whether there is anything new."""
+        """The offsets that our own commits have stored; auto-commit skips unchanged ones."""
         self._config = config
         self._view = view
         self._coordinator = coordinator
@@ -91,7 +87,7 @@ class Commits:
         timeout_ms: int,
         on_done: Done | None = None,
     ) -> None:
-        """Commits these offsets after those added before. Without `on_done` a failure is only logged."""
+        """Queues a commit. Without `on_done` a failure is only logged."""
         if not offsets:
             if on_done is not None:
                 on_done({}, None)
@@ -104,7 +100,7 @@ class Commits:
             and on_done is None
             and (last.generation, last.member_id) == (generation, member_id)
         ):
-            # Nobody asks after the older one, so the two go as one and the queue stays short.
+            # Nobody waits for the older one: merge the two, so that the queue stays short.
             last.offsets.update(offsets)
             last.remaining.update(offsets)
             last.deadline = now + timeout_ms
@@ -118,11 +114,11 @@ class Commits:
         return not self._queue
 
     def is_auto_near(self, now: int) -> bool:
-        """Whether `is_auto_due` has something to do."""
+        """Whether `is_auto_due` would change anything or return True."""
         return self._config.enable_auto_commit and (self._auto_at is None or now >= self._auto_at)
 
     def is_auto_due(self, now: int) -> bool:
-        """Whether auto.commit.interval.ms has passed; if so, the next interval begins."""
+        """Whether auto.commit.interval.ms has passed; if so, starts the next interval."""
         if not self._config.enable_auto_commit:
             return False
         if self._auto_at is None:
@@ -134,8 +130,8 @@ class Commits:
         return True
 
     def changed(self, positions: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, CommittedOffset]:
-        """The positions that differ from what is stored, or from what is on its way and will be: after a seek back
-        both are needed to tell."""
+        """The positions that differ from the committed offsets or from those in the queue. After seeking back, the
+        committed offset may be equal while a queued commit would still overwrite it."""
         coming = {p: at.offset for commit in self._queue for p, at in commit.remaining.items()}
         return {
             p: at
@@ -144,7 +140,7 @@ class Commits:
         }
 
     def forget(self, partitions: Any) -> None:
-        """Others commit for these now."""
+        """Forgets the committed offsets of partitions that other members own now."""
         for partition in partitions:
             self.committed.pop(partition, None)
 
@@ -157,7 +153,7 @@ class Commits:
             if now >= commit.deadline:
                 detail = f"offsets of group {self._config.group_id} were not committed in time"
                 if commit.refusal is not None:
-                    detail += f", the last try ended with {commit.refusal}"
+                    detail += f"; the last attempt failed with {commit.refusal}"
                 self._finish(commit, KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail))
                 continue
             poll.wake_by(commit.deadline)
@@ -194,9 +190,9 @@ class Commits:
         for topic in response.topics:
             for p in topic.partitions:
                 partition = TopicPartition(topic.name, p.partition_index)
-                error = error_of(p.error_code)
+                error = ErrorCode(p.error_code)
                 if partition not in commit.remaining:
-                    continue  # nobody asked
+                    continue  # not requested
                 if error == ErrorCode.NONE:
                     self.committed[partition] = commit.remaining.pop(partition).offset
                     continue
@@ -205,7 +201,7 @@ class Commits:
                     failure = KafkaError(error, self._describe(error, partition, commit))
                     is_final = not error.retriable or self._is_gone(error, topic.name)
         if failure is None and commit.remaining:
-            detail = f"the coordinator's answer says nothing of {', '.join(map(str, commit.remaining))}"
+            detail = f"the coordinator's response does not include {', '.join(map(str, commit.remaining))}"
             failure, is_final = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, detail), True
         if failure is None:
             self._finish(commit, None)
@@ -217,8 +213,9 @@ class Commits:
             self._finish(commit, failure)
 
     def _is_gone(self, error: ErrorCode, topic: str) -> bool:
-        """Whether a topic was deleted, and not only a coordinator has yet to hear of it. Tried again until its time is
-        over, it would keep every other commit waiting, and with them a rebalance."""
+        """Whether the topic was deleted. UNKNOWN_TOPIC_OR_PARTITION alone does not say so: the coordinator's metadata
+        may lag behind, so it is retried (KAFKA-6829). Retrying for a deleted topic would block all other commits, and
+        the next rebalance, until the timeout."""
         if error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return False
         self._view.request_update()
@@ -226,11 +223,11 @@ class Commits:
 
     def _describe(self, error: ErrorCode, partition: TopicPartition, commit: Commit) -> str:
         if error == ErrorCode.REBALANCE_IN_PROGRESS:
-            return f"group {self._config.group_id} is rebalancing: call poll() to take part, then commit again"
+            return f"group {self._config.group_id} is rebalancing: call poll() to rejoin, then commit again"
         if error in FENCING:
             return (
-                f"group {self._config.group_id} has rebalanced and given the partitions to another member: "
-                "the commit cannot be completed. Poll more often, or raise max.poll.interval.ms"
+                f"group {self._config.group_id} has rebalanced and assigned the partitions to another member, so "
+                "the commit cannot be completed. Call poll() more often, or increase max.poll.interval.ms"
             )
         return f"committing offset {commit.offsets[partition].offset} of {partition}"
 
@@ -242,15 +239,15 @@ class Commits:
     def _finish(self, commit: Commit, error: KafkaError | None) -> None:
         self._queue.popleft()
         if error is not None:
-            self.forget(commit.remaining)  # some of it may be stored all the same
+            self.forget(commit.remaining)  # some of them may be stored despite the error
         if commit.on_done is not None:
             commit.on_done(commit.offsets, error)
         elif error is not None:
-            log.warning("offsets of group %s were not committed: %s", self._config.group_id, error)
+            log.warning("offset commit of group %s failed: %s", self._config.group_id, error)
 
 
 class CommittedLookup:
-    """Gives partitions that wait for it the position that the group has committed. Polled, it asks the coordinator."""
+    """Looks up the group's committed offsets for partitions in AWAIT_COMMITTED. poll() asks the coordinator."""
 
     def __init__(
         self,
@@ -271,17 +268,19 @@ class CommittedLookup:
         self._failures = 0
 
     def begin(self, partition: TopicPartition) -> None:
-        """Has a partition wait for the committed position."""
-        state = self._positions.states[partition]
-        state.move_to(None, COMMITTED)
-        state.is_resetting = True  # nobody else shall look for a place to begin
+        """Starts the lookup for a partition."""
+        self._positions.states[partition].await_committed()
 
     def poll(self, now: int) -> Poll:
         poll = Poll()
         if self._in_flight:
             return poll
-        turns = {p: state.turn for p, state in self._positions.states.items() if state.reset_to == COMMITTED}
-        if not turns:
+        seek_ids = {
+            p: state.seek_id
+            for p, state in self._positions.states.items()
+            if state.fetch_state is FetchState.AWAIT_COMMITTED
+        }
+        if not seek_ids:
             return poll
         if now < self._retry_at:
             poll.wake_by(self._retry_at)
@@ -293,7 +292,7 @@ class CommittedLookup:
 
         def answered(response: Any, version: int, now: int) -> None:
             self._in_flight = False
-            self._take(turns, response, node_id, now)
+            self._take(seek_ids, response, node_id, now)
 
         def failed(error: KafkaError, now: int) -> None:
             self._in_flight = False
@@ -301,16 +300,16 @@ class CommittedLookup:
                 self._coordinator.note(ErrorCode.NETWORK_EXCEPTION, node_id)
             self._failed(error, now)
 
-        build = offset_fetch_request(self._config, turns)
+        build = offset_fetch_request(self._config, seek_ids)
         poll.requests.append(
             Request(node_id, ApiKey.OFFSET_FETCH, build, answered, failed, max_version=MAX_VERSION_WITH_NAMES)
         )
         return poll
 
-    def _take(self, turns: dict[TopicPartition, int], response: Any, node_id: int, now: int) -> None:
+    def _take(self, seek_ids: dict[TopicPartition, int], response: Any, node_id: int, now: int) -> None:
         answer = response.groups[0] if response.groups else response
-        doing = f"reading the committed offsets of group {self._config.group_id}"
-        error = error_of(answer.error_code)
+        doing = f"looking up the committed offsets of group {self._config.group_id}"
+        error = ErrorCode(answer.error_code)
         if error != ErrorCode.NONE:
             self._coordinator.note(error, node_id)
             self._failed(KafkaError(error, doing), now)
@@ -319,21 +318,21 @@ class CommittedLookup:
         for topic in answer.topics:
             for p in topic.partitions:
                 partition = TopicPartition(topic.name, p.partition_index)
-                state = self._waiting(partition, turns)
+                state = self._waiting(partition, seek_ids)
                 if state is None:
                     continue
-                error = error_of(p.error_code)
+                error = ErrorCode(p.error_code)
                 if error != ErrorCode.NONE:
                     failure = KafkaError(error, f"{doing}: {partition}")
                 elif p.committed_offset >= 0:
-                    # With the epoch the leader can tell, at the first fetch, whether its log still has our past.
+                    # With the epoch, the leader detects at the first fetch whether the log was truncated (KIP-320).
                     state.move_to(p.committed_offset, epoch=p.committed_leader_epoch)
                 else:
                     self._begin_without(partition, state)
-        silent_of = [partition for partition in turns if self._waiting(partition, turns) is not None]
-        if failure is None and silent_of:
-            names = ", ".join(map(str, silent_of))
-            failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{doing}: the answer says nothing of {names}")
+        missing = [partition for partition in seek_ids if self._waiting(partition, seek_ids) is not None]
+        if failure is None and missing:
+            names = ", ".join(map(str, missing))
+            failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{doing}: the response does not include {names}")
         if failure is not None:
             self._failed(failure, now)
         else:
@@ -342,14 +341,14 @@ class CommittedLookup:
     def _begin_without(self, partition: TopicPartition, state: PartitionState) -> None:
         self._positions.reset(partition, state)
         if state.reset_to is None:
-            why = f"no offset of {partition} is committed by group {self._config.group_id}"
-            self._positions.errors.append(NowhereToBegin(partition, why))
+            why = f"group {self._config.group_id} has no committed offset for {partition}"
+            self._positions.errors.append(NoOffsetForPartitionError(partition, why))
 
-    def _waiting(self, partition: TopicPartition, turns: dict[TopicPartition, int]) -> PartitionState | None:
+    def _waiting(self, partition: TopicPartition, seek_ids: dict[TopicPartition, int]) -> PartitionState | None:
         state = self._positions.states.get(partition)
-        if state is None or state.reset_to != COMMITTED or state.turn != turns.get(partition):
+        if state is None or state.seek_id != seek_ids.get(partition):
             return None
-        return state
+        return state if state.fetch_state is FetchState.AWAIT_COMMITTED else None
 
     def _failed(self, error: KafkaError, now: int) -> None:
         self._failures += 1

@@ -1,12 +1,12 @@
-"""The messages of a group's member: requests from what it knows, plain values from what it is told. Pure."""
+"""The messages of a group member: builds the requests, and decodes the responses into plain values. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ottla.assignors.base import Assignment, ClusterMetadata, PartitionInfo, Subscription
-from ottla.client.admin.group_model import CommittedOffset
-from ottla.client.admin.groups import by_topic
+from ottla.client.admin.requests import by_topic
 from ottla.client.core.cluster_view import ClusterView
+from ottla.client.core.model import CommittedOffset
 from ottla.client.core.settings import ConsumerConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.framing import decode_versioned, encode_versioned
@@ -21,7 +21,8 @@ from ottla.types import TopicPartition
 
 CONSUMER = "consumer"
 BLOB_VERSION = 3
-"""Of subscriptions and assignments; every reader of an older one ignores what it does not know."""
+"""Version of the encoded subscriptions and assignments: v1 adds owned partitions (KIP-429), v2 the generation
+(KIP-792), v3 the rack (KIP-881). Readers of older versions ignore the rest."""
 
 Build = Callable[[int], Any]
 
@@ -34,7 +35,7 @@ def join_request(
     subscriptions: list[tuple[str, Subscription]],
     reason: str,
 ) -> Build:
-    """JoinGroup with what each assignor wants told, the preferred one first."""
+    """JoinGroup with the subscription of each assignor, the preferred one first. The reason is for logs (KIP-800)."""
     had = [
         ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
         for topic, partitions in by_topic(owned).items()
@@ -69,7 +70,7 @@ def join_request(
 def sync_request(
     config: ConsumerConfig, member_id: str, generation: int, protocol: str | None, shares: Mapping[str, Assignment]
 ) -> Build:
-    """SyncGroup; `shares` is empty unless we lead."""
+    """SyncGroup; `shares` is empty unless this member is the leader."""
     assignments = []
     for member, share in shares.items():
         parts = [
@@ -138,7 +139,7 @@ def offset_commit_request(
         topics.append(OffsetCommitRequest.OffsetCommitRequestTopic(name=name, partitions=partitions))
 
     def build(version: int) -> OffsetCommitRequest:
-        # Outside the group (assign() with a group.id) there is no generation, and no instance either.
+        # With assign() and a group.id there is no member, so no generation and no instance id either.
         instance_id = _instance_id(config, version, since=7) if member_id else None
         return OffsetCommitRequest(
             group_id=group_of(config),
@@ -152,12 +153,12 @@ def offset_commit_request(
 
 
 def offset_fetch_request(config: ConsumerConfig, partitions: Iterable[TopicPartition]) -> Build:
-    """OffsetFetch. A read_committed reader waits for transactions that are about to commit offsets."""
+    """OffsetFetch. With read_committed it waits for pending offsets of open transactions (KIP-447)."""
     wanted = by_topic(partitions)
     require_stable = config.isolation_level == "read_committed"
 
     def build(version: int) -> OffsetFetchRequest:
-        if version >= 8:
+        if version >= 8:  # several groups in one request (KIP-709)
             topics = OffsetFetchRequest.OffsetFetchRequestTopics
             asked = [topics(name=name, partition_indexes=indexes) for name, indexes in wanted.items()]
             group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_of(config), topics=asked)
@@ -172,19 +173,21 @@ def offset_fetch_request(config: ConsumerConfig, partitions: Iterable[TopicParti
 
 
 def group_of(config: ConsumerConfig) -> str:
-    """The group's id, without which none of these requests is ever made."""
+    """The group id. These requests are only built for consumers that have one."""
     assert config.group_id is not None
     return config.group_id
 
 
 def _instance_id(config: ConsumerConfig, version: int, *, since: int) -> str | None:
     if config.group_instance_id is not None and version < since:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "the broker knows no static members (group.instance.id)")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, "the broker does not support static membership (group.instance.id, KIP-345)"
+        )
     return config.group_instance_id
 
 
 def read_subscriptions(members: Iterable[Any]) -> dict[str, Subscription]:
-    """Member to subscription, from the JoinGroup answer that a leader gets."""
+    """Member id -> subscription, from the JoinGroup response of the leader."""
     subscriptions = {}
     for member in members:
         blob = decode_versioned(ConsumerProtocolSubscription, member.metadata, accept_newer=True)
@@ -200,7 +203,7 @@ def read_subscriptions(members: Iterable[Any]) -> dict[str, Subscription]:
 
 
 def read_assignment(blob: bytes) -> Assignment:
-    """What SyncGroup brought us; nothing at all is an empty assignment."""
+    """The assignment of a SyncGroup response; no bytes are an empty assignment."""
     if not blob:
         return Assignment([])
     read = decode_versioned(ConsumerProtocolAssignment, blob, accept_newer=True)
@@ -209,7 +212,7 @@ def read_assignment(blob: bytes) -> Assignment:
 
 
 def cluster_metadata(view: ClusterView, topics: Iterable[str]) -> ClusterMetadata:
-    """What an assignor may know of these topics: their partitions and the racks of leaders and replicas."""
+    """The metadata of these topics for an assignor: partitions, and the racks of leaders and replicas (KIP-881)."""
     racks = {node_id: node.rack for node_id, node in view.brokers.items() if node.rack}
     infos = []
     for topic in topics:

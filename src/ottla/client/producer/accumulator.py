@@ -1,11 +1,19 @@
-"""Records into batches: the one object that a user's thread and the network's both touch."""
+"""The record accumulator: collects records into batches. Shared by the threads of the user and of the network."""
 
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ottla.client.core.model import Headers
-from ottla.client.producer.delivery import BatchOutcome, Delivery, Intake, Lane, OpenBatch, TopicLanes, record_size
+from ottla.client.producer.speedups import (
+    AppendableBatch,
+    BatchOutcome,
+    Delivery,
+    PartitionQueue,
+    RecordAppender,
+    TopicQueues,
+    record_size,
+)
 from ottla.clock import Clock, system_clock, system_clock_ns
 from ottla.protocol.record_batch import HEADER_SIZE, Codec, build_batch
 from ottla.types import TopicPartition
@@ -13,11 +21,11 @@ from ottla.types import TopicPartition
 if TYPE_CHECKING:
     import asyncio
 
-    from ottla.client.producer.intake import Row
+    from ottla.client.producer.hot_path import Row
 
 
-class ProducerBatch(OpenBatch):
-    """Records for one partition that are stored together or not at all, and how far they have come."""
+class ProducerBatch(AppendableBatch):
+    """Records for one partition that the broker stores atomically, and the batch's delivery state."""
 
     __slots__ = (
         "attempts",
@@ -37,9 +45,10 @@ class ProducerBatch(OpenBatch):
         super().__init__(BatchOutcome(partition))
         self.partition = partition
         self.order = order
-        """Counts the batches of a partition, so that retried ones go back to their place; (3, 0) is a half of (3,)."""
+        """Number of the batch within its partition, so that a retried batch returns to its place. (3, 0) and (3, 1)
+        are the halves of batch (3,) after a split."""
         self.created_at = -1
-        """Set when the network first sees the batch: a user's thread cannot tell the loop's time."""
+        """Loop time when the network task first sees the batch (the user's thread cannot read the loop's clock)."""
         self.attempts = 0
         self.retry_at = 0
         self.producer_id = -1
@@ -47,9 +56,9 @@ class ProducerBatch(OpenBatch):
         self.base_sequence = -1
         """-1 until the batch is first sent by an idempotent producer."""
         self.sent_sequence = -1
-        """What the request under way carries; differs once an earlier batch has failed and this one moved up."""
+        """The sequence in the request in flight. Differs from `base_sequence` after an earlier batch has failed."""
         self.maybe_appended = False
-        """An answer was lost, so nobody knows whether the broker stored it."""
+        """The response was lost, so the broker may have stored the batch."""
         self.encoded: bytes | bytearray | None = None
 
     @property
@@ -57,17 +66,17 @@ class ProducerBatch(OpenBatch):
         return len(self.records)
 
     def rows(self) -> "list[Row]":
-        """The records, to make other batches of."""
+        """The records, to build other batches from."""
         return self.records
 
     def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Gives the batch its place in the producer's sequence."""
+        """Assigns producer id, epoch and sequence number."""
         if (producer_id, producer_epoch, base_sequence) != (self.producer_id, self.producer_epoch, self.base_sequence):
             self.producer_id, self.producer_epoch, self.base_sequence = producer_id, producer_epoch, base_sequence
             self.encoded = None
 
     def encode(self, codec: Codec, level: int | None, transactional: bool = False) -> bytes | bytearray:
-        """The batch as bytes: the same bytes at every retry, as long as its numbers stay the same."""
+        """The encoded batch. Retries send the same bytes, unless the batch was renumbered."""
         if self.encoded is None:
             self.encoded = build_batch(
                 self.records,
@@ -81,12 +90,12 @@ class ProducerBatch(OpenBatch):
         return self.encoded
 
 
-class Accumulator(Intake):
-    """Holds what waits to be sent, by partition, within `buffer.memory`.
+class Accumulator(RecordAppender):
+    """Batches that wait to be sent, by partition, within `buffer.memory`.
 
-    Records that need nothing special take the short way, `take_in`; this class has the long one, and the network's
-    side. A step of the short way may come between any two lines here: what it touches (the room in the buffer, a
-    batch that is not full, the refusal) is changed by steps of the intake only.
+    The base class has the fast path, `try_append`; this class has the slow path `append` and what the network task
+    needs. The fast path takes no lock and may run between any two lines here, so the state it uses (the reserved
+    memory, the open batch, the refusal) is changed only through methods of the base class.
     """
 
     def __init__(
@@ -98,23 +107,23 @@ class Accumulator(Intake):
         wake: Callable[[], None],
         clock: Clock = system_clock,
     ) -> None:
-        """`wake` tells the network that there is something to look at; it is called once or twice a batch."""
+        """`wake` wakes the network task; it is called once or twice per batch."""
         super().__init__(batch_size, buffer_memory, clock, system_clock_ns if clock is system_clock else None)
         self._wake = wake
         self.linger_ms = linger_ms
         self.is_flushing = False
-        """While set, nothing lingers."""
+        """While set, batches do not linger."""
         self.unfinished: set[ProducerBatch] = set()
-        """Batches that are neither stored nor failed, whether they wait or are under way."""
+        """Batches that are neither stored nor failed, queued or in flight."""
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Where batches are sent from, once that is known."""
+        """The event loop that sends the batches, once it is known."""
         self._stopped_by: Exception | None = None
         self._lock = threading.Lock()
-        self._lanes: dict[TopicPartition, Lane] = {}
-        self._waiting: dict[TopicPartition, Lane] = {}
-        """Those that have batches, and some that no longer do: partitions at rest may be many, and cost nothing."""
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._waiting: dict[TopicPartition, PartitionQueue] = {}
+        """The queues with batches (and some that are empty by now), so that idle partitions cost nothing."""
 
-    # --- the user's side ----------------------------------------------------------------------------------
+    # --- called by the user's thread ----------------------------------------------------------------------
 
     def append(
         self,
@@ -125,7 +134,7 @@ class Accumulator(Intake):
         headers: Headers,
         size_bytes: int,
     ) -> Delivery | None:
-        """Adds a record to its partition's last batch, or None while `buffer.memory` is used up. Any thread."""
+        """Appends a record to the partition's last batch; None while `buffer.memory` is exhausted. Any thread."""
         row = (timestamp, key, value, headers)
         wake = False
         with self._lock:
@@ -133,27 +142,27 @@ class Accumulator(Intake):
                 raise self.refusal.with_traceback(None)
             if not self.reserve(size_bytes):
                 return None
-            lane = self._lane(partition)
+            queue = self._queue(partition)
             delivery = None
             try:
-                if lane.queue and not lane.queue[-1].is_full:
-                    batch = lane.queue[-1]
-                    delivery = self.put(batch, row, size_bytes)
+                if queue.batches and not queue.batches[-1].is_full:
+                    batch = queue.batches[-1]
+                    delivery = self.append_to(batch, row, size_bytes)
                 if delivery is None:
-                    if lane.queue:
-                        lane.queue[-1].is_full = True
-                    batch = self._new_batch(lane)
-                    delivery = self.put(batch, row, size_bytes)
+                    if queue.batches:
+                        queue.batches[-1].is_full = True
+                    batch = self._new_batch(queue)
+                    delivery = self.append_to(batch, row, size_bytes)
                     assert delivery is not None, "an empty batch takes any record"
-                    lane.queue.append(batch)
-                    self._waiting[partition] = lane
+                    queue.batches.append(batch)
+                    self._waiting[partition] = queue
                     self.unfinished.add(batch)
-                    lane.open_batch = batch
+                    queue.open_batch = batch
                     wake = True
             except BaseException:
-                # A record that is in no batch leaves nothing behind: nobody would ever finish it.
-                if delivery is None or batch not in lane.queue:
-                    self.give_back(size_bytes)
+                # Release the memory of a record that is in no queued batch: nothing else would.
+                if delivery is None or batch not in queue.batches:
+                    self.release(size_bytes)
                 raise
             if batch.size_bytes >= self.batch_size:
                 batch.is_full = wake = True
@@ -162,132 +171,132 @@ class Accumulator(Intake):
         return delivery
 
     def add_batch(self, batch: ProducerBatch) -> bool:
-        """Puts a batch that takes no more records behind all that waits; False without room for it. Any thread."""
+        """Queues a batch that is closed for further records. False while there is no memory for it. Any thread."""
         with self._lock:
             if self.refusal is not None:
                 raise self.refusal.with_traceback(None)
             if not self.reserve(batch.size_bytes - HEADER_SIZE):
                 return False
-            lane = self._lane(batch.partition)
-            if lane.queue:
-                self.close_batch(lane, lane.queue[-1])
-            batch.order = (lane.next_order,)
+            queue = self._queue(batch.partition)
+            if queue.batches:
+                self.close_batch(queue, queue.batches[-1])
+            batch.order = (queue.next_order,)
             batch.outcome.loop = self.loop
-            lane.next_order += 1
+            queue.next_order += 1
             self.unfinished.add(batch)
-            lane.queue.append(batch)
-            self._waiting[batch.partition] = lane
+            queue.batches.append(batch)
+            self._waiting[batch.partition] = queue
         self._wake()
         return True
 
-    def open_topic(self, topic: str, partitions: tuple[TopicPartition, ...]) -> TopicLanes:
-        """Lets records for a topic, as it is now, take the short way."""
+    def open_topic(self, topic: str, partitions: tuple[TopicPartition, ...]) -> TopicQueues:
+        """Enables the fast path for a topic with these partitions."""
         with self._lock:
-            lanes = TopicLanes(partitions, [self._lane(partition) for partition in partitions])
-            self.topics[topic] = lanes
-            return lanes
+            topic_queues = TopicQueues(partitions, [self._queue(partition) for partition in partitions])
+            self.topics[topic] = topic_queues
+            return topic_queues
 
     def refuse(self, refusal: Exception | None) -> None:
-        """Takes no more records; those that were taken before are all in `unfinished`. None takes them again."""
+        """Refuses further records; all earlier ones are in `unfinished`. None accepts records again."""
         with self._lock:
             super().refuse(self._stopped_by or refusal)
 
     def stop(self, reason: Exception) -> None:
-        """Takes no more records, for good."""
+        """Refuses further records permanently."""
         self._stopped_by = self._stopped_by or reason
         self.refuse(reason)
 
-    def _lane(self, partition: TopicPartition) -> Lane:
-        lane = self._lanes.get(partition)
-        if lane is None:
-            lane = self._lanes[partition] = Lane(partition)
-        return lane
+    def _queue(self, partition: TopicPartition) -> PartitionQueue:
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = PartitionQueue(partition)
+        return queue
 
-    def _new_batch(self, lane: Lane) -> ProducerBatch:
-        batch = ProducerBatch(lane.partition, (lane.next_order,))
+    def _new_batch(self, queue: PartitionQueue) -> ProducerBatch:
+        batch = ProducerBatch(queue.partition, (queue.next_order,))
         batch.outcome.loop = self.loop
-        lane.next_order += 1
+        queue.next_order += 1
         return batch
 
-    # --- the network's side -------------------------------------------------------------------------------
+    # --- called by the network task -----------------------------------------------------------------------
 
     def partitions(self, now: int) -> list[TopicPartition]:
-        """The partitions for which something waits."""
+        """The partitions with queued batches."""
         with self._lock:
-            self._waiting = {partition: lane for partition, lane in self._waiting.items() if lane.queue}
-            for lane in self._waiting.values():
-                for batch in reversed(lane.queue):
+            self._waiting = {partition: queue for partition, queue in self._waiting.items() if queue.batches}
+            for queue in self._waiting.values():
+                for batch in reversed(queue.batches):
                     if batch.created_at >= 0:
                         break
                     batch.created_at = now
             return list(self._waiting)
 
     def head(self, partition: TopicPartition) -> ProducerBatch | None:
-        lane = self._lanes.get(partition)
-        return lane.queue[0] if lane is not None and lane.queue else None
+        queue = self._queues.get(partition)
+        return queue.batches[0] if queue is not None and queue.batches else None
 
     def ready_at(self, partition: TopicPartition, memory_is_short: bool) -> int:
-        """When the first batch of a partition may go: its retry is due, and it is full or has lingered."""
-        queue = self._lanes[partition].queue
-        batch: ProducerBatch = queue[0]
-        if batch.is_full or batch.attempts or self.is_flushing or memory_is_short or len(queue) > 1:
+        """When the first batch of a partition may be sent: its backoff is over, and it is full or has lingered."""
+        batches = self._queues[partition].batches
+        batch: ProducerBatch = batches[0]
+        if batch.is_full or batch.attempts or self.is_flushing or memory_is_short or len(batches) > 1:
             return batch.retry_at
         return max(batch.retry_at, batch.created_at + self.linger_ms)
 
     def take(self, partition: TopicPartition, now: int) -> ProducerBatch:
-        """Takes the first batch out for sending; no record joins it any more."""
+        """Takes the first batch for sending and closes it for further records."""
         with self._lock:
-            lane = self._lanes[partition]
-            batch: ProducerBatch = lane.queue.popleft()
-            self.close_batch(lane, batch)
+            queue = self._queues[partition]
+            batch: ProducerBatch = queue.batches.popleft()
+            self.close_batch(queue, batch)
             if batch.created_at < 0:
                 batch.created_at = now
             return batch
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """Puts a batch back to its place among those of its partition, for another try."""
+        """Puts a batch back in its place in the queue, for a retry."""
         with self._lock:
             self._insert(batch)
 
     def _insert(self, batch: ProducerBatch) -> None:
-        lane = self._waiting[batch.partition] = self._lanes[batch.partition]
-        queue, position = lane.queue, 0
-        while position < len(queue) and queue[position].order < batch.order:
+        queue = self._waiting[batch.partition] = self._queues[batch.partition]
+        batches, position = queue.batches, 0
+        while position < len(batches) and batches[position].order < batch.order:
             position += 1
-        queue.insert(position, batch)
+        batches.insert(position, batch)
 
     def outcomes(self) -> list[BatchOutcome]:
-        """The outcomes of everything that is not finished yet."""
+        """The outcomes of all unfinished batches."""
         with self._lock:
             return [batch.outcome for batch in self.unfinished]
 
     def queued(self, partition: TopicPartition) -> list[ProducerBatch]:
-        """Everything that waits for a partition, also what a user's thread has added this very moment."""
+        """All queued batches of a partition, including those just added by a user's thread."""
         with self._lock:
-            return list(self._lanes[partition].queue) if partition in self._lanes else []
+            return list(self._queues[partition].batches) if partition in self._queues else []
 
     def take_late(self, partition: TopicPartition, deadline: int) -> list[ProducerBatch]:
-        """Takes out the batches that were there at `deadline` already."""
+        """Takes the batches that were created at or before `deadline`."""
         with self._lock:
-            lane = self._lanes[partition]
+            queue = self._queues[partition]
             late: list[ProducerBatch] = []
-            # They wait in the order in which they came.
-            while lane.queue and 0 <= lane.queue[0].created_at <= deadline:
-                batch = lane.queue.popleft()
-                self.close_batch(lane, batch)
+            # The queue is ordered by age.
+            while queue.batches and 0 <= queue.batches[0].created_at <= deadline:
+                batch = queue.batches.popleft()
+                self.close_batch(queue, batch)
                 late.append(batch)
             return late
 
     def drop(self, batches: Iterable[ProducerBatch]) -> None:
-        """Takes batches out that will never be sent."""
+        """Removes queued batches that will not be sent."""
         with self._lock:
             for batch in batches:
-                lane = self._lanes[batch.partition]
-                self.close_batch(lane, batch)
-                lane.queue.remove(batch)
+                queue = self._queues[batch.partition]
+                self.close_batch(queue, batch)
+                queue.batches.remove(batch)
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """A batch that was too large, as two halves that wait in its place."""
+        """Replaces a batch that was too large by two halves, queued in its place (KIP-126)."""
         rows = batch.rows()
         middle = len(rows) // 2
         outcomes = batch.outcome.split(middle)
@@ -308,7 +317,7 @@ class Accumulator(Intake):
         return halves
 
     def finish(self, batch: ProducerBatch) -> None:
-        """Gives the memory back, once a batch is stored or has failed."""
+        """Releases the memory of a batch that was stored or has failed."""
         with self._lock:
-            self.give_back(batch.size_bytes - HEADER_SIZE)
+            self.release(batch.size_bytes - HEADER_SIZE)
             self.unfinished.discard(batch)

@@ -1,12 +1,12 @@
-"""Arrow tables on their way to the brokers: rows spread over partitions, batches built, and the promise of them all.
+"""Sends Arrow tables: assigns rows to partitions, encodes batches, and tracks their delivery.
 
-`AsyncProducer.send_arrow` and `Producer.send_arrow` are thin over this. The steps, for both:
+`AsyncProducer.send_arrow` and `Producer.send_arrow` are thin wrappers around these steps:
 
-    sending = TableSending(producer, table, topic)      # refuses a wrong schema
+    sending = ArrowSend(table, topic, ...)              # rejects a wrong schema
     ... wait until sending.topics are known ...
-    sending.plan()                                      # refuses wrong rows, before the first is sent
+    sending.plan()                                      # rejects invalid rows before the first one is sent
     for batch in sending.batches():
-        ... accumulator.add_batch(batch), waiting while it has no room ...
+        ... accumulator.add_batch(batch), waiting while the buffer is full ...
     sending.delivery
 """
 
@@ -19,23 +19,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.consumer.arrow import arrow_module
 from ottla.client.core.arguments import check_topic
-from ottla.client.producer.accumulator import ProducerBatch
-from ottla.client.producer.delivery import BatchOutcome
+from ottla.client.core.cluster_view import ClusterView
+from ottla.client.core.settings import ProducerConfig
+from ottla.client.producer.accumulator import Accumulator, ProducerBatch
+from ottla.client.producer.partitioner import StickyPartitioner
+from ottla.client.producer.speedups import BatchOutcome
+from ottla.clock import Clock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.compression import Codec, compress
 from ottla.protocol.record_batch import HEADER_SIZE, read_records
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.client.producer.intake import Row
-    from ottla.client.producer.producer import AsyncProducer
+    from ottla.client.producer.hot_path import Row
 
 
 _EMPTY = bytearray()
 
 
 def _references_when_alone() -> int:
-    """What getrefcount says of what one variable holds alone: interpreters count that or do not."""
+    """What getrefcount returns for an object held by one variable. It differs between Python versions."""
     buffer = bytearray(1)
     return sys.getrefcount(buffer)
 
@@ -44,7 +47,7 @@ _ALONE = _references_when_alone()
 
 
 class StoredRows(NamedTuple):
-    """Where rows of a table are stored in one partition. Other producers' records may lie between them."""
+    """Where rows of a table are stored in one partition. Records of other producers may lie in between."""
 
     first_offset: int
     last_offset: int
@@ -52,14 +55,14 @@ class StoredRows(NamedTuple):
 
 
 class ArrowBatch(ProducerBatch):
-    """A batch that was made of columns: its records are bytes already."""
+    """A batch built from Arrow columns: its records are encoded already."""
 
     __slots__ = ("_base_timestamp", "_buffer", "_codec", "_count", "_is_sealed", "_max_timestamp")
 
     def __init__(
         self, partition: TopicPartition, buffer: bytearray, codec: Codec, count: int, base: int, highest: int
     ) -> None:
-        """`buffer` has room for the header, and then the records, compressed with `codec`."""
+        """`buffer` has space for the header, followed by the records compressed with `codec`."""
         super().__init__(partition, ())
         self._buffer = buffer
         self._codec = codec
@@ -75,20 +78,20 @@ class ArrowBatch(ProducerBatch):
 
     def encode(self, codec: Codec, level: int | None, transactional: bool = False) -> bytes | bytearray:
         if self.encoded is None:
-            if self._is_sealed:  # under other numbers; those bytes may still be on their way
+            if self._is_sealed:  # renumbered: the bytes with the old sequence may still be being sent
                 self._buffer = bytearray(self._buffer)
             self._seal(transactional)
             self.encoded = self._buffer
         return self.encoded
 
     def rows(self) -> "list[Row]":
-        """As objects: for the rare batch that a broker finds too large."""
+        """The records as objects: for the rare batch that the broker rejects as too large."""
         if not self._is_sealed:
             self._seal(False)
         return [record[1:] for record in read_records(self._buffer)]
 
     def give_up_buffer(self) -> bytearray | None:
-        """The bytes of a stored batch, to be written over; None where somebody may still look at them."""
+        """The buffer of a stored batch, to be reused; None if something else may still reference it."""
         buffer = self._buffer
         self._buffer = _EMPTY
         self.encoded = None
@@ -112,7 +115,7 @@ class ArrowBatch(ProducerBatch):
 
 
 class _Part(NamedTuple):
-    """A batch's outcome, and the rows of the table in it: `order[start:start + rows]`, counted from `first_row`."""
+    """A batch's outcome and its rows of the table: `order[start:start + rows]`, relative to `first_row`."""
 
     outcome: BatchOutcome
     rows: int
@@ -126,7 +129,7 @@ class _Part(NamedTuple):
 
 
 class ArrowDelivery:
-    """Comes back from send_arrow(). Await it (async) or call `result()` (blocking) to learn where the rows are stored.
+    """What send_arrow() returns. Await it (async) or call `result()` (blocking) to get the offsets of the rows.
 
     >>> delivery = producer.send_arrow(table, "orders")
     >>> delivery.count
@@ -137,17 +140,21 @@ class ArrowDelivery:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        """How many rows were handed over."""
+        """The number of rows in the table."""
         self._parts: list[_Part] = []
 
+    def add(self, part: _Part) -> None:
+        self._parts.append(part)
+
     def done(self) -> bool:
-        """Whether all rows have been stored or have failed."""
+        """Whether every row was stored or has failed."""
         return all(part.outcome.is_done for part in self._parts)
 
     def result(self, timeout: float | None = None) -> dict[TopicPartition, StoredRows]:
-        """Where the rows are stored; waits up to `timeout` seconds (TimeoutError). Not for an event loop's thread.
+        """Waits up to `timeout` seconds (else TimeoutError) and returns where the rows are stored.
 
-        KafkaError names the first row that failed and says how many did.
+        Raises KafkaError with the first row that failed and the number of failed rows. Blocks: do not call it on the
+        thread of an event loop.
         """
         finished = threading.Event()
         waiting = [part.outcome for part in self._parts if not part.outcome.is_done]
@@ -158,15 +165,15 @@ class ArrowDelivery:
             for outcome in waiting:
                 outcome.add_callback(left)
             if not finished.wait(timeout):
-                raise TimeoutError(f"not all of {self.count} rows were answered for within {timeout} s")
+                raise TimeoutError(f"not all of {self.count} rows were acknowledged within {timeout} s")
         return self._stored()
 
     def exception(self) -> KafkaError | None:
-        """Why rows failed; None if all were stored, or as long as none is known to have failed."""
+        """Why rows failed. None if all were stored, or if none has failed so far."""
         failures = list(self._failures())
         if not failures:
             return None
-        # Of a batch that failed because of some of its rows, those are to be named.
+        # If a batch failed because of invalid rows, report one of those.
         row, partition, error = next((f[:3] for f in failures if f[3]), failures[0][:3])
         detail = f"row {row}, for {partition}: {error.detail or error.code.name}"
         return KafkaError(error.code, f"{detail} ({len(failures)} of {self.count} rows failed)")
@@ -202,7 +209,7 @@ class ArrowDelivery:
         return stored
 
     def _failures(self) -> Iterator[tuple[int, TopicPartition, KafkaError, bool]]:
-        """Row, partition, error, and whether the row itself is to blame."""
+        """(row, partition, error, whether the row itself was invalid) for each failed row."""
         for part in self._parts:
             if part.outcome.error is None and part.outcome.find(0)[0] is part.outcome:
                 continue
@@ -213,12 +220,12 @@ class ArrowDelivery:
                     yield part.row(index), outcome.partition, error, error is not outcome.error
 
     def __repr__(self) -> str:
-        state = "failed" if self.exception() else "stored" if self.done() else "under way"
+        state = "failed" if self.exception() else "stored" if self.done() else "in flight"
         return f"<ArrowDelivery of {self.count} rows: {state}>"
 
 
 class _Countdown:
-    """Calls `when_done` at the last of so many calls, which may come from any thread."""
+    """Calls `when_done` on the last of `count` calls. Calls may come from any thread."""
 
     def __init__(self, count: int, when_done: Any) -> None:
         self._left = count
@@ -239,7 +246,7 @@ def _offset(outcome: BatchOutcome, index: int) -> int:
 
 
 class _Plan(NamedTuple):
-    """A piece of the table whose rows have their partitions: slot after slot in `order`, each up to its end."""
+    """A chunk of the table with its rows grouped by partition: `order` holds one slot after the other."""
 
     rows: Any
     first_row: int
@@ -248,20 +255,36 @@ class _Plan(NamedTuple):
     partitions: list[TopicPartition]
 
 
-class TableSending:
-    """One table being sent by one producer."""
+class ArrowSend:
+    """One table that is being sent by a producer."""
 
-    def __init__(self, producer: "AsyncProducer", source: Any, topic: str | None) -> None:
+    def __init__(
+        self,
+        source: Any,
+        topic: str | None,
+        *,
+        config: ProducerConfig,
+        view: ClusterView,
+        accumulator: Accumulator,
+        sticky: StickyPartitioner,
+        record_bytes_max: int,
+        clock: Clock,
+    ) -> None:
         self._arrow = arrow_module("arrow_rows")
         if topic is not None:
             check_topic(topic)
         table = self._arrow.as_table(source)
         self._arrow.check_schema(table.schema, needs_topic=topic is None)
-        self._producer = producer
+        self._config = config
+        self._view = view
+        self._batch_size = accumulator.batch_size
+        self._sticky = sticky
+        self._record_bytes_max = record_bytes_max
+        self._clock = clock
         self._chunks = self._arrow.chunks(table)
-        self._topics: list[tuple[list[str], Any]] = []  # by chunk: names, and each row's as a number into them
+        self._topics: list[tuple[list[str], Any]] = []  # per chunk: topic names, and each row's index into them
         self.topics: set[str] = set()
-        """The topics that must be known before `plan`."""
+        """The topics whose metadata `plan` needs."""
         first_row = 0
         for chunk in self._chunks:
             names, codes = ([topic], None) if topic is not None else self._arrow.topics_of(chunk, first_row)
@@ -271,27 +294,26 @@ class TableSending:
         self.highest_partition: int | None = self._arrow.highest_partition(self._chunks)
         self._plans: list[_Plan] = []
         self._spare: list[bytearray] = []
-        """Memory of batches that are stored. Fresh memory would cost as much as filling it does."""
+        """Buffers of stored batches, for reuse: allocating fresh memory costs as much as filling it."""
         self.delivery = ArrowDelivery(table.num_rows)
         self.sent = 0
-        """Rows that were handed over so far."""
+        """The number of rows queued so far."""
 
     def plan(self) -> None:
-        """Gives every row its partition, and refuses what cannot be sent, naming the row."""
+        """Assigns every row to a partition. Raises for a row that cannot be sent, naming it."""
         for _ in self.planning():
             pass
 
     def planning(self) -> Iterator[None]:
-        """As `plan`, in steps of a few milliseconds, for a loop that has other things to do."""
-        producer = self._producer
-        now = producer._clock()
+        """Like `plan`, in steps of a few milliseconds, so that an event loop is not blocked."""
+        now = self._clock()
         first_row = 0
         for chunk, (names, codes) in zip(self._chunks, self._topics, strict=True):
             try:
                 rows = self._arrow.open_rows(chunk, first_row, now)
-                rows.measure(producer._record_bytes_max)
+                rows.measure(self._record_bytes_max)
             except OverflowError as error:
-                limit = f"max.request.size ({producer.config.max_request_size})"
+                limit = f"max.request.size ({self._config.max_request_size})"
                 raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} is larger than {limit}") from None
             except ValueError as error:
                 code = ErrorCode.INVALID_TIMESTAMP if "timestamp" in str(error) else ErrorCode.INVALID_RECORD
@@ -302,12 +324,11 @@ class TableSending:
         self._chunks = []
 
     def _spread(self, chunk: Any, rows: Any, first_row: int, names: list[str], codes: Any) -> _Plan:
-        view = self._producer._network.view
         partitions: list[TopicPartition] = []
         bases: list[int] = []
         counts: list[int] = []
         for name in names:
-            known = view.partitions.get(name)
+            known = self._view.partitions.get(name)
             if known is None:  # deleted since it was looked up
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
             bases.append(len(partitions))
@@ -329,19 +350,18 @@ class TableSending:
         return _Plan(rows, first_row, order, rows.group(slots, len(partitions), order), partitions)
 
     def _stick(self, rows: Any, slots: "array[int]", names: list[str], bases: list[int]) -> None:
-        """Rows without a key fill one partition's batch after the other's."""
-        size = self._producer._accumulator.batch_size
+        """Assigns rows without a key: fills a batch of one partition, then of another (KIP-480)."""
+        size = self._batch_size
         for topic, name in enumerate(names):
             row = 0
             while row < rows.count:
-                partition = self._producer._sticky.partition(name, size)
+                partition = self._sticky.partition(name, size)
                 row, _ = rows.stick(slots, row, topic, bases[topic] + partition, size - HEADER_SIZE)
 
     def batches(self) -> Iterator[ArrowBatch]:
-        """The batches, one of each partition in turn. Each must be handed over before the next is asked for."""
-        config = self._producer.config
-        codec, level = Codec[config.compression_type.upper()], config.compression_level
-        bytes_max = self._producer._accumulator.batch_size - HEADER_SIZE
+        """The batches, one of each partition in turn. Queue each one before taking the next."""
+        codec, level = Codec[self._config.compression_type.upper()], self._config.compression_level
+        bytes_max = self._batch_size - HEADER_SIZE
         while self._plans:
             rows, first_row, order, ends, partitions = self._plans.pop(0)
             starts = [0, *ends[:-1]]
@@ -358,7 +378,7 @@ class TableSending:
                     del buffer, spare
                     batch.outcome.add_callback(self._reuse, batch)
                     yield batch
-                    self.delivery._parts.append(_Part(batch.outcome, count, order, start, first_row))
+                    self.delivery.add(_Part(batch.outcome, count, order, start, first_row))
                     self.sent += count
                     starts[slot] += count
                 pending = [slot for slot in pending if starts[slot] < ends[slot]]
@@ -369,7 +389,7 @@ class TableSending:
             self._spare.append(buffer)
 
     def explain(self, error: KafkaError) -> KafkaError:
-        """The error of a table that stopped on its way."""
+        """The error for a table that was queued only in part."""
         if not self.sent:
             return error
-        return KafkaError(error.code, f"{error.detail}; {self.sent} of {self.delivery.count} rows had been handed over")
+        return KafkaError(error.code, f"{error.detail}; {self.sent} of {self.delivery.count} rows were queued before")

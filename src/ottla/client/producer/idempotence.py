@@ -1,7 +1,8 @@
-"""The numbers that make retries harmless: a producer id, and a sequence for every partition. Pure.
+"""Producer id, epoch and sequence numbers of an idempotent producer (KIP-98). Pure.
 
-A broker takes a batch only if it continues the partition's sequence, and recognises one it already has. So
-batches of a partition must be numbered in order and, after trouble, sent again in order.
+A broker accepts a batch only if its sequence number follows the last one of the partition, and it recognises the last
+five batches as duplicates. So the batches of a partition must be numbered in order and retried in that order. Up to
+five requests may be in flight (KAFKA-5494).
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from ottla.client.producer.accumulator import ProducerBatch
 from ottla.types import TopicPartition
 
 SEQUENCE_LIMIT = 2**31
-"""Sequences count to 2147483647 and go on with 0."""
+"""After 2147483647 a sequence wraps around to 0."""
 EPOCH_MAX = 32_767
 
 
@@ -21,18 +22,18 @@ class _PartitionSequence:
     producer_epoch: int = -1
     next_sequence: int = 0
     outstanding: list[ProducerBatch] = field(default_factory=list)
-    """Batches that have a number and no outcome yet, in the order of their numbers."""
-    on_the_wire: int = 0
+    """Batches with a sequence number and no outcome yet, in sequence order."""
+    in_flight: int = 0
     is_known: bool = False
-    """The broker has stored something under these numbers, so from now on it notices a gap."""
+    """The broker has stored a batch of this producer id and epoch, so it detects gaps from now on."""
 
 
 class Idempotence:
-    """Numbers the batches of one producer.
+    """Assigns sequence numbers to the batches of one producer.
 
-    >>> numbers.can_send(batch)         # may it go now, or must an earlier one be settled first?
-    >>> numbers.sending(batch)          # it goes: it has its numbers now
-    >>> numbers.succeeded(batch)        # or refused(batch), gave_up(batch), will_retry(batch)
+    >>> idempotence.can_send(batch)     # or does it have to wait for an earlier batch?
+    >>> idempotence.sending(batch)      # assigns the sequence number
+    >>> idempotence.succeeded(batch)    # or refused(batch), lost(batch), will_retry(batch)
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Idempotence:
         self.producer_epoch = -1
         self._partitions: dict[TopicPartition, _PartitionSequence] = {}
         self._unresolved: dict[TopicPartition, None] = {}
-        """Where a batch was given up although the broker may have it: the next number is anybody's guess."""
+        """Partitions where a batch failed although the broker may have stored it: the next sequence is unknown."""
 
     @property
     def has_producer_id(self) -> bool:
@@ -50,7 +51,7 @@ class Idempotence:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
 
     def restart(self, producer_id: int, producer_epoch: int) -> None:
-        """Begins every partition at 0 under a new id or epoch. Nothing may be outstanding under the old ones."""
+        """Restarts every partition at sequence 0 with a new id or epoch. No batch may be outstanding."""
         assert not any(state.outstanding for state in self._partitions.values())
         self._partitions.clear()
         self._unresolved.clear()
@@ -65,18 +66,17 @@ class Idempotence:
         if batch.partition in self._unresolved:
             return False
         if batch.base_sequence < 0:
-            # A new batch waits while an earlier one is to be sent again, and while old numbers are settled.
-            # The very first goes alone: a broker that has nothing of this producer takes any number, so it
-            # would store the second batch if it refused the first.
+            # A new batch waits while an earlier one is to be retried, and while batches of an older epoch are
+            # outstanding. The very first batch goes alone: a broker without state of this producer accepts any
+            # sequence, so it would store the second batch after refusing the first.
             if not state.outstanding:
                 return True
             if not self._is_current(state) or not state.is_known:
                 return False
             if state.outstanding[0].maybe_appended:
-                return False  # four may stand behind it already: after more, the broker would not recognise it
-            return state.on_the_wire == len(state.outstanding) < IN_FLIGHT_MAX_IDEMPOTENT
-        # Sent again one by one: a broker recognises only its last five batches, and halves of a split one
-        # may make them more.
+                return False  # up to four may follow it already; after five the broker no longer recognises it
+            return state.in_flight == len(state.outstanding) < IN_FLIGHT_MAX_IDEMPOTENT
+        # Retries go one by one: the broker recognises only its last five batches, and splitting may have made more.
         return state.outstanding[0] is batch
 
     def sending(self, batch: ProducerBatch) -> None:
@@ -91,7 +91,7 @@ class Idempotence:
             state.next_sequence = (state.next_sequence + batch.record_count) % SEQUENCE_LIMIT
             state.outstanding.append(batch)
         batch.sent_sequence = batch.base_sequence
-        state.on_the_wire += 1
+        state.in_flight += 1
 
     def _is_current(self, state: _PartitionSequence) -> bool:
         return (state.producer_id, state.producer_epoch) == (self.producer_id, self.producer_epoch)
@@ -99,7 +99,7 @@ class Idempotence:
     # --- outcomes -----------------------------------------------------------------------------------------
 
     def is_first(self, batch: ProducerBatch) -> bool:
-        """Whether a batch was, for all we know, sent under the very number that the broker expects next."""
+        """Whether the batch was sent with the sequence number that, as far as we know, the broker expects next."""
         state = self._partitions[batch.partition]
         if batch.partition in self._unresolved:
             return False
@@ -107,25 +107,25 @@ class Idempotence:
 
     def succeeded(self, batch: ProducerBatch) -> None:
         state = self._partitions[batch.partition]
-        state.on_the_wire -= 1
+        state.in_flight -= 1
         state.outstanding.remove(batch)
         state.is_known = True
         if batch.sent_sequence != batch.base_sequence:
-            # It moved up, and yet was stored under the number it was sent with: the broker had forgotten this
-            # producer, or has the batch before it after all. It expects another number next than we would give.
+            # It was renumbered while in flight, yet stored under the old number: either the broker had lost its
+            # state of this producer, or it has the earlier batch after all. It expects a different next sequence.
             self._unresolved[batch.partition] = None
 
     def will_retry(self, batch: ProducerBatch) -> None:
-        self._partitions[batch.partition].on_the_wire -= 1
+        self._partitions[batch.partition].in_flight -= 1
 
     def refused(self, batch: ProducerBatch) -> None:
-        """The broker certainly did not store it, so the batches behind it move up."""
+        """The broker did not store it, so the batches after it are renumbered to close the gap."""
         state = self._partitions[batch.partition]
-        state.on_the_wire -= 1
+        state.in_flight -= 1
         self._remove(state, batch)
 
     def gave_up_waiting(self, batch: ProducerBatch) -> None:
-        """A batch that was to be retried will not be."""
+        """A batch that waited for a retry fails instead."""
         state = self._partitions[batch.partition]
         if batch.maybe_appended:
             state.outstanding.remove(batch)
@@ -134,16 +134,16 @@ class Idempotence:
             self._remove(state, batch)
 
     def lost(self, batch: ProducerBatch) -> None:
-        """It came back without an answer and will not be retried: nobody knows whether it was stored."""
+        """It fails without an answer from the broker, which may have stored it."""
         state = self._partitions[batch.partition]
-        state.on_the_wire -= 1
+        state.in_flight -= 1
         state.outstanding.remove(batch)
         self._unresolved[batch.partition] = None
 
     def replaced(self, batch: ProducerBatch, halves: list[ProducerBatch]) -> None:
-        """Two halves take the place, and together the numbers, of a batch that was refused as too large."""
+        """Two halves take over the place and the sequence numbers of a batch that was too large (KIP-126)."""
         state = self._partitions[batch.partition]
-        state.on_the_wire -= 1
+        state.in_flight -= 1
         position = state.outstanding.index(batch)
         sequence = batch.base_sequence
         for half in halves:
@@ -153,24 +153,24 @@ class Idempotence:
 
     def _remove(self, state: _PartitionSequence, batch: ProducerBatch) -> None:
         position = state.outstanding.index(batch)
-        behind = state.outstanding[position + 1 :]
+        after = state.outstanding[position + 1 :]
         del state.outstanding[position]
-        for later in behind:
+        for later in after:
             sequence = (later.base_sequence - batch.record_count) % SEQUENCE_LIMIT
             later.number(later.producer_id, later.producer_epoch, sequence)
         state.next_sequence = (state.next_sequence - batch.record_count) % SEQUENCE_LIMIT
 
-    # --- starting afresh ----------------------------------------------------------------------------------
+    # --- restarting a sequence ----------------------------------------------------------------------------
 
     def unresolved(self) -> list[TopicPartition]:
-        """Partitions that need a fresh start and have nothing on the wire any more."""
-        return [partition for partition in self._unresolved if not self._partitions[partition].on_the_wire]
+        """Partitions whose sequence must be restarted and that have nothing in flight any more."""
+        return [partition for partition in self._unresolved if not self._partitions[partition].in_flight]
 
-    def start_afresh(self, partition: TopicPartition) -> list[ProducerBatch]:
-        """Begins a partition again at 0 under a new epoch.
+    def restart_partition(self, partition: TopicPartition) -> list[ProducerBatch]:
+        """Restarts a partition at sequence 0 under a new epoch, bumped by the client itself (KIP-360).
 
-        Gives back the batches that must fail: the broker may have stored them, and under new numbers it
-        could not tell. The others, certainly not stored, lose their numbers and are sent as new.
+        Returns the batches that must fail: the broker may have stored them, and would not recognise them as
+        duplicates under the new epoch. The others were not stored; they are numbered again and sent as new.
         """
         state = self._partitions[partition]
         doubtful = [batch for batch in state.outstanding if batch.maybe_appended]
@@ -187,4 +187,4 @@ class Idempotence:
         if self.producer_epoch < EPOCH_MAX:
             self.producer_epoch += 1
         else:
-            self.producer_id = self.producer_epoch = -1  # used up: ask for a new producer id
+            self.producer_id = self.producer_epoch = -1  # epochs are used up: ask for a new producer id

@@ -1,11 +1,11 @@
-"""Which batches go to which broker and when, and what an answer means for them. Pure."""
+"""Decides which batches go to which broker and when, and handles the responses. Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.client.core.cluster_view import REFRESHING, ClusterView
-from ottla.client.core.model import Node, error_of
+from ottla.client.core.model import Node
 from ottla.client.core.polling import ANY_NODE, Poll, Request
 from ottla.client.core.settings import ProducerConfig
 from ottla.client.producer.accumulator import Accumulator, ProducerBatch
@@ -13,7 +13,6 @@ from ottla.client.producer.idempotence import Idempotence
 from ottla.client.transactions.errors import judge_produce
 from ottla.client.transactions.requests import CONCURRENT_BACKOFF_MS
 from ottla.client.transactions.state import State
-from ottla.client.transactions.transaction_manager import Transactions
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
@@ -21,6 +20,9 @@ from ottla.protocol.compression import Codec
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.types import ZERO_UUID, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.client.transactions.transaction_manager import TransactionManager
 
 FATAL = frozenset(
     {
@@ -30,7 +32,7 @@ FATAL = frozenset(
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-"""After these an idempotent producer cannot keep its promise, whatever it does."""
+"""Errors after which an idempotent producer can no longer guarantee exactly-once, in-order delivery."""
 
 DOUBTFUL = frozenset(
     {
@@ -38,20 +40,21 @@ DOUBTFUL = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.UNKNOWN_SERVER_ERROR,
-        # A leader says these before it writes, or while it waits for the other replicas: it does not tell which.
+        # A leader answers these either before the append or while it waits for the replicas; we cannot tell which.
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""After these nobody knows whether the broker stored the batch."""
+"""Errors after which the broker may or may not have stored the batch."""
 
 MAX_VERSION_WITHOUT_TOPIC_ID = 12
+"""From version 13 on, Produce names topics by id only (KIP-516)."""
 
 
 class _Sent:
-    """A request that is with a broker."""
+    """A Produce request in flight."""
 
     __slots__ = ("batches", "first_created_at", "node_id", "topic_ids")
 
@@ -59,7 +62,7 @@ class _Sent:
         self.node_id = node_id
         self.batches = batches
         self.topic_ids = topic_ids
-        """As of now: when the answer comes, the topics may be out of sight, or others of the same names."""
+        """As of sending: by the time of the response a topic may be deleted, or recreated with another id."""
         self.look_for_first()
 
     def look_for_first(self) -> None:
@@ -69,7 +72,7 @@ class _Sent:
 
 
 class Sender:
-    """Decides what the producer sends. Retries keep their order, and with idempotence their numbers."""
+    """Decides what the producer sends. Retries keep their order and, with idempotence, their sequence numbers."""
 
     def __init__(
         self,
@@ -81,23 +84,23 @@ class Sender:
         jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.fatal_error: KafkaError | None = None
-        """Set once, and then every send fails with it."""
+        """Once set, every send() fails with it."""
         self.memory_is_short = False
-        """Somebody waits for room, so nothing lingers."""
+        """A send() waits for buffer memory, so batches do not linger."""
         self._config = config
         self._accumulator = accumulator
         self._view = view
         self._backoff = backoff
         self._jitter = jitter
         self._codec = Codec[config.compression_type.upper()]
-        self._numbers = Idempotence() if config.enable_idempotence else None
+        self._idempotence = Idempotence() if config.enable_idempotence else None
         self._in_flight: dict[int, int] = defaultdict(int)
         self._sent: dict[_Sent, None] = {}
-        self._one_by_one = self._numbers is None and config.max_in_flight_requests_per_connection == 1
-        """Where numbers do not keep the order, one request at a time does: also while a partition moves to another
-        leader, and so to another connection."""
-        self.transactions: Transactions | None = None
-        """Set for a transactional producer: it gets the producer id, and says what may be sent when."""
+        self._one_by_one = self._idempotence is None and config.max_in_flight_requests_per_connection == 1
+        """Without sequence numbers, max.in.flight = 1 keeps the order. That must hold per partition, not only per
+        connection: the partition may move to another leader."""
+        self.transactions: TransactionManager | None = None
+        """Set for a transactional producer: obtains the producer id and decides when a batch may be sent."""
         self._is_abandoned = False
         self._asking_producer_id = False
         self._producer_id_retry_at = 0
@@ -105,7 +108,7 @@ class Sender:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a broker may still be storing something."""
+        """Whether Produce requests are in flight."""
         return bool(self._sent)
 
     # --- deciding -----------------------------------------------------------------------------------------
@@ -114,21 +117,21 @@ class Sender:
         poll = Poll()
         self._expire_sent(now, poll)
         partitions = self._accumulator.partitions(now)
-        if self.transactions is not None and self.transactions.state is State.FATAL:
+        if self.transactions is not None and self.transactions.state is State.FATAL_ERROR:
             self._become_fatal(self.transactions.error)
         if self.fatal_error is not None:
             self._fail_everything(partitions, self.fatal_error)
             return poll
         if self.transactions is not None and self.transactions.drops_records:
-            aborted = KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction of this record is aborted")
+            aborted = KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction of this record was aborted")
             self._fail_everything(partitions, self.transactions.error or aborted)
             return poll
         if not partitions:
             return poll
         self._expire(partitions, now, poll)
-        if self._numbers is not None and self.transactions is None:
-            self._restart_unresolved()  # now, also where something has just expired: nothing else would wake us
-        if self._numbers is not None and not self._numbers.has_producer_id:
+        if self._idempotence is not None and self.transactions is None:
+            self._restart_unresolved()  # after _expire(), which may add some: nothing else would wake us for them
+        if self._idempotence is not None and not self._idempotence.has_producer_id:
             if self.transactions is None:
                 self._ask_producer_id(now, poll)
             return poll
@@ -150,7 +153,7 @@ class Sender:
                 candidates += self._send_to(node_id, partitions, now, poll)
 
     def _destination(self, partition: TopicPartition, now: int, poll: Poll) -> int | None:
-        """The leader that the partition's first batch goes to now, or None if it does not go."""
+        """The leader to send the partition's first batch to now, or None if it has to wait."""
         batch = self._accumulator.head(partition)
         if batch is None or (self._one_by_one and any(partition in sent.batches for sent in self._sent)):
             return None
@@ -160,7 +163,7 @@ class Sender:
         if ready_at > now:
             poll.wake_by(ready_at)
             return None
-        if self._numbers is not None and not self._numbers.can_send(batch):
+        if self._idempotence is not None and not self._idempotence.can_send(batch):
             return None
         leader = self._view.find_leader(partition)
         if leader is None:
@@ -172,7 +175,7 @@ class Sender:
         return leader.node_id
 
     def _send_to(self, node_id: int, partitions: list[TopicPartition], now: int, poll: Poll) -> list[TopicPartition]:
-        """One request to one leader; gives back the partitions that may have more to send."""
+        """Sends one request to one leader. Returns the partitions that may have more batches to send."""
         batches: dict[TopicPartition, ProducerBatch] = {}
         size_bytes = 0
         for partition in partitions:
@@ -181,8 +184,8 @@ class Sender:
             if batches and size_bytes + head.size_bytes > self._config.max_request_size:
                 continue
             batch = self._accumulator.take(partition, now)
-            if self._numbers is not None:
-                self._numbers.sending(batch)
+            if self._idempotence is not None:
+                self._idempotence.sending(batch)
             batch.attempts += 1
             batches[partition] = batch
             size_bytes += head.size_bytes
@@ -223,13 +226,13 @@ class Sender:
             topic_data=list(topics.values()),
         )
 
-    # --- answers ------------------------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------------------
 
     def _on_response(self, sent: _Sent, response: Any, now: int) -> None:
         if self._is_abandoned:
             return
         batches = self._came_back(sent)
-        if response is None:  # acks=0: nobody answers
+        if response is None:  # acks=0: the broker does not respond
             for batch in batches.values():
                 self._succeed(batch, -1, -1)
             return
@@ -241,13 +244,13 @@ class Sender:
             for result in topic.partition_responses:
                 partition = TopicPartition(name, result.index)
                 answered.add(partition)
-                hint = result.current_leader
+                hint = result.current_leader  # set with NOT_LEADER_OR_FOLLOWER: saves a metadata request (KIP-951)
                 if self._view.topic_id(name) == sent.topic_ids.get(name):
                     self._view.learn_leader(partition, hint.leader_id, hint.leader_epoch, nodes)
                 if partition in batches:
                     self._settle(batches[partition], result, now)
         for partition in batches.keys() - answered:
-            error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer says nothing of {partition}")
+            error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's response does not include {partition}")
             self._fail_or_retry(batches[partition], error, now)
 
     def _on_failure(self, sent: _Sent, error: KafkaError, now: int) -> None:
@@ -262,16 +265,17 @@ class Sender:
         return sent.batches
 
     def _settle(self, batch: ProducerBatch, result: Any, now: int) -> None:
-        code = error_of(result.error_code)
+        code = ErrorCode(result.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             self._succeed(batch, result.base_offset, result.log_append_time_ms)
         elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1 and not batch.outcome.is_done:
+            # Batch sizes are estimates, and the topic's max.message.bytes is unknown here: split and retry (KIP-126).
             halves = self._accumulator.split(batch)
-            if self._numbers is not None:
-                self._numbers.replaced(batch, halves)
+            if self._idempotence is not None:
+                self._idempotence.replaced(batch, halves)
         else:
             detail = result.error_message or f"{batch.record_count} records for {batch.partition}"
-            record_errors = {
+            record_errors = {  # the broker names the invalid records of the batch (KIP-467)
                 item.batch_index: KafkaError(code, item.batch_index_error_message or detail)
                 for item in result.record_errors
             }
@@ -289,36 +293,36 @@ class Sender:
             batch.maybe_appended = True
         if code in REFRESHING:
             self._view.request_update()
-        numbers = self._numbers
+        idempotence = self._idempotence
         retriable = error.retriable
-        if numbers is not None and code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # Natural behind a batch that is to be sent again; a lost record when nothing stands before it.
-            retriable = not numbers.is_first(batch)
+        if idempotence is not None and code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # Expected while an earlier batch is to be retried. If this is the first one, records were lost.
+            retriable = not idempotence.is_first(batch)
         ends_numbering = code in FATAL or code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        if numbers is not None and not retriable and ends_numbering and self.transactions is None:
+        if idempotence is not None and not retriable and ends_numbering and self.transactions is None:
             self._become_fatal(error)
         in_time = now < batch.created_at + self._config.delivery_timeout_ms
         if retriable and in_time and batch.attempts <= self._config.retries and self.fatal_error is None:
-            if numbers is not None:
-                numbers.will_retry(batch)
+            if idempotence is not None:
+                idempotence.will_retry(batch)
             delay_ms = self._backoff.delay_ms(batch.attempts, self._jitter())
-            if code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            if code == ErrorCode.CONCURRENT_TRANSACTIONS:  # the write adds the partition implicitly (KIP-890)
                 delay_ms = min(delay_ms, CONCURRENT_BACKOFF_MS)
             batch.retry_at = now + delay_ms
             self._accumulator.put_back(batch)
             return
-        if numbers is not None:
+        if idempotence is not None:
             if batch.maybe_appended:
-                numbers.lost(batch)
+                idempotence.lost(batch)
             else:
-                numbers.refused(batch)
+                idempotence.refused(batch)
         self._fail(batch, error, record_errors)
 
     def _succeed(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
-        if self._numbers is not None:
-            self._numbers.succeeded(batch)
+        if self._idempotence is not None:
+            self._idempotence.succeeded(batch)
         if batch.outcome.is_done:
-            return  # too late: it has failed by the time this is known
+            return  # too late: delivery.timeout.ms has failed it already
         self._accumulator.finish(batch)
         batch.outcome.succeed(base_offset, log_append_time_ms)
 
@@ -333,22 +337,22 @@ class Sender:
             self.transactions.batch_failed(error, judge_produce(error.code), was_numbered=was_numbered)
         batch.outcome.fail(error, record_errors)
 
-    # --- time ---------------------------------------------------------------------------------------------
+    # --- timeouts -----------------------------------------------------------------------------------------
 
     def _expire(self, partitions: list[TopicPartition], now: int, poll: Poll) -> None:
-        """Fails what has waited longer than `delivery.timeout.ms`."""
+        """Fails queued batches older than `delivery.timeout.ms` (KIP-91)."""
         timeout_ms = self._config.delivery_timeout_ms
         for partition in partitions:
             for batch in self._accumulator.take_late(partition, now - timeout_ms):
-                if self._numbers is not None and batch.base_sequence >= 0:
-                    self._numbers.gave_up_waiting(batch)
+                if self._idempotence is not None and batch.base_sequence >= 0:
+                    self._idempotence.gave_up_waiting(batch)
                 self._fail(batch, self._late(batch))
             head = self._accumulator.head(partition)
             if head is not None:
                 poll.wake_by((head.created_at if head.created_at >= 0 else now) + timeout_ms)
 
     def _expire_sent(self, now: int, poll: Poll) -> None:
-        """The same for what is with a broker. Its numbers stay taken until an answer comes, or none."""
+        """Fails batches in flight that are too old. They keep their sequence numbers until the request completes."""
         for sent in self._sent:
             if sent.first_created_at < 0:
                 continue
@@ -382,19 +386,19 @@ class Sender:
                 lambda version: request,
                 on_response=self._on_producer_id,
                 on_failure=self._on_no_producer_id,
-                max_version=5,  # version 6 is about two-phase commit
+                max_version=5,  # version 6 adds two-phase commit (KIP-939)
             )
         )
 
     def _on_producer_id(self, response: Any, version: int, now: int) -> None:
-        code = error_of(response.error_code)
+        code = ErrorCode(response.error_code)
         if code != ErrorCode.NONE:
-            self._on_no_producer_id(KafkaError(code, "asking for a producer id"), now)
+            self._on_no_producer_id(KafkaError(code, "requesting a producer id"), now)
             return
         self._asking_producer_id = False
         self._producer_id_failures = 0
-        assert self._numbers is not None
-        self._numbers.set_producer_id(response.producer_id, response.producer_epoch)
+        assert self._idempotence is not None
+        self._idempotence.set_producer_id(response.producer_id, response.producer_epoch)
 
     def _on_no_producer_id(self, error: KafkaError, now: int) -> None:
         self._asking_producer_id = False
@@ -404,20 +408,20 @@ class Sender:
             self._become_fatal(error)
 
     def use_producer_id(self, producer_id: int, producer_epoch: int) -> None:
-        """Numbers everything afresh: a transaction has ended, or the producer has just begun."""
-        assert self._numbers is not None
-        self._numbers.restart(producer_id, producer_epoch)
+        """Restarts all sequences: the transactional producer has a new id or epoch."""
+        assert self._idempotence is not None
+        self._idempotence.restart(producer_id, producer_epoch)
 
     def _restart_unresolved(self) -> None:
-        assert self._numbers is not None
-        for partition in self._numbers.unresolved():
-            doubtful = self._numbers.start_afresh(partition)
+        assert self._idempotence is not None
+        for partition in self._idempotence.unresolved():
+            doubtful = self._idempotence.restart_partition(partition)
             self._accumulator.drop(doubtful)
             for batch in doubtful:
                 detail = f"{batch.record_count} records for {partition} may or may not have been stored"
                 self._fail(batch, KafkaError(ErrorCode.NETWORK_EXCEPTION, detail))
 
-    # --- the end ------------------------------------------------------------------------------------------
+    # --- fatal errors and closing -------------------------------------------------------------------------
 
     def _become_fatal(self, error: KafkaError | None) -> None:
         if self.fatal_error is None and error is not None:
@@ -425,7 +429,7 @@ class Sender:
             self._accumulator.stop(error)
 
     def abandon(self, error: KafkaError) -> None:
-        """Fails whatever is not stored yet, because the producer closes. Answers that still come are ignored."""
+        """Fails everything that is not stored yet, because the producer closes. Later responses are ignored."""
         self._is_abandoned = True
         for batch in list(self._accumulator.unfinished):
             self._fail(batch, error)
@@ -435,6 +439,6 @@ class Sender:
             queued = self._accumulator.queued(partition)
             self._accumulator.drop(queued)
             for batch in queued:
-                if self._numbers is not None and batch.base_sequence >= 0:
-                    self._numbers.gave_up_waiting(batch)
+                if self._idempotence is not None and batch.base_sequence >= 0:
+                    self._idempotence.gave_up_waiting(batch)
                 self._fail(batch, error)

@@ -1,4 +1,4 @@
-"""What an error means for a transaction: try again, abort and start over, or give the producer up. Pure."""
+"""What an error means for a transaction: retry, abort it or close the producer. Pure."""
 
 import enum
 
@@ -7,20 +7,20 @@ from ottla.errors import ErrorCode, KafkaError
 E = ErrorCode
 
 
-class TransactionAbortable(KafkaError):
-    """The transaction cannot be committed any more. Abort it; the same producer may begin the next one."""
+class TransactionAbortable(KafkaError):  # noqa: N818 - public name
+    """The transaction cannot be committed any more. Abort it; the producer can then begin the next one."""
 
 
-class TransactionFatal(KafkaError):
-    """This producer can do nothing more: another one has taken its place, or the cluster refuses it. Close it."""
+class TransactionFatal(KafkaError):  # noqa: N818 - public name
+    """The producer is unusable: another one has fenced it, or the cluster refuses it. Close it."""
 
 
 class Verdict(enum.Enum):
-    """What to do about an error."""
+    """How to handle an error."""
 
     RETRY = "retry"
     FIND_AGAIN = "find again"
-    """The coordinator moved, or cannot be reached: look it up, then retry."""
+    """The coordinator has moved or cannot be reached: look it up again, then retry."""
     ABORT = "abort"
     FATAL = "fatal"
 
@@ -35,7 +35,7 @@ _ABORT = frozenset(
         E.GROUP_AUTHORIZATION_FAILED,
         E.OPERATION_NOT_ATTEMPTED,
         E.MESSAGE_TOO_LARGE,
-        # What TxnOffsetCommit says to a member that its group has moved on without.
+        # TxnOffsetCommit of a member that is no longer in the group's current generation (KIP-447).
         E.ILLEGAL_GENERATION,
         E.UNKNOWN_MEMBER_ID,
         E.FENCED_INSTANCE_ID,
@@ -58,7 +58,7 @@ _PRODUCE_FATAL = frozenset(
 
 
 def judge(code: ErrorCode) -> Verdict:
-    """What a coordinator's error means. What nobody expects there is fatal: nothing is known of the transaction."""
+    """How to handle a coordinator's error. An unexpected one is fatal: the state of the transaction is unknown."""
     if code in _FIND_AGAIN:
         return Verdict.FIND_AGAIN
     if code in _ABORT:
@@ -66,18 +66,18 @@ def judge(code: ErrorCode) -> Verdict:
     return Verdict.RETRY if code.retriable else Verdict.FATAL
 
 
-def is_turned_down(code: ErrorCode) -> bool:
-    """Whether what was to be added was looked at and refused. A coordinator that is busy, loading or another one by
-    now says nothing of that, and nothing of what became of the same request whose answer was lost."""
+def is_rejected(code: ErrorCode) -> bool:
+    """Whether the coordinator has checked and rejected what was to be added. Not so for a retriable error: an earlier
+    attempt whose response was lost may have added it."""
     return judge(code) is Verdict.ABORT or code == E.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def judge_produce(code: ErrorCode) -> Verdict:
-    """What it means that a batch failed for good. A leader's INVALID_PRODUCER_EPOCH is not the last word: the
-    coordinator says at the abort whether this producer was fenced, or its transaction only timed out."""
+    """How to handle a failed batch. INVALID_PRODUCER_EPOCH from a partition leader is not fatal: the producer may be
+    fenced, or its transaction may have timed out. The coordinator answers that when we abort (KIP-588)."""
     return Verdict.FATAL if code in _PRODUCE_FATAL else Verdict.ABORT
 
 
 def fenced(code: ErrorCode) -> ErrorCode:
-    """Older versions of the coordinator's APIs say INVALID_PRODUCER_EPOCH for PRODUCER_FENCED."""
+    """Older versions of the coordinator's APIs return INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED (KIP-588)."""
     return E.PRODUCER_FENCED if code == E.INVALID_PRODUCER_EPOCH else code

@@ -1,14 +1,13 @@
-"""The requests of a transactional producer, and how their answers are read. Pure."""
+"""Builds the requests of a transactional producer and reads the responses. Pure."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ottla.client.admin.group_model import CommittedOffset
-from ottla.client.consumer.consumer_arguments import as_offset, as_partition, check_mapping
-from ottla.client.core.model import error_of
+from ottla.client.admin.requests import by_topic
+from ottla.client.core.arguments import as_offset, by_partition
+from ottla.client.core.model import CommittedOffset
 from ottla.client.core.settings import ProducerConfig
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError, raise_for
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from ottla.protocol.messages.end_txn import EndTxnRequest
@@ -21,22 +20,24 @@ GROUP_KEY, TRANSACTION_KEY = 0, 1
 PRODUCE_WITHOUT_ADDING = 11
 """From Produce v12 on, a write adds its partition to the transaction (KIP-890)."""
 OFFSETS_WITHOUT_ADDING, OFFSETS_ADDING = 4, 5
-"""TxnOffsetCommit v5 adds the group; v6 names topics by id, which a consumer of names does not need."""
+"""TxnOffsetCommit v5 also adds the group to the transaction (KIP-890); v6 names topics by id instead of by name."""
 END_WITHOUT_NEW_EPOCH = 4
+"""From EndTxn v5 on, the response contains the epoch of the next transaction (KIP-890)."""
 ADD_PARTITIONS_OF_CLIENTS = 3
-"""From v4 on it is what brokers say to each other."""
+"""From v4 on AddPartitionsToTxn is for brokers only (KIP-890)."""
 INIT_WITHOUT_TWO_PHASE = 5
 TWO_PHASE_VERSION = 6
+"""InitProducerId v6 adds two-phase commit (KIP-939)."""
 IMPLICIT_VERSION = 2
-"""The transaction.version from which writing to a partition adds it, and each transaction has an epoch of its own."""
+"""The transaction.version from which a write adds its partition, and each transaction has its own epoch (KIP-890)."""
 CONCURRENT_BACKOFF_MS = 20
-"""The last transaction's markers are still being written: that takes a moment, not a second."""
+"""Maximum backoff after CONCURRENT_TRANSACTIONS: writing the markers of the last transaction is fast (KAFKA-5477)."""
 
 Build = Callable[[int], Any]
 
 
 class GroupMetadata(NamedTuple):
-    """A consumer group, and who in it consumed what is committed: a member that was replaced is refused (KIP-447)."""
+    """A consumer group and the member that consumed the records. Commits of a replaced member are fenced (KIP-447)."""
 
     group_id: str
     generation_id: int = -1
@@ -45,7 +46,7 @@ class GroupMetadata(NamedTuple):
 
 
 def group_metadata(group: Any) -> GroupMetadata:
-    """From a group id, or from what `consumer.group_metadata()` gives."""
+    """From a group id, or from the result of `consumer.group_metadata()`."""
     if isinstance(group, str):
         return GroupMetadata(group)
     return GroupMetadata(
@@ -54,35 +55,27 @@ def group_metadata(group: Any) -> GroupMetadata:
 
 
 def offsets_to_commit(offsets: Any) -> dict[TopicPartition, CommittedOffset]:
-    """What a user wants committed, made plain or refused by name: in the transaction it would be everybody's trouble.
+    """The offsets to commit, checked here: refused by the coordinator, they would fail the whole transaction.
 
     >>> offsets_to_commit({("orders", 0): 42})
     {TopicPartition(topic='orders', partition=0): CommittedOffset(offset=42, leader_epoch=-1, metadata='')}
     """
     wanted = {}
-    for like, given in check_mapping(offsets, "offsets", '{("orders", 0): 42}').items():
-        partition = as_partition(like)
+    for partition, given in by_partition(offsets, "offsets", '{("orders", 0): 42}').items():
         offset = as_offset(getattr(given, "offset", given), partition).offset
         if not 0 <= offset <= INT64_MAX:
-            raise OttlaError(f"the offset for {partition} is not one of a log: {offset}")
+            raise OttlaError(f"the offset for {partition} must be from 0 to {INT64_MAX}, not {offset}")
         leader_epoch = getattr(given, "leader_epoch", None)
         metadata = getattr(given, "metadata", None) or ""
         if not isinstance(metadata, str):
-            raise OttlaError(f"the metadata of the offset for {partition} must be text, not {metadata!r}")
+            raise OttlaError(f"the metadata of the offset for {partition} must be a string, not {metadata!r}")
         wanted[partition] = CommittedOffset(offset, -1 if leader_epoch is None else leader_epoch, metadata)
     return wanted
 
 
-def check(code: int, what: str = "") -> None:
-    """Raises the error behind a code."""
-    error = error_of(code)
-    if error != ErrorCode.NONE:
-        raise KafkaError(error, what)
-
-
 def find_coordinator(key: str, key_type: int) -> Build:
     def build(version: int) -> FindCoordinatorRequest:
-        if version >= 4:
+        if version >= 4:  # several keys in one request (KIP-699)
             return FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         return FindCoordinatorRequest(key=key, key_type=key_type)
 
@@ -91,19 +84,19 @@ def find_coordinator(key: str, key_type: int) -> Build:
 
 def coordinator_in(response: Any) -> int:
     answer = response.coordinators[0] if response.coordinators else response
-    check(answer.error_code, answer.error_message or "")
+    raise_for(answer.error_code, answer.error_message or "")
     return int(answer.node_id)
 
 
 def init_producer_id(
     config: ProducerConfig, producer_id: int, producer_epoch: int, *, keep_prepared: bool = False
 ) -> Build:
-    """With a producer id it asks for the next epoch (KIP-360), without one it takes the transactional id over."""
+    """With a producer id, requests the next epoch (KIP-360); without one, takes over the transactional id."""
     two_phase = config.transaction_two_phase_commit_enable
 
     def build(version: int) -> InitProducerIdRequest:
         if two_phase and version < TWO_PHASE_VERSION:
-            detail = "the brokers do not serve two-phase commit (transaction.two.phase.commit.enable)"
+            detail = "the broker does not support two-phase commit (transaction.two.phase.commit.enable, KIP-939)"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
         request = InitProducerIdRequest(
             transactional_id=config.transactional_id, transaction_timeout_ms=config.transaction_timeout_ms
@@ -121,8 +114,8 @@ def add_partitions(
     transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
 ) -> Build:
     topics = [
-        AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=[p.partition for p in members])
-        for name, members in _by_topic(partitions).items()
+        AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=indexes)
+        for name, indexes in by_topic(partitions).items()
     ]
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
@@ -134,7 +127,7 @@ def add_partitions(
 
 
 def partitions_in(response: Any) -> dict[TopicPartition, int]:
-    """The error code of each partition; the one to blame first, then those that were left out because of it."""
+    """The error code of each partition. OPERATION_NOT_ATTEMPTED comes last: another partition's error caused it."""
     codes = {
         TopicPartition(topic.name, result.partition_index): result.partition_error_code
         for topic in response.results_by_topic_v3_and_below
@@ -159,9 +152,9 @@ def commit_offsets(
 ) -> Build:
     topics = [
         TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
-            name=name, partitions=[_committed(p.partition, offsets[p]) for p in members]
+            name=name, partitions=[_committed(index, offsets[TopicPartition(name, index)]) for index in indexes]
         )
-        for name, members in _by_topic(offsets).items()
+        for name, indexes in by_topic(offsets).items()
     ]
     request = TxnOffsetCommitRequest(
         transactional_id=transactional_id,
@@ -194,10 +187,3 @@ def end(transactional_id: str, producer_id: int, producer_epoch: int, commit: bo
         transactional_id=transactional_id, producer_id=producer_id, producer_epoch=producer_epoch, committed=commit
     )
     return lambda version: request
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    topics: dict[str, list[TopicPartition]] = defaultdict(list)
-    for partition in sorted(partitions):
-        topics[partition.topic].append(partition)
-    return topics

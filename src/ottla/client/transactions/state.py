@@ -1,36 +1,56 @@
-"""Where a transactional producer is, and the calls of its user that are under way. Pure."""
+"""The states of a transactional producer, and the user's calls in progress. Pure."""
 
 import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.core.model import CommittedOffset
 from ottla.client.transactions.requests import GroupMetadata
 from ottla.errors import KafkaError
 from ottla.types import TopicPartition
 
 
 class State(enum.Enum):
-    """Where the producer is. What the user may call next follows from it."""
+    """The state of the producer, named as in Kafka. The value completes "while the producer is ..."."""
 
-    NEW = "not initialized"
+    UNINITIALIZED = "not initialized"
     INITIALIZING = "initializing"
     READY = "ready"
-    OPEN = "in a transaction"
+    IN_TRANSACTION = "in a transaction"
     PREPARING = "preparing"
     PREPARED = "in a prepared transaction"
     COMMITTING = "committing"
     ABORTING = "aborting"
-    FAILED = "in a transaction that must be aborted"
-    FATAL = "unusable"
+    ABORTABLE_ERROR = "in a transaction that must be aborted"
+    FATAL_ERROR = "unusable"
 
 
-WRITING = (State.OPEN, State.PREPARING, State.COMMITTING)
-"""What was handed over goes out; from OPEN on nothing more is taken."""
+ALLOWED: dict[State, set[State]] = {
+    State.UNINITIALIZED: {State.INITIALIZING, State.IN_TRANSACTION},  # IN_TRANSACTION: adopts a prepared one
+    State.INITIALIZING: {State.READY, State.PREPARED, State.FATAL_ERROR},  # PREPARED: found one (KIP-939)
+    State.READY: {State.IN_TRANSACTION},
+    State.IN_TRANSACTION: {
+        State.PREPARING,
+        State.COMMITTING,
+        State.ABORTING,
+        State.ABORTABLE_ERROR,
+        State.FATAL_ERROR,
+    },
+    State.PREPARING: {State.PREPARED, State.ABORTABLE_ERROR, State.FATAL_ERROR},
+    State.PREPARED: {State.COMMITTING, State.ABORTING},
+    State.COMMITTING: {State.READY, State.ABORTABLE_ERROR, State.FATAL_ERROR},
+    State.ABORTING: {State.READY, State.FATAL_ERROR},  # an abort that fails leaves nothing to abort
+    State.ABORTABLE_ERROR: {State.ABORTING, State.FATAL_ERROR},
+    State.FATAL_ERROR: set(),
+}
+"""Transitions."""
+
+WRITING = (State.IN_TRANSACTION, State.PREPARING, State.COMMITTING)
+"""States in which queued records are sent. New records are accepted only in IN_TRANSACTION."""
 
 
 class Operation:
-    """A call of the user's that takes several requests."""
+    """A call of the user that takes several requests."""
 
     __slots__ = ("error", "is_done", "what")
 
@@ -44,7 +64,7 @@ class Operation:
 
 
 class PendingOffsets(NamedTuple):
-    """Offsets of a group that wait to be sent in the transaction."""
+    """Offsets of a group to commit in the transaction."""
 
     operation: Operation
     group: GroupMetadata
@@ -52,7 +72,7 @@ class PendingOffsets(NamedTuple):
 
 
 class Coordinators:
-    """The brokers to ask, as far as is known: each group's by its id, the transactional id's own under None."""
+    """The known coordinators: of each group by its id, and of the transactional id under None."""
 
     def __init__(self) -> None:
         self._nodes: dict[str | None, int] = {}
@@ -67,20 +87,20 @@ class Coordinators:
         self._nodes.pop(group_id, None)
 
     def forget_node(self, node_id: int) -> None:
-        """The broker is not in the cluster, or not yet: whatever it did, somebody else may do by now."""
+        """The broker is not in our metadata: it has left the cluster or just joined, so look its roles up again."""
         self._nodes = {group_id: known for group_id, known in self._nodes.items() if known != node_id}
 
     def of_groups(self) -> "Coordinators":
-        """The same for another transactional id."""
+        """A copy for another transactional id, which shares only the groups."""
         groups = Coordinators()
         groups._nodes = {group_id: node_id for group_id, node_id in self._nodes.items() if group_id is not None}
         return groups
 
 
 HINTS = {
-    State.NEW: "Call init_transactions() first.",
+    State.UNINITIALIZED: "Call init_transactions() first.",
     State.READY: "Call begin_transaction() first.",
     State.PREPARED: "Commit or abort the prepared transaction first.",
-    State.OPEN: "Commit or abort the transaction first.",
+    State.IN_TRANSACTION: "Commit or abort the transaction first.",
 }
-"""What a call in the wrong order is told."""
+"""Hints for calls in the wrong order, by state."""

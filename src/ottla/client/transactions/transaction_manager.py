@@ -1,39 +1,39 @@
-"""One transactional producer's dealings with its coordinators: what to ask next, and what the answer means. Pure.
+"""Decides what a transactional producer sends to its coordinators, and handles the responses (KIP-98). Pure.
 
-FindCoordinator, InitProducerId, then for each transaction: partitions and groups are added (by request up to
-transaction.version 1, by writing to them from 2 on), offsets are sent, EndTxn. One request at a time is under way;
-the records themselves are the sender's business, which asks here whether a batch may go.
+FindCoordinator, InitProducerId, then for each transaction: add partitions and groups, commit offsets, EndTxn. Up to
+transaction.version 1 partitions and groups are added by requests; from 2 on, writing to them adds them (KIP-890). One
+request is in flight at a time. Records are sent by the Sender, which asks here whether a batch may be sent.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ottla.client.admin.group_model import CommittedOffset
 from ottla.client.admin.transaction_model import PreparedTransaction
 from ottla.client.core.cluster_view import ClusterView
+from ottla.client.core.model import CommittedOffset
 from ottla.client.core.polling import ANY_NODE, Poll, Request
 from ottla.client.core.settings import ProducerConfig
-from ottla.client.transactions import requests as requests
+from ottla.client.transactions import requests
 from ottla.client.transactions.errors import (
     TransactionAbortable,
     TransactionFatal,
     Verdict,
     fenced,
-    is_turned_down,
+    is_rejected,
     judge,
 )
 from ottla.client.transactions.requests import GroupMetadata
-from ottla.client.transactions.state import HINTS, WRITING, Coordinators, Operation, PendingOffsets, State
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.client.transactions.state import ALLOWED, HINTS, WRITING, Coordinators, Operation, PendingOffsets, State
+from ottla.errors import ErrorCode, KafkaError, OttlaError, raise_for
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
 from ottla.types import TopicPartition
 
 
-class Transactions:
-    """Decides what a transactional producer asks its coordinators.
+class TransactionManager:
+    """The transaction state of one producer.
 
-    >>> transactions.init()                   # each gives an Operation, done after some polls
+    >>> transactions.init()                   # each call returns an Operation, done after some polls
     >>> transactions.begin()
     >>> transactions.send_offsets(GroupMetadata("copier"), {TopicPartition("orders", 0): CommittedOffset(42)})
     >>> transactions.end(commit=True)
@@ -51,11 +51,11 @@ class Transactions:
         backoff: Backoff,
         jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`has_unfinished` tells whether records are under way; `use_producer_id` gets every new id and epoch."""
+        """`has_unfinished`: are records unsent or in flight? `use_producer_id` gets every new id and epoch."""
         assert config.transactional_id is not None
         self.transactional_id = config.transactional_id
         self.transaction_version = transaction_version
-        self.state = State.NEW
+        self.state = State.UNINITIALIZED
         self.error: KafkaError | None = None
         """Why the transaction must be aborted, or the producer is unusable."""
         self.producer_id = self.producer_epoch = -1
@@ -68,15 +68,16 @@ class Transactions:
         self._backoff = backoff
         self._jitter = jitter
         self._adds_implicitly = False
+        """Writing to a partition adds it to the transaction (transaction.version 2, KIP-890)."""
         self._is_started = False
-        """The coordinator knows, or may know, of the transaction: it has to be told of the end."""
+        """The coordinator may know of the transaction, so it needs an EndTxn."""
         self._partitions: set[TopicPartition] = set()
         self._groups: set[str] = set()
         self._new_partitions: set[TopicPartition] = set()
         self._new_groups: set[str] = set()
         self._offsets: list[PendingOffsets] = []
         self._needs_new_epoch = False
-        """Nobody knows which sequence numbers the brokers have, so the next transaction starts under a new epoch."""
+        """A batch failed, so the next sequence is unknown and the next transaction needs a new epoch (KIP-360)."""
         self._operation: Operation | None = None
         self._keep_prepared = False
         self._coordinators = Coordinators()
@@ -84,38 +85,38 @@ class Transactions:
         self._retry_at = 0
         self._failures = 0
 
-    # --- the user's calls ---------------------------------------------------------------------------------
+    # --- called by the user -------------------------------------------------------------------------------
 
     def init(self, keep_prepared: bool = False) -> Operation:
-        """Gets an id and epoch, which fences every older producer of this transactional id and ends what it left."""
+        """Gets a producer id and epoch. Fences older producers of this transactional id, ends their transaction."""
         if self.state is State.INITIALIZING and self._operation is not None:
-            return self._operation  # the last call ran out of time: this one waits on
-        self._expect("init_transactions()", State.NEW)
+            return self._operation  # the last call timed out: this one continues to wait
+        self._expect("init_transactions()", State.UNINITIALIZED)
         self._keep_prepared = keep_prepared
         self._change(State.INITIALIZING)
         self._operation = Operation("init_transactions()")
         return self._operation
 
-    def know_coordinators_of(self, other: "Transactions") -> None:
-        """Takes over what another producer on the same connections has found out of groups."""
-        self._coordinators = other._coordinators.of_groups()
+    def know_coordinators_of(self, other: "TransactionManager") -> None:
+        """Takes over the group coordinators that another producer on the same connections has found."""
+        self._coordinators = other._coordinators.of_groups()  # noqa: SLF001 - the same class
 
     def adopt(self, prepared: PreparedTransaction) -> None:
-        """Stands in for the producer that prepared a transaction: offsets may still be added, then it is ended."""
-        self._expect("adopt()", State.NEW)
+        """Continues a prepared transaction of another producer: adds offsets to it, then ends it."""
+        self._expect("adopt()", State.UNINITIALIZED)
         self.producer_id, self.producer_epoch = prepared.producer_id, prepared.producer_epoch
         self._adds_implicitly = self.transaction_version() >= requests.IMPLICIT_VERSION
         self._is_started = not prepared.is_empty
-        self._change(State.OPEN)
+        self._change(State.IN_TRANSACTION)
 
     def begin(self) -> None:
         self._expect("begin_transaction()", State.READY)
         self._adds_implicitly = self.transaction_version() >= requests.IMPLICIT_VERSION
         self._forget_transaction()
-        self._change(State.OPEN)
+        self._change(State.IN_TRANSACTION)
 
     def send_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, CommittedOffset]) -> Operation:
-        self._expect("send_offsets_to_transaction()", State.OPEN)
+        self._expect("send_offsets_to_transaction()", State.IN_TRANSACTION)
         operation = Operation("send_offsets_to_transaction()")
         if not offsets:
             operation.finish()
@@ -126,22 +127,22 @@ class Transactions:
         return operation
 
     def prepare(self) -> Operation:
-        """Stores everything; from then on the transaction can only be ended, here or elsewhere."""
+        """Flushes everything. Afterwards the transaction can only be ended, here or by another process (KIP-939)."""
         if self.state is State.PREPARING and self._operation is not None:
             return self._operation
-        self._expect("prepare_transaction()", State.OPEN)
+        self._expect("prepare_transaction()", State.IN_TRANSACTION)
         self._change(State.PREPARING)
         self._operation = Operation("prepare_transaction()")
         return self._operation
 
     def end(self, *, commit: bool) -> Operation:
-        """Commits or aborts, once nothing is under way any more."""
+        """Commits or aborts as soon as no records are in flight."""
         call = "commit_transaction()" if commit else "abort_transaction()"
         ending = State.COMMITTING if commit else State.ABORTING
         if self.state is ending and self._operation is not None:
             return self._operation
-        allowed = {State.OPEN, State.PREPARED} if commit else {State.OPEN, State.PREPARED, State.FAILED}
-        self._expect(call, *allowed)
+        allowed = (State.IN_TRANSACTION, State.PREPARED)
+        self._expect(call, *allowed, *(() if commit else (State.ABORTABLE_ERROR,)))
         if not commit:
             self._fail_offsets(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))
         self._change(ending)
@@ -154,40 +155,40 @@ class Transactions:
         if self.error is not None:
             raise self.error
         already = self.state is State.READY and call == "init_transactions()"
-        hint = "It is called once." if already else HINTS.get(self.state, "Wait for the call under way.")
+        hint = "Call it only once." if already else HINTS.get(self.state, "Wait for the call in progress.")
         raise OttlaError(f"{call} cannot be called while the producer is {self.state.value}", hint)
 
-    # --- the sender's questions ---------------------------------------------------------------------------
+    # --- called by the sender -----------------------------------------------------------------------------
 
     def refusal(self) -> Exception | None:
-        """Why no record may be sent now."""
-        if self.state is State.OPEN:
+        """Why send() has to raise now, or None."""
+        if self.state is State.IN_TRANSACTION:
             return None
         if self.error is not None:
             return self.error
         try:
-            self._expect("send()", State.OPEN)
+            self._expect("send()", State.IN_TRANSACTION)
         except OttlaError as refused:
             return refused
         return None
 
     @property
     def is_completing(self) -> bool:
-        """Nothing lingers: the transaction is about to end."""
+        """The transaction is about to end, so batches do not linger."""
         return self.state in (State.PREPARING, State.COMMITTING, State.ABORTING)
 
     @property
     def drops_records(self) -> bool:
-        """What waits will never be committed, so it need not be sent."""
-        return self.state in (State.ABORTING, State.FAILED)
+        """Queued records are dropped: they will never be committed."""
+        return self.state in (State.ABORTING, State.ABORTABLE_ERROR)
 
     @property
     def produce_version_max(self) -> int | None:
-        """Up to this version a write adds no partition by itself."""
+        """The highest version of Produce to use: from version 12 on a write adds its partition (KIP-890)."""
         return None if self._adds_implicitly else requests.PRODUCE_WITHOUT_ADDING
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """Whether a batch may go to this partition now. If not, the partition is added first."""
+        """Whether a batch may be sent to this partition now. If not, adds the partition first."""
         if self.state not in WRITING:
             return False
         if self._adds_implicitly or partition in self._partitions:
@@ -197,17 +198,17 @@ class Transactions:
         return False
 
     def batch_failed(self, error: KafkaError, verdict: Verdict, *, was_numbered: bool) -> None:
-        """A record of the transaction is lost, so it cannot be committed."""
+        """A batch of the transaction failed, so the transaction cannot be committed."""
         if was_numbered:
             self._needs_new_epoch = True
         if self.state in WRITING:
             self._fail(error, verdict)
 
-    # --- deciding -----------------------------------------------------------------------------------------
+    # --- polling ------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> Poll:
         poll = Poll()
-        if self._is_waiting or self.state in (State.NEW, State.READY, State.PREPARED, State.FATAL):
+        if self._is_waiting or self.state in (State.UNINITIALIZED, State.READY, State.PREPARED, State.FATAL_ERROR):
             return poll
         if now < self._retry_at:
             poll.wake_by(self._retry_at)
@@ -216,7 +217,7 @@ class Transactions:
         if request is None:
             return poll
         if request.destination != ANY_NODE and request.destination not in self._view.brokers:
-            # It came after our picture of the cluster was taken, or is gone: then another coordinates by now.
+            # It joined after our last metadata update, or it has left and another broker coordinates by now.
             self._view.request_update()
             self._coordinators.forget_node(request.destination)
             self._retry_at = now + self._backoff.initial_ms
@@ -229,7 +230,8 @@ class Transactions:
     def _next_request(self) -> Request | None:
         if self.state is State.INITIALIZING:
             return self._at_coordinator(self._ask_producer_id)
-        # What was asked once must be answered, even before an abort: the coordinator may have done it.
+        # These requests are repeated until they are answered, even before an abort: the coordinator may have added
+        # the partitions although the response was lost.
         if self._new_partitions:
             return self._at_coordinator(self._ask_partitions)
         if self._new_groups:
@@ -261,19 +263,19 @@ class Transactions:
         *,
         group_id: str | None = None,
         max_version: int | None = None,
-        on_turned_down: Callable[[], None] = lambda: None,
+        on_rejected: Callable[[], None] = lambda: None,
         needed_to_abort: bool = False,
     ) -> Request:
-        """`on_answer` raises KafkaError for an error in the answer; `on_turned_down` hears, when there is no need
-        any more, that what was to be added was not."""
+        """`on_answer` raises KafkaError for an error in the response. `on_rejected` is called if the coordinator has
+        not added what was requested, and the transaction is over anyway."""
 
         def on_response(response: Any, version: int, now: int) -> None:
             self._is_waiting = False
             try:
                 on_answer(response)
             except KafkaError as error:
-                if self.state not in WRITING and is_turned_down(error.code):
-                    on_turned_down()
+                if self.state not in WRITING and is_rejected(error.code):
+                    on_rejected()
                 self._on_error(KafkaError(error.code, error.detail or what), now, group_id, needed_to_abort)
             else:
                 self._failures = 0
@@ -298,11 +300,11 @@ class Transactions:
             return
         if self.state in (State.INITIALIZING, State.ABORTING) and verdict is Verdict.ABORT:
             if not needed_to_abort:
-                return  # it belonged to what is being aborted
-            verdict = Verdict.FATAL  # there is nothing left that an abort could mend
+                return  # it belongs to the transaction that is being aborted
+            verdict = Verdict.FATAL  # aborting again would not help
         self._fail(KafkaError(code, error.detail), verdict)
 
-    # --- requests and answers -----------------------------------------------------------------------------
+    # --- requests and responses ---------------------------------------------------------------------------
 
     def _find(self, group_id: str | None) -> Request:
         def on_answer(response: Any) -> None:
@@ -339,7 +341,7 @@ class Transactions:
         )
 
     def _on_producer_id(self, response: Any) -> None:
-        requests.check(response.error_code)
+        raise_for(response.error_code, "")
         self._take_producer_id(response.producer_id, response.producer_epoch)
         if self.state is State.ABORTING:
             self._finish_transaction()
@@ -358,7 +360,7 @@ class Transactions:
 
         def on_answer(response: Any) -> None:
             for partition, code in requests.partitions_in(response).items():
-                requests.check(code, f"adding {partition} to the transaction")
+                raise_for(code, f"adding {partition} to the transaction")
             self._new_partitions.difference_update(asked)
             self._partitions.update(asked)
             self._is_started = True
@@ -370,14 +372,14 @@ class Transactions:
             on_answer,
             "adding partitions to the transaction",
             max_version=requests.ADD_PARTITIONS_OF_CLIENTS,
-            on_turned_down=lambda: self._new_partitions.difference_update(asked),
+            on_rejected=lambda: self._new_partitions.difference_update(asked),
         )
 
     def _ask_group(self, coordinator: int) -> Request:
         group_id = min(self._new_groups)
 
         def on_answer(response: Any) -> None:
-            requests.check(response.error_code)
+            raise_for(response.error_code, "")
             self._new_groups.discard(group_id)
             self._groups.add(group_id)
             self._is_started = True
@@ -388,7 +390,7 @@ class Transactions:
             requests.add_offsets(self.transactional_id, self.producer_id, self.producer_epoch, group_id),
             on_answer,
             f"adding group {group_id} to the transaction",
-            on_turned_down=lambda: self._new_groups.discard(group_id),
+            on_rejected=lambda: self._new_groups.discard(group_id),
         )
 
     def _ask_offsets(self, pending: PendingOffsets) -> Request:
@@ -400,7 +402,7 @@ class Transactions:
 
         def on_answer(response: Any) -> None:
             for partition, code in requests.offsets_in(response).items():
-                requests.check(code, f"committing the offset of {partition} for group {group_id}")
+                raise_for(code, f"committing the offset of {partition} for group {group_id}")
             if pending in self._offsets:
                 self._offsets.remove(pending)
                 pending.operation.finish()
@@ -421,12 +423,12 @@ class Transactions:
         commit = self.state is State.COMMITTING
 
         def on_answer(response: Any) -> None:
-            requests.check(response.error_code)
+            raise_for(response.error_code, "")
             self._is_started = False
             if self._adds_implicitly and response.producer_id >= 0:
                 self._take_producer_id(response.producer_id, response.producer_epoch)
             if self.state is State.ABORTING and self._needs_new_epoch:
-                return  # the next poll asks for one
+                return  # the next poll requests a new epoch
             self._finish_transaction()
 
         return self._request(
@@ -470,17 +472,18 @@ class Transactions:
             operation.finish()
 
     def _fail(self, error: KafkaError, verdict: Verdict) -> None:
-        if self.state is State.FATAL:
+        if self.state is State.FATAL_ERROR:
             return
         if verdict is Verdict.FATAL:
-            hint = "another producer has taken over" if error.code == ErrorCode.PRODUCER_FENCED else "close it"
+            is_fenced = error.code == ErrorCode.PRODUCER_FENCED
+            hint = "another producer has fenced this one" if is_fenced else "close the producer"
             self.error = TransactionFatal(error.code, f"{error.detail} ({self.transactional_id}: {hint})")
-            self._change(State.FATAL)
-        elif self.state is State.FAILED:
+            self._change(State.FATAL_ERROR)
+        elif self.state is State.ABORTABLE_ERROR:
             return
         else:
             self.error = TransactionAbortable(error.code, f"{error.detail} (abort the transaction)")
-            self._change(State.FAILED)
+            self._change(State.ABORTABLE_ERROR)
         operation, self._operation = self._operation, None
         if operation is not None:
             operation.finish(self.error)
@@ -492,5 +495,6 @@ class Transactions:
             each.operation.finish(error)
 
     def _change(self, state: State) -> None:
+        assert state in ALLOWED[self.state], f"{self.state} -> {state}"
         self.state = state
         self._on_change()

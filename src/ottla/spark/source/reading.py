@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ottla.client.blocking import Consumer
 from ottla.client.consumer.consumer import AsyncConsumer
-from ottla.client.consumer.fetched import FetchedPartition
+from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.spark.explaining import BrokersAway
@@ -56,7 +56,7 @@ class AsyncRangeConsumer(AsyncConsumer):
         state.fetch_until, state.topic_id = piece.end, topic_id
         await self.seek(piece.partition, piece.start)
 
-    async def next_fetch(self, timeout_ms: int) -> FetchedPartition | None:
+    async def next_fetch(self, timeout_ms: int) -> CompletedFetch | None:
         """What the next fetch brought, as it came: the caller reads it while the one after it is under way."""
         deadline = self._network.now() + timeout_ms
         while True:
@@ -119,7 +119,7 @@ class RangeConsumer(Consumer):
     def start(self, piece: OffsetRange, topic_id: bytes = ZERO_UUID) -> None:
         return self._call(self._async.start(piece, topic_id))
 
-    def next_fetch(self, timeout_ms: int) -> FetchedPartition | None:
+    def next_fetch(self, timeout_ms: int) -> CompletedFetch | None:
         return self._call(self._async.next_fetch(timeout_ms))
 
     def is_gone(self, partition: TopicPartition) -> bool:
@@ -238,7 +238,7 @@ def _read(
         position = fetched.next_offset
 
 
-def batches_of(fetched: FetchedPartition, end: int, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
+def batches_of(fetched: CompletedFetch, end: int, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
     """The records of a fetch before `end`. Afterwards its `next_offset` is past all that it holds, or past `end`."""
     import pyarrow as pa
 

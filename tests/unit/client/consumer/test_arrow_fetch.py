@@ -3,11 +3,11 @@
 import random
 
 import pytest
-from tests.support.worlds.consumer_world import ConsumerWorld
 
 from ottla.client.consumer.arrow import take_arrow
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
+from tests.support.worlds.consumer_world import ConsumerWorld
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -23,7 +23,7 @@ def damage(world: ConsumerWorld, index: int, partition: TopicPartition = T0) -> 
     world.logs[partition].batches[index] = bytes(broken)
 
 
-def test_all_that_waits_comes_at_once_and_the_positions_move() -> None:
+def test_everything_buffered_is_returned_and_the_positions_move() -> None:
     world = ConsumerWorld(partitions=2)
     world.logs[T0].append("a", "b")
     world.logs[T0].append("c")
@@ -34,7 +34,7 @@ def test_all_that_waits_comes_at_once_and_the_positions_move() -> None:
     assert take_arrow(world.fetcher, None) is None
 
 
-def test_both_fetches_of_a_partition_come_in_their_order() -> None:
+def test_two_fetches_of_a_partition_are_returned_in_order() -> None:
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abcd":
         world.logs[T0].append(value)
@@ -44,7 +44,7 @@ def test_both_fetches_of_a_partition_come_in_their_order() -> None:
     assert columns(world) == ["c", "d"]
 
 
-def test_a_damaged_batch_comes_after_what_is_before_it_and_before_what_is_behind() -> None:
+def test_a_corrupt_batch_raises_after_the_records_before_it() -> None:
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     world.logs[T0].append("a")
     world.logs[T0].append("b")
@@ -58,7 +58,7 @@ def test_a_damaged_batch_comes_after_what_is_before_it_and_before_what_is_behind
         assert caught.value.code == ErrorCode.CORRUPT_MESSAGE and world.position() == 1
 
 
-def test_damage_within_a_fetch_holds_back_the_next_fetch_of_the_partition_and_no_other() -> None:
+def test_a_corrupt_batch_blocks_only_its_own_partition() -> None:
     world = ConsumerWorld(partitions=2, max_partition_fetch_bytes=200)
     for value in "abcd":  # two batches make a fetch
         world.logs[T0].append(value)
@@ -72,7 +72,7 @@ def test_damage_within_a_fetch_holds_back_the_next_fetch_of_the_partition_and_no
         columns(world)
 
 
-def test_paused_partitions_keep_theirs_and_a_seek_drops_it() -> None:
+def test_paused_partitions_keep_their_records_and_a_seek_drops_them() -> None:
     world = ConsumerWorld(partitions=2)
     world.logs[T0].append("a", "b")
     world.logs[T1].append("x", "y")
@@ -88,7 +88,7 @@ def test_paused_partitions_keep_theirs_and_a_seek_drops_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_records_and_columns_in_any_turn_give_each_record_once(seed: int) -> None:
+def test_mixing_records_and_columns_returns_each_record_once(seed: int) -> None:
     source = random.Random(seed)
     world = ConsumerWorld(partitions=2, max_partition_fetch_bytes=source.choice([1, 150, 10_000]))
     expected: dict[int, list[str]] = {0: [], 1: []}

@@ -11,14 +11,14 @@ def at(offset: int, topic_id: bytes = ID) -> FetchFrom:
     return FetchFrom(topic_id, offset, 1, -1, 1000)
 
 
-def test_the_first_request_names_everything_and_asks_for_a_session() -> None:
+def test_the_first_request_is_a_full_fetch_that_asks_for_a_session() -> None:
     session = FetchSession()
     asked = session.request({A: at(0), B: at(5)})
     assert (asked.session_id, asked.epoch) == (0, 0)
     assert asked.changed == {A: at(0), B: at(5)} and not asked.forgotten
 
 
-def test_later_requests_name_only_what_changed() -> None:
+def test_incremental_requests_name_only_changed_partitions() -> None:
     session = FetchSession()
     session.request({A: at(0), B: at(5)})
     session.on_response(77)
@@ -29,7 +29,7 @@ def test_later_requests_name_only_what_changed() -> None:
     assert (asked.epoch, asked.changed) == (2, {})
 
 
-def test_a_partition_left_out_is_forgotten_and_may_come_back() -> None:
+def test_a_removed_partition_is_forgotten_and_may_be_added_again() -> None:
     session = FetchSession()
     session.request({A: at(0), B: at(5)})
     session.on_response(77)
@@ -39,7 +39,7 @@ def test_a_partition_left_out_is_forgotten_and_may_come_back() -> None:
     assert asked.changed == {B: at(5), C: at(1)} and not asked.forgotten
 
 
-def test_a_topic_made_again_is_another_topic() -> None:
+def test_a_recreated_topic_is_another_topic() -> None:
     session = FetchSession()
     session.request({A: at(9)})
     session.on_response(77)
@@ -47,7 +47,7 @@ def test_a_topic_made_again_is_another_topic() -> None:
     assert asked.changed == {A: at(0, b"n" * 16)} and asked.forgotten == {A: ID}
 
 
-def test_a_broker_without_sessions_is_asked_in_full_each_time() -> None:
+def test_without_a_session_every_request_is_a_full_fetch() -> None:
     session = FetchSession()
     for _ in range(3):
         asked = session.request({A: at(0)})
@@ -55,7 +55,7 @@ def test_a_broker_without_sessions_is_asked_in_full_each_time() -> None:
         session.on_response(0)
 
 
-def test_after_a_reset_it_starts_again() -> None:
+def test_a_reset_starts_a_new_session() -> None:
     session = FetchSession()
     session.request({A: at(0)})
     session.on_response(77)

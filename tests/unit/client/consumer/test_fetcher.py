@@ -1,17 +1,17 @@
 """The fetcher: keeps leaders busy, keeps order, copes with leaders that move and logs that end."""
 
 import pytest
-from tests.support.worlds.consumer_world import ConsumerWorld, ModelLog
 
 from ottla.client.core.model import Node
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.types import TopicPartition
+from tests.support.worlds.consumer_world import ConsumerWorld, ModelLog
 
 T0 = TopicPartition("t", 0)
 
 
-def test_it_finds_a_place_to_begin_and_reads_on() -> None:
+def test_it_looks_up_the_initial_position_and_reads() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a", "b")
     world.exchange()  # where does it begin?
@@ -23,7 +23,7 @@ def test_it_finds_a_place_to_begin_and_reads_on() -> None:
     assert world.take() == ["c"]
 
 
-def test_latest_begins_after_what_is_there() -> None:
+def test_latest_starts_after_existing_records() -> None:
     world = ConsumerWorld(auto_offset_reset="latest")
     world.logs[T0].append("old")
     world.exchange()
@@ -32,14 +32,14 @@ def test_latest_begins_after_what_is_there() -> None:
     assert world.take() == ["new"]
 
 
-def test_without_a_reset_policy_and_a_position_the_user_is_asked() -> None:
+def test_without_a_reset_policy_a_missing_position_is_an_error() -> None:
     world = ConsumerWorld(auto_offset_reset="none")
     world.exchange(3)
-    assert world.positions.without_position() == [T0]
+    assert world.positions.without_offset() == [T0]
     assert not world.asked
 
 
-def test_the_next_fetch_is_under_way_while_records_wait() -> None:
+def test_the_next_fetch_is_sent_while_records_are_buffered() -> None:
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abcdef":
         world.logs[T0].append(value)
@@ -51,7 +51,7 @@ def test_the_next_fetch_is_under_way_while_records_wait() -> None:
     assert world.asked[-1].topics[0].partitions[0].fetch_offset == 2
 
 
-def test_a_fetch_can_be_handed_over_whole() -> None:
+def test_a_completed_fetch_can_be_taken_whole() -> None:
     """Its reader may then be another thread: the fetcher goes on behind it and forgets it."""
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abc":
@@ -67,7 +67,7 @@ def test_a_fetch_can_be_handed_over_whole() -> None:
     assert world.take() == ["b", "c"] and world.fetcher.take_fetch() is None
 
 
-def test_of_a_range_nothing_is_fetched_behind_its_end() -> None:
+def test_nothing_is_fetched_beyond_the_end_of_a_range() -> None:
     """Nor does a long poll wait there, which the next range would have to wait for."""
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abcdef":
@@ -83,7 +83,7 @@ def test_of_a_range_nothing_is_fetched_behind_its_end() -> None:
     assert world.take() == [] and len(world.asked) == fetches
 
 
-def test_the_end_of_a_range_is_fetched_in_small_pieces() -> None:
+def test_the_end_of_a_range_is_fetched_with_small_limits() -> None:
     world = ConsumerWorld(max_partition_fetch_bytes=4_000_000)
     world.logs[T0].append("a")
     world.exchange()
@@ -94,7 +94,7 @@ def test_the_end_of_a_range_is_fetched_in_small_pieces() -> None:
         assert world.asked[-1].topics[0].partitions[0].partition_max_bytes == most
 
 
-def test_one_fetch_at_a_time_to_each_leader_with_all_its_partitions() -> None:
+def test_one_fetch_per_leader_contains_all_its_partitions() -> None:
     world = ConsumerWorld(partitions=3)
     world.lead(2, 2, 1)
     world.show_leaders()
@@ -105,7 +105,7 @@ def test_one_fetch_at_a_time_to_each_leader_with_all_its_partitions() -> None:
     assert asked == [[0, 1], [2]]
 
 
-def test_a_fetch_waits_for_a_partition_that_is_well_stocked() -> None:
+def test_no_fetch_is_sent_while_a_partition_of_the_leader_is_fully_buffered() -> None:
     """Or it might wait long for the others' records, while this one runs dry."""
     world = ConsumerWorld(partitions=2, max_partition_fetch_bytes=1)
     for value in "abcdef":
@@ -119,7 +119,7 @@ def test_a_fetch_waits_for_a_partition_that_is_well_stocked() -> None:
     assert sorted(p.partition for p in world.asked[-1].topics[0].partitions) == [0, 1]
 
 
-def test_a_fetch_does_not_wait_long_while_a_partition_looks_for_its_place() -> None:
+def test_a_fetch_waits_only_briefly_while_a_position_is_looked_up() -> None:
     """There is one fetch at a time to a leader: whoever is not in it waits as long as it does."""
     world = ConsumerWorld(partitions=2, fetch_max_wait_ms=500)
     world.positions.states[T0].move_to(0)
@@ -131,7 +131,7 @@ def test_a_fetch_does_not_wait_long_while_a_partition_looks_for_its_place() -> N
     assert sorted(p.partition for p in both.topics[0].partitions) == [0, 1] and both.max_wait_ms == 500
 
 
-def test_partitions_take_turns_at_the_head_of_the_request() -> None:
+def test_partitions_rotate_in_the_request() -> None:
     world = ConsumerWorld(partitions=3)
     world.exchange(7)
     first = {message.topics[0].partitions[0].partition for message in world.asked}
@@ -150,7 +150,7 @@ def test_in_a_session_only_changes_are_sent() -> None:
     assert [p.partition for p in message.topics[0].partitions] == [0]
 
 
-def test_a_lost_session_starts_again_in_full_at_once() -> None:
+def test_a_lost_session_is_replaced_at_once() -> None:
     world = ConsumerWorld(partitions=2)
     world.session_id = 7
     world.exchange(2)
@@ -163,7 +163,7 @@ def test_a_lost_session_starts_again_in_full_at_once() -> None:
     assert len(message.topics[0].partitions) == 2
 
 
-def test_where_a_partition_ends_is_asked_for_until_it_is_known() -> None:
+def test_the_high_watermark_is_requested_until_it_is_known() -> None:
     """In a session a broker tells it once; that answer may come for a position that the user has left meanwhile."""
     world = ConsumerWorld()
     world.session_id = 7
@@ -182,7 +182,7 @@ def test_where_a_partition_ends_is_asked_for_until_it_is_known() -> None:
 # The user moves
 
 
-def test_after_a_seek_what_was_fetched_before_is_forgotten() -> None:
+def test_a_seek_drops_buffered_records() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a", "b", "c")
     world.exchange(3)
@@ -192,7 +192,7 @@ def test_after_a_seek_what_was_fetched_before_is_forgotten() -> None:
     assert world.take() == ["c"]
 
 
-def test_an_answer_to_a_fetch_from_before_a_seek_is_ignored() -> None:
+def test_a_response_to_a_fetch_from_before_a_seek_is_ignored() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a", "b", "c")
     world.exchange()
@@ -211,7 +211,7 @@ def rebalance(world: ConsumerWorld) -> None:
     world.positions.assign([T0], world.now)
 
 
-def test_an_answer_from_before_a_partition_went_and_came_back_is_ignored() -> None:
+def test_a_response_from_before_a_partition_was_reassigned_is_ignored() -> None:
     """A rebalance takes it away and gives it back, at the last commit: what was read ahead of that must come again."""
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abcd":
@@ -230,7 +230,7 @@ def test_an_answer_from_before_a_partition_went_and_came_back_is_ignored() -> No
     assert world.take(1) == ["a"]
 
 
-def test_a_fetch_from_before_a_partition_went_and_came_back_is_forgotten() -> None:
+def test_a_buffered_fetch_from_before_a_partition_was_reassigned_is_dropped() -> None:
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abcd":
         world.logs[T0].append(value)
@@ -241,7 +241,7 @@ def test_a_fetch_from_before_a_partition_went_and_came_back_is_forgotten() -> No
     assert world.take(1) == ["a"]
 
 
-def test_a_seek_while_a_place_to_begin_is_looked_up_wins() -> None:
+def test_a_seek_overrides_a_position_that_is_being_looked_up() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a", "b", "c")
     world.poll()
@@ -252,7 +252,7 @@ def test_a_seek_while_a_place_to_begin_is_looked_up_wins() -> None:
     assert world.take() == ["c"]
 
 
-def test_seeking_again_and_again_does_not_stop_the_fetching() -> None:
+def test_repeated_seeks_do_not_stop_fetching() -> None:
     """What a seek leaves behind must not count as read ahead."""
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abc":
@@ -264,7 +264,7 @@ def test_seeking_again_and_again_does_not_stop_the_fetching() -> None:
     assert world.take(1) == ["a"]
 
 
-def test_a_paused_partition_keeps_what_it_has_and_fetches_nothing() -> None:
+def test_a_paused_partition_keeps_its_records_and_is_not_fetched() -> None:
     world = ConsumerWorld(partitions=2)
     world.logs[T0].append("a")
     world.logs[TopicPartition("t", 1)].append("b")
@@ -278,7 +278,7 @@ def test_a_paused_partition_keeps_what_it_has_and_fetches_nothing() -> None:
     assert world.take() == ["a"]
 
 
-def test_a_partition_no_longer_assigned_gives_nothing_more() -> None:
+def test_an_unassigned_partition_returns_nothing_more() -> None:
     world = ConsumerWorld(partitions=2)
     world.logs[T0].append("a")
     world.logs[TopicPartition("t", 1)].append("b")
@@ -289,7 +289,7 @@ def test_a_partition_no_longer_assigned_gives_nothing_more() -> None:
         world.positions.state(T0)
 
 
-def test_what_stays_assigned_goes_on_where_it_was() -> None:
+def test_partitions_that_stay_assigned_keep_their_positions() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a", "b")
     world.exchange(2)
@@ -304,7 +304,7 @@ def test_what_stays_assigned_goes_on_where_it_was() -> None:
 @pytest.mark.parametrize(
     "error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 )
-def test_a_leader_that_moved_is_looked_for_and_reading_goes_on(error: ErrorCode) -> None:
+def test_reading_continues_after_the_leader_has_moved(error: ErrorCode) -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a")
     world.exchange()
@@ -333,7 +333,7 @@ def test_an_error_is_not_retried_in_a_tight_loop() -> None:
     assert wake_at is not None and wake_at > world.now
 
 
-def test_a_lost_connection_is_tried_again() -> None:
+def test_a_fetch_is_retried_after_a_lost_connection() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a")
     world.exchange()
@@ -344,7 +344,7 @@ def test_a_lost_connection_is_tried_again() -> None:
     assert world.take() == ["a"]
 
 
-def test_looking_for_a_place_to_begin_is_tried_again() -> None:
+def test_looking_up_the_initial_position_is_retried() -> None:
     world = ConsumerWorld()
     world.errors[T0].append(ErrorCode.LEADER_NOT_AVAILABLE)
     world.exchange()
@@ -354,7 +354,7 @@ def test_looking_for_a_place_to_begin_is_tried_again() -> None:
     assert world.position() == 0
 
 
-def test_an_offset_out_of_range_goes_where_the_policy_says() -> None:
+def test_an_offset_out_of_range_is_reset_by_the_policy() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a", "b")
     world.exchange()
@@ -372,7 +372,7 @@ def test_an_offset_out_of_range_without_a_policy_is_an_error() -> None:
     assert "t-0 at offset 50" in error.detail
 
 
-def test_records_fetched_before_the_trouble_are_read_first() -> None:
+def test_records_fetched_before_an_error_are_returned_first() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a")
     world.exchange(2)
@@ -381,7 +381,7 @@ def test_records_fetched_before_the_trouble_are_read_first() -> None:
     assert world.take() == ["a"] and world.position() == 1, "no jump over what was not read yet"
 
 
-def test_a_log_that_was_cut_back_is_noticed() -> None:
+def test_a_truncated_log_is_detected() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a", "b", epoch=3)
     world.exchange(2)
@@ -392,7 +392,7 @@ def test_a_log_that_was_cut_back_is_noticed() -> None:
     assert world.position() == 1
 
 
-def test_a_log_that_was_cut_back_is_an_error_without_a_policy() -> None:
+def test_a_truncated_log_is_an_error_without_a_policy() -> None:
     world = ConsumerWorld(auto_offset_reset="none")
     world.logs[T0].append("a", "b", epoch=3)
     world.positions.state(T0).move_to(0)
@@ -401,10 +401,10 @@ def test_a_log_that_was_cut_back_is_an_error_without_a_policy() -> None:
     world.extra[T0] = {"diverging_epoch": FetchResponse.EpochEndOffset(epoch=2, end_offset=1), "records": None}
     world.exchange()
     (error,) = world.positions.errors
-    assert "cut back to offset 1, below our position 2" in str(error)
+    assert "truncated to offset 1, below the position 2" in str(error)
 
 
-def test_a_topic_deleted_and_made_again_is_read_from_its_beginning() -> None:
+def test_a_recreated_topic_is_read_from_its_beginning() -> None:
     """Its records are all new, whatever the old position and the policy say."""
     world = ConsumerWorld(auto_offset_reset="latest")
     world.show_leaders(topic_id=b"1" * 16)
@@ -421,7 +421,7 @@ def test_a_topic_deleted_and_made_again_is_read_from_its_beginning() -> None:
     assert world.take() == ["new", "newer"]
 
 
-def test_a_topic_deleted_and_made_again_is_not_read_on_in_without_a_policy() -> None:
+def test_a_recreated_topic_is_an_error_without_a_policy() -> None:
     """Whoever takes the error for a passing one and polls on would miss the beginning of the new topic."""
     world = ConsumerWorld(auto_offset_reset="none")
     world.state().move_to(0)
@@ -433,18 +433,18 @@ def test_a_topic_deleted_and_made_again_is_not_read_on_in_without_a_policy() -> 
     world.logs[T0].append("new", "newer")
     world.show_leaders(topic_id=b"2" * 16)
     world.exchange()
-    assert "deleted and made again" in str(world.positions.errors.pop())
+    assert "deleted and recreated" in str(world.positions.errors.pop())
     world.now += 5_000
     world.exchange(3)
     assert world.take() == []
     with pytest.raises(OttlaError, match="no position for t-0"):
-        world.positions.raise_if_lost()
+        world.positions.raise_if_without_offset()
     world.state().move_to(0)
     world.exchange(2)
     assert world.take() == ["new", "newer"]
 
 
-def test_a_near_follower_is_read_until_it_fails() -> None:
+def test_the_preferred_read_replica_is_used_until_it_fails() -> None:
     world = ConsumerWorld(client_rack="a")
     world.logs[T0].append("a")
     world.exchange()
@@ -462,7 +462,7 @@ def test_a_near_follower_is_read_until_it_fails() -> None:
     assert world.take() == ["a"]
 
 
-def test_a_near_follower_that_is_not_known_yet_is_asked_after_and_not_waited_for_in_a_tight_loop() -> None:
+def test_an_unknown_read_replica_triggers_a_metadata_update_with_backoff() -> None:
     """It was away when we last asked who is there. Nothing else would tell us for minutes that it is back."""
     world = ConsumerWorld(client_rack="a")
     world.logs[T0].append("a")
@@ -484,7 +484,7 @@ def test_a_near_follower_that_is_not_known_yet_is_asked_after_and_not_waited_for
     assert [request.destination for request, _ in world.on_the_wire] == [3]
 
 
-def test_damaged_records_are_an_error_for_the_user_and_not_skipped() -> None:
+def test_corrupt_records_raise_an_error_and_are_not_skipped() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a")
     world.logs[T0].append("b")
@@ -498,7 +498,7 @@ def test_damaged_records_are_an_error_for_the_user_and_not_skipped() -> None:
     assert world.position() == 1
 
 
-def test_a_refusal_is_told_to_the_user() -> None:
+def test_a_non_retriable_error_is_raised_to_the_user() -> None:
     world = ConsumerWorld()
     world.exchange()
     world.errors[T0].append(ErrorCode.TOPIC_AUTHORIZATION_FAILED)

@@ -1,9 +1,6 @@
 """Leader epochs: committed with the offset, and named when reading begins there, so that a lost past is noticed."""
 
-
-from tests.support.worlds.consumer_world import ConsumerWorld
-
-from ottla.client.consumer.completed_fetch import FetchedPartition
+from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.client.consumer.positions import EPOCHS_KEPT, PartitionState
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.group.commits import CommittedLookup
@@ -11,6 +8,7 @@ from ottla.net.backoff import Backoff
 from ottla.protocol.messages.offset_fetch import OffsetFetchResponse
 from ottla.protocol.record_batch import build_batch
 from ottla.types import TopicPartition
+from tests.support.worlds.consumer_world import ConsumerWorld
 
 T0 = TopicPartition("t", 0)
 
@@ -20,10 +18,10 @@ def batch(offset: int, count: int, epoch: int) -> bytes:
     return build_batch(rows, base_offset=offset, partition_leader_epoch=epoch)
 
 
-def test_a_fetch_tells_where_each_epoch_begins() -> None:
+def test_a_completed_fetch_has_the_first_offset_of_each_epoch() -> None:
     data = batch(5, 2, 3) + batch(7, 1, 3) + batch(8, 2, 4) + batch(12, 1, 6)
-    assert FetchedPartition(T0, memoryview(data), 6).epochs == [(5, 3), (8, 4), (12, 6)]
-    assert FetchedPartition(T0, memoryview(batch(5, 2, 3)), 5).epochs == [(5, 3)]
+    assert CompletedFetch(T0, memoryview(data), 6).epochs == [(5, 3), (8, 4), (12, 6)]
+    assert CompletedFetch(T0, memoryview(batch(5, 2, 3)), 5).epochs == [(5, 3)]
 
 
 def test_a_position_has_the_epoch_of_the_record_before_it() -> None:
@@ -40,7 +38,7 @@ def test_a_position_has_the_epoch_of_the_record_before_it() -> None:
     assert len(state.epochs) == EPOCHS_KEPT and state.epoch_before(10**9) == 99
 
 
-def test_who_reads_something_once_more_still_knows_the_epoch_before_it() -> None:
+def test_the_epoch_is_still_known_when_records_are_read_again() -> None:
     """Taken, but it reached nobody: it is fetched again, and a log that was cut back meanwhile is noticed."""
     world = ConsumerWorld()
     world.logs[T0].append("a", "b", epoch=3)
@@ -56,7 +54,7 @@ def test_who_reads_something_once_more_still_knows_the_epoch_before_it() -> None
     assert world.state().epoch_before(2) == 3, "as a commit would tell it"
 
 
-def test_reading_begins_with_the_epoch_that_was_committed() -> None:
+def test_reading_starts_with_the_committed_epoch() -> None:
     """The leader answers with the end of that epoch if its log went another way, and reading goes on from there."""
     world = ConsumerWorld(group_id="g")
     coordinator = CoordinatorFinder("g", world.view, backoff=Backoff(100, 1_000))

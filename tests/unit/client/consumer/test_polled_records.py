@@ -8,7 +8,7 @@ from ottla.client.core.model import ConsumerRecord, Records
 from ottla.types import TopicPartition
 
 
-def test_a_poll_gives_its_partitions_one_after_the_other_as_often_as_it_is_asked() -> None:
+def test_polled_records_can_be_iterated_repeatedly_partition_by_partition() -> None:
     records = Records(
         {
             TopicPartition("a", 1): [ConsumerRecord("a", 1, 1, 0, None, b"x", ())],
@@ -20,7 +20,7 @@ def test_a_poll_gives_its_partitions_one_after_the_other_as_often_as_it_is_asked
     assert len(records) == 2 and records
 
 
-def test_how_far_the_user_is_can_be_told_while_another_thread_iterates() -> None:
+def test_the_consumed_offsets_can_be_read_while_another_thread_iterates() -> None:
     """A commit runs on the loop's thread, the iteration in the user's."""
     consumer = AsyncConsumer(bootstrap_servers="127.0.0.1:9")
     consumer._reader.buffer.extend(ConsumerRecord("t", 0, i, 0, None, b"v", ()) for i in range(20_000))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ottla.client.admin.group_model import CommittedOffset
 from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.core.model import CommittedOffset
 from ottla.client.group.rebalance_listener import RebalanceListener
 from ottla.errors import ErrorCode, KafkaError
 from ottla.testing.world import World
@@ -37,7 +37,7 @@ async def read(consumer: AsyncConsumer, count: int, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_listener_commits_without_waiting_counts_before_the_partitions_go(seed: int) -> None:
+def test_asynchronous_commits_of_a_listener_complete_before_the_rebalance(seed: int) -> None:
     """The join has its own connection: should it overtake the commit, that one would be of an old generation."""
     outcomes: list[KafkaError | None] = []
 
@@ -64,7 +64,7 @@ def test_what_a_listener_commits_without_waiting_counts_before_the_partitions_go
     World(seed).run(story)
 
 
-def test_who_commits_without_waiting_hears_in_the_callback_that_it_is_out_of_the_group() -> None:
+def test_an_asynchronous_commit_of_a_removed_member_fails_in_its_callback() -> None:
     """Whether the coordinator says so or the member has heard of it already: the loop of the user goes on."""
     outcomes: list[KafkaError | None] = []
 
@@ -85,7 +85,7 @@ def test_who_commits_without_waiting_hears_in_the_callback_that_it_is_out_of_the
     World(1).run(story)
 
 
-def test_a_seek_back_is_stored_even_while_a_commit_from_before_it_is_on_its_way() -> None:
+def test_seeking_back_is_committed_even_while_an_older_commit_is_in_flight() -> None:
     """Otherwise the older commit would have the last word, and whoever goes on would pass over ten records."""
 
     async def story(world: World) -> None:
@@ -104,7 +104,7 @@ def test_a_seek_back_is_stored_even_while_a_commit_from_before_it_is_on_its_way(
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_deleted_topic_does_not_hold_up_the_rebalance_that_leaves_it_out(strategy: str) -> None:
+def test_a_deleted_topic_does_not_delay_the_rebalance(strategy: str) -> None:
     async def story(world: World) -> None:
         await make(world, "t", "u")
         settings = QUICK | {"auto_commit_interval_ms": 3_600_000, "metadata_max_age_ms": 2_000}
@@ -123,7 +123,7 @@ def test_a_deleted_topic_does_not_hold_up_the_rebalance_that_leaves_it_out(strat
     World(1).run(story)
 
 
-def test_a_deleted_topic_does_not_hold_up_the_commits_of_others() -> None:
+def test_a_deleted_topic_does_not_delay_commits_of_other_topics() -> None:
     async def story(world: World) -> None:
         await make(world, "t", "u")
         async with world.consumer(
@@ -142,7 +142,7 @@ def test_a_deleted_topic_does_not_hold_up_the_commits_of_others() -> None:
     World(1).run(story)
 
 
-def test_a_listener_that_is_broken_off_with_its_poll_hears_once_more_what_was_assigned() -> None:
+def test_a_listener_cancelled_with_its_poll_is_called_again() -> None:
     """It was about to say where to begin. Without it, reading would begin where the group has committed."""
     heard: list[str] = []
 
@@ -174,7 +174,7 @@ def test_a_listener_that_is_broken_off_with_its_poll_hears_once_more_what_was_as
     World(1).run(story)
 
 
-def test_of_two_failures_in_one_rebalance_the_first_is_raised() -> None:
+def test_the_first_of_two_listener_failures_is_raised() -> None:
     class Failing(RebalanceListener):
         fails = False
 
@@ -208,7 +208,7 @@ def test_of_two_failures_in_one_rebalance_the_first_is_raised() -> None:
     World(1).run(story)
 
 
-def test_a_listener_that_was_broken_off_hears_nothing_more_once_its_consumer_has_unsubscribed() -> None:
+def test_a_cancelled_listener_is_not_called_again_after_unsubscribe() -> None:
     heard: list[list[TopicPartition]] = []
 
     class Slow(RebalanceListener):
@@ -232,7 +232,7 @@ def test_a_listener_that_was_broken_off_hears_nothing_more_once_its_consumer_has
     World(1).run(story)
 
 
-def test_of_topics_that_come_and_go_nothing_is_remembered() -> None:
+def test_deleted_topics_leave_nothing_in_memory() -> None:
     async def story(world: World) -> None:
         async with world.consumer(group_id="g", **QUICK) as consumer:
             for day in range(5):

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from ottla.client.admin.group_model import CommittedOffset
-from ottla.client.consumer.positions import Positions
+from ottla.client.consumer.positions import FetchState, Positions
 from ottla.client.consumer.subscription import TopicWatch, check_pattern
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
-from ottla.client.core.model import EARLIEST, Node
+from ottla.client.core.model import EARLIEST, CommittedOffset, Node
 from ottla.client.core.polling import Request
 from ottla.client.core.settings import ConsumerConfig, build
-from ottla.client.group.commits import COMMITTED, Commits, CommittedLookup
+from ottla.client.group.commits import Commits, CommittedLookup
 from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.messages.find_coordinator import FindCoordinatorResponse
@@ -97,7 +96,7 @@ class CommitWorld:
             self.lookup.begin(partition)
 
 
-def test_one_commit_waits_for_the_one_before_it() -> None:
+def test_commits_are_sent_one_after_the_other() -> None:
     """A commit that is overtaken by an older one would take the group back."""
     world = CommitWorld()
     world.commit({P0: 1})
@@ -111,7 +110,7 @@ def test_one_commit_waits_for_the_one_before_it() -> None:
     assert world.commits.committed == {P0: 2} and world.commits.is_idle
 
 
-def test_commits_that_nobody_asks_after_go_as_one_and_the_queue_stays_short() -> None:
+def test_queued_commits_without_a_callback_are_merged() -> None:
     world = CommitWorld()
     for at in range(100):
         world.commit({P0: at, P1: at + 1}, waits=False)
@@ -125,7 +124,7 @@ def test_commits_that_nobody_asks_after_go_as_one_and_the_queue_stays_short() ->
     assert world.commits.committed == {P0: 500, P1: 100}
 
 
-def test_what_may_work_later_is_tried_again_for_the_partitions_that_are_missing() -> None:
+def test_a_retriable_error_is_retried_for_the_remaining_partitions() -> None:
     world = CommitWorld()
     world.commit({P0: 1, P1: 2})
     world.poll()
@@ -138,7 +137,7 @@ def test_what_may_work_later_is_tried_again_for_the_partitions_that_are_missing(
     assert world.done == [({P0: CommittedOffset(1), P1: CommittedOffset(2)}, None)]
 
 
-def test_a_commit_gives_up_when_its_time_is_over() -> None:
+def test_a_commit_times_out() -> None:
     world = CommitWorld()
     world.commit({P0: 1})
     for _ in range(60):
@@ -147,7 +146,7 @@ def test_a_commit_gives_up_when_its_time_is_over() -> None:
         world.now += 100
     ((_, error),) = world.done
     assert error is not None and error.code == ErrorCode.REQUEST_TIMED_OUT
-    assert "the last try ended with COORDINATOR_LOAD_IN_PROGRESS" in str(error)
+    assert "the last attempt failed with COORDINATOR_LOAD_IN_PROGRESS" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +158,8 @@ def test_a_commit_gives_up_when_its_time_is_over() -> None:
         ErrorCode.REBALANCE_IN_PROGRESS,
     ],
 )
-def test_a_fenced_commit_fails_at_once_and_the_membership_hears_of_it(error: ErrorCode) -> None:
-    """MISSION C2: commits are fenced by generation and member."""
+def test_a_fenced_commit_fails_at_once_and_is_reported_to_the_membership(error: ErrorCode) -> None:
+    """Spec: C2. Commits are fenced by generation and member."""
     world = CommitWorld()
     world.commit({P0: 1})
     world.poll()
@@ -169,7 +168,7 @@ def test_a_fenced_commit_fails_at_once_and_the_membership_hears_of_it(error: Err
     assert world.fenced == [(error, 3)] and world.commits.is_idle
 
 
-def test_a_coordinator_that_moved_is_looked_for_again() -> None:
+def test_a_coordinator_that_moved_is_looked_up_again() -> None:
     world = CommitWorld()
     world.commit({P0: 1})
     world.poll()
@@ -178,7 +177,7 @@ def test_a_coordinator_that_moved_is_looked_for_again() -> None:
     assert world.poll() == 0 and world.coordinator.find() is None
 
 
-def test_a_coordinator_that_left_the_cluster_is_looked_for_again() -> None:
+def test_a_coordinator_that_left_the_cluster_is_looked_up_again() -> None:
     """No error tells of it: the broker is no longer in the metadata, and so nothing is sent to it that could fail."""
     world = CommitWorld()
     del world.view.brokers[1]
@@ -192,7 +191,7 @@ def test_a_coordinator_that_left_the_cluster_is_looked_for_again() -> None:
     assert world.poll() == 1 and world.sent[0][0].destination == 2
 
 
-def test_only_what_has_moved_is_committed_by_itself() -> None:
+def test_auto_commit_skips_unchanged_positions() -> None:
     world = CommitWorld(auto_commit_interval_ms=1_000)
     assert not world.commits.is_auto_due(world.now)
     assert not world.commits.is_auto_due(world.now + 999)
@@ -203,7 +202,7 @@ def test_only_what_has_moved_is_committed_by_itself() -> None:
     assert set(world.commits.changed({P0: CommittedOffset(5)})) == {P0}
 
 
-def test_what_is_on_its_way_counts_when_positions_are_compared_with_what_is_stored() -> None:
+def test_changed_positions_are_compared_with_queued_commits_too() -> None:
     world = CommitWorld()
     world.commits.committed = {P0: 5}
     back_at_five = {P0: CommittedOffset(5)}
@@ -214,7 +213,7 @@ def test_what_is_on_its_way_counts_when_positions_are_compared_with_what_is_stor
     assert world.commits.changed(back_at_five) == {}
 
 
-def test_after_a_commit_that_nobody_answered_for_nothing_is_taken_for_stored() -> None:
+def test_after_a_failed_commit_the_committed_offset_is_unknown() -> None:
     world = CommitWorld()
     world.commits.committed = {P0: 5}
     world.commit({P0: 9})
@@ -227,7 +226,7 @@ def test_after_a_commit_that_nobody_answered_for_nothing_is_taken_for_stored() -
     assert set(world.commits.changed({P0: CommittedOffset(5)})) == {P0}, "9 may have been stored"
 
 
-def test_a_topic_that_is_gone_is_not_tried_again_but_one_that_is_not_known_yet_is() -> None:
+def test_a_commit_for_a_deleted_topic_is_not_retried_but_for_an_unknown_one_it_is() -> None:
     world = CommitWorld()
     world.commit({P0: 1})
     world.commit({P1: 1})
@@ -242,8 +241,8 @@ def test_a_topic_that_is_gone_is_not_tried_again_but_one_that_is_not_known_yet_i
     assert world.poll() == 1, "the next one has its turn"
 
 
-def test_a_partition_begins_where_the_group_has_committed_or_where_the_reset_says() -> None:
-    """MISSION B7."""
+def test_a_partition_starts_at_the_committed_offset_or_by_the_reset_policy() -> None:
+    """Spec: B7."""
     world = CommitWorld()
     world.begin(P0, P1)
     assert world.positions.poll(world.now).requests == [], "nobody else looks for a place meanwhile"
@@ -254,7 +253,7 @@ def test_a_partition_begins_where_the_group_has_committed_or_where_the_reset_say
     assert world.positions.states[P1].reset_to == EARLIEST
 
 
-def test_what_the_coordinator_says_nothing_of_is_asked_for_again_but_not_in_a_tight_loop() -> None:
+def test_partitions_missing_in_an_offset_fetch_response_are_requested_again_with_backoff() -> None:
     world = CommitWorld()
     world.positions.assign([P0, P1], world.now)
     for partition in (P0, P1):
@@ -271,7 +270,7 @@ def test_what_the_coordinator_says_nothing_of_is_asked_for_again_but_not_in_a_ti
     assert world.positions.states[P1].position == 9
 
 
-def test_a_commit_that_the_coordinator_says_nothing_of_is_not_taken_for_stored() -> None:
+def test_a_commit_missing_in_the_response_is_an_error() -> None:
     world = CommitWorld()
     world.commit({P0: 7, P1: 9})
     world.poll()
@@ -286,19 +285,19 @@ def test_a_commit_that_the_coordinator_says_nothing_of_is_not_taken_for_stored()
     assert world.commits.committed == {P0: 7}
 
 
-def test_offsets_of_open_transactions_are_waited_for_by_readers_of_committed_records() -> None:
+def test_read_committed_waits_for_pending_offsets_of_open_transactions() -> None:
     world = CommitWorld(isolation_level="read_committed")
     world.begin(P0)
     world.poll()
     assert world.answer_fetch({0: -1}, p0=ErrorCode.UNSTABLE_OFFSET_COMMIT).require_stable
-    assert world.positions.states[P0].reset_to == COMMITTED and world.poll() == 0
+    assert world.positions.states[P0].fetch_state is FetchState.AWAIT_COMMITTED and world.poll() == 0
     world.now += 200
     assert world.poll() == 1
     world.answer_fetch({0: 9})
     assert world.positions.states[P0].position == 9
 
 
-def test_a_seek_meanwhile_wins_over_the_committed_position() -> None:
+def test_a_seek_overrides_the_committed_offset() -> None:
     world = CommitWorld()
     world.begin(P0)
     world.poll()
@@ -307,7 +306,7 @@ def test_a_seek_meanwhile_wins_over_the_committed_position() -> None:
     assert world.positions.states[P0].position == 7
 
 
-def test_without_an_offset_and_without_a_reset_the_user_is_asked() -> None:
+def test_without_a_committed_offset_and_a_reset_policy_an_error_is_raised() -> None:
     world = CommitWorld(auto_offset_reset="none")
     world.begin(P0)
     world.poll()
@@ -315,7 +314,7 @@ def test_without_an_offset_and_without_a_reset_the_user_is_asked() -> None:
     assert "auto.offset.reset is none" in str(world.positions.errors[0])
 
 
-def test_the_user_is_not_asked_any_more_once_somebody_has_said_where() -> None:
+def test_a_seek_clears_the_error_about_a_missing_offset() -> None:
     world = CommitWorld(auto_offset_reset="none")
     world.begin(P0, P1)
     world.poll()
@@ -340,13 +339,13 @@ def test_the_user_is_not_asked_any_more_once_somebody_has_said_where() -> None:
         ),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
-    """MISSION B8."""
+def test_contradicting_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    """Spec: B8."""
     with pytest.raises(ConfigError, match=message):
         build(ConsumerConfig, None, settings)
 
 
-def test_what_was_left_open_is_filled_in() -> None:
+def test_missing_settings_are_derived() -> None:
     assert build(ConsumerConfig, None, {"group_id": "g", "session_timeout_ms": 6_000}).heartbeat_interval_ms == 2_000
     assert not build(ConsumerConfig, None, {}).enable_auto_commit
     config = build(ConsumerConfig, None, {"group_id": "g"})
@@ -357,13 +356,13 @@ def test_what_was_left_open_is_filled_in() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["", "(", 7, b"x"])
-def test_what_is_no_pattern_is_refused(pattern: Any) -> None:
+def test_an_invalid_pattern_is_refused(pattern: Any) -> None:
     with pytest.raises(OttlaError, match="pattern"):
         check_pattern(pattern)
 
 
-def test_a_pattern_matches_whole_names_and_leaves_internal_topics_out() -> None:
-    """MISSION B6: and is compared again when metadata.max.age.ms has passed."""
+def test_a_pattern_matches_whole_names_and_excludes_internal_topics() -> None:
+    """Spec: B6. And is compared again when metadata.max.age.ms has passed."""
     seen: list[tuple[str, ...]] = []
     watch = TopicWatch(
         max_age_ms=1_000,
@@ -383,7 +382,7 @@ def test_a_pattern_matches_whole_names_and_leaves_internal_topics_out() -> None:
     assert watch.poll(1_009).requests == [] and len(watch.poll(1_010).requests) == 1
 
 
-def test_a_broker_that_knows_nobody_yet_does_not_make_a_pattern_match_nothing() -> None:
+def test_an_empty_metadata_response_does_not_unsubscribe_a_pattern() -> None:
     """It has just started. Believed, it would have every member give up all that it reads."""
     seen: list[tuple[str, ...]] = []
     watch = TopicWatch(

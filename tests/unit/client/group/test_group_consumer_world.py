@@ -144,8 +144,8 @@ async def close_all(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_members_come_and_go_and_every_record_is_processed_once(strategy: str) -> None:
-    """MISSION A9, B6, B7: without failures nothing is read twice, and nobody holds what another one holds."""
+def test_every_record_is_processed_once_while_members_join_and_leave(strategy: str) -> None:
+    """Spec: A9, B6, B7. Without failures nothing is read twice, and nobody holds what another one holds."""
     for seed in range(2):
         world = World(seed)
         scene = Scene(world, strategy)
@@ -194,8 +194,8 @@ def assert_revoked_before_assigned(scene: Scene) -> None:
     [range(0, 3), *(pytest.param(range(n, n + 8), marks=pytest.mark.slow) for n in range(3, SEEDS, 8))],
     ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}",
 )
-def test_nothing_is_lost_whatever_happens_to_members_network_and_broker(strategy: str, seeds: range) -> None:
-    """MISSION A9, B6, D1; TESTING R3: at most one owner a partition and generation, and all records are processed."""
+def test_nothing_is_lost_when_members_network_and_broker_fail(strategy: str, seeds: range) -> None:
+    """Spec: A9, B6, D1. TESTING R3: at most one owner a partition and generation, and all records are processed."""
     for seed in seeds:
         world = World(seed)
         scene = Scene(world, strategy)
@@ -243,7 +243,7 @@ def test_nothing_is_lost_whatever_happens_to_members_network_and_broker(strategy
         assert set(scene.processed) == {(n % PARTITIONS, n // PARTITIONS) for n in range(400)}
 
 
-def test_a_listener_may_take_its_time_to_say_where_to_begin() -> None:
+def test_a_slow_listener_may_still_seek() -> None:
     """That the group has no offset may be known before: what the listener says then counts all the same."""
 
     async def story(world: World) -> None:

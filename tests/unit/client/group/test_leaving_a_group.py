@@ -64,7 +64,7 @@ class Losing(Committing):
 
 
 @pytest.mark.parametrize(("kind", "heard"), [(Committing, []), (Losing, ["lost t-0"])])
-def test_who_leaves_with_an_error_has_stored_nothing_that_is_unprocessed(
+def test_closing_after_an_error_stores_no_unprocessed_positions(
     kind: type[Committing], heard: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(world: World) -> None:
@@ -86,7 +86,7 @@ def test_who_leaves_with_an_error_has_stored_nothing_that_is_unprocessed(
     assert ("on_partitions_lost failed" in caplog.text) == bool(heard), "the error that counts is the user's"
 
 
-def test_who_leaves_as_planned_stores_where_it_is() -> None:
+def test_closing_normally_stores_the_positions() -> None:
     async def story(world: World) -> None:
         await filled(world)
         async with member(world) as consumer:
@@ -99,7 +99,7 @@ def test_who_leaves_as_planned_stores_where_it_is() -> None:
     World(1).run(story)
 
 
-def test_a_listener_has_a_way_to_lose_of_its_own_or_not() -> None:
+def test_has_own_lost_detects_an_overridden_method() -> None:
     class Bare:
         def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None: ...
 
@@ -118,7 +118,7 @@ class Failing(RebalanceListener):
         raise ValueError("the disk is full")
 
 
-def test_a_listener_that_fails_does_not_keep_the_consumer_half_in_the_group() -> None:
+def test_a_failing_listener_does_not_prevent_leaving_the_group() -> None:
     async def story(world: World) -> None:
         await filled(world)
         async with member(world) as consumer:
@@ -137,7 +137,7 @@ def test_a_listener_that_fails_does_not_keep_the_consumer_half_in_the_group() ->
     World(1).run(story)
 
 
-def test_closing_raises_what_the_listener_did_and_is_done() -> None:
+def test_close_raises_the_listeners_error_after_leaving() -> None:
     async def story(world: World) -> None:
         await filled(world)
         consumer = member(world)
@@ -168,7 +168,7 @@ async def until_end(consumer: AsyncConsumer, seen: list[tuple[int, int]], pause_
                 pass  # the group has moved on: it comes again
 
 
-def test_before_it_has_joined_a_member_is_not_at_its_end() -> None:
+def test_a_member_that_has_not_joined_is_not_at_the_end() -> None:
     async def story(world: World) -> None:
         await filled(world)
         async with member(world) as consumer:
@@ -185,7 +185,7 @@ def test_before_it_has_joined_a_member_is_not_at_its_end() -> None:
     World(1).run(story)
 
 
-def test_a_topic_that_is_not_there_yet_has_no_end() -> None:
+def test_a_missing_topic_has_no_end() -> None:
     async def story(world: World) -> None:
         async with member(world, allow_auto_create_topics=False) as consumer:
             await consumer.subscribe(["t"])
@@ -197,7 +197,7 @@ def test_a_topic_that_is_not_there_yet_has_no_end() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_members_without_a_share_are_at_their_end(strategy: str) -> None:
+def test_members_without_partitions_are_at_the_end(strategy: str) -> None:
     async def story(world: World) -> None:
         await filled(world, partitions=2)
         seen: list[tuple[int, int]] = []
@@ -210,7 +210,7 @@ def test_members_without_a_share_are_at_their_end(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_whoever_comes_late_leaves_nothing_unread(strategy: str) -> None:
+def test_a_late_member_leaves_nothing_unread(strategy: str) -> None:
     """The newcomer to a cooperative group has nothing until the others have given something up. Whether it waits for
     that or not: they are not at their end while it is on its way, so one of them reads it."""
 

@@ -11,7 +11,7 @@ from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.core.polling import Request
 from ottla.client.core.settings import ConsumerConfig, build
-from ottla.client.group.member_state import ALLOWED, Stage
+from ottla.client.group.member_state import ALLOWED, MemberState
 from ottla.client.group.membership import Membership
 from ottla.client.group.protocol import join_request, read_assignment, read_subscriptions
 from ottla.errors import ErrorCode, KafkaError, OttlaError
@@ -138,7 +138,7 @@ class MemberWorld:
         _, message = self.sent[0]
         self.answer_sync(message.assignments[0].assignment)
         self.member.taken(self.member.accept().partitions, has_revoked=False, now=self.now)
-        assert self.member.stage is Stage.STABLE
+        assert self.member.state is MemberState.STABLE
         return self
 
     def heartbeat(self, error: int = 0) -> Any:
@@ -153,10 +153,10 @@ def encode(config: ConsumerConfig, told: Subscription) -> bytes:
     return request.protocols[0].metadata
 
 
-def test_a_member_finds_its_coordinator_joins_leads_and_gets_its_share() -> None:
-    """MISSION B2, B5, STYLE §3."""
+def test_a_member_finds_its_coordinator_joins_leads_and_is_assigned() -> None:
+    """Spec: B2, B5. STYLE §3."""
     world = MemberWorld()
-    assert world.poll() == [] and world.member.stage is Stage.PREPARING, "it waits for the user's poll()"
+    assert world.poll() == [] and world.member.state is MemberState.PREPARING, "it waits for the user's poll()"
     world.member.prepared([], world.now)
     world.find_coordinator()
     world.poll()
@@ -169,11 +169,11 @@ def test_a_member_finds_its_coordinator_joins_leads_and_gets_its_share() -> None
     assert request.timeout_ms > 300_000, "the others may take as long as max.poll.interval.ms"
     assert (sync.generation_id, sync.member_id, sync.protocol_name) == (1, "me", "range")
     world.answer_sync(sync.assignments[0].assignment)
-    assert world.member.stage is Stage.ASSIGNED and world.member.assignment == Assignment([P0, P1, P2])
+    assert world.member.state is MemberState.ASSIGNED and world.member.assignment == Assignment([P0, P1, P2])
 
 
-def test_the_first_join_only_brings_a_member_id() -> None:
-    """MISSION B3 (KIP-394): the second one, at once, carries it."""
+def test_the_first_join_returns_only_a_member_id() -> None:
+    """Spec: B3. (KIP-394): the second one, at once, carries it."""
     world = MemberWorld()
     world.member.prepared([], world.now)
     world.find_coordinator()
@@ -184,14 +184,14 @@ def test_the_first_join_only_brings_a_member_id() -> None:
     assert world.sent[0][1].member_id == "me-1"
 
 
-def test_heartbeats_come_at_their_interval_and_not_while_joining() -> None:
-    """MISSION B7, B8."""
+def test_heartbeats_are_sent_at_their_interval_and_not_while_joining() -> None:
+    """Spec: B7, B8."""
     world = MemberWorld(heartbeat_interval_ms=2_000).stable()
     for _ in range(3):
         assert world.poll() == [] and world.wake_at == world.now + 2_000
         world.heartbeat()
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert world.member.stage is Stage.PREPARING
+    assert world.member.state is MemberState.PREPARING
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)  # it goes on while the user gives partitions up
     world.member.prepared([], world.now)
     assert world.poll() == [ApiKey.JOIN_GROUP]
@@ -200,27 +200,27 @@ def test_heartbeats_come_at_their_interval_and_not_while_joining() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "stage", "member_id"),
+    ("error", "state", "member_id"),
     [
-        (ErrorCode.REBALANCE_IN_PROGRESS, Stage.PREPARING, "me"),
-        (ErrorCode.ILLEGAL_GENERATION, Stage.LOST, "me"),
-        (ErrorCode.UNKNOWN_MEMBER_ID, Stage.LOST, ""),
-        (ErrorCode.FENCED_INSTANCE_ID, Stage.FENCED, ""),
-        (ErrorCode.NOT_COORDINATOR, Stage.STABLE, "me"),
-        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Stage.STABLE, "me"),
+        (ErrorCode.REBALANCE_IN_PROGRESS, MemberState.PREPARING, "me"),
+        (ErrorCode.ILLEGAL_GENERATION, MemberState.LOST, "me"),
+        (ErrorCode.UNKNOWN_MEMBER_ID, MemberState.LOST, ""),
+        (ErrorCode.FENCED_INSTANCE_ID, MemberState.FENCED, ""),
+        (ErrorCode.NOT_COORDINATOR, MemberState.STABLE, "me"),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, MemberState.STABLE, "me"),
     ],
 )
-def test_each_refusal_of_a_heartbeat_has_its_own_reaction(error: ErrorCode, stage: Stage, member_id: str) -> None:
-    """MISSION B6."""
+def test_each_heartbeat_error_has_its_own_reaction(error: ErrorCode, state: MemberState, member_id: str) -> None:
+    """Spec: B6."""
     world = MemberWorld().stable()
     world.heartbeat(error)
-    assert (world.member.stage, world.member.member_id) == (stage, member_id)
-    if stage is Stage.LOST:
+    assert (world.member.state, world.member.member_id) == (state, member_id)
+    if state is MemberState.LOST:
         assert world.member.generation == -1 and not world.member.has_generation
 
 
-def test_a_coordinator_that_moved_is_found_again_and_the_member_stays() -> None:
-    """MISSION B10."""
+def test_a_member_survives_a_coordinator_change() -> None:
+    """Spec: B10."""
     world = MemberWorld().stable()
     world.heartbeat(ErrorCode.NOT_COORDINATOR)
     world.now += 200
@@ -229,7 +229,7 @@ def test_a_coordinator_that_moved_is_found_again_and_the_member_stays() -> None:
     assert world.sent[0][0].destination == 2 and world.sent[0][1].generation_id == 1
 
 
-def test_a_connection_that_breaks_in_mid_join_is_no_reason_to_forget_who_we_are() -> None:
+def test_a_lost_connection_during_a_join_keeps_the_member_id() -> None:
     world = MemberWorld().stable()
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     world.member.prepared([], world.now)
@@ -241,7 +241,7 @@ def test_a_connection_that_breaks_in_mid_join_is_no_reason_to_forget_who_we_are(
 
 
 @pytest.mark.parametrize("error", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR])
-def test_a_sync_that_came_too_late_joins_again(error: ErrorCode) -> None:
+def test_a_late_sync_rejoins(error: ErrorCode) -> None:
     world = MemberWorld()
     world.member.prepared([], world.now)
     world.find_coordinator()
@@ -249,20 +249,20 @@ def test_a_sync_that_came_too_late_joins_again(error: ErrorCode) -> None:
     world.answer_join()
     world.poll()
     world.answer_sync(error=error)
-    assert world.member.stage is Stage.JOINING
+    assert world.member.state is MemberState.JOINING
 
 
-def test_an_answer_from_before_a_departure_changes_nothing() -> None:
+def test_a_response_from_before_leaving_is_ignored() -> None:
     world = MemberWorld()
     world.member.prepared([], world.now)
     world.find_coordinator()
     world.poll()
     world.member.depart()
     world.answer_join(generation=9)
-    assert world.member.stage is Stage.OUT and world.member.generation == -1
+    assert world.member.state is MemberState.UNSUBSCRIBED and world.member.generation == -1
 
 
-def test_a_heartbeat_that_crosses_a_join_is_not_believed() -> None:
+def test_a_heartbeat_response_during_a_join_is_ignored() -> None:
     """The two travel on different connections: the group may be a generation ahead of what the member knows."""
     world = MemberWorld().stable()
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -271,11 +271,11 @@ def test_a_heartbeat_that_crosses_a_join_is_not_believed() -> None:
     world.member.prepared([], world.now)
     assert world.poll() == [ApiKey.JOIN_GROUP]
     world.answer(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
-    assert world.member.stage is Stage.JOINING
+    assert world.member.state is MemberState.JOINING
 
 
-def test_a_user_who_stops_polling_leaves_the_group_and_has_lost_everything() -> None:
-    """MISSION B6: max.poll.interval.ms."""
+def test_a_member_that_stops_polling_leaves_the_group_and_loses_its_partitions() -> None:
+    """Spec: B6. `max.poll.interval.ms` is exceeded."""
     world = MemberWorld(max_poll_interval_ms=10_000).stable()
     world.member.leave_poll(world.now)
     polled_at = world.now
@@ -287,20 +287,20 @@ def test_a_user_who_stops_polling_leaves_the_group_and_has_lost_everything() -> 
     assert world.poll() == [ApiKey.LEAVE_GROUP]
     leave = world.answer(ApiKey.LEAVE_GROUP, LeaveGroupResponse())
     assert leave.members[0].member_id == "me"
-    assert world.member.stage is Stage.LOST and world.poll() == []
+    assert world.member.state is MemberState.LOST and world.poll() == []
     world.member.enter_poll(world.now)
     world.member.given_up()
     assert world.poll() == [ApiKey.JOIN_GROUP] and world.sent[0][1].member_id == ""
 
 
-def test_who_waits_in_poll_is_not_idle() -> None:
+def test_a_member_blocked_in_poll_is_not_idle() -> None:
     world = MemberWorld(max_poll_interval_ms=10_000).stable()
     world.member.enter_poll(world.now)
     world.now += 60_000
     assert world.poll() == [ApiKey.HEARTBEAT]
 
 
-def test_a_static_member_goes_without_a_word() -> None:
+def test_a_static_member_does_not_send_leave_group() -> None:
     """PROTOCOL §6.5."""
     world = MemberWorld(group_instance_id="one").stable()
     assert world.member.depart() is None
@@ -309,28 +309,28 @@ def test_a_static_member_goes_without_a_word() -> None:
     assert goodbye is not None and goodbye(5).members[0].member_id == "me"
 
 
-def test_a_topic_that_grows_makes_the_leader_rejoin_and_only_the_leader() -> None:
-    """MISSION B6."""
+def test_only_the_leader_rejoins_when_a_topic_gets_more_partitions() -> None:
+    """Spec: B6."""
     leader = MemberWorld().stable()
     leader.show_topics(t=5)
     leader.poll()
-    assert leader.member.stage is Stage.PREPARING
+    assert leader.member.state is MemberState.PREPARING
     follower = MemberWorld().stable()
     follower.member.is_leader = False
     follower.show_topics(t=5)
     follower.poll()
-    assert follower.member.stage is Stage.STABLE
+    assert follower.member.state is MemberState.STABLE
 
 
-def test_whoever_wants_other_topics_rejoins() -> None:
-    """MISSION B6: a pattern that matches more."""
+def test_a_member_that_changes_its_subscription_rejoins() -> None:
+    """Spec: B6. A pattern that matches more."""
     world = MemberWorld().stable()
     world.member.want(["t", "u"], world.now)
     world.poll()
-    assert world.member.stage is Stage.PREPARING and world.pinned == {"t", "u"}
+    assert world.member.state is MemberState.PREPARING and world.pinned == {"t", "u"}
 
 
-def test_a_leader_waits_until_it_knows_everybodys_topics() -> None:
+def test_the_leader_waits_for_the_metadata_of_all_members_topics() -> None:
     world = MemberWorld()
     world.member.prepared([], world.now)
     world.find_coordinator()
@@ -343,8 +343,8 @@ def test_a_leader_waits_until_it_knows_everybodys_topics() -> None:
     assert shares == {"me": [P0, P1, P2], "other": [TopicPartition("u", 0), TopicPartition("u", 1)]}
 
 
-def test_a_cooperative_member_keeps_its_partitions_and_says_so() -> None:
-    """MISSION A4 (KIP-429): what it revoked is given out by joining again at once."""
+def test_a_cooperative_member_keeps_its_partitions_and_reports_them() -> None:
+    """Spec: A4. (KIP-429): what it revoked is given out by joining again at once."""
     world = MemberWorld("cooperative-sticky").stable()
     assert world.member.is_cooperative
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -361,7 +361,7 @@ def test_a_cooperative_member_keeps_its_partitions_and_says_so() -> None:
     assert len(read_assignment(mine).partitions) == 2
     world.answer_sync(mine)
     world.member.taken(world.member.accept().partitions, has_revoked=True, now=world.now)
-    assert world.member.stage is Stage.PREPARING, "so that the third partition goes to the other one"
+    assert world.member.state is MemberState.PREPARING, "so that the third partition goes to the other one"
 
 
 class Broken(Assignor):
@@ -371,14 +371,14 @@ class Broken(Assignor):
         raise ZeroDivisionError("by zero")
 
 
-def test_an_assignor_that_fails_is_the_users_to_hear_of_and_is_tried_with_the_next_poll() -> None:
+def test_a_failing_assignor_raises_in_poll_and_is_retried_with_the_next_one() -> None:
     world = MemberWorld(Broken)
     world.member.prepared([], world.now)
     world.find_coordinator()
     world.poll()
     world.answer_join()
     assert world.poll() == []
-    assert world.member.stage is Stage.PREPARING and world.member.needs_user
+    assert world.member.state is MemberState.PREPARING and world.member.needs_user
     with pytest.raises(OttlaError, match="assignor broken failed: ZeroDivisionError: by zero"):
         raise world.member.errors[0]
 
@@ -392,7 +392,7 @@ def test_an_assignor_that_fails_is_the_users_to_hear_of_and_is_tried_with_the_ne
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ],
 )
-def test_a_join_refused_for_good_is_told_to_the_user(error: ErrorCode) -> None:
+def test_a_non_retriable_join_error_is_raised_to_the_user(error: ErrorCode) -> None:
     world = MemberWorld()
     world.member.prepared([], world.now)
     world.find_coordinator()
@@ -404,16 +404,16 @@ def test_a_join_refused_for_good_is_told_to_the_user(error: ErrorCode) -> None:
     assert world.poll() == [ApiKey.JOIN_GROUP]
 
 
-def test_a_commit_that_was_fenced_ends_the_membership_of_that_generation_alone() -> None:
+def test_a_fenced_commit_ends_only_the_membership_of_its_generation() -> None:
     world = MemberWorld().stable()
     world.member.note_fenced(ErrorCode.ILLEGAL_GENERATION, generation=0)
-    assert world.member.stage is Stage.STABLE
+    assert world.member.state is MemberState.STABLE
     world.member.note_fenced(ErrorCode.UNKNOWN_MEMBER_ID, generation=1)
-    assert world.member.stage is Stage.LOST
+    assert world.member.state is MemberState.LOST
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_member_has_settled_once_it_has_its_share_or_nothing_more_is_to_come(strategy: str) -> None:
+def test_a_member_is_settled_when_its_assignment_is_complete(strategy: str) -> None:
     world = MemberWorld(strategy)
     assert not world.member.is_settled
     assert world.stable().member.is_settled
@@ -432,12 +432,12 @@ def test_a_member_has_settled_once_it_has_its_share_or_nothing_more_is_to_come(s
     assert world.member.is_settled
 
 
-def test_the_table_of_stages_is_whole() -> None:
-    assert ALLOWED.keys() == set(Stage)
-    assert not ALLOWED[Stage.FENCED]
+def test_the_state_table_is_complete() -> None:
+    assert ALLOWED.keys() == set(MemberState)
+    assert not ALLOWED[MemberState.FENCED]
 
 
-def test_a_name_that_no_topic_has_in_anothers_subscription_does_not_stop_the_group() -> None:
+def test_an_invalid_topic_name_of_another_member_does_not_block_the_group() -> None:
     """Nobody can ask the cluster for it. The leader would join again and again, and the others with it."""
     world = MemberWorld()
     world.member.prepared([], world.now)

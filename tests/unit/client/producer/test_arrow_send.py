@@ -1,12 +1,10 @@
 """Batches that were made of columns, on the sender's way: retried, renumbered, split, refused, and never doubled."""
 
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.worlds.producer_world import ProducerWorld
 
 from ottla.client.producer.arrow_send import ArrowDelivery, ArrowSend, StoredRows
 from ottla.client.producer.partitioner import StickyPartitioner
@@ -14,21 +12,23 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.protocol.record_batch import HEADER_SIZE, open_batch, read_records
 from ottla.types import TopicPartition
+from tests.support.worlds.producer_world import ProducerWorld
 
 P0 = TopicPartition("t", 0)
 
 
 def send(world: ProducerWorld, table: pa.Table) -> ArrowDelivery:
     """What AsyncProducer does with a table, in a world without a network."""
-    producer: Any = SimpleNamespace(
+    sending = ArrowSend(
+        table,
+        "t",
         config=world.config,
-        _accumulator=world.accumulator,
-        _clock=lambda: world.now,
-        _network=SimpleNamespace(view=world.view),
-        _record_bytes_max=world.config.max_request_size - HEADER_SIZE,
-        _sticky=StickyPartitioner(world.config.batch_size, world.random.choice, lambda _: range(1)),
+        view=world.view,
+        accumulator=world.accumulator,
+        sticky=StickyPartitioner(world.config.batch_size, world.random.choice, lambda _: range(1)),
+        record_bytes_max=world.config.max_request_size - HEADER_SIZE,
+        clock=lambda: world.now,
     )
-    sending = ArrowSend(producer, table, "t")
     sending.plan()
     for batch in sending.batches():
         assert world.accumulator.add_batch(batch), "the buffer is full"
@@ -48,7 +48,7 @@ def batch_on(message: Any) -> bytes:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_batch_that_the_broker_finds_too_large_is_halved(codec: str) -> None:
+def test_a_batch_that_is_too_large_is_split(codec: str) -> None:
     world = ProducerWorld(max_records=3, compression_type=codec)
     delivery = send(world, numbers(0, 20))
     world.send("after")
@@ -58,7 +58,7 @@ def test_a_batch_that_the_broker_finds_too_large_is_halved(codec: str) -> None:
     assert delivery.done() and "stored" in repr(delivery)
 
 
-def test_a_lost_answer_is_asked_for_again_and_nothing_is_stored_twice() -> None:
+def test_a_retry_after_a_lost_response_stores_nothing_twice() -> None:
     world = ProducerWorld(batch_size=200)
     delivery = send(world, numbers(0, 30))
     world.poll()
@@ -71,7 +71,7 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_stored_twice() -> None:
     assert delivery.result(0)[P0].rows == 30
 
 
-def test_batches_behind_a_refused_one_move_up_and_what_is_on_its_way_does_not_change() -> None:
+def test_batches_after_a_refused_one_are_renumbered_without_changing_bytes_in_flight() -> None:
     world = ProducerWorld(batch_size=150)
     first = send(world, numbers(0, 4))
     world.settle()
@@ -95,7 +95,7 @@ def test_batches_behind_a_refused_one_move_up_and_what_is_on_its_way_does_not_ch
     assert "failed" in repr(refused)
 
 
-def test_the_row_that_is_to_blame_is_named() -> None:
+def test_the_error_names_the_invalid_row() -> None:
     world = ProducerWorld(partitions=2, enable_idempotence=False)
     table = pa.table({"value": texts(0, 6), "partition": [0, 1, 0, 1, 0, 1]})
     delivery = send(world, table)
@@ -112,7 +112,7 @@ def test_the_row_that_is_to_blame_is_named() -> None:
     assert error.detail == "row 5, for t-1: no key (3 of 6 rows failed)", "the third of partition 1"
 
 
-def test_rows_are_counted_through_all_pieces_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_numbers_count_through_all_chunks_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.protocol.arrow_rows.ROWS_AT_ONCE", 4)
     world = ProducerWorld(enable_idempotence=False, max_in_flight_requests_per_connection=1)
     world.broker.answers.extend([ErrorCode.NONE, ErrorCode.INVALID_RECORD])
@@ -128,7 +128,7 @@ def test_rows_are_counted_through_all_pieces_of_a_table(monkeypatch: pytest.Monk
     assert len(world.log()) == 6, "none of its rows was sent"
 
 
-def test_a_transaction_marks_its_batches() -> None:
+def test_batches_of_a_transaction_are_marked_transactional() -> None:
     world = ProducerWorld(enable_idempotence=False)
     send(world, numbers(0, 3))
     (batch,) = world.accumulator.unfinished
@@ -136,16 +136,16 @@ def test_a_transaction_marks_its_batches() -> None:
     assert [record.value for record in read_records(batch.encode(0, None, True))] == [b"0", b"1", b"2"]  # type: ignore[arg-type]
 
 
-def test_waiting_for_an_answer_that_does_not_come_ends_in_time() -> None:
+def test_result_times_out_when_no_response_arrives() -> None:
     world = ProducerWorld()
     delivery = send(world, numbers(0, 3))
     with pytest.raises(TimeoutError, match="3 rows"):
         delivery.result(0.01)
-    assert not delivery.done() and delivery.exception() is None and "under way" in repr(delivery)
+    assert not delivery.done() and delivery.exception() is None and "in flight" in repr(delivery)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_the_network_does_every_row_is_stored_once_and_in_order(seed: int) -> None:
+def test_every_row_is_stored_once_and_in_order_despite_network_failures(seed: int) -> None:
     source = random.Random(seed)
     world = ProducerWorld(
         seed=seed, batch_size=source.choice([100, 200, 1000]), max_records=source.choice([2, 5, 1000])

@@ -20,18 +20,18 @@ from ottla.client.producer.partitioner import StickyPartitioner, murmur2, partit
         (b"", 275646681),
     ],
 )
-def test_murmur2_gives_what_java_gives(key: bytes, expected: int) -> None:
+def test_murmur2_matches_the_java_client(key: bytes, expected: int) -> None:
     assert murmur2(key) == expected % 2**32
 
 
-def test_equal_keys_share_a_partition_and_it_is_in_range() -> None:
+def test_equal_keys_share_a_partition_within_range() -> None:
     for number in range(1000):
         key = f"key-{number}".encode()
         assert 0 <= partition_for_key(key, 7) < 7
         assert partition_for_key(key, 7) == partition_for_key(bytes(key), 7)
 
 
-def test_records_without_a_key_stay_until_a_batch_is_full_and_then_move_on() -> None:
+def test_records_without_a_key_stick_to_a_partition_until_a_batch_is_full() -> None:
     sticky = StickyPartitioner(1000, random.Random(1).choice, lambda topic: [0, 1, 2])
     chosen = [sticky.partition("t", 100) for _ in range(100)]
     runs = [chosen[i : i + 10] for i in range(0, 100, 10)]
@@ -40,6 +40,6 @@ def test_records_without_a_key_stay_until_a_batch_is_full_and_then_move_on() -> 
     assert {run[0] for run in runs} == {0, 1, 2}
 
 
-def test_a_single_partition_is_always_the_one() -> None:
+def test_a_single_partition_is_always_chosen() -> None:
     sticky = StickyPartitioner(10, random.Random(1).choice, lambda topic: [0])
     assert {sticky.partition("t", 100) for _ in range(20)} == {0}

@@ -14,7 +14,7 @@ QUICK = {"request_timeout_ms": 2_000, "delivery_timeout_ms": 10_000, "max_block_
 
 
 @pytest.mark.parametrize("wrong", ["5", None, 5.5, -1, 2**63, True])
-def test_an_offset_that_is_none_is_refused_before_it_joins_the_transaction(wrong: Any) -> None:
+def test_an_invalid_offset_is_refused_before_it_joins_the_transaction(wrong: Any) -> None:
     async def story(world: World) -> None:
         async with world.producer(transactional_id="x", **QUICK) as producer:
             await producer.init_transactions()
@@ -28,7 +28,7 @@ def test_an_offset_that_is_none_is_refused_before_it_joins_the_transaction(wrong
     World(1, **SETTINGS).run(story)
 
 
-def test_a_close_takes_no_longer_than_it_may() -> None:
+def test_close_respects_its_timeout() -> None:
     """The abort and the records on their way share the time."""
 
     async def story(world: World) -> None:
@@ -46,7 +46,7 @@ def test_a_close_takes_no_longer_than_it_may() -> None:
     World(1, **SETTINGS).run(story)
 
 
-def test_a_flush_ends_with_the_last_record_and_leaves_the_failure_to_its_promise() -> None:
+def test_flush_waits_for_all_records_and_leaves_failures_to_their_deliveries() -> None:
     async def story(world: World) -> None:
         async with world.producer(**QUICK) as producer:
             await (await producer.send("t", b"v"))
@@ -59,7 +59,7 @@ def test_a_flush_ends_with_the_last_record_and_leaves_the_failure_to_its_promise
     World(1, **SETTINGS).run(story)
 
 
-def test_after_the_delivery_timeout_a_record_has_failed_even_if_a_broker_has_it() -> None:
+def test_a_record_in_flight_fails_after_the_delivery_timeout() -> None:
     """The last try may go out just before: its answer is not waited for, only its number is not given to another."""
 
     async def story(world: World) -> None:
@@ -78,7 +78,7 @@ def test_after_the_delivery_timeout_a_record_has_failed_even_if_a_broker_has_it(
     World(1, **SETTINGS).run(story)
 
 
-def test_a_transaction_ends_when_no_broker_can_be_writing_for_it_any_more() -> None:
+def test_a_transaction_ends_only_after_the_last_request_in_flight() -> None:
     async def story(world: World) -> None:
         async with world.producer(transactional_id="x", **QUICK) as producer:
             await producer.init_transactions()
@@ -90,8 +90,8 @@ def test_a_transaction_ends_when_no_broker_can_be_writing_for_it_any_more() -> N
                 await producer.commit_transaction()
             aborting = asyncio.ensure_future(producer.abort_transaction())
             await asyncio.sleep(0.1)
-            assert producer._sender.is_writing and producer._transactions is not None
-            assert not producer._transactions._is_waiting, "the end would overtake the record"
+            assert producer._sender.is_writing and producer._transactional.manager is not None
+            assert not producer._transactional.manager._is_waiting, "the end would overtake the record"
             world.network.heal()
             await aborting
             async with producer.transaction():
@@ -103,7 +103,7 @@ def test_a_transaction_ends_when_no_broker_can_be_writing_for_it_any_more() -> N
     World(1, **SETTINGS).run(story)
 
 
-def test_records_that_cannot_leave_do_not_keep_others_waiting() -> None:
+def test_records_without_a_leader_do_not_block_other_partitions() -> None:
     """More than half of the buffer is for a partition without a leader."""
 
     async def story(world: World) -> None:
@@ -126,7 +126,7 @@ def test_records_that_cannot_leave_do_not_keep_others_waiting() -> None:
     World(1, **SETTINGS).run(story)
 
 
-def test_a_record_larger_than_what_is_free_waits_for_the_one_before_it() -> None:
+def test_a_record_larger_than_the_free_buffer_waits_for_memory() -> None:
     """Less than half of the buffer is taken, and still there is no room: whoever waits lets the network do its work."""
 
     async def story(world: World) -> None:

@@ -1,7 +1,6 @@
 """The sender: batches out, answers in; no record lost, none doubled, order kept."""
 
 import pytest
-from tests.support.worlds.producer_world import VERSION, ProducerWorld, Stored
 
 from ottla.client.producer.accumulator import ProducerBatch
 from ottla.client.producer.idempotence import Idempotence
@@ -11,6 +10,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.record_batch import read_header
 from ottla.types import TopicPartition
+from tests.support.worlds.producer_world import VERSION, ProducerWorld, Stored
 
 
 def stored_offset(delivery: Delivery) -> int:
@@ -20,7 +20,7 @@ def stored_offset(delivery: Delivery) -> int:
 # Batching
 
 
-def test_records_of_a_partition_travel_together_and_learn_their_offsets() -> None:
+def test_records_of_a_partition_share_a_batch_and_get_their_offsets() -> None:
     world = ProducerWorld()
     deliveries = [world.send(f"v{i}") for i in range(5)]
     world.settle()
@@ -28,7 +28,7 @@ def test_records_of_a_partition_travel_together_and_learn_their_offsets() -> Non
     assert [stored_offset(delivery) for delivery in deliveries] == [0, 1, 2, 3, 4]
 
 
-def test_a_lingering_batch_waits_for_company_but_not_longer() -> None:
+def test_a_batch_waits_for_linger_ms() -> None:
     world = ProducerWorld(linger_ms=20, enable_idempotence=False)
     world.send("a")
     poll = world.sender.poll(world.now)
@@ -37,7 +37,7 @@ def test_a_lingering_batch_waits_for_company_but_not_longer() -> None:
     assert len(world.poll()) == 1
 
 
-def test_a_full_batch_waits_for_nobody() -> None:
+def test_a_full_batch_does_not_linger() -> None:
     world = ProducerWorld(linger_ms=10_000, batch_size=200, enable_idempotence=False)
     for i in range(5):
         world.send(f"value-{i}")
@@ -46,14 +46,14 @@ def test_a_full_batch_waits_for_nobody() -> None:
     assert header.record_count == 4
 
 
-def test_a_flush_ends_all_lingering() -> None:
+def test_a_flush_ends_lingering() -> None:
     world = ProducerWorld(linger_ms=10_000, enable_idempotence=False)
     world.send("a")
     world.accumulator.is_flushing = True
     assert len(world.poll()) == 1
 
 
-def test_one_request_carries_a_batch_of_each_partition() -> None:
+def test_one_request_contains_a_batch_of_each_partition() -> None:
     world = ProducerWorld(partitions=3, enable_idempotence=False)
     for partition in range(3):
         world.send("v", partition)
@@ -62,7 +62,7 @@ def test_one_request_carries_a_batch_of_each_partition() -> None:
     assert [p.index for p in topic.partition_data] == [0, 1, 2]
 
 
-def test_a_request_stays_within_its_size() -> None:
+def test_a_request_does_not_exceed_max_request_size() -> None:
     world = ProducerWorld(partitions=3, enable_idempotence=False, max_request_size=1_000)
     for partition in range(3):
         world.send("x" * 600, partition)
@@ -70,7 +70,7 @@ def test_a_request_stays_within_its_size() -> None:
     assert [len(r.build(VERSION).topic_data[0].partition_data) for r in requests] == [1, 1, 1]
 
 
-def test_no_more_requests_are_in_flight_than_allowed() -> None:
+def test_max_in_flight_requests_is_a_limit() -> None:
     world = ProducerWorld(batch_size=1, enable_idempotence=False, max_in_flight_requests_per_connection=2)
     for i in range(10):
         world.send(f"{i}")
@@ -81,7 +81,7 @@ def test_no_more_requests_are_in_flight_than_allowed() -> None:
     assert world.log() == [str(i) for i in range(10)]
 
 
-def test_a_batch_added_while_the_sender_looks_is_not_taken_for_an_old_one() -> None:
+def test_a_batch_added_during_a_poll_does_not_expire() -> None:
     """A user's thread may append between two looks; such a batch has no age yet, and must not expire."""
     world = ProducerWorld(enable_idempotence=False)
     world.send("first")
@@ -101,7 +101,7 @@ def test_a_batch_added_while_the_sender_looks_is_not_taken_for_an_old_one() -> N
     assert stored_offset(late[0]) == 1
 
 
-def test_the_buffer_has_an_end_and_gives_room_back() -> None:
+def test_buffer_memory_is_limited_and_released() -> None:
     world = ProducerWorld(buffer_memory=1_000)
     tp, size = TopicPartition("t", 0), 400
     assert world.accumulator.append(tp, 0, None, b"x", (), size) is not None
@@ -115,7 +115,7 @@ def test_the_buffer_has_an_end_and_gives_room_back() -> None:
 # Acknowledgements
 
 
-def test_with_acks_0_nobody_answers_and_no_offset_is_known() -> None:
+def test_with_acks_0_there_is_no_response_and_no_offset() -> None:
     world = ProducerWorld(acks="0")
     delivery = world.send("v")
     (request,) = world.poll()
@@ -124,7 +124,7 @@ def test_with_acks_0_nobody_answers_and_no_offset_is_known() -> None:
     assert stored_offset(delivery) == -1
 
 
-def test_a_refused_batch_fails_its_records_with_the_brokers_reason() -> None:
+def test_a_refused_batch_fails_its_records_with_the_brokers_error() -> None:
     world = ProducerWorld()
     world.broker.answers.extend([ErrorCode.INVALID_TIMESTAMP])
     delivery = world.send("v")
@@ -134,7 +134,7 @@ def test_a_refused_batch_fails_its_records_with_the_brokers_reason() -> None:
     assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
 
 
-def test_a_batch_that_is_too_large_is_sent_in_halves() -> None:
+def test_a_batch_that_is_too_large_is_split_in_halves() -> None:
     world = ProducerWorld(max_records=3)
     deliveries = [world.send(f"{i}") for i in range(10)]
     more = world.send("after")
@@ -145,7 +145,7 @@ def test_a_batch_that_is_too_large_is_sent_in_halves() -> None:
     assert world.accumulator.buffered_bytes == 0
 
 
-def test_one_record_that_is_too_large_fails_alone() -> None:
+def test_a_single_record_that_is_too_large_fails() -> None:
     world = ProducerWorld(max_records=0)
     deliveries = [world.send(f"{i}") for i in range(4)]
     world.settle()
@@ -155,7 +155,7 @@ def test_one_record_that_is_too_large_fails_alone() -> None:
 # Retries
 
 
-def test_a_retriable_error_is_retried_after_the_back_off() -> None:
+def test_a_retriable_error_is_retried_after_the_backoff() -> None:
     world = ProducerWorld()
     world.broker.answers.extend([ErrorCode.NOT_LEADER_OR_FOLLOWER])
     delivery = world.send("v")
@@ -169,8 +169,8 @@ def test_a_retriable_error_is_retried_after_the_back_off() -> None:
     assert world.log() == ["v"] and stored_offset(delivery) == 0
 
 
-def test_a_lost_answer_does_not_double_the_record() -> None:
-    """MISSION D3: the duplicate is recognised and answered with its first offset."""
+def test_a_lost_response_does_not_duplicate_the_record() -> None:
+    """Spec: D3. The duplicate is recognised and answered with its first offset."""
     world = ProducerWorld()
     delivery = world.send("v")
     world.poll()
@@ -181,7 +181,7 @@ def test_a_lost_answer_does_not_double_the_record() -> None:
     assert world.log() == ["v"] and stored_offset(delivery) == 0
 
 
-def test_without_idempotence_a_lost_answer_doubles_the_record() -> None:
+def test_without_idempotence_a_lost_response_duplicates_the_record() -> None:
     """What idempotence is for: the test above would bite."""
     world = ProducerWorld(enable_idempotence=False)
     world.send("v")
@@ -191,8 +191,8 @@ def test_without_idempotence_a_lost_answer_doubles_the_record() -> None:
     assert world.log() == ["v", "v"]
 
 
-def test_equal_records_are_two_records() -> None:
-    """MISSION D4."""
+def test_two_sends_of_equal_content_are_two_records() -> None:
+    """Spec: D4."""
     world = ProducerWorld()
     world.send("v")
     world.send("v")
@@ -200,7 +200,7 @@ def test_equal_records_are_two_records() -> None:
     assert world.log() == ["v", "v"]
 
 
-def test_when_the_first_of_five_in_flight_fails_the_order_is_kept() -> None:
+def test_order_is_kept_when_the_first_of_five_in_flight_fails() -> None:
     world = ProducerWorld(batch_size=1)
     world.send("0")
     world.settle()
@@ -212,7 +212,7 @@ def test_when_the_first_of_five_in_flight_fails_the_order_is_kept() -> None:
     assert [stored_offset(delivery) for delivery in deliveries] == list(range(1, 8))
 
 
-def test_batches_are_sent_again_one_by_one() -> None:
+def test_batches_are_retried_one_by_one() -> None:
     """More than five at once, and the broker might not recognise the first any more."""
     world = ProducerWorld(batch_size=1)
     world.send("0")
@@ -241,7 +241,7 @@ def test_retries_end_with_the_delivery_timeout() -> None:
     assert 2_000 <= world.now - start < 4_000
 
 
-def test_retries_end_with_their_number() -> None:
+def test_retries_end_after_their_number() -> None:
     world = ProducerWorld(retries=2, enable_idempotence=False)
     delivery = world.send("v")
     world.broker.answers.extend([ErrorCode.NOT_ENOUGH_REPLICAS] * 3)
@@ -250,7 +250,7 @@ def test_retries_end_with_their_number() -> None:
     assert not world.broker.answers
 
 
-def test_a_record_for_a_partition_without_leader_waits_for_one() -> None:
+def test_a_record_waits_for_a_partition_leader() -> None:
     world = ProducerWorld(enable_idempotence=False)
     world.view.keep_only((), world.now)
     delivery = world.send("v")
@@ -265,7 +265,7 @@ def test_a_record_for_a_partition_without_leader_waits_for_one() -> None:
 
 
 def test_sequences_count_records_and_start_at_0() -> None:
-    """MISSION D3."""
+    """Spec: D3."""
     world = ProducerWorld(batch_size=160)
     for i in range(8):
         world.send(f"{i}" * 10)
@@ -278,7 +278,7 @@ def test_sequences_count_records_and_start_at_0() -> None:
     assert {(header.producer_id, header.producer_epoch) for header in headers} == {(1001, 0)}
 
 
-def test_sequences_go_on_with_0_after_the_largest_number() -> None:
+def test_sequences_wrap_around_to_0() -> None:
     numbers = Idempotence()
     numbers.set_producer_id(7, 0)
     seen = []
@@ -293,8 +293,8 @@ def test_sequences_go_on_with_0_after_the_largest_number() -> None:
     assert seen == [0, 2**31 - 4, 6]
 
 
-def test_a_gap_is_fatal_and_later_sends_fail() -> None:
-    """MISSION D3: the broker lost what it had acknowledged; going on would hide it."""
+def test_a_sequence_gap_is_fatal_and_later_sends_fail() -> None:
+    """Spec: D3. The broker lost what it had acknowledged; going on would hide it."""
     world = ProducerWorld(batch_size=1)
     world.send("a")
     world.settle()
@@ -310,7 +310,7 @@ def test_a_gap_is_fatal_and_later_sends_fail() -> None:
     assert later.value is error
 
 
-def test_when_a_batch_is_refused_those_behind_it_move_up() -> None:
+def test_batches_after_a_refused_one_are_renumbered() -> None:
     world = ProducerWorld(batch_size=1)
     world.send("first")
     world.settle()
@@ -323,7 +323,7 @@ def test_when_a_batch_is_refused_those_behind_it_move_up() -> None:
     assert [stored_offset(deliveries[i]) for i in (0, 2, 3, 4)] == [1, 2, 3, 4]
 
 
-def test_the_first_batch_of_a_producer_goes_alone() -> None:
+def test_the_first_batch_of_a_producer_is_sent_alone() -> None:
     """A broker without memory of a producer takes any number: were the first refused, it would store the second."""
     world = ProducerWorld(batch_size=1)
     deliveries = [world.send(f"{i}") for i in range(4)]
@@ -336,7 +336,7 @@ def test_the_first_batch_of_a_producer_goes_alone() -> None:
     assert [stored_offset(delivery) for delivery in deliveries] == [0, 1, 2, 3]
 
 
-def test_after_a_doubtful_loss_the_partition_starts_again_under_a_new_epoch() -> None:
+def test_after_an_unknown_outcome_the_partition_restarts_under_a_new_epoch() -> None:
     world = ProducerWorld(batch_size=1, delivery_timeout_ms=1_000, request_timeout_ms=500)
     lost = world.send("lost")
     world.poll()
@@ -353,7 +353,7 @@ def test_after_a_doubtful_loss_the_partition_starts_again_under_a_new_epoch() ->
     assert world.broker.producers[TopicPartition("t", 0), 1001][0] == 1
 
 
-def test_other_partitions_keep_their_numbers_when_one_starts_again() -> None:
+def test_other_partitions_keep_their_sequences_when_one_restarts() -> None:
     world = ProducerWorld(partitions=2, batch_size=1, delivery_timeout_ms=1_000, request_timeout_ms=500)
     world.send("x", 1)
     world.settle()
@@ -370,7 +370,7 @@ def test_other_partitions_keep_their_numbers_when_one_starts_again() -> None:
     assert world.log(0) == ["lost", "0", "1", "2"]
 
 
-def test_asking_for_a_producer_id_is_retried_and_a_refusal_is_fatal() -> None:
+def test_requesting_a_producer_id_is_retried_and_a_refusal_is_fatal() -> None:
     world = ProducerWorld()
     delivery = world.send("v")
     world.poll()
@@ -389,8 +389,8 @@ def test_asking_for_a_producer_id_is_retried_and_a_refusal_is_fatal() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_fails_nothing_acknowledged_is_lost_or_doubled_and_order_holds(seed: int) -> None:
-    """MISSION D3: random faults on two partitions; the log is then held against what each promise said."""
+def test_random_failures_neither_lose_nor_duplicate_nor_reorder_acknowledged_records(seed: int) -> None:
+    """Spec: D3. Random faults on two partitions; the log is then held against what each promise said."""
     world = ProducerWorld(
         partitions=2,
         seed=seed,

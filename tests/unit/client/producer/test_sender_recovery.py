@@ -1,13 +1,13 @@
 """The sender after trouble: what a broker may have done without saying so, and what must not follow from it."""
 
 import pytest
-from tests.support.worlds.producer_world import ProducerWorld
 
 from ottla.client.core.model import Node
 from ottla.client.producer.speedups import Delivery
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.types import TopicPartition
+from tests.support.worlds.producer_world import ProducerWorld
 
 PLACE = TopicPartition("t", 0)
 
@@ -28,7 +28,7 @@ def is_where_it_says(world: ProducerWorld, delivery: Delivery, value: str) -> bo
     "code",
     [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
 )
-def test_a_leader_that_resigns_after_the_append_leaves_the_batch_in_doubt(code: ErrorCode) -> None:
+def test_an_error_after_the_append_leaves_the_outcome_unknown(code: ErrorCode) -> None:
     """With acks=all the answer waits for the replicas, and a leader that is none any more says so instead of
     waiting on. Were the number given again, the next batch would be taken for the one that is stored already."""
     world = started(delivery_timeout_ms=1_000, request_timeout_ms=500)
@@ -44,7 +44,7 @@ def test_a_leader_that_resigns_after_the_append_leaves_the_batch_in_doubt(code: 
     assert is_where_it_says(world, after, "after")
 
 
-def test_nothing_new_goes_behind_a_batch_that_may_be_stored_already() -> None:
+def test_no_new_batch_follows_one_that_may_be_stored_already() -> None:
     """A broker recognises its last five batches only: behind a sixth the doubtful one would look like a gap."""
     world = started()
     deliveries = [world.send(f"{i}") for i in range(10)]
@@ -62,7 +62,7 @@ def test_nothing_new_goes_behind_a_batch_that_may_be_stored_already() -> None:
     assert [delivery.result(0).offset for delivery in deliveries] == list(range(1, 11))
 
 
-def test_a_broker_that_has_forgotten_the_producer_stores_a_number_too_high() -> None:
+def test_a_broker_without_producer_state_stores_an_old_sequence() -> None:
     """After producer.id.expiration.ms any number will do: of two on the wire the first is refused for what is in it,
     and the second stored under the number it was sent with. From there the numbers are not what we think."""
     world = started()
@@ -80,7 +80,7 @@ def test_a_broker_that_has_forgotten_the_producer_stores_a_number_too_high() -> 
     assert world.sender.fatal_error is None
 
 
-def test_when_a_batch_is_given_up_the_next_goes_at_once() -> None:
+def test_after_a_batch_has_expired_the_next_one_is_sent_at_once() -> None:
     world = started(delivery_timeout_ms=1_000, request_timeout_ms=500)
     lost = world.send("lost")
     world.poll()
@@ -96,7 +96,7 @@ def test_when_a_batch_is_given_up_the_next_goes_at_once() -> None:
     assert is_where_it_says(world, after, "after")
 
 
-def test_one_request_at_a_time_keeps_the_order_when_the_leader_moves() -> None:
+def test_one_request_in_flight_keeps_the_order_when_the_leader_moves() -> None:
     """Without idempotence, max.in.flight.requests.per.connection=1 is how the order is kept, whatever is retried."""
     world = ProducerWorld(batch_size=1, acks="1", enable_idempotence=False, max_in_flight_requests_per_connection=1)
     world.send("a")
@@ -110,7 +110,7 @@ def test_one_request_at_a_time_keeps_the_order_when_the_leader_moves() -> None:
 
 
 @pytest.mark.parametrize("later_id", [None, bytes(15) + b"\x02"])
-def test_an_answer_is_understood_after_the_topic_has_gone_out_of_sight(later_id: bytes | None) -> None:
+def test_a_response_is_understood_after_the_topic_has_left_the_metadata(later_id: bytes | None) -> None:
     """New brokers name topics by id. A broker that lags behind may have told meanwhile that there is no such topic, or
     there is another of its name: the answer is to the request all the same, and says that the record is stored."""
     topic_id = bytes(15) + b"\x01"
@@ -128,7 +128,7 @@ def test_an_answer_is_understood_after_the_topic_has_gone_out_of_sight(later_id:
     assert delivery.result(0).offset == 7
 
 
-def test_a_request_names_topics_by_what_they_were_when_its_version_was_chosen() -> None:
+def test_a_request_uses_the_topic_ids_of_when_its_version_was_chosen() -> None:
     """It is built when the connection is there, and by then the topic may be out of sight."""
     topic_id = bytes(15) + b"\x01"
     world = ProducerWorld(enable_idempotence=False)
@@ -146,15 +146,15 @@ class _AtRest:
         raise AssertionError(f"somebody looked at {name}")
 
 
-def test_partitions_at_rest_cost_nothing_however_many_there_are() -> None:
+def test_idle_partitions_cost_nothing() -> None:
     """Of a large topic, or of all topics that were ever written to: every batch would be slower for each of them."""
     world = started()
-    numbers = world.sender._numbers
-    assert numbers is not None
+    idempotence = world.sender._idempotence
+    assert idempotence is not None
     for i in range(1, 100):
         place = TopicPartition("t", i)
-        world.accumulator._lanes[place] = _AtRest()  # type: ignore[assignment]
-        numbers._partitions[place] = _AtRest()  # type: ignore[assignment]
+        world.accumulator._queues[place] = _AtRest()  # type: ignore[assignment]
+        idempotence._partitions[place] = _AtRest()  # type: ignore[assignment]
     deliveries = [world.send(f"{i}") for i in range(10)]
     world.settle()
     assert [is_where_it_says(world, delivery, f"{i}") for i, delivery in enumerate(deliveries)] == [True] * 10

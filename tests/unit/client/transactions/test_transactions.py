@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.core.model import CommittedOffset
 from ottla.client.core.settings import ProducerConfig, build
 from ottla.client.transactions.errors import TransactionAbortable, TransactionFatal, Verdict, judge, judge_produce
 from ottla.client.transactions.requests import GroupMetadata
 from ottla.client.transactions.state import Operation, State
-from ottla.client.transactions.transaction_manager import Transactions
+from ottla.client.transactions.transaction_manager import TransactionManager
 from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
@@ -61,7 +61,7 @@ class Desk:
         self.epoch = -1
         self.ongoing = -1
         config = build(ProducerConfig, {"transactional.id": "x", **settings}, {})
-        self.transactions = Transactions(
+        self.transactions = TransactionManager(
             config,
             self.view,  # type: ignore[arg-type]
             transaction_version=lambda: self.version,
@@ -171,7 +171,7 @@ class Desk:
 # --- the order of things ------------------------------------------------------------------------------------
 
 
-def test_partitions_and_groups_are_added_by_request_up_to_version_1() -> None:
+def test_partitions_and_groups_are_added_by_requests_up_to_version_1() -> None:
     desk = Desk(BY_REQUEST).begin()
     desk.write()
     desk.finish(desk.offsets())
@@ -182,7 +182,7 @@ def test_partitions_and_groups_are_added_by_request_up_to_version_1() -> None:
     assert desk.ids == [(70, 0)], "one epoch for all transactions"
 
 
-def test_from_version_2_on_writing_is_enough_and_each_transaction_has_its_epoch() -> None:
+def test_from_version_2_on_writes_add_partitions_and_each_transaction_has_its_epoch() -> None:
     desk = Desk(BY_WRITING).begin()
     desk.write()
     desk.finish(desk.offsets())
@@ -196,7 +196,7 @@ def test_from_version_2_on_writing_is_enough_and_each_transaction_has_its_epoch(
     assert desk.messages[-1][0] == 5, "names, not ids"
 
 
-def test_the_version_is_looked_at_anew_for_each_transaction() -> None:
+def test_the_transaction_version_is_checked_for_each_transaction() -> None:
     desk = Desk(BY_REQUEST).begin()
     desk.version = BY_WRITING
     desk.write()
@@ -210,13 +210,13 @@ def test_the_version_is_looked_at_anew_for_each_transaction() -> None:
 
 @pytest.mark.parametrize("version", [BY_REQUEST, BY_WRITING])
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_transaction_that_nobody_heard_of_ends_without_a_word(version: int, commit: bool) -> None:
+def test_an_empty_transaction_ends_without_a_request(version: int, commit: bool) -> None:
     desk = Desk(version).begin()
     desk.end(commit)
     assert desk.asked == [] and desk.transactions.state is State.READY
 
 
-def test_the_end_waits_for_records_under_way() -> None:
+def test_the_end_waits_for_records_in_flight() -> None:
     desk = Desk().begin()
     desk.write()
     desk.unfinished = True
@@ -227,14 +227,14 @@ def test_the_end_waits_for_records_under_way() -> None:
     desk.finish(operation)
 
 
-def test_one_request_at_a_time() -> None:
+def test_one_request_is_in_flight_at_a_time() -> None:
     desk = Desk()
     desk.transactions.init()
     assert len(desk.transactions.poll(desk.now).requests) == 1
     assert desk.transactions.poll(desk.now + 10_000).requests == []
 
 
-def test_a_coordinator_that_is_not_in_the_picture_yet_is_waited_for() -> None:
+def test_a_coordinator_missing_in_the_metadata_is_waited_for() -> None:
     desk = Desk()
     desk.view.brokers.clear()
     operation = desk.transactions.init()
@@ -246,7 +246,7 @@ def test_a_coordinator_that_is_not_in_the_picture_yet_is_waited_for() -> None:
     desk.finish(operation)
 
 
-def test_a_coordinator_that_is_gone_is_looked_for_again() -> None:
+def test_a_coordinator_that_has_left_is_looked_up_again() -> None:
     """It died between two requests, so none of them failed: only the picture of the cluster tells."""
     desk = Desk().begin()
     desk.write()
@@ -287,10 +287,10 @@ def test_a_coordinator_that_is_gone_is_looked_for_again() -> None:
         (Desk.begin, lambda t: (t.end(commit=True), t.end(commit=False)), "Wait"),
     ],
 )
-def test_calls_out_of_order_say_what_comes_first(
-    prepare: Callable[[Desk], Desk], call: Callable[[Transactions], Any], hint: str
+def test_calls_in_the_wrong_order_name_the_call_to_make_first(
+    prepare: Callable[[Desk], Desk], call: Callable[[TransactionManager], Any], hint: str
 ) -> None:
-    """E1."""
+    """Spec: E1."""
     desk = prepare(Desk())
     with pytest.raises(OttlaError) as caught:
         call(desk.transactions)
@@ -325,7 +325,7 @@ RETRIED = [
 
 @pytest.mark.parametrize("code", RETRIED)
 @pytest.mark.parametrize("api", [INIT, ADD, ADD_GROUP, OFFSETS, END])
-def test_what_may_pass_is_tried_again(api: ApiKey, code: ErrorCode | str) -> None:
+def test_retriable_errors_are_retried(api: ApiKey, code: ErrorCode | str) -> None:
     """PROTOCOL 11.10: 14, 15, 16, 51, 3, 7, and a lost connection."""
     desk = Desk(BY_REQUEST)
     desk.plan(api, code, code)
@@ -342,7 +342,7 @@ def test_what_may_pass_is_tried_again(api: ApiKey, code: ErrorCode | str) -> Non
         assert sent.count(FIND) == 2
 
 
-def test_the_wait_doubles_but_a_transaction_that_is_just_completing_is_asked_for_soon() -> None:
+def test_the_backoff_doubles_but_stays_short_for_concurrent_transactions() -> None:
     desk = Desk()
     desk.plan(INIT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     desk.start()
@@ -366,7 +366,7 @@ def test_the_wait_doubles_but_a_transaction_that_is_just_completing_is_asked_for
     ],
 )
 @pytest.mark.parametrize("api", [INIT, ADD, ADD_GROUP, OFFSETS, END])
-def test_what_a_coordinator_says_for_good_is_fatal(api: ApiKey, code: ErrorCode) -> None:
+def test_fatal_errors_of_a_coordinator_make_the_producer_unusable(api: ApiKey, code: ErrorCode) -> None:
     """PROTOCOL 11.10: 90, 53, 48, 49, and 47 from a coordinator."""
     desk = Desk(BY_REQUEST)
     desk.plan(api, code)
@@ -378,7 +378,7 @@ def test_what_a_coordinator_says_for_good_is_fatal(api: ApiKey, code: ErrorCode)
         desk.end()
     expected = ErrorCode.PRODUCER_FENCED if code == ErrorCode.INVALID_PRODUCER_EPOCH else code
     assert caught.value.code == expected
-    assert desk.transactions.state is State.FATAL
+    assert desk.transactions.state is State.FATAL_ERROR
     for call in (desk.transactions.begin, desk.transactions.init, lambda: desk.transactions.end(commit=False)):
         with pytest.raises(TransactionFatal):
             call()
@@ -405,7 +405,7 @@ ABORTABLE = [
 
 
 @pytest.mark.parametrize(("version", "api", "code"), ABORTABLE)
-def test_an_abortable_error_leaves_only_the_abort(version: int, api: ApiKey, code: ErrorCode) -> None:
+def test_after_an_abortable_error_only_abort_is_allowed(version: int, api: ApiKey, code: ErrorCode) -> None:
     """PROTOCOL 11.10: 120, 59, 29, 30, and 22, 25, 82 from TxnOffsetCommit."""
     desk = Desk(version).begin()
     desk.plan(api, code)
@@ -426,7 +426,7 @@ def test_an_abortable_error_leaves_only_the_abort(version: int, api: ApiKey, cod
     desk.end()
 
 
-def test_a_commit_that_may_not_be_is_aborted() -> None:
+def test_a_commit_refused_as_abortable_is_aborted() -> None:
     desk = Desk().begin()
     desk.write()
     desk.plan(END, ErrorCode.TRANSACTION_ABORTABLE)
@@ -436,7 +436,7 @@ def test_a_commit_that_may_not_be_is_aborted() -> None:
     assert [message.committed for _, message in desk.messages[-2:]] == [True, False]
 
 
-def test_a_lost_batch_spoils_the_transaction_and_old_protocols_ask_for_a_new_epoch() -> None:
+def test_a_failed_batch_fails_the_transaction_and_old_protocols_request_a_new_epoch() -> None:
     """PROTOCOL 11.10: after the abort, because nobody knows which numbers the brokers have."""
     for version, asked in ((BY_REQUEST, [ADD, END, INIT]), (BY_WRITING, [END])):
         desk = Desk(version).begin()
@@ -451,7 +451,7 @@ def test_a_lost_batch_spoils_the_transaction_and_old_protocols_ask_for_a_new_epo
     assert desk.messages[-1][1].producer_epoch == 0
 
 
-def test_the_new_epoch_is_asked_for_in_the_name_of_the_old() -> None:
+def test_the_new_epoch_is_requested_with_the_old_one() -> None:
     """KIP-360."""
     desk = Desk(BY_REQUEST).begin()
     desk.write()
@@ -461,7 +461,7 @@ def test_the_new_epoch_is_asked_for_in_the_name_of_the_old() -> None:
     assert (init.producer_id, init.producer_epoch) == (70, 0)
 
 
-def test_a_partition_that_may_have_been_added_is_settled_before_the_abort() -> None:
+def test_an_unanswered_add_partitions_is_repeated_before_the_abort() -> None:
     """Otherwise the coordinator could hold open what the producer believes never began."""
     desk = Desk(BY_REQUEST).begin()
     desk.transactions.may_send(PLACE)
@@ -479,7 +479,7 @@ def test_a_partition_that_may_have_been_added_is_settled_before_the_abort() -> N
         ErrorCode.CONCURRENT_TRANSACTIONS,
     ],
 )
-def test_not_now_does_not_mean_that_the_lost_request_was_refused(code: ErrorCode) -> None:
+def test_a_retriable_error_does_not_mean_that_the_lost_request_was_rejected(code: ErrorCode) -> None:
     """Were the abort left out, the coordinator would end it at its timeout, and fence a producer that did nothing."""
     desk = Desk(BY_REQUEST).begin()
     desk.transactions.may_send(PLACE)
@@ -490,7 +490,7 @@ def test_not_now_does_not_mean_that_the_lost_request_was_refused(code: ErrorCode
     assert [api for api in desk.asked if api != FIND] == [ADD, ADD, END]
 
 
-def test_a_partition_that_was_refused_does_not_hold_up_the_abort() -> None:
+def test_a_rejected_partition_does_not_delay_the_abort() -> None:
     desk = Desk(BY_REQUEST).begin()
     desk.transactions.may_send(PLACE)
     operation = desk.transactions.end(commit=False)
@@ -499,14 +499,14 @@ def test_a_partition_that_was_refused_does_not_hold_up_the_abort() -> None:
     assert desk.asked == [ADD]
 
 
-def test_offsets_that_wait_fail_with_the_abort() -> None:
+def test_pending_offsets_fail_with_the_abort() -> None:
     desk = Desk().begin()
     operation = desk.offsets()
     desk.end(commit=False)
     assert operation.is_done and operation.error is not None
 
 
-def test_an_answer_that_comes_during_the_abort_no_longer_matters() -> None:
+def test_an_error_of_the_aborted_transaction_is_ignored_during_the_abort() -> None:
     desk = Desk().begin()
     desk.finish(desk.offsets())
     desk.offsets()
@@ -518,7 +518,7 @@ def test_an_answer_that_comes_during_the_abort_no_longer_matters() -> None:
     assert desk.transactions.state is State.READY and desk.asked[-1] == END
 
 
-def test_an_abort_that_is_refused_is_fatal() -> None:
+def test_a_refused_abort_is_fatal() -> None:
     desk = Desk().begin()
     desk.write()
     desk.plan(END, ErrorCode.TRANSACTION_ABORTABLE)
@@ -526,7 +526,7 @@ def test_an_abort_that_is_refused_is_fatal() -> None:
         desk.end(commit=False)
 
 
-def test_a_call_that_ran_out_of_time_may_be_repeated() -> None:
+def test_a_call_that_timed_out_may_be_repeated() -> None:
     desk = Desk()
     assert desk.transactions.init() is desk.transactions.init()
     desk.run()
@@ -549,7 +549,7 @@ def test_every_code_has_one_verdict() -> None:
 TWO_PHASE = {"transaction.two.phase.commit.enable": True}
 
 
-def test_two_phase_commit_is_asked_for_with_version_6() -> None:
+def test_two_phase_commit_uses_version_6() -> None:
     desk = Desk(BY_WRITING, **TWO_PHASE).begin()
     version, init = desk.messages[-1]
     assert version == 6 and init.enable2_pc and not init.keep_prepared_txn
@@ -562,7 +562,7 @@ def test_two_phase_commit_is_asked_for_with_version_6() -> None:
     assert desk.asked == [END]
 
 
-def test_preparing_takes_no_more_records_and_waits_for_those_under_way() -> None:
+def test_preparing_refuses_new_records_and_waits_for_those_in_flight() -> None:
     desk = Desk().begin()
     desk.write()
     desk.unfinished = True
@@ -575,7 +575,7 @@ def test_preparing_takes_no_more_records_and_waits_for_those_under_way() -> None
     assert desk.transactions.state is State.PREPARED
 
 
-def test_what_fails_while_preparing_leaves_only_the_abort() -> None:
+def test_after_a_failure_while_preparing_only_abort_is_allowed() -> None:
     desk = Desk().begin()
     desk.write()
     desk.unfinished = True
@@ -587,7 +587,7 @@ def test_what_fails_while_preparing_leaves_only_the_abort() -> None:
     assert desk.transactions.state is State.READY
 
 
-def test_a_new_instance_keeps_what_was_prepared_and_decides_it_under_its_own_epoch() -> None:
+def test_a_new_instance_keeps_a_prepared_transaction_and_ends_it_with_its_own_epoch() -> None:
     desk = Desk(BY_WRITING, **TWO_PHASE)
     desk.epoch, desk.ongoing = 4, 4
     desk.finish(desk.transactions.init(keep_prepared=True))
@@ -598,7 +598,7 @@ def test_a_new_instance_keeps_what_was_prepared_and_decides_it_under_its_own_epo
     assert desk.transactions.state is State.READY and desk.transactions.prepared is None
 
 
-def test_without_two_phase_commit_version_6_is_never_spoken() -> None:
+def test_without_two_phase_commit_version_6_is_not_used() -> None:
     desk = Desk().start()
     assert desk.messages[-1][0] == 5
 
@@ -621,13 +621,13 @@ def test_without_two_phase_commit_version_6_is_never_spoken() -> None:
         ({"transactional.id": "x", "transaction.timeout.ms": "9", **TWO_PHASE}, "Cannot set transaction.timeout.ms"),
     ],
 )
-def test_contradictions_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
-    """D2, E1."""
+def test_contradicting_settings_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
+    """Spec: D2, E1."""
     with pytest.raises(ConfigError) as caught:
         build(ProducerConfig, settings, {})
     assert message in str(caught.value)
 
 
 def test_a_transactional_id_implies_idempotence() -> None:
-    """E1."""
+    """Spec: E1."""
     assert build(ProducerConfig, {"transactional.id": "x"}, {}).enable_idempotence

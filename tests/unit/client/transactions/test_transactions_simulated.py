@@ -1,5 +1,5 @@
 """The transactional producer and a whole broker in a simulated world: the output equals the input exactly once,
-whatever is killed or cut when. (E9, R1)
+whatever is killed or cut when. Spec: E9, R1.
 
 More seeds: OTTLA_SEEDS=1000 ./run test tests/unit/client/transactions/test_transactions_simulated.py
 """
@@ -9,13 +9,13 @@ import os
 from typing import Any
 
 import pytest
-from tests.support.processes.copier import ABORTED, GROUP, INPUT, OUTPUT, check, fill
-from tests.support.wire.transactional import RawClient
 
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.testing.world import BOOTSTRAP, World
 from ottla.types import TopicPartition
+from tests.support.processes.copier import ABORTED, GROUP, INPUT, OUTPUT, check, fill
+from tests.support.wire.transactional import RawClient
 
 SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "5")))
 SETTINGS = {"offsets_topic_num_partitions": "2", "transaction_state_log_num_partitions": "2"}
@@ -48,9 +48,9 @@ class ClientCopier:
         producer = self.world.producer(transactional_id="copier", **QUICK)
         consumer = self.world.consumer(isolation_level="read_committed", request_timeout_ms=2_000)
         admin = self.world.admin()
-        assert producer._transactions is not None
+        assert producer._transactional.manager is not None
         if self.version == 1:
-            producer._transactions.transaction_version = lambda: 1
+            producer._transactional.manager.transaction_version = lambda: 1
         try:
             # First the producer, which ends what the last instance left, then the position it may have committed.
             await producer.init_transactions()
@@ -96,7 +96,7 @@ class ClientCopier:
 @VERSIONS
 @pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power loss"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_copy_is_exact_whatever_is_killed(seed: int, power_loss: bool, version: int) -> None:
+def test_the_copy_is_exact_despite_kills(seed: int, power_loss: bool, version: int) -> None:
     async def story(world: World) -> None:
         client = RawClient(BOOTSTRAP)
         await fill(client, 2, 20)
@@ -124,8 +124,11 @@ def test_the_copy_is_exact_whatever_is_killed(seed: int, power_loss: bool, versi
 
 @VERSIONS
 @pytest.mark.parametrize("seed", SEEDS)
-def test_instances_that_replace_each_other_never_write_twice(seed: int, version: int) -> None:
-    """E9: zombies are fenced. Every instance is replaced while it works; the old one runs on until it is told off."""
+def test_instances_that_replace_each_other_never_duplicate_output(seed: int, version: int) -> None:
+    """Zombies are fenced. Every instance is replaced while it works; the old one runs on until it is told off.
+
+    Spec: E9.
+    """
 
     async def story(world: World) -> None:
         client = RawClient(BOOTSTRAP)
@@ -146,7 +149,7 @@ def test_instances_that_replace_each_other_never_write_twice(seed: int, version:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_prepared_transaction_survives_everything(seed: int) -> None:
+def test_a_prepared_transaction_survives_broker_kills_and_time(seed: int) -> None:
     """KIP-939: the broker is killed, the producer is gone, hours pass; its decision is still to be made, and holds."""
 
     async def story(world: World) -> None:

@@ -1,10 +1,12 @@
-"""A record's way from send() into the batch of its partition, and the promise it leaves: what every record passes.
+"""The hot path of a producer: from send() into the open batch of a partition, and the Delivery that send() returns.
 
-Plain Python. Where there is a compiler, `setup.py` builds this same file once more as `_intake`, with the C types
-that `_intake.pxd` gives to its classes; `delivery.py` takes whichever is there. Compiled steps hold the interpreter
-from their first line to their last, so that any thread may take them without a lock.
-INTERFACE goes up when names or meanings change: an older build is then passed over.
+This file is plain Python. Where a compiler is available, `setup.py` also builds it as the extension `_hot_path`, with
+the C types declared in `_hot_path.pxd`; `speedups.py` picks the extension if it can be imported. A compiled method
+holds the GIL from its first line to its last, so any thread may call it without a lock.
+Increment INTERFACE whenever names or semantics change: `speedups.py` then ignores an outdated build.
 """
+
+# ruff: noqa: SLF001  (cdef methods and fields are shared by the classes of this module)
 
 import asyncio
 import contextlib
@@ -18,15 +20,14 @@ from typing import Any
 
 from ottla.client.core.model import Bytes, Headers, HeadersLike, RecordMetadata
 from ottla.errors import KafkaError, OttlaError
+from ottla.protocol.record_batch import HEADER_SIZE
 from ottla.types import TopicPartition
 
-INTERFACE = 2
-IS_COMPILED = __name__.endswith("._intake")
+INTERFACE = 3
+IS_COMPILED = __name__.endswith("._hot_path")
 
 RECORD_OVERHEAD_BYTES = 21
-"""The most that a record takes beside its key, value and headers: lengths, attributes, deltas."""
-HEADER_SIZE = 61
-"""What a batch takes before its first record."""
+"""Upper bound of a record's size without key, value and headers: varint lengths, attributes, deltas."""
 
 Row = tuple[int, bytes | None, bytes | None, Headers]
 """Timestamp, key, value, headers."""
@@ -34,11 +35,11 @@ Row = tuple[int, bytes | None, bytes | None, Headers]
 log = logging.getLogger("ottla.client")
 
 
-# The promise of a record
+# Outcomes and deliveries
 
 
 class BatchOutcome:
-    """What became of a batch; every Delivery of its records looks here. Completed once, on any thread."""
+    """The result of one batch, shared by the Deliveries of its records. Completed once, on any thread."""
 
     __slots__ = (
         "_callbacks", "_parts", "_record_errors", "base_offset", "error", "is_done", "log_append_time_ms", "loop",
@@ -48,7 +49,7 @@ class BatchOutcome:
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Where the batch is sent from: on that loop's thread nobody may wait for it."""
+        """The event loop that sends the batch. Its thread must not block on this outcome."""
         self.is_done = False
         self.error: KafkaError | None = None
         self.base_offset = -1
@@ -56,7 +57,7 @@ class BatchOutcome:
         self._record_errors: dict[int, KafkaError] | None = None
         self._parts: tuple[int, BatchOutcome, BatchOutcome] | None = None
         self._callbacks: deque[tuple[Callable[..., Any], Any]] = deque()
-        """Each with its arguments, or with the one Delivery that it is called with."""
+        """(callback, argument tuple), or (callback, delivery) for a callback that takes the Delivery."""
 
     def succeed(self, base_offset: int, log_append_time_ms: int = -1) -> None:
         self.base_offset = base_offset
@@ -64,13 +65,13 @@ class BatchOutcome:
         self._complete()
 
     def fail(self, error: KafkaError, record_errors: dict[int, KafkaError] | None = None) -> None:
-        """`record_errors` names the records that are to blame; the others failed because of them."""
+        """`record_errors` maps the index of each invalid record to its error; the others failed with them (KIP-467)."""
         self.error = error
         self._record_errors = record_errors
         self._complete()
 
     def split(self, middle: int) -> "tuple[BatchOutcome, BatchOutcome]":
-        """Two outcomes for the records before and from `middle` on; this one is done when both are."""
+        """Two outcomes, for the records before `middle` and from `middle` on. This one is done when both are."""
         parts = BatchOutcome(self.partition), BatchOutcome(self.partition)
         self._parts = (middle, *parts)
         for part in parts:
@@ -85,20 +86,20 @@ class BatchOutcome:
             self._complete()
 
     def check_wait(self) -> None:
-        """Raises where who waits for the batch would keep it from being sent: a callback on the client's own thread."""
+        """Raises OttlaError on the thread that sends the batch: blocking there would deadlock."""
         if not self.is_done and self.loop is not None and asyncio._get_running_loop() is self.loop:
-            hint = "Await the delivery there, or add a callback to it."
-            raise OttlaError("a blocking call inside a callback would wait for itself", hint)
+            hint = "Await the delivery, or use add_done_callback()."
+            raise OttlaError("a blocking call inside a callback of the client would deadlock", hint)
 
     def find(self, index: int) -> "tuple[BatchOutcome, int]":
-        """The outcome that speaks for a record, and the record's place in it."""
+        """The outcome (of a half, after a split) that holds a record's result, and the record's index in it."""
         if self._parts is None:
             return self, index
         middle, first, second = self._parts
         return first.find(index) if index < middle else second.find(index - middle)
 
     def error_of(self, index: int) -> KafkaError | None:
-        """Why the record in this place failed; None if it was stored or is still under way."""
+        """Why the record at this index failed. None if it was stored or is still in flight."""
         return self._error_of(index)
 
     def _error_of(self, index: int) -> KafkaError | None:
@@ -110,13 +111,13 @@ class BatchOutcome:
         return self.error
 
     def add_callback(self, callback: Callable[..., Any], *arguments: Any) -> None:
-        """Calls back once when the batch is done, at once if it is."""
+        """Calls `callback(*arguments)` once the batch is done; immediately if it is done already."""
         self._add_callback(callback, arguments)
 
     def _add_callback(self, callback: Callable[..., Any], arguments: Any) -> None:
         self._callbacks.append((callback, arguments))
-        # The other thread may have completed between our look and our append: then whoever takes the
-        # callback off the list calls it, and nobody else does.
+        # The other thread may complete the batch between our check and our append. popleft() is atomic, so only
+        # the thread that takes a callback off the deque calls it.
         if self.is_done:
             self._call_back()
 
@@ -130,7 +131,7 @@ class BatchOutcome:
         while callbacks:
             try:
                 callback, arguments = callbacks.popleft()
-            except IndexError:  # the other thread took it
+            except IndexError:  # the other thread took the last one
                 return
             try:
                 if type(arguments) is tuple:
@@ -138,12 +139,12 @@ class BatchOutcome:
                 else:
                     callback(arguments)
             except Exception:
-                # A user's mistake must neither reach the network nor keep the callbacks behind it from being called.
-                log.exception("a callback for a record to %s raised", self.partition)
+                # An error in user code must not reach the network task, nor skip the remaining callbacks.
+                log.exception("delivery callback for a record to %s failed", self.partition)
 
 
 class Delivery:
-    """Comes back from send(). Await it (async) or call `result()` (blocking) to learn where the record is stored.
+    """What send() returns. Await it (async) or call `result()` (blocking) to get the record's offset.
 
     >>> delivery = await producer.send("orders", b"value")
     >>> metadata = await delivery           # RecordMetadata(topic, partition, offset, timestamp), or KafkaError
@@ -157,25 +158,28 @@ class Delivery:
         self._timestamp = timestamp
 
     def done(self) -> bool:
-        """Whether the record has been stored or has failed."""
+        """Whether the record was stored or has failed."""
         return self._outcome.is_done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is stored; waits up to `timeout` seconds (TimeoutError). Not for an event loop's thread."""
+        """Waits up to `timeout` seconds (else TimeoutError) and returns where the record is stored.
+
+        Blocks: do not call it on the thread of an event loop.
+        """
         if not self._outcome.is_done:
             self._outcome.check_wait()
             finished = threading.Event()
             self._outcome.add_callback(finished.set)
             if not finished.wait(timeout):
-                raise TimeoutError(f"no answer for a record to {self._outcome.partition} within {timeout} s")
+                raise TimeoutError(f"a record to {self._outcome.partition} was not acknowledged within {timeout} s")
         return self._metadata()
 
     def exception(self) -> KafkaError | None:
-        """Why the record failed; None if it was stored or is still under way."""
+        """Why the record failed. None if it was stored or is still in flight."""
         return self._outcome._error_of(self._index)
 
     def add_done_callback(self, callback: Callable[["Delivery"], Any]) -> None:
-        """Calls `callback(delivery)` when the record is stored or failed, on the client's own thread."""
+        """Calls `callback(delivery)` on the client's own thread once the record is stored or has failed."""
         self._outcome._add_callback(callback, self)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
@@ -196,12 +200,12 @@ class Delivery:
         return RecordMetadata(outcome.partition.topic, outcome.partition.partition, offset, timestamp)
 
     def __repr__(self) -> str:
-        state = "failed" if self.exception() else "stored" if self.done() else "under way"
+        state = "failed" if self.exception() else "stored" if self.done() else "in flight"
         return f"<Delivery to {self._outcome.partition}: {state}>"
 
 
 def _finish(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[None]") -> None:
-    """Wakes an awaiting task, from its own loop's thread or from another."""
+    """Wakes an awaiting task, from the thread of its loop or from another one."""
     if asyncio._get_running_loop() is loop:
         _set_result(future)
     else:
@@ -213,10 +217,10 @@ def _set_result(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-# The way in
+# Appending
 
 _process = object()
-"""Stands for this process: a producer that was made in another one, before a fork, takes nothing in."""
+"""Identifies this process. After a fork, the child's copy of a producer does not match and cannot use the fast path."""
 
 
 def _after_fork() -> None:
@@ -233,7 +237,7 @@ def murmur2(data: bytes) -> int:
     >>> hex(murmur2(b"21"))
     '0xc5f2f8ec'
     """
-    octets = data  # a pointer, when compiled
+    octets = data  # a C pointer when compiled
     length = len(data)
     mask = 0xFFFFFFFF
     h = 0x9747B28C
@@ -259,16 +263,16 @@ def murmur2(data: bytes) -> int:
 
 
 _remembered_murmur2 = functools.lru_cache(maxsize=16_384)(murmur2)
-"""Keys come again and again, and in Python the hash itself costs microseconds."""
+"""Keys repeat, and computing the hash in pure Python takes microseconds."""
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition that every Kafka client written in Java picks for this key."""
+    """The partition that Kafka's Java client picks for this key."""
     return ((murmur2(key) if IS_COMPILED else _remembered_murmur2(key)) & 0x7FFFFFFF) % partition_count
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """An upper bound for the bytes that a record takes in a batch."""
+    """Upper bound of a record's size in a batch, in bytes."""
     size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
     if headers:
         for name, content in headers:
@@ -276,8 +280,8 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
     return size
 
 
-class OpenBatch:
-    """Records for one partition, as far as those who add to it see them."""
+class AppendableBatch:
+    """The part of a ProducerBatch that appending needs."""
 
     __slots__ = ("is_full", "outcome", "records", "size_bytes")
 
@@ -286,24 +290,24 @@ class OpenBatch:
         self.records: list[Row] = []
         self.size_bytes = HEADER_SIZE
         self.is_full = False
-        """No record joins any more."""
+        """Closed for further records."""
 
 
-class Lane:
-    """One partition: the batch that still takes records, and the batches that wait."""
+class PartitionQueue:
+    """The batches of one partition that wait to be sent. The last one may be open for more records."""
 
-    __slots__ = ("next_order", "open_batch", "partition", "queue")
+    __slots__ = ("batches", "next_order", "open_batch", "partition")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
-        self.queue: deque[Any] = deque()
-        self.open_batch: OpenBatch | None = None
-        """The last of the queue, as long as it may take records."""
+        self.batches: deque[Any] = deque()
+        self.open_batch: AppendableBatch | None = None
+        """The last of `batches` while it accepts records, else None."""
         self.next_order = 0
 
 
-class Sticky:
-    """Where records without a key go, and how many bytes that partition still gets before another has its turn."""
+class StickyPartition:
+    """Where records without a key go (KIP-480), and how many bytes more before another one is picked (KIP-794)."""
 
     __slots__ = ("bytes_left", "partition")
 
@@ -312,19 +316,19 @@ class Sticky:
         self.bytes_left = bytes_left
 
 
-class TopicLanes:
-    """The lanes of a topic, as it was when the cluster was last asked."""
+class TopicQueues:
+    """The queues of a topic's partitions, as of one version of the topic's metadata."""
 
-    __slots__ = ("lanes", "partitions", "sticky")
+    __slots__ = ("partitions", "queues", "sticky")
 
-    def __init__(self, partitions: tuple[TopicPartition, ...], lanes: list[Lane]) -> None:
+    def __init__(self, partitions: tuple[TopicPartition, ...], queues: list[PartitionQueue]) -> None:
         self.partitions = partitions
-        self.lanes = lanes
-        self.sticky: Sticky | None = None
+        self.queues = queues
+        self.sticky: StickyPartition | None = None
 
 
-class Intake:
-    """Takes records in, within `buffer.memory`. The accumulator is built on it."""
+class RecordAppender:
+    """Appends records to open batches, within `buffer.memory`. Base class of the Accumulator."""
 
     __slots__ = (
         "batch_size", "buffer_memory", "buffered_bytes", "clock", "clock_ns", "guard", "known_partitions", "refusal",
@@ -332,7 +336,7 @@ class Intake:
     )  # fmt: skip
 
     def __init__(self, batch_size: int, buffer_memory: int, clock: Any, clock_ns: Any) -> None:
-        """`clock_ns`, where it is given, is read instead of `clock`: it is a function of the interpreter's own."""
+        """`clock_ns`, if not None, is used instead of `clock`: a C function, so that calling it runs no Python code."""
         self.batch_size = batch_size
         self.buffer_memory = buffer_memory
         self.buffered_bytes = 0
@@ -341,33 +345,33 @@ class Intake:
         self.stamp: Any = -1
         self.stamp_ms = -1
         self.refusal: Exception | None = None
-        """While set, every record is refused with it."""
+        """While set, every record is refused with this error."""
         self.known_partitions: dict[str, tuple[TopicPartition, ...]] = {}
-        """The cluster view's own: a topic's tuple is another one as soon as the topic is seen anew."""
-        self.topics: dict[str, TopicLanes] = {}
+        """The cluster view's dict. A topic gets a new tuple with every metadata update that changes it."""
+        self.topics: dict[str, TopicQueues] = {}
         self.guard: Any = contextlib.nullcontext() if IS_COMPILED else threading.Lock()
-        """Held for each step, where steps are many instructions of the interpreter."""
+        """Held by every method below. Not needed when compiled, see the module docstring."""
 
-    def take_in(self, topic: str, value: Any, key: Any, partition: Any) -> Delivery | None:
-        """The usual record into a batch that is there and has room. None for any other: it goes the long way.
+    def try_append(self, topic: str, value: Any, key: Any, partition: Any) -> Delivery | None:
+        """The fast path: appends to an open batch with room. None if the record needs the slow path. Any thread.
 
-        A usual record is bytes for a known topic, without headers and with the time of now. Any thread.
+        It takes records of bytes for a known topic, without headers and with the current time.
         """
         if IS_COMPILED:
-            return self._take_in(topic, value, key, partition)
+            return self._try_append(topic, value, key, partition)
         with self.guard:
-            return self._take_in(topic, value, key, partition)
+            return self._try_append(topic, value, key, partition)
 
-    def _take_in(self, topic: str, value: Any, key: Any, partition: Any) -> Delivery | None:
-        # What may let another thread in (a clock in Python, an allocation that collects garbage) comes first;
-        # from the checks on nothing does, so that they still hold when the record is added.
+    def _try_append(self, topic: str, value: Any, key: Any, partition: Any) -> Delivery | None:
+        # Whatever may release the GIL (a clock written in Python, an allocation that triggers the garbage
+        # collector) comes first. Nothing below does, so the checks still hold when the record is added.
         if self.clock_ns is not None:
             timestamp = self.clock_ns()
             timestamp //= 1_000_000
         else:
             timestamp = self.clock()
         stamp = self.stamp
-        if timestamp != self.stamp_ms:  # many records share a millisecond, and then the number's object
+        if timestamp != self.stamp_ms:  # many records share a millisecond: reuse the int object
             stamp = timestamp
             self.stamp, self.stamp_ms = stamp, timestamp
         delivery = Delivery.__new__(Delivery)
@@ -375,15 +379,15 @@ class Intake:
         found = self.topics.get(topic) if isinstance(topic, str) else None
         if found is None or self.refusal is not None or type(value) is not bytes:
             return None
-        lanes = found
-        if lanes.partitions is not self.known_partitions.get(topic):
+        topic_queues = found
+        if topic_queues.partitions is not self.known_partitions.get(topic):
             return None
         size_bytes = RECORD_OVERHEAD_BYTES + len(value)
         if key is not None:
             if type(key) is not bytes:
                 return None
             size_bytes += len(key)
-        count = len(lanes.lanes)
+        count = len(topic_queues.queues)
         sticky = None
         if partition is not None:
             if type(partition) is not int or not 0 <= partition < count:
@@ -392,33 +396,33 @@ class Intake:
         elif key is not None:
             index = partition_for_key(key, count)
         else:
-            sticky = lanes.sticky
+            sticky = topic_queues.sticky
             if sticky is None or sticky.bytes_left <= 0:
                 return None
             index = sticky.partition
-        lane = lanes.lanes[index]
-        batch = lane.open_batch
-        # The record that fills a batch goes the long way too: it wakes the network.
+        queue = topic_queues.queues[index]
+        batch = queue.open_batch
+        # The record that fills a batch takes the slow path, which wakes the network.
         if batch is None or batch.is_full or batch.size_bytes + size_bytes >= self.batch_size:
             return None
         if self.buffered_bytes + size_bytes > self.buffer_memory:
             return None
-        if IS_COMPILED:  # bytes and a number: the garbage collector has nothing to find in them
+        if IS_COMPILED:  # only bytes and an int in it: nothing for the garbage collector to follow
             PyObject_GC_UnTrack(row)  # type: ignore[name-defined]  # noqa: F821
         self.buffered_bytes += size_bytes
         if sticky is not None:
             sticky.bytes_left -= size_bytes
         return self._add(batch, row, delivery, timestamp, size_bytes)
 
-    def put(self, batch: OpenBatch, row: Row, size_bytes: int) -> Delivery | None:
-        """Adds a record for which room was reserved; None when the batch is full. An empty batch takes any record."""
+    def append_to(self, batch: AppendableBatch, row: Row, size_bytes: int) -> Delivery | None:
+        """Appends a record for which memory is reserved. None if the batch is full; an empty batch takes any record."""
         delivery = Delivery.__new__(Delivery)
         with self.guard:
             if batch.is_full or (batch.records and batch.size_bytes + size_bytes > self.batch_size):
                 return None
             return self._add(batch, row, delivery, row[0], size_bytes)
 
-    def _add(self, batch: OpenBatch, row: Row, delivery: Delivery, timestamp: int, size_bytes: int) -> Delivery:
+    def _add(self, batch: AppendableBatch, row: Row, delivery: Delivery, timestamp: int, size_bytes: int) -> Delivery:
         delivery._outcome = batch.outcome
         delivery._index = len(batch.records)
         delivery._timestamp = timestamp
@@ -426,39 +430,39 @@ class Intake:
         batch.size_bytes += size_bytes
         return delivery
 
-    def close_batch(self, lane: Lane, batch: OpenBatch) -> None:
-        """No record joins the batch any more, and nothing of it is held here."""
+    def close_batch(self, queue: PartitionQueue, batch: AppendableBatch) -> None:
+        """Closes a batch for further records."""
         with self.guard:
             batch.is_full = True
-            if lane.open_batch is batch:
-                lane.open_batch = None
+            if queue.open_batch is batch:
+                queue.open_batch = None
 
     def reserve(self, size_bytes: int) -> bool:
-        """Takes room from the buffer. A record that alone exceeds it has room once the buffer is empty."""
+        """Reserves buffer memory; False if there is not enough. A record larger than the buffer fits an empty one."""
         with self.guard:
             if self.buffered_bytes + size_bytes > self.buffer_memory and self.buffered_bytes:
                 return False
             self.buffered_bytes += size_bytes
             return True
 
-    def give_back(self, size_bytes: int) -> None:
-        """Room for others: a batch is stored or has failed."""
+    def release(self, size_bytes: int) -> None:
+        """Releases the memory of a batch that was stored or has failed."""
         with self.guard:
             self.buffered_bytes -= size_bytes
 
     def refuse(self, refusal: Exception | None) -> None:
-        """Takes no more records from now on; None takes them again."""
+        """Refuses every further record with this error; None accepts records again."""
         with self.guard:
             self.refusal = refusal
 
 
-class Sending:
-    """The blocking producer's send(). It is here because its own lines count, too, when a record takes half a µs."""
+class BlockingSender:
+    """send() of the blocking producer. It is compiled too: at half a microsecond per record its own lines count."""
 
-    __slots__ = ("_intake", "_made_in")
+    __slots__ = ("_appender", "_made_in")
 
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
+    def __init__(self, appender: RecordAppender) -> None:
+        self._appender = appender
         self._made_in = _process
 
     def send(
@@ -471,17 +475,17 @@ class Sending:
         timestamp: int | None = None,
         headers: HeadersLike = None,
     ) -> Delivery:
-        """Hands a record over and returns the promise of its delivery; waits only for room and for the topic.
+        """Queues a record and returns its Delivery. Blocks only while the buffer is full or the topic is not known yet.
 
-        Text is sent as UTF-8. Records with equal keys go to the same partition; records without a key fill
-        one partition's batch after the other's.
+        Text is encoded as UTF-8. Records with equal keys go to the same partition. Records without a key fill a batch
+        of one partition, then of another one.
         """
         if timestamp is None and headers is None and self._made_in is _process:
-            intake = self._intake
+            appender = self._appender
             if IS_COMPILED:
-                delivery = intake._take_in(topic, value, key, partition)
+                delivery = appender._try_append(topic, value, key, partition)
             else:
-                delivery = intake.take_in(topic, value, key, partition)
+                delivery = appender.try_append(topic, value, key, partition)
             if delivery is not None:
                 return delivery
         return self._send_slowly(topic, value, key, partition, timestamp, headers)

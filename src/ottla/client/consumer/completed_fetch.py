@@ -1,7 +1,7 @@
-"""What one fetch brought of one partition, read batch by batch as records are wanted. Pure.
+"""The result of a fetch for one partition, decoded batch by batch as records are taken. Pure.
 
-Under read_committed the records of aborted transactions are passed over here: a broker sends them along, with
-the list of transactions they belong to.
+For read_committed, the broker sends aborted records too, with a list of the aborted transactions (KIP-98). They are
+filtered out here.
 """
 
 import heapq
@@ -27,17 +27,17 @@ from ottla.types import TopicPartition
 
 @dataclass(slots=True)
 class _Opened:
-    """A batch that is being read, and where reading goes on behind it and those after it that are not shown."""
+    """A batch that is being read, and the offset after it and after the hidden batches that follow it."""
 
     section: Section
     end_offset: int
 
 
-class FetchedPartition:
-    """Stored batches as they came, and how far they have been read: as records, or as sections of them.
+class CompletedFetch:
+    """The fetched batches, and how far they have been read: as records, or as whole sections.
 
     >>> fetched.take(500)           # up to 500 records
-    >>> fetched.next_offset         # where reading goes on after those
+    >>> fetched.next_offset         # the offset to continue at
     """
 
     def __init__(
@@ -56,24 +56,25 @@ class FetchedPartition:
         self._data = data
         self._check_crcs = check_crcs
         self._batches: list[tuple[int, BatchHeader]] = list(iter_batches(data))
-        self._batches.reverse()  # the next one is taken from the end
+        self._batches.reverse()  # so that pop() takes the next one
         if not self._batches and len(data):
-            detail = f"{partition} sent {len(data)} bytes at offset {fetch_offset} and no whole batch in them"
+            detail = f"a fetch of {partition} at offset {fetch_offset} returned {len(data)} bytes without a whole batch"
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, detail)
         last = self._batches[0][1] if self._batches else None
         self.end_offset = max(fetch_offset, last.next_offset) if last is not None else fetch_offset
         """Where the next fetch continues."""
         self.last_epoch = last.partition_leader_epoch if last is not None else -1
         self.epochs = _epochs(self._batches)
-        """Where each leader epoch begins: (offset, epoch), in order."""
+        """The leader epochs in order, each as (first offset, epoch)."""
         self._aborted = [(first_offset, producer_id) for producer_id, first_offset in aborted]
         heapq.heapify(self._aborted)
         self._aborted_producers: set[int] = set()
         self._opened: deque[_Opened] = deque()
-        """Batches that are shown, in order; the first may have been read in part."""
+        """Visible batches in order; the first one may have been read in part."""
         self._records: list[ConsumerRecord] = []
-        """The first opened batch as objects, and how many of them were taken."""
+        """The records of the first opened batch."""
         self._taken = 0
+        """How many of `_records` were taken."""
 
     @property
     def is_exhausted(self) -> bool:
@@ -81,13 +82,13 @@ class FetchedPartition:
 
     @property
     def has_more(self) -> bool:
-        """Whether there are batches behind those that `sections` gave."""
+        """Whether there are batches after those that `sections` returned."""
         return bool(self._batches)
 
     def take(self, max_records: int) -> list[ConsumerRecord]:
-        """The next records, at most so many; fewer (or none) when there are no more.
+        """The next records, at most `max_records`; fewer, or none, at the end.
 
-        A corrupt batch raises once everything before it has been taken.
+        A corrupt batch raises KafkaError once everything before it has been taken.
         """
         taken: list[ConsumerRecord] = []
         while len(taken) < max_records:
@@ -113,12 +114,12 @@ class FetchedPartition:
         return taken
 
     def sections(self, max_records: int, max_bytes: int) -> list[Section]:
-        """The next batches that are shown, opened: as many as it takes for so many records or bytes, where there are.
+        """The next visible batches, up to about `max_records` or `max_bytes`.
 
-        Their records from `next_offset` on are still to be taken: `took` says how far that went. A corrupt batch
-        raises once everything before it has been taken.
+        Their records from `next_offset` on are not taken yet: call `took` after reading them. A corrupt batch raises
+        KafkaError once everything before it has been taken.
         """
-        self._records, self._taken = [], 0  # from here on only next_offset tells what was taken of the first
+        self._records, self._taken = [], 0  # from here on only next_offset says what was taken of the first one
         sections: list[Section] = []
         records = size_bytes = 0
         while records < max_records and size_bytes < max_bytes:
@@ -137,7 +138,7 @@ class FetchedPartition:
         return sections
 
     def took(self, next_offset: int | None = None) -> None:
-        """Goes on at `next_offset`, within the first opened batch, or behind that batch."""
+        """Continues at `next_offset` within the first opened batch; without it, after that batch."""
         if next_offset is None:
             self._close_first()
         else:
@@ -153,12 +154,12 @@ class FetchedPartition:
         except KafkaError as error:
             raise self._named(error, section.header) from None
         if records and records[0].offset < self.next_offset:
-            # A fetch gives whole batches, so the first may begin before the offset that was asked for.
+            # A fetch returns whole batches, so the first one may begin before the requested offset.
             records = [record for record in records if record.offset >= self.next_offset]
         return records
 
     def _open_next(self) -> bool:
-        """Opens the next batch that is shown and passes over those that are not; False when there are no more."""
+        """Opens the next visible batch and skips hidden ones. False if there are no more."""
         while self._batches:
             position, header = self._batches[-1]
             if header.last_offset >= self.next_offset:
@@ -182,7 +183,7 @@ class FetchedPartition:
         return KafkaError(error.code, f"{self.partition} at offset {header.base_offset}: {error.detail}")
 
     def _is_hidden(self, position: int, header: BatchHeader) -> bool:
-        """Whether a batch is never shown: a control batch, or part of an aborted transaction."""
+        """Whether a batch is invisible to applications: a control batch, or part of an aborted transaction."""
         while self._aborted and self._aborted[0][0] <= header.last_offset:
             self._aborted_producers.add(heapq.heappop(self._aborted)[1])
         if header.is_control:
@@ -195,7 +196,7 @@ class FetchedPartition:
 
 
 def _epochs(batches: list[tuple[int, BatchHeader]]) -> list[tuple[int, int]]:
-    """The leader epochs of batches that stand in reverse. They only ever grow: nearly always there is one."""
+    """The leader epochs of `batches`, which are in reverse order. Epochs only grow; usually there is just one."""
     if not batches:
         return []
     first, last = batches[-1][1], batches[0][1]

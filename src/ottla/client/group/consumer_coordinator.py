@@ -1,4 +1,4 @@
-"""The side of a consumer that lives in a group: does the user's part of rebalances, commits, leaves. OWNER."""
+"""The group part of a consumer, driven from its poll(): rebalances, listener calls, commits, leaving. OWNER."""
 
 import asyncio
 import logging
@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ottla.assignors.base import Assignor
-from ottla.client.admin.group_model import CommittedOffset
 from ottla.client.consumer.positions import Positions
 from ottla.client.consumer.subscription import Subscription, TopicWatch
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
+from ottla.client.core.model import CommittedOffset
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ConsumerConfig
 from ottla.client.group.commits import Commits, CommittedLookup
+from ottla.client.group.member_state import MemberState
 from ottla.client.group.membership import NO_GENERATION, Membership
-from ottla.client.group.membership_stage import Stage
-from ottla.client.group.rebalance_listener import has_own_lost, tell
+from ottla.client.group.rebalance_listener import has_own_lost, notify
 from ottla.client.transactions.requests import GroupMetadata
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
@@ -26,15 +26,16 @@ from ottla.types import TopicPartition
 log = logging.getLogger("ottla.client")
 
 LEAVE_TIMEOUT_MS = 5_000
-"""A coordinator that does not answer a goodbye is not waited for: the session ends by itself."""
+"""How long to wait for the response to LeaveGroup. Without it the session times out."""
 COMMITS_TIMEOUT_MS = 5_000
-"""How long the group waits for what a member has committed without waiting for it itself."""
+"""How long a rebalance waits for asynchronous commits."""
 
 CommitCallback = Callable[[dict[TopicPartition, CommittedOffset], "KafkaError | None"], Any]
 
 
-class GroupSide:
-    """Membership, commits and committed positions of one consumer, driven from its poll()."""
+class ConsumerCoordinator:
+    """Membership, commits and committed offsets of one consumer. Named after Kafka's class: it is not the broker that
+    coordinates the group, which is `coordinator`."""
 
     def __init__(
         self,
@@ -65,13 +66,13 @@ class GroupSide:
             on_topics=self._on_topics,
             **parts,
         )
-        # The coordinator comes last: the others may have just found out that they need it.
+        # The coordinator lookup comes last: the others may find out in their poll() that they need it.
         for decider in (self.membership, self.commits, self.lookup, self.watch, self.coordinator):
             network.add(decider)
-        self._told_version = -1
-        """Of the view: which picture of the cluster the user has been told the errors of."""
-        self._unheard: set[TopicPartition] = set()
-        """Assigned, but the poll() was broken off while the listener heard of it."""
+        self._reported_version = -1
+        """The version of the cluster view whose topic errors were raised already."""
+        self._unannounced: set[TopicPartition] = set()
+        """Assigned partitions whose on_partitions_assigned was cancelled together with its poll()."""
         self._finished: deque[tuple[CommitCallback, dict[TopicPartition, CommittedOffset], KafkaError | None]] = deque()
 
     # --- subscribing --------------------------------------------------------------------------------------
@@ -97,7 +98,8 @@ class GroupSide:
         self._positions.keep_topics(now)
 
     async def unsubscribe(self, timeout_ms: int, *, commits: bool = True) -> None:
-        """Commits, gives everything up and says goodbye. Without `commits` some of it is unprocessed, and stays so."""
+        """Commits, revokes everything and leaves the group. `commits=False` after an error, when not all records that
+        were returned have been processed."""
         try:
             if self._subscription.is_automatic:
                 await self._leave(timeout_ms, commits=commits)
@@ -106,110 +108,112 @@ class GroupSide:
         finally:
             self.watch.watch(None)
             self._subscription.clear()
-            self._unheard = set()
+            self._unannounced = set()
             self._positions.assign([], self._network.now())
 
     async def _leave(self, timeout_ms: int, *, commits: bool) -> None:
         membership = self.membership
         owned = list(self._positions.states)
-        patience_ms = min(timeout_ms, LEAVE_TIMEOUT_MS)
         failure: Exception | None = None
         try:
             if commits:
                 failure = await self._give_up(owned, timeout_ms)
-            # What was committed without waiting counts only as long as we are a member.
+            # Asynchronous commits are accepted only from a member.
             await self._network.until(lambda: self.commits.is_idle, min(timeout_ms, COMMITS_TIMEOUT_MS))
         finally:
             node_id = self.coordinator.find()
-            goodbye = membership.depart()
+            leave_request = membership.depart()
             self._pin_topics(frozenset(), self._network.now())
             if not commits and owned:
-                await self._tell_lost(owned)
-            if goodbye is not None and node_id is not None:
+                await self._notify_lost(owned)
+            if leave_request is not None and node_id is not None:
                 try:
                     await self._network.request(
-                        ApiKey.LEAVE_GROUP, goodbye, destination=node_id, timeout_ms=patience_ms
+                        ApiKey.LEAVE_GROUP,
+                        leave_request,
+                        destination=node_id,
+                        timeout_ms=min(timeout_ms, LEAVE_TIMEOUT_MS),
                     )
                 except KafkaError as error:
-                    log.info("group %s was not told that a member leaves: %s", self.config.group_id, error)
+                    log.info("leaving group %s failed: %s", self.config.group_id, error)
         if failure is not None:
             raise failure
 
     async def _give_up(self, owned: list[TopicPartition], timeout_ms: int) -> Exception | None:
-        """Commits and tells the listener. What that one raises is for the user, once all is done."""
+        """Commits and calls the listener. Returns what the listener raised, to be raised after leaving."""
         what = "on_partitions_revoked" if self.membership.has_generation else "on_partitions_lost"
         if self.membership.has_generation:
             await self.auto_commit(owned, timeout_ms)
-        return await self._tell(what, owned) if owned else None
+        return await self._notify(what, owned) if owned else None
 
-    async def _tell_lost(self, owned: list[TopicPartition]) -> None:
-        """Somebody leaves because of an error. Not all that was given out is processed, so nobody may store positions:
-        we are no member any more, and a listener that only knows of being revoked hears nothing."""
+    async def _notify_lost(self, owned: list[TopicPartition]) -> None:
+        """The consumer closes after an error, so not all records are processed and positions must not be stored. A
+        listener that does not override on_partitions_lost is not called: it would run on_partitions_revoked."""
         if not has_own_lost(self.listener):
             return
         try:
-            await tell(self.listener, "on_partitions_lost", owned)
+            await notify(self.listener, "on_partitions_lost", owned)
         except Exception:
-            log.warning("on_partitions_lost failed while an error was on its way", exc_info=True)
+            log.warning("on_partitions_lost failed while the consumer was closing after an error", exc_info=True)
 
     async def close(self, timeout_ms: int, *, commits: bool) -> None:
-        """As unsubscribe, then waits for commits that are still on their way."""
+        """Unsubscribes, then waits for pending commits."""
         try:
             await self.unsubscribe(timeout_ms, commits=commits)
             await self._network.until(lambda: self.commits.is_idle, timeout_ms)
         finally:
             await self.run_callbacks()
 
-    # --- the user's part of a rebalance -------------------------------------------------------------------
+    # --- rebalances, inside poll() ------------------------------------------------------------------------
 
     @property
     def needs_user(self) -> bool:
-        if self.membership.needs_user or self._unheard or self._finished or self.coordinator.errors:
+        if self.membership.needs_user or self._unannounced or self._finished or self.coordinator.errors:
             return True
         return self._refused_topic() is not None
 
     def raise_errors(self) -> None:
         refused = self._refused_topic()
         if refused is not None:
-            # Once for each answer of the cluster, so that the other topics are read all the same.
+            # Raised once per metadata response, so that the other topics can still be read.
             view = self._network.view
-            self._told_version = view.version
+            self._reported_version = view.version
             view.request_update()
             self._network.wake()
             raise KafkaError(view.topic_errors[refused], f"topic {refused}")
         for errors in (self.membership.errors, self.coordinator.errors):
             if errors:
                 raise errors.pop(0)
-        if self.membership.stage is Stage.FENCED:
+        if self.membership.state is MemberState.FENCED:
             raise self.membership.fenced_error()
 
     def _refused_topic(self) -> str | None:
-        """A topic that is subscribed to and can never be read, such as one with a name that no topic may have."""
+        """A subscribed topic with a non-retriable error, such as an invalid name."""
         view = self._network.view
-        if not view.topic_errors or view.version == self._told_version:
+        if not view.topic_errors or view.version == self._reported_version:
             return None
         refused = (t for t in self._subscription.topics or () if t in view.topic_errors)
         return next((t for t in refused if not view.topic_errors[t].retriable), None)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the group has shared out what we want, as far as we know, and what is ours is ours for now."""
+        """Whether, as far as we know, the assignment is complete and no rebalance is under way."""
         return self.membership.is_settled or not self._subscription.is_automatic
 
     async def take_part(self) -> None:
-        """Revokes, assigns or loses partitions as the group wants it, and tells the listener."""
+        """Revokes, assigns or loses partitions as the group demands, and calls the listener."""
         await self.run_callbacks()
-        if self._unheard:
-            failure = await self._tell_assigned(self._unheard & self._positions.states.keys())
+        if self._unannounced:
+            failure = await self._notify_assigned(self._unannounced & self._positions.states.keys())
             if failure is not None:
                 raise failure
         membership = self.membership
         while not membership.errors:
-            if membership.stage is Stage.LOST:
+            if membership.state is MemberState.LOST:
                 await self._lose()
-            elif membership.stage is Stage.PREPARING:
+            elif membership.state is MemberState.PREPARING:
                 await self._prepare()
-            elif membership.stage is Stage.ASSIGNED:
+            elif membership.state is MemberState.ASSIGNED:
                 await self._accept()
             else:
                 return
@@ -219,9 +223,9 @@ class GroupSide:
         owned = list(self._positions.states)
         try:
             if owned:
-                await tell(self.listener, "on_partitions_lost", owned)
+                await notify(self.listener, "on_partitions_lost", owned)
         finally:
-            if self.membership.stage is Stage.LOST:
+            if self.membership.state is MemberState.LOST:
                 self._read_only([])
                 self.membership.given_up()
 
@@ -229,19 +233,19 @@ class GroupSide:
         membership = self.membership
         owned = list(self._positions.states)
         if owned and membership.has_generation:
-            await self.auto_commit(owned, self._commit_patience_ms())
-            if membership.stage is not Stage.PREPARING:
+            await self.auto_commit(owned, self._commit_timeout_ms())
+            if membership.state is not MemberState.PREPARING:
                 return
         if membership.is_cooperative:
             going = [partition for partition in owned if partition.topic not in membership.topics]
         else:
             going = owned
         failure = await self._revoke(going)
-        # What was committed without waiting counts only in this generation, and the join could overtake it.
+        # Asynchronous commits are valid only in this generation, and JoinGroup could overtake them.
         await self._network.until(
-            lambda: self.commits.is_idle or membership.stage is not Stage.PREPARING, COMMITS_TIMEOUT_MS
+            lambda: self.commits.is_idle or membership.state is not MemberState.PREPARING, COMMITS_TIMEOUT_MS
         )
-        if membership.stage is Stage.PREPARING:
+        if membership.state is MemberState.PREPARING:
             membership.prepared(self._positions.states, self._network.now())
         if failure is not None:
             raise failure
@@ -253,11 +257,11 @@ class GroupSide:
         going = owned - wanted
         failure: Exception | None = None
         if going:
-            await self.auto_commit(going, self._commit_patience_ms())
-            if membership.stage is not Stage.ASSIGNED:
+            await self.auto_commit(going, self._commit_timeout_ms())
+            if membership.state is not MemberState.ASSIGNED:
                 return
             failure = await self._revoke(going)
-        if membership.stage is Stage.ASSIGNED:
+        if membership.state is MemberState.ASSIGNED:
             added = wanted - owned
             self._read_only(wanted)
             self.commits.forget(added)
@@ -265,7 +269,7 @@ class GroupSide:
                 self.lookup.begin(partition)
             membership.taken(wanted, has_revoked=bool(going), now=self._network.now())
             self._network.wake()
-            failed = await self._tell_assigned(added)
+            failed = await self._notify_assigned(added)
             if failure is not None and failed is not None:
                 log.warning("on_partitions_assigned failed too, after on_partitions_revoked", exc_info=failed)
             failure = failure or failed
@@ -273,25 +277,25 @@ class GroupSide:
             raise failure
 
     async def _revoke(self, going: Iterable[TopicPartition]) -> Exception | None:
-        """Tells the listener, then reads these no more. What the listener raises is for the user, once all is done."""
+        """Calls the listener, then stops reading these. Returns what the listener raised, to be raised at the end."""
         if not going:
             return None
-        failure = await self._tell("on_partitions_revoked", going)
+        failure = await self._notify("on_partitions_revoked", going)
         self._read_only(set(self._positions.states).difference(going))
         return failure
 
-    async def _tell_assigned(self, added: set[TopicPartition]) -> Exception | None:
-        """Tells the listener what has come. One that is cancelled with its poll() hears of it again in the next: it may
-        have been about to say where reading begins."""
-        self._unheard = added
-        failure = await self._tell("on_partitions_assigned", added)
-        self._unheard = set()
+    async def _notify_assigned(self, added: set[TopicPartition]) -> Exception | None:
+        """Calls on_partitions_assigned. If it is cancelled together with its poll(), the next poll() calls it again: it
+        may have been about to seek()."""
+        self._unannounced = added
+        failure = await self._notify("on_partitions_assigned", added)
+        self._unannounced = set()
         return failure
 
-    async def _tell(self, what: str, partitions: Iterable[TopicPartition]) -> Exception | None:
-        """Tells the listener; what it raised, if it did."""
+    async def _notify(self, what: str, partitions: Iterable[TopicPartition]) -> Exception | None:
+        """Calls the listener and returns what it raised, if anything."""
         try:
-            await tell(self.listener, what, partitions)
+            await notify(self.listener, what, partitions)
         except Exception as error:
             return error
         return None
@@ -301,18 +305,18 @@ class GroupSide:
         self.commits.forget(self._positions.states.keys() - kept)
         self._positions.assign(kept, self._network.now())
 
-    def _commit_patience_ms(self) -> int:
-        """Everybody else waits for us while we commit."""
+    def _commit_timeout_ms(self) -> int:
+        """Half of max.poll.interval.ms at most: the other members wait for us while we commit."""
         return min(self.config.default_api_timeout_ms, self.config.max_poll_interval_ms // 2)
 
     # --- committing ---------------------------------------------------------------------------------------
 
     def consumed(self) -> dict[TopicPartition, CommittedOffset]:
-        """How far the user is, as it would be committed."""
+        """The offsets to commit now."""
         return {partition: self.with_epoch(partition, at) for partition, at in self._consumed().items()}
 
     def with_epoch(self, partition: TopicPartition, offset: int) -> CommittedOffset:
-        """An offset to commit, with the leader epoch of the record before it if that one was read here."""
+        """An offset to commit, with the leader epoch of the record before it if that was read here (KIP-320)."""
         state = self._positions.states.get(partition)
         if state is None or state.position is None or offset > state.position:
             return CommittedOffset(offset)
@@ -321,14 +325,14 @@ class GroupSide:
     def add_commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset], timeout_ms: int, on_done: Any = None
     ) -> None:
-        """Queues a commit in the name of the generation we are in now."""
+        """Queues a commit for the current generation."""
         membership = self.membership
         generation, member_id = NO_GENERATION, ""
         if self._subscription.is_automatic and offsets:
             if not membership.has_generation:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_MEMBER_ID,
-                    f"offsets cannot be committed: this consumer is not (or no longer) in group {self.config.group_id}",
+                    f"offsets cannot be committed: this consumer is not a member of group {self.config.group_id}",
                 )
             generation, member_id = membership.generation, membership.member_id
         self.commits.add(
@@ -342,7 +346,7 @@ class GroupSide:
         self._network.wake()
 
     async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], timeout_ms: int) -> None:
-        """Commits, and waits for it; raises when it did not work."""
+        """Commits and waits for the result; raises KafkaError if it failed."""
         self._network.start()
         outcome: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
 
@@ -358,17 +362,17 @@ class GroupSide:
             raise error
 
     def commit_later(self, offsets: Mapping[TopicPartition, CommittedOffset], callback: CommitCallback | None) -> None:
-        """Commits without waiting; the callback runs in a later poll(), commit() or close()."""
+        """Commits asynchronously; the callback runs in a later poll(), commit() or close()."""
 
         def done(stored: dict[TopicPartition, CommittedOffset], error: KafkaError | None) -> None:
             if callback is not None:
                 self._finished.append((callback, stored, error))
             elif error is not None:
-                log.warning("offsets of group %s were not committed: %s", self.config.group_id, error)
+                log.warning("offset commit of group %s failed: %s", self.config.group_id, error)
 
         try:
             self.add_commit(offsets, self.config.default_api_timeout_ms, done if callback is not None else None)
-        except KafkaError as error:  # out of the group: no other news than if the coordinator had told it
+        except KafkaError as error:  # not a member: report it like a refusal by the coordinator
             done(dict(offsets), error)
 
     async def run_callbacks(self) -> None:
@@ -379,7 +383,7 @@ class GroupSide:
                 await result
 
     def auto_commit_if_due(self, now: int) -> None:
-        """In poll(): what was given out before counts as processed."""
+        """In poll(): commits what earlier calls have returned, which counts as processed."""
         if not self.commits.is_auto_due(now):
             return
         if self._subscription.is_automatic and not self.membership.has_generation:
@@ -387,12 +391,12 @@ class GroupSide:
         self.add_commit(self.commits.changed(self.consumed()), self.config.default_api_timeout_ms)
 
     def auto_commit_now(self) -> None:
-        """Where enable.auto.commit is on: commits what was given out, without waiting."""
+        """With enable.auto.commit: commits what poll() has returned, asynchronously."""
         if self.config.enable_auto_commit:
             self.add_commit(self.commits.changed(self.consumed()), self.config.default_api_timeout_ms)
 
     async def auto_commit(self, partitions: Iterable[TopicPartition], timeout_ms: int) -> None:
-        """Where enable.auto.commit is on: commits these partitions and waits; a failure is logged, not raised."""
+        """With enable.auto.commit: commits these partitions and waits. A failure is logged, not raised."""
         if not self.config.enable_auto_commit:
             return
         chosen = set(partitions)
@@ -402,13 +406,13 @@ class GroupSide:
         try:
             await self.commit(offsets, timeout_ms)
         except KafkaError as error:
-            log.warning("offsets of group %s were not committed: %s", self.config.group_id, error)
+            log.warning("offset commit of group %s failed: %s", self.config.group_id, error)
 
     def metadata(self) -> GroupMetadata:
         assert self.config.group_id is not None
         membership = self.membership
         if not self._subscription.is_automatic:
             return GroupMetadata(self.config.group_id, group_instance_id=self.config.group_instance_id)
-        # A member that was put out goes on as who it was, until it has joined again: its transactions must be refused.
-        # Nobody at all, without a generation, would be taken for somebody outside the group and believed.
+        # A member that was removed keeps its old identity until it has rejoined, so that TxnOffsetCommit fences it
+        # (KIP-447). Without a generation it would count as a client outside the group, and be accepted.
         return GroupMetadata(self.config.group_id, *membership.last_identity, self.config.group_instance_id)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.client.consumer.completed_fetch import FetchedPartition
+from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.record_batch import Codec, build_batch, control_batch
 from ottla.types import TopicPartition
@@ -32,15 +32,15 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
     )
 
 
-def fetched(data: bytes, offset: int = 0, **options: object) -> FetchedPartition:
-    return FetchedPartition(T0, memoryview(data), offset, **options)  # type: ignore[arg-type]
+def fetched(data: bytes, offset: int = 0, **options: object) -> CompletedFetch:
+    return CompletedFetch(T0, memoryview(data), offset, **options)  # type: ignore[arg-type]
 
 
-def values(part: FetchedPartition, max_records: int = 1_000) -> list[str]:
+def values(part: CompletedFetch, max_records: int = 1_000) -> list[str]:
     return [(record.value or b"").decode() for record in part.take(max_records)]
 
 
-def test_records_come_in_portions_and_the_next_offset_follows() -> None:
+def test_take_returns_records_in_portions_and_moves_the_next_offset() -> None:
     part = fetched(batch(0, "a", "b", "c") + batch(3, "d", "e"))
     assert (values(part, 2), part.next_offset) == (["a", "b"], 2)
     assert (values(part, 2), part.next_offset) == (["c", "d"], 4)
@@ -50,35 +50,35 @@ def test_records_come_in_portions_and_the_next_offset_follows() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_compressed_batches_read_the_same(codec: Codec) -> None:
+def test_compressed_batches_are_read(codec: Codec) -> None:
     assert values(fetched(batch(0, "a", "b", codec=codec))) == ["a", "b"]
 
 
-def test_an_offset_inside_a_batch_begins_there() -> None:
+def test_reading_starts_at_an_offset_inside_a_batch() -> None:
     """TESTING R4."""
     part = fetched(batch(0, "a", "b", "c") + batch(3, "d"), offset=1)
     assert [record.offset for record in part.take(10)] == [1, 2, 3]
 
 
-def test_a_last_batch_that_is_cut_short_is_left_for_the_next_fetch() -> None:
+def test_a_truncated_last_batch_is_left_for_the_next_fetch() -> None:
     part = fetched(batch(0, "a", "b") + batch(2, "c", "d")[:-3])
     assert part.end_offset == 2
     assert values(part) == ["a", "b"] and part.next_offset == 2
 
 
-def test_bytes_without_one_whole_batch_are_an_error_not_a_loop() -> None:
+def test_bytes_without_a_whole_batch_are_an_error_not_an_endless_loop() -> None:
     with pytest.raises(KafkaError) as caught:
         fetched(batch(0, "a", "b")[:-3])
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_gaps_from_compaction_are_stepped_over() -> None:
+def test_gaps_from_compaction_are_skipped() -> None:
     part = fetched(batch(0, "a") + batch(7, "b"))
     assert [record.offset for record in part.take(10)] == [0, 7]
     assert part.next_offset == 8
 
 
-def test_damage_is_found_by_the_checksum_and_names_the_place() -> None:
+def test_corruption_is_detected_by_the_checksum_and_names_the_offset() -> None:
     data = bytearray(batch(0, "a") + batch(1, "b"))
     data[-1] ^= 1
     part = fetched(bytes(data))
@@ -98,22 +98,22 @@ def test_the_last_epoch_is_that_of_the_last_batch() -> None:
 # Transactions
 
 
-def test_markers_are_never_shown_in_either_isolation() -> None:
-    """MISSION E7."""
+def test_control_records_are_hidden_in_both_isolation_levels() -> None:
+    """Spec: E7."""
     data = batch(0, "a", producer_id=ANN, transactional=True) + marker(1, ANN, commit=True) + batch(2, "b")
     assert values(fetched(data)) == ["a", "b"]
     assert values(fetched(data, aborted=[])) == ["a", "b"]
 
 
-def test_a_position_moves_over_a_marker_at_the_end() -> None:
+def test_the_position_moves_past_a_control_record_at_the_end() -> None:
     """TESTING R4: a consumer whose last offset is a control record."""
     part = fetched(batch(0, "a", producer_id=ANN, transactional=True) + marker(1, ANN, commit=True))
     assert values(part) == ["a"]
     assert values(part) == [] and part.next_offset == 2
 
 
-def test_an_aborted_transaction_is_left_out_and_the_next_of_the_same_producer_is_not() -> None:
-    """MISSION E8."""
+def test_an_aborted_transaction_is_hidden_and_the_next_one_of_the_producer_is_not() -> None:
+    """Spec: E8."""
     data = (
         batch(0, "no", producer_id=ANN, transactional=True)
         + batch(1, "yes", producer_id=BOB, transactional=True)
@@ -127,12 +127,12 @@ def test_an_aborted_transaction_is_left_out_and_the_next_of_the_same_producer_is
     assert values(fetched(data)) == ["no", "yes", "no", "again"]
 
 
-def test_an_abort_that_began_before_the_fetch_still_counts() -> None:
+def test_an_aborted_transaction_that_began_before_the_fetch_is_hidden() -> None:
     data = batch(10, "no", producer_id=ANN, transactional=True) + marker(11, ANN, commit=False) + batch(12, "yes")
     assert values(fetched(data, offset=10, aborted=[(ANN, 3)])) == ["yes"]
 
 
-def test_two_aborts_of_one_producer_are_told_apart() -> None:
+def test_two_aborted_transactions_of_one_producer_are_distinguished() -> None:
     data = (
         batch(0, "no", producer_id=ANN, transactional=True)
         + marker(1, ANN, commit=False)
@@ -144,12 +144,12 @@ def test_two_aborts_of_one_producer_are_told_apart() -> None:
     assert values(fetched(data, aborted=[(ANN, 4), (ANN, 0)])) == ["yes"]
 
 
-def test_plain_records_of_a_producer_with_an_aborted_transaction_are_shown() -> None:
+def test_non_transactional_records_of_a_producer_with_an_aborted_transaction_are_visible() -> None:
     data = batch(0, "plain", producer_id=ANN) + batch(1, "no", producer_id=ANN, transactional=True)
     assert values(fetched(data, aborted=[(ANN, 0)])) == ["plain"]
 
 
-def test_nothing_but_aborted_records_still_moves_on() -> None:
+def test_the_position_moves_past_aborted_records_alone() -> None:
     part = fetched(
         batch(0, "no", producer_id=ANN, transactional=True) + marker(1, ANN, commit=False), aborted=[(ANN, 0)]
     )

@@ -1,4 +1,4 @@
-# The C types of intake.py, for its build as _intake. Names here are those of the source; nothing else is said.
+# C types for hot_path.py when it is compiled as _hot_path. Only types: the code is in hot_path.py.
 cimport cython
 
 from ottla.protocol._cursor cimport PyObject_GC_UnTrack
@@ -41,32 +41,32 @@ cpdef unsigned long long murmur2(bytes data)
 cpdef Py_ssize_t partition_for_key(bytes key, Py_ssize_t partition_count)
 
 
-cdef class OpenBatch:
+cdef class AppendableBatch:
     cdef public BatchOutcome outcome
     cdef public list records
     cdef public Py_ssize_t size_bytes
     cdef public bint is_full
 
 
-cdef class Lane:
+cdef class PartitionQueue:
     cdef readonly object partition
-    cdef readonly object queue
-    cdef public OpenBatch open_batch
+    cdef readonly object batches
+    cdef public AppendableBatch open_batch
     cdef public Py_ssize_t next_order
 
 
-cdef class Sticky:
+cdef class StickyPartition:
     cdef readonly Py_ssize_t partition
     cdef public Py_ssize_t bytes_left
 
 
-cdef class TopicLanes:
+cdef class TopicQueues:
     cdef readonly tuple partitions
-    cdef readonly list lanes
-    cdef public Sticky sticky
+    cdef readonly list queues
+    cdef public StickyPartition sticky
 
 
-cdef class Intake:
+cdef class RecordAppender:
     cdef readonly Py_ssize_t batch_size
     cdef readonly Py_ssize_t buffer_memory
     cdef readonly Py_ssize_t buffered_bytes
@@ -80,16 +80,16 @@ cdef class Intake:
     cdef object guard
 
     @cython.locals(
-        timestamp="long long", delivery=Delivery, lanes=TopicLanes, lane=Lane, batch=OpenBatch,
-        size_bytes=Py_ssize_t, count=Py_ssize_t, index=Py_ssize_t, sticky=Sticky, row=tuple,
+        timestamp="long long", delivery=Delivery, topic_queues=TopicQueues, queue=PartitionQueue, batch=AppendableBatch,
+        size_bytes=Py_ssize_t, count=Py_ssize_t, index=Py_ssize_t, sticky=StickyPartition, row=tuple,
     )
-    cdef Delivery _take_in(self, object topic, object value, object key, object partition)
+    cdef Delivery _try_append(self, object topic, object value, object key, object partition)
 
     cdef Delivery _add(
-        self, OpenBatch batch, tuple row, Delivery delivery, long long timestamp, Py_ssize_t size_bytes
+        self, AppendableBatch batch, tuple row, Delivery delivery, long long timestamp, Py_ssize_t size_bytes
     )
 
 
-cdef class Sending:
-    cdef Intake _intake
+cdef class BlockingSender:
+    cdef RecordAppender _appender
     cdef object _made_in
