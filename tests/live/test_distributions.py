@@ -1,0 +1,123 @@
+"""`python -m build`: the sdist builds and passes its tests, and the wheel has only what an installation needs."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import ottla
+from ottla.protocol import _speedups
+
+ROOT = Path(__file__).parents[2]
+NAMES = [
+    *("src", "tests", "docs", "bench", "examples", "tools", ".ci", ".github"),
+    *("run", "setup.py", "pyproject.toml", "constraints.txt", "MANIFEST.in", "LICENSE"),
+    *(".gitignore", ".pre-commit-config.yaml"),
+]
+MEGABYTE = 1_000_000
+
+
+class Distributions(NamedTuple):
+    sdist: Path
+    wheel: Path
+    unpacked: Path
+    """The directory of the unpacked sdist."""
+
+
+def run(*command: object, cwd: Path, **environment: str) -> str:
+    """The output of a command that must succeed."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout[-5000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    """Both distributions, built from a copy of the project. The wheel is built from the sdist."""
+    base = tmp_path_factory.mktemp("distributions")
+    project, output = base / "project", base / "output"
+    leftovers = shutil.ignore_patterns("__pycache__", "*.c", "*.so", "*.egg-info", "checkpoints", "*.db")
+    project.mkdir()
+    for name in [*NAMES, *(path.name for path in ROOT.glob("*.md"))]:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, project / name, ignore=leftovers)
+        else:
+            shutil.copy2(ROOT / name, project / name)
+    # Without isolation, so that no package index is needed.
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", output, project, cwd=base, OTTLA_OPTIMIZE="-O0")
+    [sdist], [wheel] = output.glob("*.tar.gz"), output.glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(base / "unpacked", filter="data")
+    [unpacked] = (base / "unpacked").iterdir()
+    return Distributions(sdist, wheel, unpacked)
+
+
+def test_the_sdist_has_every_file_of_the_project_and_nothing_generated(distributions: Distributions) -> None:
+    assert distributions.sdist.name == f"ottla-{ottla.__version__}.tar.gz"
+    files = {path.relative_to(distributions.unpacked).as_posix() for path in distributions.unpacked.rglob("*")}
+    assert set(NAMES) <= files
+    assert {"README.md", "CHANGELOG.md", "SECURITY.md", "src/ottla/py.typed", "src/ottla/protocol/_cursor.pxd"} <= files
+    assert not [name for name in files if name.endswith((".c", ".so", ".pyc")) or name.startswith("build")]
+    assert os.access(distributions.unpacked / "run", os.X_OK)
+    assert distributions.sdist.stat().st_size < 3 * MEGABYTE
+
+
+def test_the_wheel_has_modules_only(distributions: Distributions) -> None:
+    with zipfile.ZipFile(distributions.wheel) as archive:
+        names = archive.namelist()
+        metadata = Parser().parsestr(archive.read(f"ottla-{ottla.__version__}.dist-info/METADATA").decode())
+        entry_points = archive.read(f"ottla-{ottla.__version__}.dist-info/entry_points.txt").decode()
+        sizes = {info.filename: info.file_size for info in archive.infolist()}
+    assert {name.split("/")[0] for name in names} == {
+        "ottla",
+        "pyspark_ottla",
+        "pyspark_ottla_database",
+        f"ottla-{ottla.__version__}.dist-info",
+    }
+    assert not [name for name in names if name.endswith((".c", ".pxd", ".pyx", ".html"))]
+    assert "ottla/py.typed" in names
+    assert sum(size for name, size in sizes.items() if not name.endswith(".so")) < 3 * MEGABYTE
+    if _speedups.NATIVE:
+        assert len([name for name in names if name.endswith(".so")]) == 4
+    assert metadata["Version"] == ottla.__version__
+    assert "ottla = ottla.cli.main:main" in entry_points
+    assert "ottla = ottla.pytest_plugin" in entry_points
+
+
+def test_the_installed_wheel_works(distributions: Distributions, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, distributions.wheel]
+    run(sys.executable, *install, cwd=tmp_path)
+    path = {"PYTHONPATH": str(site)}
+    assert run(site / "bin" / "ottla", "--version", cwd=tmp_path, **path) == f"ottla {ottla.__version__}\n"
+    check = "import ottla; from ottla.protocol import _speedups; print(ottla.__file__, _speedups.NATIVE)"
+    expected = f"{site / 'ottla' / '__init__.py'} {_speedups.NATIVE}\n"
+    assert run(sys.executable, "-c", check, cwd=tmp_path, **path) == expected
+
+
+def test_the_tests_of_the_sdist_pass(distributions: Distributions) -> None:
+    """A few of them, without the compiled modules."""
+    chosen = [
+        "tests/test_docs.py",
+        "tests/unit/test_foundation.py",
+        "tests/unit/testing",
+        "tests/unit/log/test_disk.py",
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "--fast", *chosen]
+    output = run(*command, cwd=distributions.unpacked, PYTHONPATH=str(distributions.unpacked / "src"), OTTLA_SEED="")
+    assert " passed" in output
