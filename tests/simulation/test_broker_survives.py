@@ -1,22 +1,16 @@
-"""The production broker and client in a simulated world: whatever happens, no acknowledged record is lost or doubled.
-
-More seeds: OTTLA_SEEDS=1000 ./run test tests/simulation
-"""
+"""Broker and clients in a simulated world: no acknowledged record is lost or stored twice. Spec: R6, A2"""
 
 import asyncio
-import os
-
-import pytest
 
 from ottla.errors import KafkaError
 from ottla.testing.world import World
+from tests.support.seeds import each_seed
 
-SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "12")))
 FOREVER_MS = 3_600_000
 
 
 async def produce(world: World, producer_name: str, count: int, acknowledged: dict[bytes, int]) -> None:
-    """Sends numbered values one after the other and notes where each acknowledged one went."""
+    """Sends numbered values and records the offset of each acknowledged one."""
     async with world.producer(delivery_timeout_ms=FOREVER_MS, request_timeout_ms=5_000, linger_ms=2) as producer:
         deliveries = []
         for number in range(count):
@@ -31,19 +25,19 @@ async def produce(world: World, producer_name: str, count: int, acknowledged: di
 def check(found: list[tuple[int, bytes | None]], acknowledged: dict[bytes, int], senders: int, count: int) -> None:
     offsets = [offset for offset, _ in found]
     values = [value for _, value in found]
-    assert offsets == list(range(len(offsets))), "offsets are dense"
-    assert len(set(values)) == len(values), "no value stands twice"
+    assert offsets == list(range(len(offsets))), "offsets must have no gaps"
+    assert len(set(values)) == len(values), "every value must be stored once"
     places = {value: offset for offset, value in found}
     for value, offset in acknowledged.items():
         assert places.get(value) == offset, f"{value!r} was acknowledged at {offset}, found at {places.get(value)}"
     for sender in range(senders):
         own = [value for value in values if value is not None and value.startswith(f"{sender}-".encode())]
-        assert own == [f"{sender}-{number}".encode() for number in range(count)], "a sender's records are in order"
+        assert own == [f"{sender}-{number}".encode() for number in range(count)], "a sender's records must be in order"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_kills_and_cuts_lose_and_double_nothing(seed: int) -> None:
-    """R6 in simulation: SIGKILL, cut connections, a network that lets nothing through, idempotent producers."""
+@each_seed(12)
+def test_kills_and_connection_resets_lose_and_duplicate_nothing(seed: int) -> None:
+    """SIGKILL, connection resets and network partitions, with idempotent producers."""
 
     async def story(world: World) -> None:
         acknowledged: dict[bytes, int] = {}
@@ -54,7 +48,7 @@ def test_kills_and_cuts_lose_and_double_nothing(seed: int) -> None:
             if chance < 0.3:
                 world.network.cut_all()
             elif chance < 0.6:
-                world.network.partition("outside", "broker")  # what is on its way waits; nobody is told
+                world.network.partition("outside", "broker")  # bytes in flight wait, and no end gets an error
                 await asyncio.sleep(world.random.uniform(0.1, 12))
                 world.network.heal()
             else:
@@ -68,9 +62,9 @@ def test_kills_and_cuts_lose_and_double_nothing(seed: int) -> None:
     World(seed).run(story)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_power_loss_takes_nothing_that_was_acknowledged_after_a_flush(seed: int) -> None:
-    """acks=all with ottla.flush.before.ack: what was acknowledged survives the loss of everything unsynced."""
+@each_seed(12)
+def test_power_loss_loses_nothing_that_was_flushed_before_its_ack(seed: int) -> None:
+    """acks=all with ottla.flush.before.ack: acknowledged records survive the loss of all unsynced data."""
 
     async def story(world: World) -> None:
         acknowledged: dict[bytes, int] = {}
@@ -87,8 +81,8 @@ def test_power_loss_takes_nothing_that_was_acknowledged_after_a_flush(seed: int)
     World(seed, ottla_flush_before_ack="true").run(story)
 
 
-def test_the_power_loss_story_bites() -> None:
-    """Without ottla.flush.before.ack the same loss of power does take acknowledged records, for some seed."""
+def test_the_check_finds_records_lost_without_a_flush() -> None:
+    """Spec: R7. Without ottla.flush.before.ack, a power loss does lose acknowledged records for some seed."""
     lost = 0
     for seed in range(8):
 
@@ -98,7 +92,7 @@ def test_the_power_loss_story_bites() -> None:
             world.kill_broker(power_loss=True)
             await world.start_broker()
             try:
-                found = dict((value, offset) for offset, value in await world.read_all("t"))
+                found = {value: offset for offset, value in await world.read_all("t")}
             except KafkaError:
                 found = {}
             return sum(found.get(value) != offset for value, offset in acknowledged.items())
@@ -107,8 +101,8 @@ def test_the_power_loss_story_bites() -> None:
     assert lost > 0
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_clean_restart_skips_recovery_and_keeps_everything(seed: int) -> None:
+@each_seed(12)
+def test_a_clean_restart_keeps_everything(seed: int) -> None:
     async def story(world: World) -> None:
         acknowledged: dict[bytes, int] = {}
         for round_number in range(3):

@@ -1,16 +1,23 @@
-"""Groups on a whole broker that is killed, loses power and is cut off, over many seeds (R5, R6, MISSION B5, B6, C2).
+"""Groups on a broker that is killed, loses power and loses its connections. Spec: R5, R6, B5, B6, C2
 
-Always: at most one owner per partition and generation; an acknowledged commit is never lost or overtaken by an older
-one; and once the trouble is over the group settles with everyone in it.
-
-More seeds: OTTLA_SEEDS=1000 ./run test tests/simulation
+Always: a partition has at most one owner per generation, and an acknowledged commit is never lost or overwritten by an
+older one. When the faults stop, the group becomes stable with all its members.
 """
 
 import asyncio
-import os
 from typing import Any
 
 import pytest
+
+from ottla.coordinator.group.classic_group import ClassicGroup
+from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.errors import ErrorCode
+from ottla.protocol.framing import decode_versioned
+from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.schema import Message
+from ottla.testing.world import BOOTSTRAP, World
+from tests.support.seeds import each_seed
 from tests.support.wire.group_requests import (
     assignment,
     commit_request,
@@ -22,16 +29,6 @@ from tests.support.wire.group_requests import (
 )
 from tests.support.wire.transactional import RawClient
 
-from ottla.coordinator.group.classic_group import ClassicGroup
-from ottla.coordinator.runtime import CoordinatorRuntime
-from ottla.errors import ErrorCode
-from ottla.protocol.framing import decode_versioned
-from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
-from ottla.protocol.schema import Message
-from ottla.testing.world import BOOTSTRAP, World
-
-SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "12")))
 PARTITIONS = 6
 SESSION_MS = 10_000
 SETTINGS = {"offsets_topic_num_partitions": "1", "group_initial_rebalance_delay_ms": "500"}
@@ -39,14 +36,14 @@ LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 
 
 class Ledger:
-    """What must hold whatever happens, noted by all members together."""
+    """What all members together have seen, and the rules that must always hold."""
 
     def __init__(self) -> None:
         self.owners: dict[tuple[int, int], str] = {}
         self.acknowledged: dict[int, int] = {}
         self.last = 0
         self.generation = 0
-        """The newest that somebody was given partitions in."""
+        """The newest generation in which a member was assigned partitions."""
 
     def owns(self, name: str, generation: int, partition: int) -> None:
         self.generation = max(self.generation, generation)
@@ -54,7 +51,7 @@ class Ledger:
         assert owner == name, f"{owner} and {name} own {partition} in generation {generation}"
 
     async def check(self, client: RawClient) -> bool:
-        """What was acknowledged before is there, whoever asks. False when nobody answered."""
+        """Acknowledged commits are stored. Returns False if the broker did not answer."""
         acknowledged = dict(self.acknowledged)
         try:
             found = await client.ask_once(offsets_request("g", version=7), 7)
@@ -74,7 +71,7 @@ class Ledger:
 
 
 class Member:
-    """A consumer without a consumer: joins, syncs, beats and commits, and starts over when it is told to."""
+    """A minimal consumer: joins, syncs, heartbeats and commits, and rejoins when an error code requires it."""
 
     def __init__(self, world: World, name: str, ledger: Ledger, instance: str | None) -> None:
         self.world = world
@@ -90,7 +87,7 @@ class Member:
         self.client = RawClient(BOOTSTRAP, name)
 
     async def ask(self, request: Message, version: int) -> Any:
-        """The answer; None when there is none. A member that is paused does nothing meanwhile."""
+        """The response, or None if the connection failed. Waits while the member is paused."""
         await asyncio.sleep(max(0.0, self.silent_until - self.world.loop.time()))
         self.newest_when_asked = self.ledger.generation
         try:
@@ -107,7 +104,7 @@ class Member:
             await asyncio.sleep(self.world.random.uniform(0.2, 2))
             answer = await self.ask(heartbeat_request(self.id, self.generation, instance=self.instance), 4)
             if answer is not None and answer.error_code:
-                self.told(ErrorCode(answer.error_code))
+                self.failed(ErrorCode(answer.error_code))
             for _ in range(self.world.random.randint(0, 6)):
                 await self.commit()
 
@@ -121,7 +118,7 @@ class Member:
             self.id = joined.member_id
             return
         if joined.error_code:
-            self.told(ErrorCode(joined.error_code))
+            self.failed(ErrorCode(joined.error_code))
             return
         self.id = joined.member_id
         shares: dict[str, bytes] = {}
@@ -133,7 +130,7 @@ class Member:
         if synced is None:
             return
         if synced.error_code:
-            self.told(ErrorCode(synced.error_code))
+            self.failed(ErrorCode(synced.error_code))
             return
         parts = decode_versioned(ConsumerProtocolAssignment, synced.assignment) if synced.assignment else None
         owned = [] if parts is None else [p for part in parts.assigned_partitions for p in part.partitions]
@@ -142,7 +139,7 @@ class Member:
         await self.ledger.check(self.client)
         self.generation, self.partitions, self.is_settled = joined.generation_id, owned, True
         if self.world.random.random() < 0.5:
-            # A commit that was under way for long.
+            # A commit that was delayed for long.
             await self.commit(generation=self.generation - self.world.random.randint(1, 3))
 
     async def commit(self, generation: int | None = None) -> None:
@@ -158,13 +155,13 @@ class Member:
             return
         code = ErrorCode(answer.topics[0].partitions[0].error_code)
         if code is ErrorCode.NONE:
-            assert generation >= self.newest_when_asked, "a commit of an older generation was taken"
+            assert generation >= self.newest_when_asked, "a commit of an older generation was accepted"
             known = self.ledger.acknowledged
             known[partition] = max(known.get(partition, 0), offset)
         elif not is_late:
-            self.told(code)
+            self.failed(code)
 
-    def told(self, code: ErrorCode) -> None:
+    def failed(self, code: ErrorCode) -> None:
         if code in LOST:
             self.id = ""
         elif code not in (
@@ -174,7 +171,7 @@ class Member:
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ):
-            raise AssertionError(f"{self.name} was told {code!r}")
+            raise AssertionError(f"{self.name} got {code!r}")
         self.generation, self.partitions, self.is_settled = -1, [], False
 
     async def restart(self) -> None:
@@ -185,11 +182,11 @@ class Member:
 
 
 async def worst_moment(world: World) -> None:
-    """Returns when something has been written that is not on stable storage yet, or after a while."""
+    """Returns when data has been written that is not synced yet, or after three seconds."""
     for _ in range(3_000):
         replica = None if world.broker is None else world.broker.services.replicas.find("__consumer_offsets", 0)
         if replica is not None and replica.log.flushed_offset < replica.log.log_end_offset:
-            # What was told too early is on its way now.
+            # A reply that was sent too early is in flight now.
             await asyncio.sleep(world.random.uniform(0, 0.01))
             return
         await asyncio.sleep(0.001)
@@ -206,7 +203,7 @@ async def chaos(world: World, members: list[Member], tasks: dict[str, asyncio.Ta
                 world.kill_broker(power_loss=power_loss)
                 await asyncio.sleep(world.random.uniform(0, 3))
                 await world.start_broker()
-                # Before anybody commits more.
+                # Before any member commits again.
                 for _ in range(10_000):
                     if await members[0].ledger.check(checker):
                         break
@@ -231,7 +228,7 @@ async def chaos(world: World, members: list[Member], tasks: dict[str, asyncio.Ta
 
 
 async def story(world: World, power_loss: bool) -> None:
-    # A slow disk: what waits for it has time to be lost.
+    # A slow disk: there is time to lose what waits for it.
     world.loop.executor_delay_ms = (0.0, 40.0)
     client = RawClient(BOOTSTRAP)
     await client.create_topic("orders", PARTITIONS)
@@ -248,46 +245,45 @@ async def story(world: World, power_loss: bool) -> None:
         failed = [task for task in tasks.values() if task.done()]
         if failed:
             failed[0].result()
-        # A ghost, whose process was started anew, keeps its partitions until its session is over.
+        # The member id of a restarted process keeps its partitions until its session times out.
         owned = sorted(p for member in members for p in member.partitions)
         generations = {member.generation for member in members}
         if owned == list(range(PARTITIONS)) and len(generations) == 1 and all(m.is_settled for m in members):
             break
     else:
-        raise AssertionError("the group did not settle")
+        raise AssertionError("the group did not become stable")
     for task in tasks.values():
         task.cancel()
     await ledger.check(client)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_groups_survive_kills_and_cuts(seed: int) -> None:
+@each_seed(12)
+def test_groups_survive_kills_and_connection_resets(seed: int) -> None:
     World(seed, **SETTINGS).run(lambda world: story(world, power_loss=False))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_groups_survive_the_loss_of_power(seed: int) -> None:
-    """With ottla.flush.before.ack nothing that was told to a member depends on what was not synced."""
+@each_seed(12)
+def test_groups_survive_power_loss(seed: int) -> None:
+    """With ottla.flush.before.ack, no reply to a member depends on unsynced data."""
     World(seed, **SETTINGS, ottla_flush_before_ack="true").run(lambda world: story(world, power_loss=True))
 
 
-def failures(seeds: int, power_loss: bool, **settings: str) -> int:
-    count = 0
-    for seed in range(seeds):
+def fails_for_some_seed(most: int, power_loss: bool, **settings: str) -> bool:
+    for seed in range(most):
         try:
             World(seed, **SETTINGS, **settings).run(lambda world: story(world, power_loss))
         except AssertionError:
-            count += 1
-    return count
+            return True
+    return False
 
 
-def test_the_story_of_lost_power_bites(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replies that do not wait for the disk are found out, for some seed."""
+def test_the_check_finds_replies_that_do_not_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spec: R7"""
     monkeypatch.setattr(CoordinatorRuntime, "_release", lambda self, hosted, effects: self._deliver(effects))
-    assert failures(20, True, ottla_flush_before_ack="true") > 0
+    assert fails_for_some_seed(100, True, ottla_flush_before_ack="true")
 
 
-def test_the_story_of_kills_bites(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Generations that are not checked are found out, for some seed: a zombie's commit overtakes, or two own one."""
+def test_the_check_finds_generations_that_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spec: R7. Without the check a zombie's commit overwrites a newer one, or a partition has two owners."""
     monkeypatch.setattr(ClassicGroup, "check_generation", lambda self, generation: None)
-    assert failures(40, False) > 0
+    assert fails_for_some_seed(200, False)

@@ -1,23 +1,22 @@
-"""A group of our own consumers and transactional producers with a whole broker in a simulated world: members die, pause
-and are cut off in the middle of transactions, the broker too; the output equals the input exactly once. (E9, KIP-447)
+"""A group of Ottla's own consumers and transactional producers copies a topic in a simulated world. Spec: E9, R1
 
-More seeds: OTTLA_SEEDS=1000 ./run test tests/simulation/test_own_pipeline.py
+Members and the broker die, pause and lose their connections in the middle of transactions (KIP-447). The output equals
+the input, exactly once.
 """
 
 import asyncio
-import os
 from typing import Any
 
 import pytest
-from tests.support.processes.copier import GROUP, INPUT, OUTPUT, fill, settle
-from tests.support.wire.transactional import RawClient
 
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import KafkaError
 from ottla.testing.sim_loop import SimHost
 from ottla.testing.world import BOOTSTRAP, World
+from tests.support.processes.copier import GROUP, INPUT, OUTPUT, fill, settle
+from tests.support.seeds import each_seed
+from tests.support.wire.transactional import RawClient
 
-SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "5")))
 PARTITIONS, COUNT = 4, 40
 SETTINGS = {
     "offsets_topic_num_partitions": "2",
@@ -44,7 +43,7 @@ READING = {
 
 
 class Member:
-    """Consumes, transforms, produces, on a machine of its own; starts anew when it is told that it is finished."""
+    """Consumes, transforms and produces on its own machine. After a fatal error it starts over with new clients."""
 
     def __init__(self, world: World, name: str, strategy: str) -> None:
         self.world, self.name, self.strategy = world, name, strategy
@@ -62,12 +61,12 @@ class Member:
                 try:
                     await self._instance()
                 except KafkaError:
-                    await asyncio.sleep(0.1)  # fenced, or out of time: the next instance goes on
+                    await asyncio.sleep(0.1)  # fenced or timed out: the next instance continues
         except BaseException as error:
             self.failure = error
 
     async def _instance(self) -> None:
-        # A short one ends what a zombie has open; a long one leaves it to the group's generation to fence it.
+        # A short timeout aborts the open transaction of a zombie; with a long one, the group generation must fence it.
         timeout_ms = self.world.random.choice((4_000, 60_000))
         producer = self.world.producer(transactional_id=self.name, transaction_timeout_ms=timeout_ms, **WRITING)
         strategy: dict[str, Any] = {"client_id": self.name, "partition_assignment_strategy": self.strategy}
@@ -80,12 +79,12 @@ class Member:
                 records = list(await consumer.poll(200, max_records=self.world.random.randint(1, 4)))
                 if records:
                     await self._copy(producer, consumer, records)
-        except GeneratorExit:  # the machine is dead, and the world over
+        except GeneratorExit:  # the machine is dead, and the simulation has ended
             is_dead = True
             raise
         finally:
             if not is_dead:
-                await producer.close(timeout_ms=0)  # as if it crashed: nothing is ended politely
+                await producer.close(timeout_ms=0)  # like a crash: the open transaction is not aborted
                 await consumer.close(timeout_ms=1_000)
 
     async def _copy(self, producer: Any, consumer: Any, records: list[Any]) -> None:
@@ -107,7 +106,7 @@ class Member:
                     await consumer.seek((record.topic, record.partition), record.offset)
 
     async def _pause(self) -> None:
-        """Works on it for a while; or stops in the middle of a transaction, when the story wants it."""
+        """Works for a while, or pauses in the middle of a transaction when the story asks for it."""
         await asyncio.sleep(self.world.random.uniform(0, 0.8))
         if self.pause_s and self.world.random.random() < 0.5:
             pause_s, self.pause_s = self.pause_s, 0.0
@@ -115,9 +114,9 @@ class Member:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_group_copies_exactly_whatever_happens(seed: int, strategy: str) -> None:
-    """E9, R1 in group mode: zombies are fenced by the group's generation, crashes are finished by others."""
+@each_seed(5)
+def test_a_group_copies_exactly_once_despite_faults(seed: int, strategy: str) -> None:
+    """Zombies are fenced by the group generation; other members complete the work of crashed ones."""
 
     async def story(world: World) -> None:
         rng, client, members = world.random, RawClient(BOOTSTRAP), []
@@ -134,7 +133,9 @@ def test_a_group_copies_exactly_whatever_happens(seed: int, strategy: str) -> No
                 victim.pause_s = rng.uniform(13, 25)
             elif action == "die":
                 victim.host.kill()
-                members.append(Member(world, victim.name, strategy))  # the same name: what it left is ended at once
+                members.append(
+                    Member(world, victim.name, strategy)
+                )  # the same name: its open transaction is aborted at once
             elif action == "cut":
                 world.network.cut(victim.name)
             elif action == "part":
@@ -150,7 +151,7 @@ def test_a_group_copies_exactly_whatever_happens(seed: int, strategy: str) -> No
         await all_copied(world, client)
         for member in members:
             member.stops = True
-        await asyncio.sleep(60)  # the living say goodbye
+        await asyncio.sleep(60)  # the members that are alive leave the group
         for member in members:
             if member.host.alive and member.failure is not None:
                 raise member.failure

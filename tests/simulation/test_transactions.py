@@ -1,29 +1,24 @@
-"""Consume-transform-produce against the production broker in a simulated world: the output equals the input exactly
-once, whatever is killed when. (E6, E9, R1)
-
-More seeds: OTTLA_SEEDS=1000 ./run test tests/simulation/test_transactions.py
-"""
+"""Consume-transform-produce in a simulated world: the output equals the input, exactly once. Spec: E6, E9, R1"""
 
 import asyncio
-import os
 
 import pytest
-from tests.support.processes.copier import Copier, check, fill, one_copy
-from tests.support.wire.transactional import NEW, OLD, Protocol, RawClient
 
 from ottla.testing.world import BOOTSTRAP, World
+from tests.support.processes.copier import Copier, check, fill, one_copy
+from tests.support.seeds import each_seed
+from tests.support.wire.transactional import NEW, OLD, Protocol, RawClient
 
-SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "6")))
 PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
 SETTINGS = {"offsets_topic_num_partitions": "2", "transaction_state_log_num_partitions": "2"}
 
 
 @PROTOCOLS
 @pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power loss"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_output_is_the_input_whatever_is_killed(seed: int, power_loss: bool, protocol: Protocol) -> None:
-    """R1 in simulation: kills and cut connections at random, random aborts. With power loss the broker flushes before
-    it acknowledges, and everything unsynced is gone."""
+@each_seed(6)
+def test_the_output_equals_the_input_despite_kills_and_aborts(seed: int, power_loss: bool, protocol: Protocol) -> None:
+    """Random kills, connection resets and aborts. With power loss the broker flushes before it acknowledges, and all
+    unsynced data is lost."""
 
     async def story(world: World) -> None:
         client = RawClient(BOOTSTRAP)
@@ -47,9 +42,9 @@ def test_the_output_is_the_input_whatever_is_killed(seed: int, power_loss: bool,
 
 @PROTOCOLS
 @pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power loss"])
-def test_the_broker_may_die_after_every_single_write(power_loss: bool, protocol: Protocol) -> None:
-    """E6: crash at any point between is finished by whoever coordinates next. Every write and sync of two
-    transactions, one after the other, is the broker's last."""
+def test_the_broker_may_die_after_every_write(power_loss: bool, protocol: Protocol) -> None:
+    """Spec: E6. The broker is killed after each write and sync of two transactions in turn. The next coordinator
+    completes what the last one had decided."""
     settings = SETTINGS | ({"ottla_flush_before_ack": "true"} if power_loss else {})
 
     def run(kill_after: int | None, seed: int = 0) -> int:
@@ -63,6 +58,6 @@ def test_the_broker_may_die_after_every_single_write(power_loss: bool, protocol:
             raise
 
     writes = run(None)
-    assert writes > 20, "a copy of two transactions writes often"
+    assert writes > 20, "two transactions need many writes"
     for number in range(1, writes + 1):
         run(number)

@@ -66,7 +66,7 @@ NEW = Protocol(produce=12, offset_commit=5, end=5)
 
 
 class RawClient:
-    """Asks until it is answered: connects again when cut off, repeats what may be repeated."""
+    """A client that reconnects and repeats its requests until it gets an answer."""
 
     def __init__(self, bootstrap: str, client_id: str = "raw") -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -80,8 +80,12 @@ class RawClient:
             self._streams[1].close()
             self._streams = None
 
+    def __del__(self) -> None:
+        """Stories drop clients without closing them; an open StreamWriter would then cause a ResourceWarning."""
+        self.close()
+
     async def ask_once(self, request: Message, version: int) -> Any:
-        """One attempt; ConnectionError when it fails on the way."""
+        """One attempt. Raises ConnectionError if the connection fails or no response arrives in time."""
         try:
             if self._streams is None:
                 self._streams = await asyncio.open_connection(*self._address)
@@ -95,11 +99,11 @@ class RawClient:
             self.close()
             raise ConnectionError(f"{type(request).__name__}: {error!r}") from None
         answered, response = decode_response(request.api_key, version, frame)
-        assert answered == self._correlation_id, "answers come in the order of the questions"
+        assert answered == self._correlation_id, "responses must come in the order of the requests"
         return response
 
     async def ask(self, request: Message, version: int, codes: Callable[[Any], Sequence[int]]) -> Any:
-        """Repeats until `codes` finds nothing worth repeating; raises KafkaError for what is final."""
+        """Repeats the request while `codes` finds retriable errors in the response. Raises KafkaError for others."""
         code = ErrorCode.NONE
         for _ in range(ATTEMPTS):
             try:
@@ -114,7 +118,7 @@ class RawClient:
             if code not in RETRIED:
                 raise KafkaError(code, type(request).__name__)
             await asyncio.sleep(RETRY_S)
-        raise AssertionError(f"{type(request).__name__}: no end after {ATTEMPTS} attempts, last {code!r}")
+        raise AssertionError(f"{type(request).__name__}: no success after {ATTEMPTS} attempts, last error {code!r}")
 
     async def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
         topic = CreateTopicsRequest.CreatableTopic(
