@@ -2,23 +2,28 @@
 
 A handler is a function `handler(request, context)` marked with `@handles`. It runs at once, in the order of
 the connection's requests (stage one), and returns the response, None for "no response", or an awaitable of
-the response (stage two). It raises KafkaError; this file alone turns that into a response.
+the response (stage two). It raises KafkaError; only this file turns that into a response.
+
+A new API takes a message table in `protocol/messages/`, a row in `protocol/api.py` and one file in `handlers/`.
+`tests/unit/broker/test_handlers.py` says what is missing.
 """
 
 import asyncio
 import importlib
 import logging
+import os
 import struct
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from inspect import iscoroutinefunction
-from typing import Any, NamedTuple
+from typing import Any
 
+from ottla.broker import handlers
 from ottla.broker.services import Context, Services
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.server import Connection, Disconnect
-from ottla.protocol.api import API, ApiKey
+from ottla.protocol.api import API, Api, ApiKey, snake_case
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
 from ottla.protocol.primitives import ProtocolError
 
@@ -27,53 +32,16 @@ log = logging.getLogger("ottla.broker")
 Handler = Callable[[Any, Context], Any]
 
 
-class Served(NamedTuple):
-    """Where an API's handler lives in `ottla.broker.handlers`, and the versions it serves."""
+def _served() -> dict[int, Api]:
+    """An API is served if there is a file for it in `handlers/`, in every version that its message table has.
 
-    module: str
-    versions: range
+    The files are only listed here. Each is imported with the first request for it, so that a broker starts quickly.
+    """
+    files = {file.removesuffix(".py") for file in os.listdir(handlers.__path__[0])}
+    return {key: api for key, api in API.items() if snake_case(api.name) in files}
 
 
-SERVED: dict[int, Served] = {
-    ApiKey.PRODUCE: Served("produce", range(3, 14)),
-    ApiKey.FETCH: Served("fetch", range(4, 19)),
-    ApiKey.LIST_OFFSETS: Served("list_offsets", range(1, 12)),
-    ApiKey.METADATA: Served("metadata", range(0, 14)),
-    ApiKey.OFFSET_COMMIT: Served("offset_commit", range(2, 11)),
-    ApiKey.OFFSET_FETCH: Served("offset_fetch", range(1, 11)),
-    ApiKey.FIND_COORDINATOR: Served("find_coordinator", range(0, 7)),
-    ApiKey.JOIN_GROUP: Served("join_group", range(0, 10)),
-    ApiKey.HEARTBEAT: Served("heartbeat", range(0, 5)),
-    ApiKey.LEAVE_GROUP: Served("leave_group", range(0, 6)),
-    ApiKey.SYNC_GROUP: Served("sync_group", range(0, 6)),
-    ApiKey.DESCRIBE_GROUPS: Served("describe_groups", range(0, 7)),
-    ApiKey.LIST_GROUPS: Served("list_groups", range(0, 6)),
-    ApiKey.API_VERSIONS: Served("api_versions", range(0, 6)),
-    ApiKey.CREATE_TOPICS: Served("create_topics", range(2, 8)),
-    ApiKey.DELETE_TOPICS: Served("delete_topics", range(1, 7)),
-    ApiKey.DELETE_RECORDS: Served("delete_records", range(0, 3)),
-    ApiKey.INIT_PRODUCER_ID: Served("init_producer_id", range(0, 7)),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Served("offset_for_leader_epoch", range(2, 5)),
-    ApiKey.ADD_PARTITIONS_TO_TXN: Served("add_partitions_to_txn", range(0, 6)),
-    ApiKey.ADD_OFFSETS_TO_TXN: Served("add_offsets_to_txn", range(0, 5)),
-    ApiKey.END_TXN: Served("end_txn", range(0, 6)),
-    ApiKey.WRITE_TXN_MARKERS: Served("write_txn_markers", range(1, 3)),
-    ApiKey.TXN_OFFSET_COMMIT: Served("txn_offset_commit", range(0, 7)),
-    ApiKey.DESCRIBE_CONFIGS: Served("describe_configs", range(1, 5)),
-    ApiKey.ALTER_CONFIGS: Served("alter_configs", range(0, 3)),
-    ApiKey.DESCRIBE_LOG_DIRS: Served("describe_log_dirs", range(1, 6)),
-    ApiKey.CREATE_PARTITIONS: Served("create_partitions", range(0, 4)),
-    ApiKey.DELETE_GROUPS: Served("delete_groups", range(0, 4)),
-    ApiKey.OFFSET_DELETE: Served("offset_delete", range(0, 1)),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served("incremental_alter_configs", range(0, 2)),
-    ApiKey.DESCRIBE_CLUSTER: Served("describe_cluster", range(0, 3)),
-    ApiKey.DESCRIBE_PRODUCERS: Served("describe_producers", range(0, 1)),
-    ApiKey.LIST_CONFIG_RESOURCES: Served("list_config_resources", range(0, 2)),
-    ApiKey.DESCRIBE_TRANSACTIONS: Served("describe_transactions", range(0, 1)),
-    ApiKey.LIST_TRANSACTIONS: Served("list_transactions", range(0, 3)),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served("describe_topic_partitions", range(0, 1)),
-}
-"""Every API this broker serves. Handlers are imported when first asked for, so that starting stays quick."""
+SERVED = _served()
 
 ADVERTISED_MIN = {ApiKey.PRODUCE: 0}
 """Lower bounds to advertise below what is served. librdkafka sends uncompressed batches unless it sees Produce
@@ -87,12 +55,12 @@ _header = struct.Struct(">hhih").unpack_from
 _MALFORMED = (struct.error, IndexError, UnicodeDecodeError)
 
 
-def handles(key: int, versions: range) -> Callable[[Handler], Handler]:
-    """Marks the function that answers one API. The versions must be those of the table above."""
+def handles(key: ApiKey) -> Callable[[Handler], Handler]:
+    """Marks the function that answers one API. Its file has the API's name."""
 
     def register(handler: Handler) -> Handler:
-        served = SERVED.get(key)
-        assert served is not None and served.versions == versions, f"{ApiKey(key).name}: {versions} != {served}"
+        wanted = f"{handlers.__name__}.{snake_case(API[key].name)}"
+        assert handler.__module__ == wanted, f"the handler of {key.name} belongs in {wanted}, not {handler.__module__}"
         _handlers[key] = handler
         return handler
 
@@ -102,7 +70,7 @@ def handles(key: int, versions: range) -> Callable[[Handler], Handler]:
 def handler_for(key: int) -> Handler:
     """The handler of a served API; imports its module on first use."""
     if key not in _handlers:
-        importlib.import_module(f"ottla.broker.handlers.{SERVED[key].module}")
+        importlib.import_module(f"{handlers.__name__}.{snake_case(SERVED[key].name)}")
     return _handlers[key]
 
 
@@ -190,7 +158,7 @@ class Dispatcher:
         try:
             response = route.handler(request, context)
         except Exception as error:
-            response = self._error_response(route, request, context, error)
+            response = self.answer_error(route, request, context, error)
         if response is None:
             encoded = None
         elif type(response) is route.response:
@@ -217,7 +185,7 @@ class Dispatcher:
         route = self.routes[key << 16 | version] = Route(key, version)
         return route
 
-    def _error_response(self, route: Route, request: Any, context: Context, error: Exception) -> Any:
+    def answer_error(self, route: Route, request: Any, context: Context, error: Exception) -> Any:
         """The API's own way of saying what went wrong. Where it has none the connection ends."""
         route.errors += 1
         if isinstance(error, Disconnect):
@@ -279,7 +247,7 @@ class _Late:
             else:
                 response = yield from awaitable.__await__()
         except Exception as error:
-            response = self._dispatcher._error_response(route, self._request, self._context, error)
+            response = self._dispatcher.answer_error(route, self._request, self._context, error)
         if self._started:
             route.observe(monotonic() - self._started)
         if response is None:

@@ -1,4 +1,8 @@
-"""AddOffsetsToTxn v0-4: makes a group's offsets part of a transaction. v2 adds PRODUCER_FENCED."""
+"""AddOffsetsToTxn v0-4: adds a group's offsets to a transaction (KIP-98).
+
+v2   PRODUCER_FENCED (KIP-588); earlier versions get INVALID_PRODUCER_EPOCH
+v3   flexible (KIP-482)
+"""
 
 import asyncio
 from collections.abc import Awaitable
@@ -19,7 +23,7 @@ from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, A
 from ottla.types import TopicPartition
 
 
-@handles(ApiKey.ADD_OFFSETS_TO_TXN, versions=range(0, 5))
+@handles(ApiKey.ADD_OFFSETS_TO_TXN)
 def add_offsets_to_txn(
     request: AddOffsetsToTxnRequest, context: Context
 ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:

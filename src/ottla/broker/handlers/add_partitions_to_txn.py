@@ -1,7 +1,9 @@
-"""AddPartitionsToTxn v0-5: registers partitions with a transaction before they are written to.
+"""AddPartitionsToTxn v0-5: adds partitions to a transaction, before records are written to them (KIP-98).
 
-v0-3 come from clients, for one transaction; v2 adds PRODUCER_FENCED. v4-5 come from brokers, for many: they add what a
-client of version 2 writes to, or only ask whether the partitions are registered.
+v2   PRODUCER_FENCED (KIP-588); earlier versions get INVALID_PRODUCER_EPOCH
+v3   flexible (KIP-482)
+v4   sent by brokers: several transactions, or only a check that partitions were added (KIP-890)
+v5   TRANSACTION_ABORTABLE (KIP-890)
 """
 
 import asyncio
@@ -22,7 +24,7 @@ from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequ
 from ottla.types import TopicPartition
 
 
-@handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions=range(0, 6))
+@handles(ApiKey.ADD_PARTITIONS_TO_TXN)
 def add_partitions_to_txn(
     request: AddPartitionsToTxnRequest, context: Context
 ) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:

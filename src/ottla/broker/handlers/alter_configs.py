@@ -1,6 +1,8 @@
-"""AlterConfigs v0-2: replaces all that is set on topics or on this broker. v2 is flexible.
+"""AlterConfigs v0-2: replaces all settings of topics or of this broker (KIP-133).
 
-The older way: what the request leaves out is unset. IncrementalAlterConfigs changes single settings.
+v2   flexible (KIP-482)
+
+Settings that the request leaves out are reset to their defaults. IncrementalAlterConfigs changes single settings.
 """
 
 from ottla.broker.dispatch import handles
@@ -10,7 +12,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 
 
-@handles(ApiKey.ALTER_CONFIGS, versions=range(0, 3))
+@handles(ApiKey.ALTER_CONFIGS)
 async def alter_configs(request: AlterConfigsRequest, context: Context) -> AlterConfigsResponse:
     wanted = [
         ResourceChange(

@@ -1,8 +1,12 @@
-"""ApiVersions v0-5: what this broker serves, and its finalized features.
+"""ApiVersions v0-5: the APIs and versions that this broker serves, and its finalized features.
 
-v1 adds throttle time; v3 is flexible, adds the client's software and the features; v4 may list features from
-level 0; v5 lets a client name the broker it means to talk to (KIP-1242). A version above these is answered in
-v0 by the dispatcher. The response header is v0 in every version.
+v1   throttle time
+v3   flexible (KIP-482); the client's software, and features (KIP-511)
+v4   features may start at level 0 (KAFKA-17011)
+v5   the client can name the broker it expects (KIP-1242)
+
+A later version is answered in v0 by the dispatcher. The response header is v0 in every version, because the client
+does not know yet what the broker can do.
 """
 
 import re
@@ -32,7 +36,7 @@ FEATURES_EPOCH = 0
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-@handles(ApiKey.API_VERSIONS, versions=range(0, 6))
+@handles(ApiKey.API_VERSIONS)
 def api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
     version = context.api_version
     error = _fault(request, context) if version >= 3 else ErrorCode.NONE

@@ -1,4 +1,7 @@
-"""CreatePartitions v0-3: adds partitions to topics, each by itself. v2 is flexible."""
+"""CreatePartitions v0-3: adds partitions to topics; each one succeeds or fails on its own (KIP-195).
+
+v2   flexible (KIP-482)
+"""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.deadline import within
@@ -8,7 +11,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 
 
-@handles(ApiKey.CREATE_PARTITIONS, versions=range(0, 4))
+@handles(ApiKey.CREATE_PARTITIONS)
 async def create_partitions(request: CreatePartitionsRequest, context: Context) -> CreatePartitionsResponse:
     wanted = [
         MorePartitions(

@@ -1,7 +1,8 @@
-"""CreateTopics v2-7: creates topics, each by itself.
+"""CreateTopics v2-7: creates topics; each one succeeds or fails on its own.
 
-v4 takes -1 for the broker's number of partitions or replicas; v5 is flexible and answers with what was made,
-settings included; v7 with the topic id.
+v4   -1 asks for the default number of partitions or replicas (KIP-464)
+v5   flexible (KIP-482); partitions, replicas and settings in the response (KIP-525)
+v7   topic id in the response (KIP-516)
 """
 
 from ottla.broker.dispatch import handles
@@ -14,7 +15,7 @@ from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTop
 from ottla.types import ZERO_UUID
 
 
-@handles(ApiKey.CREATE_TOPICS, versions=range(2, 8))
+@handles(ApiKey.CREATE_TOPICS)
 async def create_topics(request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
     wanted = [
         NewTopic(

@@ -1,5 +1,10 @@
-"""DeleteGroups v0-3: deletes empty groups with their offsets. v3 says why not. The empty group id is allowed, for it
-may have offsets."""
+"""DeleteGroups v0-3: deletes empty groups and their offsets (KIP-229).
+
+v2   flexible (KIP-482)
+v3   error message
+
+The empty group id is allowed, because it may have offsets.
+"""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
@@ -14,7 +19,7 @@ _MESSAGES = {
 }
 
 
-@handles(ApiKey.DELETE_GROUPS, versions=range(0, 4))
+@handles(ApiKey.DELETE_GROUPS)
 async def delete_groups(request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
     results = []
     # A group named twice is deleted once, and said to be so.

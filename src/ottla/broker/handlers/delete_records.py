@@ -1,6 +1,8 @@
-"""DeleteRecords v0-2: moves the start of a log forward; -1 means to the high watermark. v2 is flexible.
+"""DeleteRecords v0-2: moves the start of a log forward; -1 means up to the high watermark (KIP-107).
 
-The answer is the low watermark: where the log of every replica begins.
+v2   flexible (KIP-482)
+
+The response has the low watermark: the smallest log start offset of any replica.
 """
 
 from ottla.broker.dispatch import handles
@@ -13,7 +15,7 @@ from ottla.types import INTERNAL_TOPICS, TopicPartition
 PartitionResult = DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
-@handles(ApiKey.DELETE_RECORDS, versions=range(0, 3))
+@handles(ApiKey.DELETE_RECORDS)
 def delete_records(request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:
     replicas = context.services.replicas
     topics = []

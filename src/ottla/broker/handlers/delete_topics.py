@@ -1,6 +1,9 @@
-"""DeleteTopics v1-6: deletes topics, each by itself.
+"""DeleteTopics v1-6: deletes topics; each one succeeds or fails on its own.
 
-v3 knows TOPIC_DELETION_DISABLED; v4 is flexible; v5 says what went wrong in words; v6 takes topic ids.
+v3   TOPIC_DELETION_DISABLED; earlier versions get INVALID_REQUEST
+v4   flexible (KIP-482)
+v5   error message (KIP-599)
+v6   topic ids (KIP-516)
 """
 
 from ottla.broker.dispatch import handles
@@ -12,7 +15,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 
 
-@handles(ApiKey.DELETE_TOPICS, versions=range(1, 7))
+@handles(ApiKey.DELETE_TOPICS)
 async def delete_topics(request: DeleteTopicsRequest, context: Context) -> DeleteTopicsResponse:
     if context.api_version >= 6:
         references = [TopicReference(topic.name, topic.topic_id) for topic in request.topics]

@@ -1,6 +1,7 @@
-"""DescribeCluster v0-2: the brokers and the controller. v1 adds the endpoint type; v2 fenced brokers.
+"""DescribeCluster v0-2: the brokers and the controller (KIP-700).
 
-There are no controllers beside the brokers here, and a broker that is gone is not remembered as fenced.
+v1   endpoint type (KIP-919); there are no controllers besides the brokers
+v2   fenced brokers (KIP-1073); a broker that is down is not listed
 """
 
 from ottla.broker.dispatch import handles
@@ -13,7 +14,7 @@ from ottla.protocol.messages.describe_cluster import DescribeClusterRequest, Des
 BROKERS, CONTROLLERS = 1, 2
 
 
-@handles(ApiKey.DESCRIBE_CLUSTER, versions=range(0, 3))
+@handles(ApiKey.DESCRIBE_CLUSTER)
 def describe_cluster(request: DescribeClusterRequest, context: Context) -> DescribeClusterResponse:
     if request.endpoint_type != BROKERS:
         known = request.endpoint_type == CONTROLLERS

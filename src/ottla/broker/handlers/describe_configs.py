@@ -1,7 +1,10 @@
-"""DescribeConfigs v1-4: the settings of topics and of this broker, and where each value comes from.
+"""DescribeConfigs v1-4: the settings of topics and of this broker, and where each value comes from (KIP-133).
 
-v3 adds types and documentation; v4 is flexible. A broker resource without a name is what was set for all brokers
-at run time.
+v1   synonyms (KIP-226)
+v3   types and documentation (KIP-569)
+v4   flexible (KIP-482)
+
+A broker resource with an empty name stands for the settings of all brokers that were changed at run time.
 """
 
 from ottla.broker.dispatch import handles
@@ -14,7 +17,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 
 
-@handles(ApiKey.DESCRIBE_CONFIGS, versions=range(1, 5))
+@handles(ApiKey.DESCRIBE_CONFIGS)
 def describe_configs(request: DescribeConfigsRequest, context: Context) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(results=[_result(resource, request, context) for resource in request.resources])
 

@@ -1,5 +1,10 @@
-"""DescribeGroups v0-6: shows classic groups and their members. v3 authorized operations, v4 instance ids, v6 says of an
-unknown group that it is unknown instead of Dead."""
+"""DescribeGroups v0-6: describes classic groups and their members.
+
+v3   authorized operations (KIP-430)
+v4   group instance ids (KIP-345)
+v5   flexible (KIP-482)
+v6   an unknown group is GROUP_ID_NOT_FOUND (KIP-1043); earlier versions get a Dead group
+"""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.group_requests import GROUP_OPERATIONS
@@ -10,7 +15,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 
 
-@handles(ApiKey.DESCRIBE_GROUPS, versions=range(0, 7))
+@handles(ApiKey.DESCRIBE_GROUPS)
 async def describe_groups(request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
     return DescribeGroupsResponse(
         groups=[

@@ -1,6 +1,9 @@
-"""DescribeLogDirs v1-5: the log directory, the volume it is on, and the size of each partition in it.
+"""DescribeLogDirs v1-5: the log directory, its volume, and the size of each partition (KIP-113).
 
-v2 is flexible; v3 has an error for the whole; v4 the volume's size; v5 says which directories are cordoned (none).
+v2   flexible (KIP-482)
+v3   an error code for the whole response (KIP-784)
+v4   total and usable bytes of the volume (KIP-827)
+v5   cordoned directories (KIP-1066), here none
 """
 
 from ottla.broker.dispatch import handles
@@ -13,7 +16,7 @@ Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
-@handles(ApiKey.DESCRIBE_LOG_DIRS, versions=range(1, 6))
+@handles(ApiKey.DESCRIBE_LOG_DIRS)
 def describe_log_dirs(request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
     replicas = context.services.replicas
     if request.topics is None:

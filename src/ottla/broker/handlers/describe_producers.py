@@ -1,4 +1,4 @@
-"""DescribeProducers v0: who writes to a partition idempotently or in transactions, as its leader knows it."""
+"""DescribeProducers v0: the idempotent and transactional producers of partitions, asked of the leader (KIP-664)."""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
@@ -11,7 +11,7 @@ from ottla.types import TopicPartition
 PartitionAnswer = DescribeProducersResponse.PartitionResponse
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS, versions=range(0, 1))
+@handles(ApiKey.DESCRIBE_PRODUCERS)
 def describe_producers(request: DescribeProducersRequest, context: Context) -> DescribeProducersResponse:
     replicas = context.services.replicas
     topics = []

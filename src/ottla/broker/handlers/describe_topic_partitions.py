@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions v0: topics page by page, sorted by name. A cursor says where the next page begins."""
+"""DescribeTopicPartitions v0: describes topics page by page, sorted by name; a cursor marks the next page (KIP-966)."""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.authorized_operations import TOPIC_OPERATIONS
@@ -17,7 +17,7 @@ Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 Partition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
 
 
-@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=range(0, 1))
+@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
 def describe_topic_partitions(
     request: DescribeTopicPartitionsRequest, context: Context
 ) -> DescribeTopicPartitionsResponse:

@@ -1,4 +1,4 @@
-"""DescribeTransactions v0: shows transactions: state, producer, timeout, since when, and their partitions."""
+"""DescribeTransactions v0: state, producer, timeout, start time and partitions of transactions (KIP-664)."""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.transaction_requests import require_transactional_id
@@ -12,7 +12,7 @@ from ottla.protocol.messages.describe_transactions import DescribeTransactionsRe
 State = DescribeTransactionsResponse.TransactionState
 
 
-@handles(ApiKey.DESCRIBE_TRANSACTIONS, versions=range(0, 1))
+@handles(ApiKey.DESCRIBE_TRANSACTIONS)
 async def describe_transactions(request: DescribeTransactionsRequest, context: Context) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
         transaction_states=[await _describe(each, context) for each in request.transactional_ids]

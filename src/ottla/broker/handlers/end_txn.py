@@ -1,8 +1,11 @@
-"""EndTxn v0-5: commits or aborts. v2 adds PRODUCER_FENCED, v3 is flexible, v5 gives each transaction an epoch of its
-own and returns the next (KIP-890).
+"""EndTxn v0-5: commits or aborts a transaction (KIP-98).
 
-The answer leaves when the decision is committed; the markers follow. It may come from any connection: who knows the
-transactional id, producer id and epoch decides, which is how an outside coordinator ends a prepared transaction.
+v2   PRODUCER_FENCED (KIP-588); earlier versions get INVALID_PRODUCER_EPOCH
+v3   flexible (KIP-482)
+v5   each transaction has its own epoch: the response has the next producer id and epoch (KIP-890)
+
+The response is sent when the decision is committed; the markers follow. Any connection may send the request: knowing
+the transactional id, producer id and epoch is enough. That is how an outside coordinator ends a prepared transaction.
 """
 
 import asyncio
@@ -19,7 +22,7 @@ from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 BUMPS_EPOCH_SINCE = 5
 
 
-@handles(ApiKey.END_TXN, versions=range(0, 6))
+@handles(ApiKey.END_TXN)
 def end_txn(request: EndTxnRequest, context: Context) -> EndTxnResponse | Awaitable[EndTxnResponse]:
     if context.api_version >= BUMPS_EPOCH_SINCE and request.producer_epoch >= LAST_CLIENT_EPOCH - 1:
         return _end_with_new_id(request, context)

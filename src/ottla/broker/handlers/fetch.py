@@ -1,11 +1,21 @@
-"""Fetch v4-18: reads stored batches, for consumers and followers, waiting for them if need be.
+"""Fetch v4-18: reads stored batches, for consumers and followers; waits for them up to max_wait_ms.
 
-v4 isolation level and aborted transactions; v5 log start offset; v6 KAFKA_STORAGE_ERROR; v7 sessions; v9 current
-leader epoch; v10 zstd; v12 last fetched and diverging epoch; v13 topic ids; v15 replica state; v16 current leader
-and node endpoints. The leader itself is always the preferred replica.
+v4   isolation level and aborted transactions (KIP-98)
+v5   log start offset
+v6   KAFKA_STORAGE_ERROR (KIP-112)
+v7   fetch sessions (KIP-227)
+v9   current leader epoch (KIP-320)
+v10  zstd (KIP-110); earlier versions get UNSUPPORTED_COMPRESSION_TYPE
+v11  rack and preferred read replica (KIP-392); here the leader is always preferred
+v12  flexible (KIP-482); last fetched and diverging epoch (KIP-595)
+v13  topic ids (KIP-516)
+v15  replica id in a tagged field, with a replica epoch (KIP-903)
+v16  current leader and node endpoints (KIP-951)
+v17  directory id (KIP-853); ignored
+v18  high watermark of the follower (KIP-1166); ignored
 
-What is there already is answered at once. Otherwise the fetch waits in each of its partitions for the bytes it
-misses, which are counted as they are appended, and the data is read once, when the answer is due.
+If there is enough data the response is sent at once. Otherwise the fetch registers with each of its partitions for
+the bytes it lacks; appends count them, and the data is read once, when the response is due.
 """
 
 import asyncio
@@ -30,7 +40,7 @@ READ_COMMITTED = 1
 TOPIC_IDS_SINCE = 13
 
 
-@handles(ApiKey.FETCH, versions=range(4, 19))
+@handles(ApiKey.FETCH)
 def fetch(request: FetchRequest, context: Context) -> "FetchResponse | WaitingFetch":
     session = None
     if request.session_id != NO_SESSION or request.session_epoch > INITIAL_EPOCH:

@@ -1,9 +1,11 @@
-"""FindCoordinator v0-6: names the broker that coordinates a group or a transactional id.
+"""FindCoordinator v0-6: finds the broker that coordinates a group or a transactional id.
 
-v1 has the key's type, v4 takes many keys at once.
+v1   key type: 0 group, 1 transactional id (KIP-98)
+v3   flexible (KIP-482)
+v4   several keys (KIP-699)
+v6   key type 2, share groups (KIP-932): there is no coordinator for them here
 
-The first call makes the coordinator's topic. Key type 0 is a group, 1 a transactional id; share groups (2) have no
-coordinator here.
+The first request creates the coordinator's topic.
 """
 
 from ottla.broker.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -20,7 +22,7 @@ _TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 _NOWHERE = (-1, Endpoint("", -1))
 
 
-@handles(ApiKey.FIND_COORDINATOR, versions=range(0, 7))
+@handles(ApiKey.FIND_COORDINATOR)
 async def find_coordinator(request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
     if context.api_version >= 4:
         coordinators = []

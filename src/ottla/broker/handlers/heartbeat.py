@@ -1,4 +1,8 @@
-"""Heartbeat v0-4: keeps a member of a classic group alive, and tells it of a rebalance. v3 knows static members."""
+"""Heartbeat v0-4: keeps a member of a classic group alive, and tells it to rejoin when the group rebalances.
+
+v3   static members (KIP-345)
+v4   flexible (KIP-482)
+"""
 
 from collections.abc import Awaitable
 
@@ -10,7 +14,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-@handles(ApiKey.HEARTBEAT, versions=range(0, 5))
+@handles(ApiKey.HEARTBEAT)
 def heartbeat(request: HeartbeatRequest, context: Context) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
     require_group_id(request.group_id)
     info = request_info(context)

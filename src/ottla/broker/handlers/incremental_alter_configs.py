@@ -1,4 +1,7 @@
-"""IncrementalAlterConfigs v0-1: sets, unsets, extends or shortens single settings. v1 is flexible."""
+"""IncrementalAlterConfigs v0-1: sets, resets, appends to or subtracts from single settings (KIP-339).
+
+v1   flexible (KIP-482)
+"""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
@@ -10,7 +13,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
 )
 
 
-@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=range(0, 2))
+@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS)
 async def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, context: Context
 ) -> IncrementalAlterConfigsResponse:

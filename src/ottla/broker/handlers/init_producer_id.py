@@ -1,8 +1,9 @@
-"""InitProducerId v0-6: an id and an epoch for each producer; with a transactional id, older producers are fenced.
+"""InitProducerId v0-6: assigns a producer id and epoch (KIP-98). With a transactional id, older producers are fenced.
 
-v2 is flexible; v3 lets a producer name the id and epoch it had (KIP-360), which without a transactional id changes
-nothing: it gets a new id; v4 adds PRODUCER_FENCED; v6 asks for two-phase commit (KIP-939): the transaction never times
-out, and a new instance may keep the one it finds prepared.
+v2   flexible (KIP-482)
+v3   the producer names its current id and epoch (KIP-360); ignored without a transactional id
+v4   PRODUCER_FENCED (KIP-588); earlier versions get INVALID_PRODUCER_EPOCH
+v6   two-phase commit (KIP-939): the transaction never times out, and a new instance can keep a prepared one
 """
 
 from ottla.broker.dispatch import handles
@@ -14,7 +15,7 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 NONE_GIVEN = -1
 
 
-@handles(ApiKey.INIT_PRODUCER_ID, versions=range(0, 7))
+@handles(ApiKey.INIT_PRODUCER_ID)
 async def init_producer_id(request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
     try:
         if request.transactional_id == "":

@@ -1,5 +1,13 @@
-"""JoinGroup v0-9: enters a classic group and waits for the others. v4 hands out a member id first (KIP-394), v5 knows
-static members, v8 carries a reason, v9 tells a returning leader to skip the assignment."""
+"""JoinGroup v0-9: joins a classic group. The response is sent when every member has joined.
+
+v1   rebalance timeout (KIP-62); in v0 the session timeout is used
+v4   the first request only returns a member id, with MEMBER_ID_REQUIRED (KIP-394)
+v5   static members (KIP-345)
+v6   flexible (KIP-482)
+v7   protocol type in the response; the protocol name can be null (KIP-559)
+v8   a reason, kept in the rebalance history (KIP-800)
+v9   a static leader that returns is asked to skip the assignment (KIP-814)
+"""
 
 from collections.abc import Awaitable
 
@@ -10,7 +18,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 
-@handles(ApiKey.JOIN_GROUP, versions=range(0, 10))
+@handles(ApiKey.JOIN_GROUP)
 def join_group(request: JoinGroupRequest, context: Context) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
     require_group_id(request.group_id)
     info = request_info(context)

@@ -1,5 +1,10 @@
-"""LeaveGroup v0-5: members leave a classic group. v0-2 one member, v3 several, static ones by their instance id too;
-v5 a reason for each."""
+"""LeaveGroup v0-5: removes members from a classic group.
+
+v0   one member
+v3   several members, static ones by instance id (KIP-345)
+v4   flexible (KIP-482)
+v5   a reason for each member (KIP-800)
+"""
 
 from collections.abc import Awaitable
 
@@ -10,7 +15,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 
-@handles(ApiKey.LEAVE_GROUP, versions=range(0, 6))
+@handles(ApiKey.LEAVE_GROUP)
 def leave_group(request: LeaveGroupRequest, context: Context) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
     require_group_id(request.group_id)
     info = request_info(context)

@@ -1,6 +1,7 @@
-"""ListConfigResources v0-1: which topics and brokers have settings to describe.
+"""ListConfigResources v0-1: the resources that have settings.
 
-v0 asks for client metrics subscriptions only, of which there are none; v1 names the types, none for all.
+v0   client metrics subscriptions (KIP-1000), here none
+v1   any type of resource; no type asks for all (KIP-1142)
 """
 
 from ottla.broker.dispatch import handles
@@ -16,7 +17,7 @@ from ottla.protocol.messages.list_config_resources import (
 Resource = ListConfigResourcesResponse.ConfigResource
 
 
-@handles(ApiKey.LIST_CONFIG_RESOURCES, versions=range(0, 2))
+@handles(ApiKey.LIST_CONFIG_RESOURCES)
 def list_config_resources(request: ListConfigResourcesRequest, context: Context) -> ListConfigResourcesResponse:
     if context.api_version == 0:
         return ListConfigResourcesResponse()

@@ -1,4 +1,9 @@
-"""ListGroups v0-5: the groups this broker coordinates. v4 filters by state, v5 by type; both without regard to case."""
+"""ListGroups v0-5: lists the groups that this broker coordinates.
+
+v3   flexible (KIP-482)
+v4   filter by state, ignoring case (KIP-518)
+v5   filter by type, ignoring case (KIP-848)
+"""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
@@ -7,7 +12,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 
-@handles(ApiKey.LIST_GROUPS, versions=range(0, 6))
+@handles(ApiKey.LIST_GROUPS)
 def list_groups(request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
     groups = context.services.groups
     if groups.is_loading():

@@ -1,8 +1,14 @@
-"""ListOffsets v1-11: offsets by timestamp, and the ends of a log.
+"""ListOffsets v1-11: offsets by timestamp, and the first and last offset of a log.
 
-v2 isolation level; v4 leader epochs; v5 OFFSET_NOT_AVAILABLE (before: LEADER_NOT_AVAILABLE); v7 -3, the largest
-timestamp; v8 -4, the earliest local offset, which without tiers is the log's start; v9 -5 and v11 -6, the latest
-tiered offset and the earliest not yet uploaded, of which there is none.
+v2   isolation level (KIP-98)
+v4   leader epoch (KIP-320)
+v5   OFFSET_NOT_AVAILABLE (KIP-207); earlier versions get LEADER_NOT_AVAILABLE
+v6   flexible (KIP-482)
+v7   timestamp -3: the record with the largest timestamp (KIP-734)
+v8   timestamp -4: the first local offset (KIP-405), here the start of the log
+v9   timestamp -5: the last tiered offset (KIP-1005), here none
+v10  a timeout for remote lookups (KIP-1075); ignored
+v11  timestamp -6: the first offset not uploaded yet (KIP-1023), here none
 """
 
 from collections import Counter
@@ -40,7 +46,7 @@ class Found(NamedTuple):
 NOTHING = Found(-1, -1, -1)
 
 
-@handles(ApiKey.LIST_OFFSETS, versions=range(1, 12))
+@handles(ApiKey.LIST_OFFSETS)
 def list_offsets(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
     version = context.api_version
     asked_for = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)

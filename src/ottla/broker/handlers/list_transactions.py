@@ -1,4 +1,8 @@
-"""ListTransactions v0-2: the transactions this broker coordinates. v1 filters by how long they run, v2 by a pattern."""
+"""ListTransactions v0-2: lists the transactions that this broker coordinates (KIP-664).
+
+v1   filter by duration (KIP-994)
+v2   filter by a pattern of transactional ids (KIP-1152)
+"""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
@@ -10,7 +14,7 @@ from ottla.protocol.messages.list_transactions import ListTransactionsRequest, L
 _STATES = {str(state) for state in TransactionState}
 
 
-@handles(ApiKey.LIST_TRANSACTIONS, versions=range(0, 3))
+@handles(ApiKey.LIST_TRANSACTIONS)
 def list_transactions(request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
     transactions = context.services.transactions
     if transactions.is_loading():

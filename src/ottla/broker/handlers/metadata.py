@@ -1,11 +1,19 @@
-"""Metadata v0-13: brokers, topics, partitions and their leaders, as seen through the listener of the request.
+"""Metadata v0-13: brokers, topics, partitions and their leaders, with the addresses of the listener that was asked.
 
-v0 takes an empty list for all topics, later versions null; v1 adds racks, the controller and internal topics; v2
-the cluster id; v4 lets the client decline auto-creation; v5 offline replicas; v7 leader epochs; v8 authorized
-operations; v9 is flexible; v10 topic ids; v11 drops the cluster's authorized operations; v12 looks topics up by
-id; v13 has an error of its own.
+v0   an empty list asks for all topics
+v1   null asks for all topics; racks, controller, internal topics
+v2   cluster id (KIP-78)
+v4   the client can decline auto-creation
+v5   offline replicas (KIP-112)
+v7   leader epoch (KIP-320)
+v8   authorized operations (KIP-430)
+v9   flexible (KIP-482)
+v10  topic ids (KIP-516)
+v11  no authorized operations of the cluster (KIP-700)
+v12  lookup by topic id (KIP-516)
+v13  an error code for the whole response (KIP-1102)
 
-A topic that is created on the way is in the answer with its leaders: the client need not ask again.
+A topic that the request creates is in the response with its leaders, so the client need not ask again.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -24,7 +32,7 @@ Topic = MetadataResponse.MetadataResponseTopic
 Partition = MetadataResponse.MetadataResponsePartition
 
 
-@handles(ApiKey.METADATA, versions=range(0, 14))
+@handles(ApiKey.METADATA)
 def metadata(request: MetadataRequest, context: Context) -> MetadataResponse | Awaitable[MetadataResponse]:
     asked = request.topics
     if asked is None or (context.api_version == 0 and not asked):

@@ -1,5 +1,15 @@
-"""OffsetCommit v2-10: stores a group's positions. v2-4 may ask for a retention time, v6 leader epochs, v7 static
-members, v10 topic ids. An empty group id is allowed, for consumers that only store offsets."""
+"""OffsetCommit v2-10: stores committed offsets of a group.
+
+v2   retention time
+v5   no retention time: the broker's setting decides (KIP-211)
+v6   leader epoch (KIP-320)
+v7   static members (KIP-345)
+v8   flexible (KIP-482)
+v9   GROUP_ID_NOT_FOUND for an unknown group (KIP-848); earlier versions get ILLEGAL_GENERATION
+v10  topic ids (KIP-848)
+
+An empty group id is allowed, for consumers that only store offsets.
+"""
 
 from collections.abc import Awaitable
 
@@ -10,7 +20,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 
 
-@handles(ApiKey.OFFSET_COMMIT, versions=range(2, 11))
+@handles(ApiKey.OFFSET_COMMIT)
 def offset_commit(
     request: OffsetCommitRequest, context: Context
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:

@@ -1,4 +1,4 @@
-"""OffsetDelete v0: forgets a group's positions in topics it does not consume."""
+"""OffsetDelete v0: deletes committed offsets of a group, in topics that it does not consume (KIP-496)."""
 
 from collections.abc import Awaitable
 
@@ -9,7 +9,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 
 
-@handles(ApiKey.OFFSET_DELETE, versions=range(0, 1))
+@handles(ApiKey.OFFSET_DELETE)
 def offset_delete(
     request: OffsetDeleteRequest, context: Context
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:

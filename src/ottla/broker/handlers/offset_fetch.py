@@ -1,7 +1,16 @@
-"""OffsetFetch v1-10: reads committed positions. v2 null means all topics, v7 can insist on stable offsets, v8 asks for
-many groups at once, v10 names topics by id."""
+"""OffsetFetch v1-10: reads committed offsets of groups.
+
+v2   null asks for all topics; an error code for the whole response
+v5   leader epoch (KIP-320)
+v6   flexible (KIP-482)
+v7   can require stable offsets: UNSTABLE_OFFSET_COMMIT while a transaction is pending (KIP-447)
+v8   several groups (KIP-709)
+v9   member id and epoch (KIP-848); ignored for classic groups
+v10  topic ids (KIP-848)
+"""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 from ottla.broker.dispatch import handles
@@ -15,47 +24,51 @@ from ottla.types import ZERO_UUID
 Topics = list[tuple[str, bytes, list[int]]]
 Asked = tuple[str, Topics | None]
 """A group and what is asked of it."""
+Found = list[FetchedTopic] | KafkaError
 
 TOP_LEVEL_ERROR_SINCE = 2
 MANY_GROUPS_SINCE = 8
 BY_ID_SINCE = 10
 
 
-@handles(ApiKey.OFFSET_FETCH, versions=range(1, 11))
-def offset_fetch(request: OffsetFetchRequest, context: Context) -> Any:
+@handles(ApiKey.OFFSET_FETCH)
+def offset_fetch(request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
     if context.api_version < MANY_GROUPS_SINCE:
         asked = [(request.group_id, _topics(request.topics, context))]
     else:
         asked = [(group.group_id, _topics(group.topics, context)) for group in request.groups]
     answers = [_fetch(group_id, topics, request.require_stable, context) for group_id, topics in asked]
-    if any(isinstance(answer, asyncio.Future) for answer in answers):
+    ready = [answer for answer in answers if not isinstance(answer, asyncio.Future)]
+    if len(ready) < len(answers):
         return _later(asked, answers, context)
-    return _response(asked, answers, context)
+    return _response(asked, ready, context)
 
 
-async def _later(asked: list[Asked], answers: list[Any], context: Context) -> OffsetFetchResponse:
-    """Some of it waits for a commit."""
-    known = []
+async def _later(
+    asked: list[Asked], answers: "list[Found | asyncio.Future[list[FetchedTopic]]]", context: Context
+) -> OffsetFetchResponse:
+    """Some of it has to be committed first."""
+    ready: list[Found] = []
     for answer in answers:
         try:
-            known.append(await answer if isinstance(answer, asyncio.Future) else answer)
+            ready.append(await answer if isinstance(answer, asyncio.Future) else answer)
         except KafkaError as error:
-            known.append(error)
-    return _response(asked, known, context)
+            ready.append(error)
+    return _response(asked, ready, context)
 
 
-def _response(asked: list[Asked], answers: list[Any], context: Context) -> OffsetFetchResponse:
+def _response(asked: list[Asked], answers: list[Found], context: Context) -> OffsetFetchResponse:
     version = context.api_version
-    told = [_tell(topics, answer, version) for (_, topics), answer in zip(asked, answers, strict=True)]
+    found_by_group = [_unpack(topics, answer, version) for (_, topics), answer in zip(asked, answers, strict=True)]
     if version < MANY_GROUPS_SINCE:
-        ((code, found),) = told
+        ((code, found),) = found_by_group
         return OffsetFetchResponse(error_code=code, topics=_pack(found, version))
     return OffsetFetchResponse(
         groups=[
             OffsetFetchResponse.OffsetFetchResponseGroup(
                 group_id=group_id, topics=_pack(found, version), error_code=code
             )
-            for (group_id, _), (code, found) in zip(asked, told, strict=True)
+            for (group_id, _), (code, found) in zip(asked, found_by_group, strict=True)
         ]
     )
 
@@ -70,7 +83,9 @@ def _topics(topics: Any, context: Context) -> Topics | None:
     return [(names.get(topic.topic_id, ""), topic.topic_id, topic.partition_indexes) for topic in topics]
 
 
-def _fetch(group_id: str, topics: Topics | None, require_stable: bool, context: Context) -> Any:
+def _fetch(
+    group_id: str, topics: Topics | None, require_stable: bool, context: Context
+) -> "Found | asyncio.Future[list[FetchedTopic]]":
     """What was found, a future of it, or the error."""
     by_id = context.api_version >= BY_ID_SINCE
 
@@ -82,8 +97,8 @@ def _fetch(group_id: str, topics: Topics | None, require_stable: bool, context: 
         return error
 
 
-def _tell(topics: Topics | None, answer: Any, version: int) -> tuple[ErrorCode, list[FetchedTopic]]:
-    """The error, where the version has a place for it, and what was found."""
+def _unpack(topics: Topics | None, answer: Found, version: int) -> tuple[ErrorCode, list[FetchedTopic]]:
+    """The error code of the group, and what was found. Before v2 only partitions have an error code."""
     if not isinstance(answer, KafkaError):
         return ErrorCode.NONE, answer
     code = answer.code

@@ -1,6 +1,7 @@
-"""OffsetForLeaderEpoch v2-4: where a leader epoch ended, so that readers and followers see whether logs have parted.
+"""OffsetForLeaderEpoch v2-4: the end offset of a leader epoch, to detect that logs have diverged (KIP-101, KIP-320).
 
-v3 adds the replica id; v4 is flexible.
+v3   replica id
+v4   flexible (KIP-482)
 """
 
 from ottla.broker.dispatch import handles
@@ -11,7 +12,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpoch
 from ottla.types import TopicPartition
 
 
-@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=range(2, 5))
+@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH)
 def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, context: Context) -> OffsetForLeaderEpochResponse:
     replicas = context.services.replicas
     topics = []

@@ -1,11 +1,17 @@
-"""Produce v3-13: appends one batch to each of the partitions named.
+"""Produce v3-13: appends one batch to each partition; acks 0, 1 and all (-1).
 
-acks 0, 1 and all (-1). v4 KAFKA_STORAGE_ERROR (v3 reads NOT_LEADER_OR_FOLLOWER); v7 zstd; v8 record errors and a
-message; v9 flexible; v10 current leader and its endpoint; v13 topic ids. Records of a transaction are
-appended once `services.verify_transaction` has said that the transaction's coordinator knows the partition.
+v4   KAFKA_STORAGE_ERROR (KIP-112); v3 gets NOT_LEADER_OR_FOLLOWER instead
+v7   zstd (KIP-110); earlier versions get UNSUPPORTED_COMPRESSION_TYPE
+v8   record errors and an error message (KIP-467)
+v9   flexible (KIP-482)
+v10  current leader and its endpoint in errors (KIP-951)
+v11  TRANSACTION_ABORTABLE (KIP-890); earlier versions get INVALID_TXN_STATE
+v12  adds its partitions to the transaction (KIP-890)
+v13  topic ids (KIP-516)
 
-Appending never waits, so the order of a connection's requests is the order of the log. What acks=all
-waits for afterwards is a commit; with nobody else to wait for, the answer is given at once.
+The first batch of a transaction in a partition is appended once `services.verify_transaction` confirms that the
+transaction's coordinator knows the partition. Appending never awaits, so the order of a connection's requests is the
+order of the log. After that, acks=all waits for the commit; without other replicas the response is sent at once.
 """
 
 import asyncio
@@ -32,7 +38,7 @@ ADMIN_CLIENT_ID = "__admin_client"
 ACKS_ALL = -1
 
 
-@handles(ApiKey.PRODUCE, versions=range(3, 14))
+@handles(ApiKey.PRODUCE)
 def produce(request: ProduceRequest, context: Context) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     if request.acks not in (ACKS_ALL, 1, 0):
         return _refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")

@@ -1,5 +1,9 @@
-"""SyncGroup v0-5: the leader hands its assignment in, and every member gets its part. v3 knows static members, v5
-checks the protocol's type and name."""
+"""SyncGroup v0-5: the leader sends everyone's assignment, and each member receives its own.
+
+v3   static members (KIP-345)
+v4   flexible (KIP-482)
+v5   protocol type and name must match the group's (KIP-559)
+"""
 
 from collections.abc import Awaitable
 
@@ -10,7 +14,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
-@handles(ApiKey.SYNC_GROUP, versions=range(0, 6))
+@handles(ApiKey.SYNC_GROUP)
 def sync_group(request: SyncGroupRequest, context: Context) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
     require_group_id(request.group_id)
     info = request_info(context)

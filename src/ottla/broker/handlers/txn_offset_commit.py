@@ -1,7 +1,10 @@
-"""TxnOffsetCommit v0-6: stores a group's positions inside a transaction; they count when it commits.
+"""TxnOffsetCommit v0-6: stores offsets of a group in a transaction; they become visible when it commits (KIP-98).
 
-v3 names the member, so that a zombie is fenced by its generation (KIP-447); v5 adds the group to the transaction by
-itself (KIP-890); v6 names topics by id.
+v2   leader epoch (KIP-320)
+v3   flexible (KIP-482); member id and generation fence stale members (KIP-447)
+v4   TRANSACTION_ABORTABLE (KIP-890); earlier versions get INVALID_TXN_STATE
+v5   adds the group to the transaction (KIP-890)
+v6   topic ids
 """
 
 from ottla.broker.coordinators import OFFSETS_TOPIC
@@ -21,7 +24,7 @@ from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, Tx
 from ottla.types import TopicPartition
 
 
-@handles(ApiKey.TXN_OFFSET_COMMIT, versions=range(0, 7))
+@handles(ApiKey.TXN_OFFSET_COMMIT)
 async def txn_offset_commit(request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
     services, version = context.services, context.api_version
     implicit = version >= IMPLICIT_ADD_SINCE_OFFSET_COMMIT

@@ -1,7 +1,9 @@
-"""WriteTxnMarkers v1-2: appends the markers of decided transactions to partitions this broker leads.
+"""WriteTxnMarkers v1-2: appends the markers of decided transactions to partitions that this broker leads (KIP-98).
 
-Coordinators of other brokers send it, and an operator's tool that ends a hanging transaction. v2 carries the
-transaction version, which decides how strictly a marker's epoch is checked.
+v1   flexible (KIP-482)
+v2   transaction version, which decides how strictly a marker's epoch is checked (KIP-1228)
+
+Sent by the coordinators of other brokers, and by admin tools that end a hanging transaction (KIP-664).
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, Wr
 from ottla.types import TopicPartition
 
 
-@handles(ApiKey.WRITE_TXN_MARKERS, versions=range(1, 3))
+@handles(ApiKey.WRITE_TXN_MARKERS)
 async def write_txn_markers(request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
     return WriteTxnMarkersResponse(
         markers=[
