@@ -114,7 +114,7 @@ class Member:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-@each_seed(5)
+@each_seed(5, fast=1)
 def test_a_group_copies_exactly_once_despite_faults(seed: int, strategy: str) -> None:
     """Zombies are fenced by the group generation; other members complete the work of crashed ones."""
 

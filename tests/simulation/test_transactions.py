@@ -40,6 +40,7 @@ def test_the_output_equals_the_input_despite_kills_and_aborts(seed: int, power_l
     World(seed, **settings).run(story)
 
 
+@pytest.mark.slow
 @PROTOCOLS
 @pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power loss"])
 def test_the_broker_may_die_after_every_write(power_loss: bool, protocol: Protocol) -> None:

@@ -17,7 +17,7 @@ from ottla import __version__
 
 ROOT = Path(__file__).parents[2]
 FAST_SEEDS = 2
-LONG_FACTOR = 50
+LONG_FACTOR = 25
 
 
 @functools.cache

@@ -10,6 +10,7 @@
 
 import asyncio
 import contextvars
+import inspect
 import random
 import selectors
 from collections.abc import Callable, Coroutine
@@ -52,7 +53,7 @@ class SimHost:
         self.alive = False
         for task in self._tasks:
             if not task.done():
-                _expect_no_end(task)
+                _abandon(task)
         for callback in self._on_kill:
             callback()
 
@@ -69,9 +70,12 @@ def host_context(host: SimHost | None) -> contextvars.Context:
     return context
 
 
-def _expect_no_end(task: asyncio.Task[Any]) -> None:
-    """Keeps asyncio from logging "Task was destroyed but it is pending!" for a task that never gets to its end."""
+def _abandon(task: asyncio.Task[Any]) -> None:
+    """Keeps asyncio and Python from warning about a task that never gets to its end."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 (asyncio has no public switch)
+    coroutine = task.get_coro()
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()
 
 
 class SimLoop(asyncio.SelectorEventLoop):
@@ -144,6 +148,7 @@ class SimLoop(asyncio.SelectorEventLoop):
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Runs `func` on the loop after a short delay. With threads, runs would not be repeatable."""
         future: asyncio.Future[Any] = self.create_future()
+        host = current_host()
 
         def run() -> None:
             if future.cancelled():
@@ -151,7 +156,9 @@ class SimLoop(asyncio.SelectorEventLoop):
             try:
                 future.set_result(func(*args))
             except Exception as error:
-                future.set_exception(error)
+                # `func` may have killed its own machine: then nothing waits for the result.
+                if host is None or host.alive:
+                    future.set_exception(error)
 
         self.call_later(self.random.uniform(*self.executor_delay_ms) / 1000, run)
         return future
@@ -179,7 +186,7 @@ class SimLoop(asyncio.SelectorEventLoop):
             return self.run_until_complete(main)
         finally:
             for task in asyncio.all_tasks(self):
-                _expect_no_end(task)
+                _abandon(task)
                 self._graveyard.append(task)
             if self.network is not None:
                 self.network.abandon()
