@@ -17,6 +17,7 @@ from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
 from ottla.testing.world import BOOTSTRAP, PORT
 from tests.support.processes.copier import settle
+from tests.support.seeds import each_seed
 from tests.support.wire.transactional import NEW, OLD, Protocol, RawClient
 from tests.support.worlds.transaction_stage import Stage, refused, told
 
@@ -281,7 +282,7 @@ def test_two_phase_commit_is_off_unless_it_is_switched_on() -> None:
 
 
 @PROTOCOLS
-@pytest.mark.parametrize("seed", range(8))
+@each_seed(8)
 @pytest.mark.parametrize("flush", ["false", "true"])
 def test_batches_sent_without_waiting_stay_in_order(protocol: Protocol, seed: int, flush: str) -> None:
     """Five in flight, some to partitions that are still being verified: none may overtake another."""
@@ -319,7 +320,7 @@ def test_batches_sent_without_waiting_stay_in_order(protocol: Protocol, seed: in
     told(story, seed=seed, ottla_flush_before_ack=flush)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_seed(5)
 def test_producers_that_fight_for_one_id_leave_whole_transactions(seed: int) -> None:
     """Each starts under the same id, writes to both partitions and commits; whoever is fenced starts again."""
 

@@ -6,7 +6,6 @@ Spec: E10.
 import asyncio
 import contextlib
 import json
-import os
 from typing import Any
 
 import pytest
@@ -19,11 +18,11 @@ from ottla.client.transactions.errors import TransactionFatal
 from ottla.errors import KafkaError, OttlaError
 from ottla.testing.world import World
 from ottla.types import TopicPartition
+from tests.support.seeds import each_seed
 from tests.support.waiting import eventually
 
 INPUT = TopicPartition("numbers", 0)
 COUNT = 15
-SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "5")))
 STEPS = [
     "opened",
     "restored",
@@ -151,7 +150,7 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats(step: str) -> None:
     World(7, transaction_state_log_num_partitions="2").run(story)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(5)
 def test_whatever_is_killed_or_cut_the_sums_are_written_once(seed: int) -> None:
     """Spec: E10. The broker dies, the network is cut or lets nothing through, the task dies, all at random."""
 

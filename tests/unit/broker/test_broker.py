@@ -25,6 +25,7 @@ from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch, read_records
+from tests.support.seeds import each_seed
 
 CLEAN_MARK = ".kafka_cleanshutdown"
 
@@ -243,7 +244,7 @@ def hostile_frames(seed: int) -> list[bytes]:
     return frames
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each_seed(3)
 def test_hostile_bytes_harm_nobody_else(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     """Every kind of garbage at a live port; others are served, nothing is logged as our fault, memory holds.
 

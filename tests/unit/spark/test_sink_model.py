@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.worlds.sink_model import Rules, World, digest_of
 
 from ottla.spark.sink import decisions
 from ottla.spark.sink.decisions import Digest
+from tests.support.seeds import seeds
+from tests.support.worlds.sink_model import Rules, World, digest_of
 
-SEEDS = 2000
 EVERYTHING = [(batch, task) for batch in range(World.BATCHES) for task in range(World.TASKS)]
 
 
@@ -22,10 +22,10 @@ def written(world: World) -> Counter[tuple[int, int]]:
     return Counter((batch, task) for batch, task, _ in world.broker.output)
 
 
-def failures(seeds: range, **options: Any) -> list[int]:
+def failures(tried: range, **options: Any) -> list[int]:
     """The seeds after which something is missing or there twice."""
     wrong = []
-    for seed in seeds:
+    for seed in tried:
         world = World(seed, **options)
         try:
             world.play()
@@ -37,9 +37,10 @@ def failures(seeds: range, **options: Any) -> list[int]:
     return wrong
 
 
+@pytest.mark.seeded
 def test_every_row_is_there_once_whatever_crashes() -> None:
     """Spec: F2, D1, E9. Task crashes, zombies, driver crashes, second drivers, timeouts, commits called twice."""
-    assert not failures(range(SEEDS))
+    assert not failures(seeds(2000, fast=300))
 
 
 def test_the_histories_hold_what_they_promise() -> None:
@@ -57,9 +58,10 @@ def test_the_histories_hold_what_they_promise() -> None:
     assert seen["refused"] > 10 and seen["lost"] > 10 and seen["replayed"] > 100
 
 
+@pytest.mark.seeded
 def test_a_query_that_gives_other_rows_each_time_is_written_as_it_was_decided() -> None:
     """With two-phase commit nothing times out: what was decided first is what is written, whole, after any crash."""
-    for seed in range(SEEDS):
+    for seed in seeds(2000, fast=300):
         world = World(seed, is_deterministic=False, times_out=False, has_zombies=False)
         world.play()
         assert not world.lost and as_decided(world), seed
@@ -72,9 +74,10 @@ def as_decided(world: World) -> bool:
     return written(world) == Counter(EVERYTHING) and found == world.decided
 
 
+@pytest.mark.seeded
 def test_with_timeouts_such_a_query_stops_rather_than_write_a_mixture() -> None:
     stopped = 0
-    for seed in range(1000):
+    for seed in seeds(1000, fast=300):
         world = World(seed, is_deterministic=False)
         world.play()
         stopped += world.lost_for_good()
@@ -84,16 +87,17 @@ def test_with_timeouts_such_a_query_stops_rather_than_write_a_mixture() -> None:
     assert stopped
 
 
+@pytest.mark.seeded
 def test_a_query_that_stood_still_for_longer_than_the_brokers_remember_writes_nothing_twice() -> None:
     """Where a driver died between two commits nobody can tell any more which parts were committed: it stops."""
     stopped = 0
-    for seed in range(SEEDS):
+    for seed in seeds(2000, fast=300):
         world = World(seed, stands_still=True, has_zombies=False)
         world.play()
         stopped += world.lost_for_good()
         assert all(count == 1 for count in written(world).values()), seed
         assert world.lost_for_good() or written(world) == Counter(EVERYTHING), seed
-    assert 0 < stopped < SEEDS
+    assert 0 < stopped < len(seeds(2000, fast=300))
 
 
 def wrong_inside_foreach_batch(rules: Rules) -> list[int]:
