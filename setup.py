@@ -1,9 +1,37 @@
-"""Builds the optional compiled parts. Everything else about the package is in pyproject.toml."""
+"""Builds the optional compiled modules. Everything else about the package is in pyproject.toml."""
+
+import os
+import subprocess
 
 from setuptools import Extension, setup
 
 # No compiler is not an error: ottla.protocol._speedups falls back to pure Python.
-OPTIONS = {"extra_compile_args": ["-O3"], "optional": True}
+# OTTLA_OPTIMIZE=-O0 makes a quick build, for the test of the distributions.
+OPTIONS = {"extra_compile_args": [os.environ.get("OTTLA_OPTIMIZE", "-O3")], "optional": True}
+GENERATED = "build/cython"
+
+
+def project_urls() -> dict[str, str]:
+    """Links to the repository that this is built from: GitHub's in a workflow there, else the git remote `origin`."""
+    repository = os.environ.get("GITHUB_REPOSITORY")
+    if repository:
+        home = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{repository}"
+    else:
+        command = ["git", "remote", "get-url", "origin"]
+        try:
+            home = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return {}
+        home = home.removesuffix(".git")
+        if not home.startswith("https://"):
+            return {}
+    return {
+        "Source": home,
+        "Documentation": f"{home}/tree/main/docs",
+        "Changelog": f"{home}/blob/main/CHANGELOG.md",
+        "Issues": f"{home}/issues",
+    }
+
 
 try:
     from Cython.Build import cythonize
@@ -21,6 +49,7 @@ else:
             for name in ("_kernels", "_arrow_decode", "_arrow_encode")
         ],
         language_level=3,
+        build_dir=GENERATED,
     )
     # One source, two modules: hot_path.py is also the pure-Python fallback, so its annotations stay plain Python.
     extensions += cythonize(
@@ -33,7 +62,8 @@ else:
             ),
         ],
         language_level=3,
+        build_dir=GENERATED,
         compiler_directives={"annotation_typing": False, "auto_pickle": False, "cdivision": True},
     )
 
-setup(ext_modules=extensions)
+setup(ext_modules=extensions, project_urls=project_urls())
