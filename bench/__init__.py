@@ -1,1 +1,1 @@
-"""Measurements: ratios on one machine in one run, interleaved, best and median. They never fail a build."""
+"""Benchmarks: ratios on one machine in one run, interleaved, best and median. They never fail a build."""

@@ -1,7 +1,7 @@
-"""`python -m bench`: Ottla beside Apache Kafka and librdkafka's mock cluster, in one run, taking turns.
+"""`./run bench`: Compares Ottla with Apache Kafka and librdkafka's mock cluster in one interleaved run.
 
-Each suite measures several rounds; a round takes every contender once, so that a slow moment of the machine hits
-all of them. Tables show best and median, and the ratio of the medians.
+Each suite runs several rounds, and each round measures every contender once, so that a slow phase of the machine
+affects all of them. Tables show best and median values, and the ratio of the medians.
 """
 
 import argparse
@@ -53,30 +53,50 @@ OWN: dict[str, Callable[..., None]] = {
     "memory": memory.run,
     "spark": spark.run,
 }
-"""Suites that bring what they are measured against."""
+"""Suites that start their own brokers and contenders."""
+
+EXAMPLES = """\
+examples:
+  ./run bench --quick                            # all suites, a tenth of the work
+  ./run bench --only throughput --only latency   # two suites
+  ./run bench --only startup --brokers ottla     # without Apache Kafka and the mock cluster
+  ./run bench --only clients --rounds 10 --json clients.json
+
+Apache Kafka takes part if its jars are installed (./run setup-extras).
+"""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work: a first look")
-    parser.add_argument("--only", choices=SUITES, action="append", help="this suite alone (may be repeated)")
-    parser.add_argument("--brokers", default="ottla,kafka,mock", help="contenders, separated by commas")
-    parser.add_argument("--rounds", type=int, default=None, help="rounds that count (5; quick: 2)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there")
+    parser = argparse.ArgumentParser(
+        prog="./run bench",
+        description=(__doc__ or "").partition(": ")[2],
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="do a tenth of the work")
+    suites = ", ".join(SUITES)
+    parser.add_argument(
+        "--only", choices=SUITES, action="append", metavar="SUITE", help=f"run only this suite; repeatable: {suites}"
+    )
+    parser.add_argument(
+        "--brokers", default="ottla,kafka,mock", metavar="NAMES", help="contenders (default: %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=None, metavar="N", help="counted rounds (default: 5, quick: 2)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
     options = parse(sys.argv[1:])
-    # Tables are wide; where nobody looks at a terminal they may be.
+    # Tables are wide: outside a terminal do not wrap them.
     console = Console() if sys.stdout.isatty() else Console(width=280)
     rounds = options.rounds or (2 if options.quick else 5)
     suites = options.only or SUITES
     names = []
     for name in options.brokers.split(","):
         if name not in brokers.CONTENDERS:
-            console.print(f"there is no contender {name}: choose from {', '.join(brokers.CONTENDERS)}")
+            console.print(f"bench: unknown contender {name}; use one of {', '.join(brokers.CONTENDERS)}")
             sys.exit(2)
         reason = brokers.unavailable(name)
         if reason is None:
@@ -95,7 +115,7 @@ def main() -> None:
 
 
 def without_files(arguments: list[str]) -> list[str]:
-    """The arguments that say what was measured: where results were written to is nobody's business."""
+    """The arguments without output files, for the command line in the results."""
     kept = []
     skip = False
     for argument in arguments:
@@ -123,7 +143,7 @@ def run_suite(suite: str, names: list[str], results: Results, rounds: int, quick
         started = False
 
         def step(description: str = "", *, total: int | None = None) -> None:
-            """Announces the next piece of work, or how many there will be."""
+            """Shows the next step, or sets the number of steps."""
             nonlocal started
             if total is not None:
                 progress.update(task, total=total)
@@ -161,7 +181,7 @@ def measure(
 
 
 def measure_kernels(results: Results, rounds: int) -> None:
-    """The record kernels beside those of the other Python clients; best and median are theirs to report."""
+    """The record kernels and those of other Python clients, which report best and median themselves."""
     for row in kernels.run(max(rounds, 3)):
         for value in (row.best_ns, row.median_ns, row.median_ns):
             results.add("kernels", row.work, f"ns/{row.unit}", row.contender, value)

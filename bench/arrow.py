@@ -1,10 +1,10 @@
-"""Records per second into a pyarrow table and from one: Ottla beside confluent-kafka, against one Ottla broker.
+"""Records per second to and from a pyarrow table: Ottla and confluent-kafka on one Ottla broker.
 
-Each contender does what its users would: Ottla polls and sends columns; confluent-kafka consumes lists of messages
-and makes arrays of them, and produces a table's rows one by one (`produce`) or as a list (`produce_batch`). Both have
-the same `batch.size`, `linger.ms` and acks=all; everything else is as each comes. `client CPU` is what the measuring
-process spent, all its threads together. `plain sockets` moves the same bytes and makes nothing of them (`sockets.py`):
-no client can be much faster, whatever it does. `python -m bench.arrow` shows the suite alone.
+Each contender works as its users would: Ottla polls and sends columns; confluent-kafka consumes lists of messages
+and builds arrays from them, and produces a table's rows one by one (`produce`) or as a list (`produce_batch`). Both
+have the same `batch.size`, `linger.ms` and acks=all, and defaults otherwise. `client CPU` is the CPU time of the
+measuring process in all its threads. `plain sockets` moves the same bytes without decoding them (`sockets.py`): an
+upper bound for every client. `python -m bench.arrow` runs only this suite.
 """
 
 import argparse
@@ -28,7 +28,7 @@ CONTENDERS = ("ottla", "confluent", "confluent batch", "plain sockets")
 
 
 def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
-    """Every round takes each contender through each case; a first round warms up and is not counted."""
+    """Each round measures every contender in every case. The first round is a warm-up and is not counted."""
     sizes = (100, 1000)
     step(total=(rounds + 1) * len(sizes) * len(CONTENDERS))
     with ottla() as broker:
@@ -117,7 +117,7 @@ def confluent_producer(bootstrap: str) -> Any:
             "acks": "all",
             "linger.ms": 5,
             "batch.size": BATCH_SIZE,
-            "partitioner": "murmur2_random",  # keys go where Java's and Ottla's clients send them
+            "partitioner": "murmur2_random",  # the partitioner of the Java client and of Ottla
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 1_000_000,
             "log_level": 0,
@@ -193,7 +193,7 @@ WAYS: dict[str, Any] = {
 
 
 def kernels(size: int, repeat: int = 7) -> dict[str, float]:
-    """Best processor time for each record of a megabyte, in memory: batches to columns and columns to batches."""
+    """Best CPU time per record for one megabyte in memory: batches to columns and columns to batches."""
     from ottla.client.consumer.arrow import read_partition
     from ottla.protocol.arrow_rows import open_rows, seal
     from ottla.protocol.record_batch import HEADER_SIZE

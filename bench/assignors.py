@@ -1,4 +1,4 @@
-"""Sticky assignment at sizes where the algorithm shows: a million partitions over 2,000 members, twice."""
+"""The sticky assignor at a large scale: a million partitions and 2,000 members, assigned twice."""
 
 import gc
 import time
@@ -11,7 +11,7 @@ GOAL_S = 30
 
 
 def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
-    """The second assignment starts from the first and must move nothing."""
+    """The second assignment starts from the first and must not move anything."""
     large_rounds = 1 if quick else min(rounds, 3)
     small_rounds = 3 * rounds
     step(total=large_rounds + small_rounds)
@@ -27,7 +27,7 @@ def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
 
 
 def assign_twice(topics: int, partitions: int, members: int) -> float:
-    """Seconds that a leader takes for a first assignment and for one that starts from it."""
+    """Seconds a leader needs for the first assignment and for one that starts from it."""
     from ottla.assignors.base import ClusterMetadata
     from ottla.assignors.sticky import StickyAssignor
 

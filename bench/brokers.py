@@ -1,4 +1,4 @@
-"""The contenders: Ottla, Apache Kafka from its jars, librdkafka's mock cluster. Each is a process of its own."""
+"""The contenders: Ottla, Apache Kafka from its jars, and librdkafka's mock cluster, each in its own process."""
 
 import contextlib
 import os
@@ -14,11 +14,11 @@ from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka, kafka_vers
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PARTITIONS = 4
-"""Of every topic that is measured; the mock cluster's own default, which cannot be changed."""
+"""Partitions of every measured topic: the mock cluster's default, which cannot be changed."""
 
 
 class Contender:
-    """A running broker and what the system says about its process."""
+    """A running broker, with the CPU time and memory of its process."""
 
     def __init__(self, name: str, bootstrap: str, pid: int) -> None:
         self.name = name
@@ -26,13 +26,13 @@ class Contender:
         self.pid = pid
 
     def cpu_seconds(self) -> float:
-        """Processor time that the broker has used so far, all its threads together."""
+        """CPU time used by the broker so far, in all its threads."""
         nanoseconds = 0
         for task in Path(f"/proc/{self.pid}/task").iterdir():
             try:
                 nanoseconds += int((task / "schedstat").read_text().split()[0])
             except FileNotFoundError:
-                # A thread that just ended, or a kernel that does not count this finely.
+                # The thread has just ended, or the kernel has no schedstat.
                 if not task.exists():
                     continue
                 fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
@@ -40,14 +40,14 @@ class Contender:
         return nanoseconds / 1e9
 
     def memory_mb(self) -> float:
-        """What of the broker is in memory now."""
+        """Resident memory of the broker."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) / 1024
         return 0.0
 
     def create_topic(self, topic: str, partitions: int = PARTITIONS) -> None:
-        """Makes a topic and waits until it can be used. The mock cluster makes its own on first sight."""
+        """Creates a topic and waits until it is usable. The mock cluster creates topics automatically."""
         from confluent_kafka import TopicPartition
         from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
@@ -67,7 +67,7 @@ class Contender:
         raise TimeoutError(f"{topic} is not ready on {self.name}")
 
     def delete_topic(self, topic: str) -> None:
-        """Frees the disk again. The mock cluster keeps a few megabytes at most, and cannot delete."""
+        """Deletes a topic to free the disk. The mock cluster cannot delete, but keeps only a few megabytes."""
         if self.name == "mock":
             return
         from confluent_kafka.admin import AdminClient
@@ -93,16 +93,17 @@ def kafka() -> Iterator[Contender]:
 
 @contextlib.contextmanager
 def mock() -> Iterator[Contender]:
-    """librdkafka's mock cluster in a child process, so that its processor time is its own."""
+    """librdkafka's mock cluster in a child process, so that its CPU time can be measured."""
     child = subprocess.Popen(
         [sys.executable, "-m", "bench.brokers"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # Like the other brokers: some kernels share the processor among sessions first.
+        # Like the other brokers: some kernels schedule sessions (autogroups) fairly, not processes.
         start_new_session=True,
     )
-    assert child.stdin is not None and child.stdout is not None
+    assert child.stdin is not None
+    assert child.stdout is not None
     try:
         bootstrap = child.stdout.readline().strip()
         if not bootstrap:
@@ -114,7 +115,7 @@ def mock() -> Iterator[Contender]:
 
 
 def unavailable(name: str) -> str | None:
-    """Why a contender cannot take part, or None."""
+    """The reason why a contender is not available, or None."""
     if name == "kafka":
         return oracle_available()
     return None
@@ -124,7 +125,7 @@ CONTENDERS: dict[str, Any] = {"ottla": ottla, "kafka": kafka, "mock": mock}
 
 
 def titles() -> dict[str, str]:
-    """How the contenders are called in tables, with their versions."""
+    """The names of the contenders in tables, with versions."""
     import confluent_kafka
 
     import ottla as package
@@ -138,14 +139,14 @@ def titles() -> dict[str, str]:
 
 @contextlib.contextmanager
 def running(names: list[str]) -> Iterator[list[Contender]]:
-    """All of them at the same time, so that rounds can take turns."""
+    """Runs all contenders at the same time, so that rounds can alternate between them."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(CONTENDERS[name]()) for name in names]
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory for data that should outlive a broker, but not the measurement."""
+    """A temporary directory for data that outlives a broker."""
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as path:
         yield Path(path)
 

@@ -1,9 +1,9 @@
-"""Records per second as Python objects: Ottla's clients beside confluent-kafka, aiokafka and kafka-python.
+"""Records per second as Python objects: Ottla's clients, confluent-kafka, aiokafka and kafka-python.
 
-All against one Ottla broker, each in a process of its own that does what its users write: a loop over `send`, then
-`flush`; a loop over `poll` that looks at every value. Idempotent, acks=all and `linger.ms=5` everywhere, the rest as
-each client comes. What is timed begins after the first record, with everything imported and connected. `client CPU`
-is what the client's process spent, all its threads together: unlike the rate it hardly depends on who else is at work.
+All use one Ottla broker, each in its own process, with typical user code: a loop over `send`, then `flush`; a loop
+over `poll` that touches every value. All producers are idempotent with acks=all and `linger.ms=5`, and use defaults
+otherwise. The measurement starts after the first record, when everything is imported and connected. `client CPU` is
+the CPU time of the client's process in all its threads: unlike the rate it hardly depends on other processes.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ PARTITIONS = 4
 LINGER_MS = 5
 TIMEOUT_S = 300
 CONTENDERS = ("ottla", "ottla async", "confluent", "aiokafka", "kafka-python")
-# The slower clients send fewer: a rate needs a second or two, not a minute.
+# Slower clients send fewer records: a second or two is enough for a rate.
 SLOW = ("aiokafka", "kafka-python")
 COUNTS = {100: 500_000, 1000: 150_000}
 CASES = (("produce", 100), ("produce keyed", 100), ("produce with callbacks", 100), ("produce", 1000))
 
 
 def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
-    """Every round takes each contender through each case; a first round warms up and is not counted."""
+    """Each round measures every contender in every case. The first round is a warm-up and is not counted."""
     results.titles.update(titles())
     step(total=(rounds + 1) * len(CONTENDERS) * (len(CASES) + len(COUNTS)))
     with ottla() as broker:
@@ -63,13 +63,13 @@ def titles() -> dict[str, str]:
     names = {"confluent": "confluent-kafka", "aiokafka": "aiokafka", "kafka-python": "kafka-python"}
     found = {"ottla async": "Ottla-async"} | {name: f"{package} {version(package)}" for name, package in names.items()}
     if find_spec("crc32c") is None:
-        # Its checksums are Python's then, and dominate the figures.
+        # Without the package it computes checksums in Python, which dominate the result.
         found["kafka-python"] += " (no crc32c)"
     return found
 
 
 def fill(broker: Contender, size: int, count: int) -> str:
-    """A topic with `count` records of `size` bytes, to be read by everyone."""
+    """Creates a topic with `count` records of `size` bytes, read by all contenders."""
     topic = f"clients-filled-{size}"
     broker.create_topic(topic, PARTITIONS)
     measure("ottla", "produce", broker.bootstrap, topic, size, count)
@@ -77,11 +77,11 @@ def fill(broker: Contender, size: int, count: int) -> str:
 
 
 def measure(name: str, work: str, bootstrap: str, topic: str, size: int, count: int) -> tuple[float, float]:
-    """Seconds, and seconds of processor time, that a client took in a process of its own."""
+    """Seconds, and seconds of CPU time, of a client in its own process."""
     command = [sys.executable, "-m", "bench.clients", name, work, bootstrap, topic, str(size), str(count)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     if ended.returncode:
-        raise RuntimeError(f"{name} could not {work}: {ended.stderr.strip()[-1000:]}")
+        raise RuntimeError(f"{name} failed to {work}: {ended.stderr.strip()[-1000:]}")
     found = json.loads(ended.stdout.splitlines()[-1])
     return found["seconds"], found["cpu"]
 
@@ -90,7 +90,7 @@ def measure(name: str, work: str, bootstrap: str, topic: str, size: int, count: 
 
 
 class Stopwatch:
-    """Runs from `start` to `stop`; what comes before and after does not count."""
+    """Measures from `start` to `stop`."""
 
     def start(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
@@ -100,7 +100,7 @@ class Stopwatch:
 
 
 def pairs(work: str, size: int, count: int) -> Iterator[tuple[bytes | None, bytes]]:
-    """(key, value) for each record, made before the watch starts."""
+    """(key, value) of each record, generated before the measurement."""
     values = [os.urandom(size) for _ in range(1000)]
     keys = [b"customer-%d" % i if work == "produce keyed" else None for i in range(1000)]
     rows = list(zip(keys, values, strict=True))
@@ -108,14 +108,15 @@ def pairs(work: str, size: int, count: int) -> Iterator[tuple[bytes | None, byte
 
 
 class Heard:
-    """What delivery callbacks tell."""
+    """Counts delivery callbacks."""
 
     def __init__(self) -> None:
         self.stored = 0
         self.failures: list[Any] = []
 
     def check(self, expected: int) -> None:
-        assert not self.failures and self.stored == expected, f"{self.stored} of {expected}; {self.failures[:1]}"
+        assert not self.failures, self.failures[0]
+        assert self.stored == expected, f"{self.stored} of {expected} records"
 
 
 def ottla_produce(work: str, bootstrap: str, topic: str, size: int, count: int, watch: Stopwatch) -> None:
@@ -162,7 +163,7 @@ def confluent_produce(work: str, bootstrap: str, topic: str, size: int, count: i
             heard.failures.append(error)
 
     def send(value: bytes, key: bytes | None, **more: Any) -> None:
-        while True:  # the queue is full: what its documentation says to do
+        while True:  # the queue is full: poll and retry, as its documentation says
             producer.poll(0.01)
             try:
                 producer.produce(topic, value, key, **more)
@@ -285,10 +286,10 @@ def ottla_consume(work: str, bootstrap: str, topic: str, size: int, count: int, 
             if not received:
                 watch.start()
             for record in records:
-                total += len(record.value)
+                total += len(record.value)  # type: ignore[arg-type] # never null here
             received += len(records)
         watch.stop()
-    assert total >= (count - 1) * size  # the very first record was short
+    assert total >= (count - 1) * size  # the first record is shorter
 
 
 async def ottla_async_consume(work: str, bootstrap: str, topic: str, size: int, count: int, watch: Stopwatch) -> None:
@@ -302,16 +303,16 @@ async def ottla_async_consume(work: str, bootstrap: str, topic: str, size: int, 
             if not received:
                 watch.start()
             for record in records:
-                total += len(record.value)
+                total += len(record.value)  # type: ignore[arg-type] # never null here
             received += len(records)
         watch.stop()
-    assert total >= (count - 1) * size  # the very first record was short
+    assert total >= (count - 1) * size  # the first record is shorter
 
 
 def confluent_consume(work: str, bootstrap: str, topic: str, size: int, count: int, watch: Stopwatch) -> None:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-    # With its default of a second, librdkafka sleeps that long whenever 100,000 small records are queued.
+    # By default librdkafka backs off for a second whenever 100,000 small records are queued.
     settings = {"group.id": "bench", "enable.auto.commit": False, "fetch.queue.backoff.ms": 10, "log_level": 0}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
@@ -321,11 +322,11 @@ def confluent_consume(work: str, bootstrap: str, topic: str, size: int, count: i
         if not received:
             watch.start()
         for message in messages:
-            total += len(message.value())
+            total += len(message.value())  # type: ignore[arg-type] # never null here
         received += len(messages)
     watch.stop()
     consumer.close()
-    assert total >= (count - 1) * size  # the very first record was short
+    assert total >= (count - 1) * size  # the first record is shorter
 
 
 def kafka_python_consume(work: str, bootstrap: str, topic: str, size: int, count: int, watch: Stopwatch) -> None:
@@ -346,7 +347,7 @@ def kafka_python_consume(work: str, bootstrap: str, topic: str, size: int, count
             received += len(records)
     watch.stop()
     consumer.close()
-    assert total >= (count - 1) * size  # the very first record was short
+    assert total >= (count - 1) * size  # the first record is shorter
 
 
 async def aiokafka_consume(work: str, bootstrap: str, topic: str, size: int, count: int, watch: Stopwatch) -> None:
@@ -364,11 +365,11 @@ async def aiokafka_consume(work: str, bootstrap: str, topic: str, size: int, cou
             watch.start()
         for records in batches.values():
             for record in records:
-                total += len(record.value)
+                total += len(record.value)  # type: ignore[arg-type] # never null here
             received += len(records)
     watch.stop()
     await consumer.stop()
-    assert total >= (count - 1) * size  # the very first record was short
+    assert total >= (count - 1) * size  # the first record is shorter
 
 
 PRODUCE: dict[str, Callable[..., Any]] = {
@@ -388,7 +389,7 @@ CONSUME: dict[str, Callable[..., Any]] = {
 
 
 def main(name: str, work: str, bootstrap: str, topic: str, size: str, count: str) -> None:
-    """The child: one client, one piece of work; prints what it took."""
+    """The child process: runs one client on one task and prints the time."""
     watch = Stopwatch()
     function = (CONSUME if work == "consume" else PRODUCE)[name]
     doing = function(work, bootstrap, topic, int(size), int(count), watch)
@@ -398,7 +399,7 @@ def main(name: str, work: str, bootstrap: str, topic: str, size: str, count: str
 
 
 def run_on_uvloop(coroutine: Any) -> None:
-    """For every async client alike: the same loop."""
+    """All async clients use the same event loop."""
     try:
         import uvloop
     except ImportError:

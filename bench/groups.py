@@ -1,6 +1,6 @@
-"""Consumer groups: heartbeats and commits per second, how long a rebalance takes, how long a large coordinator loads.
+"""Consumer groups: heartbeats and commits per second, time of a rebalance, load time of a large coordinator.
 
-On plain sockets, with clients that answer at once, so that the broker is what is seen.
+Uses plain sockets and clients that respond at once, so that mainly the broker is measured.
 """
 
 import gc
@@ -13,6 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench import startup
+from bench.brokers import Contender, scratch
+from bench.results import Results
+from ottla.protocol.framing import encode_request
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.schema import Message
+from ottla.types import partition_for
 from tests.support.wire.group_requests import (
     assignment,
     commit_request,
@@ -24,14 +31,6 @@ from tests.support.wire.group_requests import (
 )
 from tests.support.wire.raw import RawConnection
 
-from bench import startup
-from bench.brokers import Contender, scratch
-from bench.results import Results
-from ottla.protocol.framing import encode_request
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
-from ottla.protocol.schema import Message
-from ottla.types import partition_for
-
 SUITE = "groups"
 LOADING = "coordinator load"
 CONNECTIONS = 16
@@ -40,12 +39,12 @@ SESSION_MS = 300_000
 NOW = 1_700_000_000_000
 
 Figures = dict[tuple[str, str, bool], float]
-"""(what, unit, whether more is better) to value."""
+"""(measure, unit, whether more is better) to value."""
 
 
 def run(contenders: list[Contender], results: Results, rounds: int, quick: bool, step: Any) -> None:
-    """Every round takes each contender through each case; a first round warms up and is not counted."""
-    # The mock cluster's groups are a sketch, and it stores no offsets.
+    """Each round measures every contender in every case. The first round is a warm-up and is not counted."""
+    # The mock cluster implements groups only partly and stores no offsets.
     contenders = [contender for contender in contenders if contender.name != "mock"]
     step(total=(rounds + 1) * 3 * len(contenders) + 5)
     for round_number in range(rounds + 1):
@@ -85,11 +84,11 @@ def measure(contender: Contender, round_number: int, quick: bool, step: Any) -> 
     return found
 
 
-# --- members ------------------------------------------------------------------------------------------------
+# Members
 
 
 class Member:
-    """A member of a group on a connection of its own."""
+    """A group member with its own connection."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         self.connection = RawConnection(bootstrap, timeout_s=60, client_id="bench")
@@ -121,11 +120,11 @@ class Member:
 
 
 def settle(members: list[Member]) -> None:
-    """All of them join, and sync as soon as they may: a stable group. Whoever is new has asked for an id already."""
+    """All members join and sync until the group is stable. New members already have a member id."""
     from ottla.protocol.messages.join_group import JoinGroupResponse
     from ottla.protocol.messages.sync_group import SyncGroupResponse
 
-    # The last is new. The others hear of it by their heartbeats, of which one is enough here.
+    # The last one is new. The others learn of it from their heartbeats, of which one is enough here.
     members[-1].post_join()
     while len(members) > 1 and not members[0].must_rejoin():
         pass
@@ -147,10 +146,10 @@ def settle(members: list[Member]) -> None:
 
 
 def rebalance(contender: Contender, count: int) -> float:
-    """Seconds from the JoinGroup of the last member to a stable group of all, the others rejoining at once."""
+    """Seconds from the JoinGroup of the last member until the group is stable; the others rejoin at once."""
     group = f"rebalance-{time.monotonic_ns()}"
     members = [Member(contender.bootstrap, group) for _ in range(count)]
-    # The first alone, since a new group waits for nobody; then everyone who has an id is waited for.
+    # The first one alone: a new group does not wait for more members. Later joins wait for all known members.
     members[0].ask_for_id()
     settle(members[:1])
     if count > 2:
@@ -170,7 +169,7 @@ def rebalance(contender: Contender, count: int) -> float:
 
 
 def wait_for_coordinator(bootstrap: str) -> None:
-    """The first question makes the coordinator's topic, which takes Kafka a while."""
+    """The first request creates the coordinator's topic, which takes Kafka a while."""
     deadline = time.monotonic() + 60
     with RawConnection(bootstrap) as connection:
         while time.monotonic() < deadline:
@@ -183,11 +182,11 @@ def wait_for_coordinator(bootstrap: str) -> None:
     raise TimeoutError("there is no coordinator")
 
 
-# --- many requests ------------------------------------------------------------------------------------------
+# Request rates
 
 
 def heartbeats(contender: Contender, count: int, depth: int) -> tuple[float, float]:
-    """(heartbeats per second, microseconds of the broker's processor for each)."""
+    """(heartbeats per second, broker CPU in microseconds per heartbeat)."""
     members = [Member(contender.bootstrap, f"beat-{number}-{time.monotonic_ns()}") for number in range(CONNECTIONS)]
     for member in members:
         member.ask_for_id()
@@ -202,7 +201,7 @@ def heartbeats(contender: Contender, count: int, depth: int) -> tuple[float, flo
 
 
 def commits(contender: Contender, topic: str, count: int, partitions: int) -> tuple[float, float]:
-    """(commits per second, microseconds each), from members that only store their offsets."""
+    """(commits per second, broker CPU in microseconds per commit), for members that only commit offsets."""
     members = [Member(contender.bootstrap, f"commit-{number}") for number in range(CONNECTIONS)]
     offsets = dict.fromkeys(range(partitions), 42)
     frames = [encode_request(8, 8, 1, "bench", commit_request(offsets, topic=topic, group=m.group)) for m in members]
@@ -223,48 +222,48 @@ def drive(
     depth: int,
     is_fine: Callable[[bytes], bool],
 ) -> tuple[float, float]:
-    """Keeps `depth` requests on each connection until `count` were answered: (per second, broker CPU µs each)."""
+    """Keeps `depth` requests in flight on each connection for `count` responses: (per second, broker CPU µs each)."""
     answered, asked = 0, 0
     cpu, started = contender.cpu_seconds(), time.perf_counter()
     with selectors.DefaultSelector() as selector:
         buffers = {}
         for member, frame in zip(members, frames, strict=True):
             sock = member.connection.socket
-            selector.register(sock, selectors.EVENT_READ, (member, frame))
+            selector.register(sock, selectors.EVENT_READ, (sock, frame))
             buffers[sock] = b""
             sock.sendall(frame * depth)
             asked += depth
         while answered < asked:
             for key, _ in selector.select():
-                sock, frame = key.fileobj, key.data[1]
-                data = buffers[sock] + sock.recv(1 << 18)  # type: ignore[index, union-attr]
+                sock, frame = key.data
+                data = buffers[sock] + sock.recv(1 << 18)
                 position, found = 0, 0
                 while len(data) - position >= 4:
                     size = int.from_bytes(data[position : position + 4], "big")
                     if len(data) - position - 4 < size:
                         break
-                    assert is_fine(data[position + 4 : position + 4 + size]), "the broker refused a request"
+                    assert is_fine(data[position + 4 : position + 4 + size]), "the broker rejected a request"
                     position += 4 + size
                     found += 1
-                buffers[sock] = data[position:]  # type: ignore[index]
+                buffers[sock] = data[position:]
                 answered += found
                 more = min(found, count - asked)
                 if more > 0:
-                    sock.sendall(frame * more)  # type: ignore[union-attr]
+                    sock.sendall(frame * more)
                     asked += more
     took = time.perf_counter() - started
     return answered / took, (contender.cpu_seconds() - cpu) / answered * 1e6
 
 
-# --- loading ------------------------------------------------------------------------------------------------
+# Loading
 
 
 def load_in_process(results: Results, rounds: int, quick: bool, step: Any) -> None:
-    """Replays what a coordinator's partition may hold through an empty shard, in slices as the runtime does it."""
+    """Replays a coordinator's partition into an empty shard, in slices like the runtime."""
     for number, (label, _) in enumerate(load_cases(quick)):
         step(f"load {label}")
         for _ in range(rounds):
-            # Each in a process of its own, for what is in memory should be just this.
+            # In a separate process, so that its memory holds nothing else.
             command = [sys.executable, "-m", "bench.groups", str(number), "quick" if quick else "full"]
             output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             seconds, size = map(float, output.split())
@@ -282,7 +281,7 @@ def load_cases(quick: bool) -> list[tuple[str, Callable[[], Iterator[list[Any]]]
 
 
 def load(number: int, quick: bool) -> tuple[float, float]:
-    """(seconds, bytes of memory for each record)."""
+    """(seconds, bytes of memory per record)."""
     from ottla.coordinator.group.config import GroupConfig
     from ottla.coordinator.group.shard import GroupShard
     from ottla.coordinator.replaying import replay_slice
@@ -305,7 +304,7 @@ def resident_bytes() -> int:
 
 
 def commit_rows(groups: int, partitions: int, *, apart: bool = False) -> Iterator[list[Any]]:
-    """A commit of each partition by each group: a group's in one batch, or each in its own."""
+    """A commit of each partition by each group: one batch per group, or one batch per commit."""
     from ottla.coordinator.group.records import CommittedOffset, offset_key, offset_value
 
     for number in range(groups):
@@ -319,10 +318,9 @@ def commit_rows(groups: int, partitions: int, *, apart: bool = False) -> Iterato
 
 
 def group_rows(groups: int) -> Iterator[list[Any]]:
-    from tests.support.wire.group_requests import subscription
-
     from ottla.coordinator.group.classic_group import ClassicGroup, Member
     from ottla.coordinator.group.records import group_key, group_value
+    from tests.support.wire.group_requests import subscription
 
     for number in range(groups):
         group = ClassicGroup(f"group-{number:06}", NOW)
@@ -336,7 +334,7 @@ def group_rows(groups: int) -> Iterator[list[Any]]:
 
 
 def in_slices(batches: Iterator[list[Any]]) -> Iterator[tuple[int, bytes]]:
-    """(first offset, batches) of about as many bytes as the runtime replays at once."""
+    """(first offset, batches) in slices of about the size that the runtime replays at once."""
     from ottla.coordinator.runtime import SLICE_BYTES
     from ottla.protocol.record_batch import build_batch
 
@@ -353,7 +351,7 @@ def in_slices(batches: Iterator[list[Any]]) -> Iterator[tuple[int, bytes]]:
 
 
 def restart_with_commits(names: list[str], results: Results, quick: bool, step: Any) -> None:
-    """From the start of a broker to its first answer about an offset, with very many commits in one partition."""
+    """Time from a broker's start to its first OffsetFetch response, with very many commits in one partition."""
     partitions, total = 100, 100_000 if quick else 1_000_000
     groups = [name for name in (f"g{n}" for n in range(10**7)) if partition_for(name, 50) == 7][: total // partitions]
     with scratch() as directory:
@@ -367,7 +365,7 @@ def restart_with_commits(names: list[str], results: Results, quick: bool, step: 
                 ready = time.perf_counter()
                 await_offset(started.contender.bootstrap, groups[-1])
                 loaded = started.seconds + time.perf_counter() - ready
-                results.add(LOADING, f"restart to an answer, {total:,} commits", "s", name, loaded)
+                results.add(LOADING, f"restart to first response, {total:,} commits", "s", name, loaded)
                 results.add(LOADING, f"memory, {total:,} commits", "MB", name, started.contender.memory_mb())
 
 

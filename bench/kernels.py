@@ -1,7 +1,7 @@
-"""Nanoseconds per record into and out of batches: both kernel twins beside aiokafka's and kafka-python's own code.
+"""Nanoseconds per record to build and read batches: compiled and pure Python kernels, aiokafka and kafka-python.
 
-Run it with `python -m bench.kernels [--repeat N]`. Every round measures each contender once, so that a slow moment
-of the machine hits all of them; the table gives the best and the median round.
+Run it with `python -m bench.kernels [--repeat N]`. Each round measures every contender once, so that a slow phase of
+the machine affects all of them; the table shows the best and the median round.
 """
 
 import argparse
@@ -23,7 +23,7 @@ ROUND_SECONDS = 0.02
 
 
 class Row(NamedTuple):
-    """One contender's figures for one piece of work."""
+    """The results of one contender for one task."""
 
     work: str
     contender: str
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """Something to be timed: `function` does `units` units of work."""
+    """A function to measure; one call does `units` units of work."""
 
     work: str
     contender: str
@@ -78,7 +78,7 @@ def other_libraries() -> list[tuple[str, Any]]:
     import aiokafka.record.default_records
     import kafka.record.default_records
 
-    # kafka-python computes checksums in Python unless the crc32c package is there.
+    # kafka-python computes checksums in Python unless the crc32c package is installed.
     with_crc = "" if find_spec("crc32c") else ", no crc32c"
     return [
         ("aiokafka", aiokafka.record.default_records),

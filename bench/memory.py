@@ -1,8 +1,8 @@
-"""Does memory stay flat? A client produces and consumes without end, scaled down; client and broker are watched.
+"""Memory leaks: resident memory of a client and a broker while millions of records are produced and consumed.
 
-The client is a process of its own: it sends a chunk of records, waits until they are stored, reads them all back, and
-so on. After each chunk the resident memory of client and broker is noted. The growth that is shown is the slope of a
-straight line through the samples, without the first third, in which caches and heaps reach their size.
+The client is a separate process: it sends a chunk of records, waits for the acknowledgements, consumes them, and
+repeats. After each chunk the resident memory of client and broker is sampled. The reported growth is the slope of a
+line fitted to the samples, without the first third, in which caches and heaps reach their size.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ VALUE_BYTES = 100
 TIMEOUT_S = 1800
 BROKER = {"log.retention.check.interval.ms": "1000", "group.initial.rebalance.delay.ms": "0"}
 TOPIC = {"retention.bytes": "8388608", "segment.bytes": "4194304", "file.delete.delay.ms": "1000"}
-"""What was read goes soon: a broker holds the index of what it keeps in memory, and that would grow with the disk."""
+"""Short retention: a broker keeps the indexes of its segments in memory, which would grow with the disk."""
 
 
 def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
@@ -50,7 +50,7 @@ def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
 
 
 def slope(samples: list[float]) -> float:
-    """Bytes that memory grows by per million records, as a straight line through the samples has it.
+    """Growth of memory in bytes per million records: the slope of a line fitted to the samples.
 
     >>> round(slope([100.0, 120.0, 140.0, 160.0]))
     1000
@@ -63,7 +63,7 @@ def slope(samples: list[float]) -> float:
 
 
 def resident_bytes() -> int:
-    """What of this process is in memory now."""
+    """Resident memory of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -71,7 +71,7 @@ def resident_bytes() -> int:
 
 
 def main(bootstrap: str, chunks: str) -> None:
-    """The child: prints its resident memory after each chunk."""
+    """The child process: prints its resident memory after each chunk."""
     from ottla import Admin, Consumer, Producer
 
     with Admin(bootstrap_servers=bootstrap) as admin:
@@ -89,7 +89,7 @@ def main(bootstrap: str, chunks: str) -> None:
         consumer.subscribe(["memory"])
         for chunk in range(int(chunks)):
             for number in range(CHUNK):
-                # Keys never come twice: whatever remembers keys for ever would show.
+                # Keys are unique, so that anything that remembers keys forever shows up as growth.
                 key = b"%d-%d" % (chunk, number)
                 delivery = producer.send("memory", values[number % 1000], key=key)
                 if not number % 10:
@@ -97,7 +97,7 @@ def main(bootstrap: str, chunks: str) -> None:
             producer.flush()
             received = 0
             while received < CHUNK:
-                received += sum(len(record.value) == VALUE_BYTES for record in consumer.poll(10_000))
+                received += sum(len(record.value or b"") == VALUE_BYTES for record in consumer.poll(10_000))
             print(resident_bytes(), flush=True)
     assert heard[0] == int(chunks) * CHUNK // 10
 

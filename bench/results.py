@@ -1,4 +1,4 @@
-"""What was measured, and how it is shown: tables with best, median and ratios; JSON; Markdown."""
+"""The results: samples of all measures, as tables with best, median and ratios, as JSON, and as Markdown."""
 
 import json
 import platform
@@ -21,7 +21,7 @@ class Measure(NamedTuple):
 
 
 class Results:
-    """Samples of each measure for each contender, in the order they came."""
+    """The samples of each measure for each contender, in order."""
 
     def __init__(self, titles: dict[str, str]) -> None:
         self.titles = titles
@@ -95,7 +95,7 @@ def best(measure: Measure, values: list[float]) -> float:
 
 
 def ratio(measure: Measure, ours: list[float], theirs: list[float]) -> str:
-    """Of the medians. A cross marks where Ottla is the worse of the two."""
+    """The ratio of the medians. A cross marks measures where Ottla is worse."""
     own, other = statistics.median(ours), statistics.median(theirs)
     if not other:
         return "—"
@@ -105,7 +105,7 @@ def ratio(measure: Measure, ours: list[float], theirs: list[float]) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that matter.
+    """A number with three significant digits.
 
     >>> number(1_234_567), number(98_765), number(0.1234)
     ('1.23 M', '98.8 k', '0.123')
@@ -126,7 +126,7 @@ def number(value: float) -> str:
 
 
 def machine() -> str:
-    """What the figures were taken on: cores, processor, Python. Nothing that names the machine."""
+    """The environment: cores, processor and Python version, without the name of the machine."""
     model, cores = "", 0
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("processor"):

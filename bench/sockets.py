@@ -1,6 +1,6 @@
-"""The bytes of a table and nothing else: batches made beforehand sent, and fetched batches received and dropped.
+"""A client that only moves bytes: it sends prepared batches, and receives fetched batches without decoding them.
 
-No client can be faster on one connection with one fetch under way: it shows what the socket and the broker cost.
+An upper bound for any client with one connection and one fetch in flight: the cost of the socket and the broker.
 """
 
 import socket
@@ -21,7 +21,7 @@ FETCH_VERSION = 12
 IN_FLIGHT = 5
 PARTITION_BYTES = 1 << 20
 FETCH_BYTES = 50 << 20
-"""What clients ask for unless told otherwise."""
+"""The clients' default."""
 
 
 def connect(bootstrap: str) -> socket.socket:
@@ -30,7 +30,7 @@ def connect(bootstrap: str) -> socket.socket:
 
 
 def receive(connection: socket.socket, buffer: memoryview) -> memoryview:
-    """The next answer, whole."""
+    """The next complete response."""
     size = 0
     while size < 4:
         size += received(connection, buffer[size:4])
@@ -48,7 +48,7 @@ def received(connection: socket.socket, into: memoryview) -> int:
 
 
 def produce_frames(topic: str, table: pa.Table, partitions: int, batch_bytes: int) -> list[bytes]:
-    """Requests with all rows of the table, one batch for each partition in turn, as Ottla's client would write them."""
+    """Produce requests with all rows of the table, one batch per partition in turn, like Ottla's client."""
 
     def batches() -> Iterator[bytearray]:
         for piece in table.to_batches():
@@ -87,11 +87,11 @@ def check(answer: memoryview) -> None:
     _, message = decode_response(ApiKey.PRODUCE, PRODUCE_VERSION, answer)
     for topic in message.responses:
         for partition in topic.partition_responses:
-            assert partition.error_code == 0, f"the broker answered with error {partition.error_code}"
+            assert partition.error_code == 0, f"the broker returned error {partition.error_code}"
 
 
 def consume(bootstrap: str, topic: str, count: int, partitions: int) -> None:
-    """Fetches from the beginning until so many records came; only the headers of batches are looked at."""
+    """Fetches from the beginning until `count` records have arrived; reads only the batch headers."""
     offsets = dict.fromkeys(range(partitions), 0)
     buffer = memoryview(bytearray(2 * partitions * PARTITION_BYTES))
     found = 0
@@ -100,7 +100,7 @@ def consume(bootstrap: str, topic: str, count: int, partitions: int) -> None:
             connection.sendall(encode_request(ApiKey.FETCH, FETCH_VERSION, 1, "bench", fetch_request(topic, offsets)))
             _, message = decode_response(ApiKey.FETCH, FETCH_VERSION, receive(connection, buffer))
             for answer in message.responses[0].partitions:
-                assert answer.error_code == 0, f"the broker answered with error {answer.error_code}"
+                assert answer.error_code == 0, f"the broker returned error {answer.error_code}"
                 for _, header in iter_batches(answer.records or b""):
                     found += header.record_count
                     offsets[answer.partition_index] = header.next_offset

@@ -1,9 +1,9 @@
-"""Rows per second from a topic into Spark, and the time of a small micro-batch: Ottla's source beside Spark's own.
+"""Rows per second from a topic into Spark, and the time of a small micro-batch: Ottla's source and Spark's.
 
-Both read the same topics of one Ottla broker into Spark's noop sink. Each has a driver process of its own (two cores)
-that stays up for the whole suite and is warmed up before the first round that counts. Spark's Kafka connector takes
-part where `./run setup-extras` has fetched it. `CPU` is the driver's whole tree: JVM and Python workers. Sinks are
-measured after that, see `bench/spark_sink.py`. `python -m bench.spark` shows the source alone.
+Both read the same topics of one Ottla broker into Spark's noop sink. Each has its own driver process (two cores),
+which runs for the whole suite and is warmed up before the first counted round. Spark's Kafka connector takes part if
+it is installed (`./run setup-extras`). `CPU` is the process tree of the driver: JVM and Python workers. Sinks are
+measured after that, see `bench/spark_sink.py`. `python -m bench.spark` runs only the source.
 """
 
 import argparse
@@ -32,9 +32,9 @@ SMALL_BATCHES: dict[str, dict[str, str]] = {
     "small micro-batch": {},
     "small micro-batch in one task": {"minRecordsPerPartition": "5000"},
 }
-"""What is measured -> options that only Ottla's source has."""
+"""Measure -> options that only Ottla's source has."""
 FORMATS = {"ottla": "ottla", "spark": "kafka"}
-"""Contender -> the format it reads with."""
+"""Contender -> format."""
 
 
 def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
@@ -58,7 +58,7 @@ def source_run(results: Results, rounds: int, quick: bool, step: Any) -> None:
 def source_rows(
     drivers: "dict[str, Driver]", broker: Contender, results: Results, rounds: int, quick: bool, step: Any
 ) -> None:
-    """Every round takes each contender through each case; two first rounds warm up and are not counted."""
+    """Each round measures every contender in every case. The first two rounds are a warm-up and are not counted."""
     counts = {100: 4_000_000 // (10 if quick else 1), 1000: 800_000 // (10 if quick else 1)}
     names, warm_up = list(drivers), 2
     step(total=len(counts) + (rounds + warm_up) * len(names) * (len(counts) + len(SMALL_BATCHES)))
@@ -105,7 +105,7 @@ def fill(broker: Contender, count: int, size: int) -> str:
 
 
 class Driver:
-    """A Spark driver in a process of its own: takes orders on its standard input, one line each."""
+    """A Spark driver in its own process: reads one task per line from standard input."""
 
     def __init__(self, name: str) -> None:
         self._process = subprocess.Popen(
@@ -117,13 +117,15 @@ class Driver:
         )
 
     def ask(self, *order: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the driver ended with {self._process.wait(30)} at {order}")
-        return json.loads(line)
+            raise RuntimeError(f"the driver exited with status {self._process.wait(30)} during {order}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -134,7 +136,7 @@ class Driver:
             self._process.kill()
 
 
-# What runs in a driver
+# In the driver's process
 
 
 def serve(name: str) -> None:
@@ -170,7 +172,7 @@ def read(spark: "SparkSession", source: str, options: dict[str, str]) -> dict[st
 
 
 def stream(spark: "SparkSession", source: str, options: dict[str, str], batches: int) -> dict[str, float]:
-    """The median time of a micro-batch with few rows; the first ones plan and compile."""
+    """The median time of a small micro-batch. The first ones, which plan and compile, do not count."""
     frame = spark.readStream.format(source).options(**options).option("maxOffsetsPerTrigger", SMALL_ROWS).load()
     with tempfile.TemporaryDirectory() as checkpoint:
         query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
@@ -183,14 +185,14 @@ def stream(spark: "SparkSession", source: str, options: dict[str, str], batches:
 
 
 def tree_cpu_seconds() -> float:
-    """Processor time of this process and all that it has started, those that ended among them."""
+    """CPU time of this process and all its descendants, including finished ones."""
     parents: dict[int, int] = {}
     spent: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it ended just now
+            continue  # it has just ended
         pid = int(path.parent.name)
         parents[pid] = int(fields[1])
         spent[pid] = sum(map(int, fields[11:15]))

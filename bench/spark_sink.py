@@ -1,10 +1,9 @@
-"""Rows per second into a topic from Spark, and the time of a small micro-batch: Ottla's sink beside Spark's own.
+"""Rows per second from Spark into a topic, and the time of a small micro-batch: Ottla's sink and Spark's.
 
-All write to one Ottla broker from one session, taking turns. `ottla` is exactly-once; `ottla at-least-once` and `spark`
-(Spark's Kafka connector, where `./run setup-extras` has fetched it) give what Spark's own sink gives. `nothing, in
-Python` is a sink that throws its rows away: what Spark itself takes for a micro-batch with any sink in Python. `CPU` is
-Spark's whole tree, the JVM and its Python workers.
-`python -m bench.spark_sink` shows this part alone.
+All write in turn to one Ottla broker from one session. `ottla` is exactly-once; `ottla at-least-once` and `spark`
+(Spark's Kafka connector, if installed by `./run setup-extras`) have the guarantee of Spark's sink. `nothing, in
+Python` is a sink that discards its rows: the time Spark needs for a micro-batch with any Python sink. `CPU` is the
+process tree of Spark: the JVM and its Python workers. `python -m bench.spark_sink` runs only this part.
 """
 
 import argparse
@@ -14,10 +13,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.support.processes.oracle import extras_directory
-
 from bench.brokers import Contender, ottla
 from bench.results import Results
+from tests.support.processes.oracle import extras_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,12 +35,12 @@ NOTHING = "nothing, in Python"
 
 
 def connector_jars() -> list[Path]:
-    """The jars of Spark's own Kafka connector, if they were fetched."""
+    """The jars of Spark's Kafka connector, if they are installed."""
     return sorted((extras_directory() / "spark-kafka").glob("*.jar"))
 
 
 def session() -> "SparkSession":
-    """Two cores, and Spark's own connector where it can be had."""
+    """A session with two cores, and with Spark's Kafka connector if it is installed."""
     from ottla.spark import session as ottla_session
 
     conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": str(TASKS)}
@@ -58,7 +56,7 @@ def contenders() -> list[str]:
 
 
 def sink_rows(spark: "SparkSession", broker: Contender, results: Results, rounds: int, quick: bool, step: Any) -> None:
-    """Every round takes each contender through each case; a first round warms up and is not counted."""
+    """Each round measures every contender in every case. The first round is a warm-up and is not counted."""
     sizes = (100, 1000)
     names = contenders()
     step(total=(rounds + 1) * (len(names) * (len(sizes) + 1) + 1))
@@ -98,14 +96,14 @@ def write_batch(
 
 
 def spark_cpu_seconds(broker: Contender) -> float:
-    """Processor time of Spark: the JVM and its Python workers, without the broker."""
-    from bench.spark import tree_cpu_seconds  # which has this part among its own
+    """CPU time of Spark: the JVM and its Python workers, without the broker."""
+    from bench.spark import tree_cpu_seconds  # bench.spark imports this module
 
     return tree_cpu_seconds() - broker.cpu_seconds()
 
 
 def small_batches(spark: "SparkSession", broker: Contender, name: str, batches: int, results: Results | None) -> None:
-    """The median time of a micro-batch with few rows, of which the sink's part is `addBatch`."""
+    """The median time of a small micro-batch, of which the sink's part is `addBatch`."""
     topic = f"sink-small-{time.monotonic_ns()}"
     broker.create_topic(topic, PARTITIONS)
     rows = (
@@ -120,7 +118,7 @@ def small_batches(spark: "SparkSession", broker: Contender, name: str, batches: 
     with tempfile.TemporaryDirectory() as checkpoint:
         query = writer.option("topic", topic).option("checkpointLocation", checkpoint).start()
         deadline = time.monotonic() + 120
-        # The first batches plan, connect and compile.
+        # The first batches plan, connect and compile; they do not count.
         while len(query.recentProgress) < batches + 3 and query.isActive and time.monotonic() < deadline:
             time.sleep(0.05)
         query.stop()
@@ -134,7 +132,7 @@ def small_batches(spark: "SparkSession", broker: Contender, name: str, batches: 
 
 
 def nothing_source() -> "type[DataSource]":
-    """A format whose sink does nothing. Made here, so that Spark carries it to its workers as it is."""
+    """A format whose sink does nothing. Defined locally, so that Spark pickles it by value for its workers."""
     from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
     class Nothing(DataSourceStreamArrowWriter):
@@ -148,7 +146,7 @@ def nothing_source() -> "type[DataSource]":
         def name(cls) -> str:
             return NOTHING
 
-        def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
+        def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
             return Nothing()
 
     return NothingSource

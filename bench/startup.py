@@ -1,4 +1,4 @@
-"""From process start to the first metadata answer, memory at rest, and the same with 1,000 partitions."""
+"""Time from process start to the first metadata response, and idle memory; empty and with 1,000 partitions."""
 
 import contextlib
 import os
@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka, answers_metadata, free_port
-
 from bench.brokers import Contender, scratch
 from bench.results import Results
+from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka, answers_metadata, free_port
 
 SUITE = "startup"
 PARTITIONS = 1000
@@ -20,7 +19,7 @@ REST_SECONDS = 3.0
 
 
 class Started:
-    """A broker that was just started, with the time it took to answer."""
+    """A started broker and the time until its first response."""
 
     def __init__(self, contender: Contender, seconds: float) -> None:
         self.contender = contender
@@ -32,7 +31,7 @@ def start_ottla(data: Path) -> Iterator[Started]:
     port = free_port()
     command = [sys.executable, "-m", "ottla", "serve", "--stop-with-stdin"]
     command += ["--listen", f"127.0.0.1:{port}", "--data", str(data), "--log-level", "warning"]
-    # As when installed: modules are compiled once, not at each start. The first start, not counted, does it.
+    # As when installed: modules are compiled once, by the first start, which does not count.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
     process = subprocess.Popen(
@@ -70,9 +69,9 @@ def run(names: list[str], results: Results, rounds: int, quick: bool, step: Any)
             for name in names:
                 step(f"{name}: empty")
                 with STARTERS[name](directory / f"{name}-empty-{round_number}") as started:
-                    results.add(SUITE, "start to first metadata answer", "ms", name, started.seconds * 1000)
+                    results.add(SUITE, "start to first metadata response", "ms", name, started.seconds * 1000)
                     time.sleep(REST_SECONDS / (3 if quick else 1))
-                    results.add(SUITE, "memory at rest", "MB", name, started.contender.memory_mb())
+                    results.add(SUITE, "idle memory", "MB", name, started.contender.memory_mb())
                 step(f"{name}: 1,000 partitions")
                 with STARTERS[name](directory / f"{name}-thousand") as started:
                     results.add(SUITE, "start with 1,000 partitions", "ms", name, started.seconds * 1000)
@@ -80,5 +79,5 @@ def run(names: list[str], results: Results, rounds: int, quick: bool, step: Any)
                     cpu = started.contender.cpu_seconds()
                     time.sleep(REST_SECONDS)
                     used = (started.contender.cpu_seconds() - cpu) / REST_SECONDS
-                    results.add(SUITE, "processor at rest, 1,000 partitions", "% of a core", name, used * 100)
+                    results.add(SUITE, "idle CPU, 1,000 partitions", "% of a core", name, used * 100)
                     results.add(SUITE, "memory, 1,000 partitions", "MB", name, started.contender.memory_mb())

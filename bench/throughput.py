@@ -1,4 +1,4 @@
-"""Records per second with confluent-kafka, and the broker's processor time for each of them."""
+"""Records per second with confluent-kafka, and the broker's CPU time per record."""
 
 import time
 from typing import Any
@@ -11,7 +11,7 @@ CHUNK = 1000
 
 
 def run(contenders: list[Contender], results: Results, rounds: int, quick: bool, step: Any) -> None:
-    """Every round takes each contender through each case; a first round warms up and is not counted."""
+    """Each round measures every contender in every case. The first round is a warm-up and is not counted."""
     cases = [(size, acks) for size in (100, 1000) for acks in ("1", "all")]
     step(total=(rounds + 1) * len(cases) * len(contenders))
     for round_number in range(rounds + 1):
@@ -19,7 +19,7 @@ def run(contenders: list[Contender], results: Results, rounds: int, quick: bool,
             count = {100: 1_000_000, 1000: 200_000}[size] // (10 if quick else 1)
             if round_number == 0:
                 count //= 4
-            # Who goes first changes, so that nobody always finds the disk's cache in the same state.
+            # The order rotates, so that no contender always finds the page cache in the same state.
             turn = round_number % len(contenders)
             for contender in contenders[turn:] + contenders[:turn]:
                 step(f"{contender.name}: {size} B, acks={acks}")
@@ -49,7 +49,7 @@ def measure(contender: Contender, size: int, acks: str, count: int) -> dict[str,
 def note(results: Results, name: str, size: int, acks: str, figures: dict[str, float]) -> None:
     case = f"{size} B, acks={acks}"
     for way in ("produce", "consume"):
-        # Consuming knows no acks; the rounds of both are samples of the same.
+        # Consuming does not depend on acks: both rounds are samples of the same measure.
         label = f"{way} {case}" if way == "produce" else f"consume {size} B"
         results.add(SUITE, label, "records/s", name, figures[way], more_is_better=True)
         results.add(SUITE, f"broker CPU, {label}", "µs/record", name, figures[f"{way} cpu"])
@@ -73,7 +73,7 @@ def produce(bootstrap: str, topic: str, size: int, acks: str, count: int) -> Non
     def on_delivery(error: Any, _: Any) -> None:
         failures.append(str(error))
 
-    # Only failures call back, so that the client's Python does not decide the figures.
+    # Callbacks for failures only, so that the client's Python code does not dominate the result.
     messages = [{"value": bytes([i % 256]) * size} for i in range(CHUNK)]
     sent = 0
     while sent < count:
@@ -84,11 +84,12 @@ def produce(bootstrap: str, topic: str, size: int, acks: str, count: int) -> Non
         while len(producer) > 400_000:
             producer.poll(0.005)
     left = producer.flush(120)
-    assert left == 0 and not failures, f"{left} records were not delivered; {failures[:1]}"
+    assert left == 0, f"{left} records were not delivered"
+    assert not failures, failures[0]
 
 
 def consume(bootstrap: str, topic: str, count: int) -> tuple[int, float]:
-    """All there is, from the beginning: (records, seconds from the first record on)."""
+    """Consumes a topic from the beginning to its end: (records, seconds since the first record)."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -118,5 +119,5 @@ def consume(bootstrap: str, topic: str, count: int) -> tuple[int, float]:
         received += len(messages)
     seconds = time.perf_counter() - started
     consumer.close()
-    assert received >= expected > 0, f"{received} of {expected} records came"
+    assert received >= expected > 0, f"{received} of {expected} records arrived"
     return received, seconds

@@ -1,5 +1,7 @@
-"""Transactions per second with confluent-kafka and by bare requests of the newest protocol, what they cost beside plain
-idempotent producing, and reading committed records beside reading all."""
+"""Transactions per second with confluent-kafka and with raw requests, and the rate of read_committed consumers.
+
+The cost of a transaction is compared with a flush of a plain idempotent producer.
+"""
 
 import time
 from typing import Any
@@ -13,8 +15,8 @@ VALUE = b"x" * 100
 
 
 def run(contenders: list[Contender], results: Results, rounds: int, quick: bool, step: Any) -> None:
-    """Every round takes each contender through each case; a first round warms up and is not counted."""
-    # The mock cluster writes no markers: it would be another race.
+    """Each round measures every contender in every case. The first round is a warm-up and is not counted."""
+    # The mock cluster writes no markers, so its numbers would not be comparable.
     contenders = [contender for contender in contenders if contender.name != "mock"]
     step(total=(rounds + 1) * (len(CASES) + 2) * len(contenders))
     seconds = 1.0 if quick else 3.0
@@ -41,10 +43,10 @@ def measure(contender: Contender, seconds: float, quick: bool, step: Any) -> dic
         found[f"commit, {case}", "txn/s", True] = count / took
         found[f"broker CPU, {case}", "µs/txn", False] = used / count * 1e6
         found[f"idempotent flush, {case}", "flush/s", True] = plain / plain_took
-        found[f"commit beside flush, {case}", "times as long", False] = (took / count) / (plain_took / plain)
+        found[f"commit relative to flush, {case}", "times as long", False] = (took / count) / (plain_took / plain)
         contender.delete_topic(topic)
-    step(f"{contender.name}: bare requests")
-    found["commit by bare requests, 1 rec, 1 part", "txn/s", True] = bare_requests(contender, seconds)
+    step(f"{contender.name}: raw requests")
+    found["commit with raw requests, 1 rec, 1 part", "txn/s", True] = bare_requests(contender, seconds)
     step(f"{contender.name}: reading")
     topic = f"txn-read-{time.monotonic_ns()}"
     contender.create_topic(topic, 1)
@@ -59,7 +61,7 @@ def measure(contender: Contender, seconds: float, quick: bool, step: Any) -> dic
 def produce(
     bootstrap: str, topic: str, records: int, partitions: int, seconds: float, *, transactional: bool
 ) -> tuple[int, float]:
-    """Commits (or flushes) one after the other for a while: (how many, seconds)."""
+    """Commits (or flushes) sequentially for a while: (count, seconds)."""
     from confluent_kafka import Producer
 
     settings: dict[str, Any] = {
@@ -89,7 +91,7 @@ def produce(
 
 
 def bare_requests(contender: Contender, seconds: float) -> float:
-    """Transactions per second of one producer that waits for every answer: Produce v12, EndTxn v5 (KIP-890)."""
+    """Transactions per second of one producer that waits for every response: Produce v12, EndTxn v5 (KIP-890)."""
     from tests.support.wire.raw import RawConnection
     from tests.support.wire.raw_transactions import RawTransactions
 
@@ -109,7 +111,7 @@ def bare_requests(contender: Contender, seconds: float) -> float:
 
 
 def fill(bootstrap: str, topic: str, transactions: int) -> None:
-    """Transactions of a hundred records, every tenth aborted."""
+    """Produces transactions of a hundred records; every tenth is aborted."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, "linger.ms": 0, "log_level": 0})
@@ -126,7 +128,7 @@ def fill(bootstrap: str, topic: str, transactions: int) -> None:
 
 
 def consume(bootstrap: str, topic: str, isolation: str) -> tuple[int, float]:
-    """Everything once, after the first records have come: (records, seconds)."""
+    """Consumes the topic once: (records, seconds since the first records)."""
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
     consumer = Consumer(
@@ -148,9 +150,12 @@ def consume(bootstrap: str, topic: str, isolation: str) -> tuple[int, float]:
             started = time.perf_counter()
         errors = [error for message in messages if (error := message.error()) is not None]
         received += len(messages) - len(errors)
-        if any(error.code() == KafkaError._PARTITION_EOF for error in errors):
+        if any(
+            error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - its public name
+            for error in errors
+        ):
             break
     took = time.perf_counter() - started
     consumer.close()
-    assert received, "nothing came"
+    assert received, "no records arrived"
     return received, took

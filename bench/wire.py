@@ -1,6 +1,6 @@
-"""One-record produce requests on plain sockets: how long each takes, how many go through, what they cost.
+"""One-record produce requests on plain sockets: latency, requests per second, and broker CPU per request.
 
-The driver is one loop over prepared frames. It is the same for every broker and cheap enough to see the broker.
+The client is a loop over prepared frames, the same for every broker, and cheap enough to measure the broker.
 """
 
 import selectors
@@ -23,7 +23,7 @@ VERSION = 9
 
 
 class Lane:
-    """One connection with a number of requests on their way."""
+    """One connection with a number of requests in flight."""
 
     __slots__ = ("buffer", "frame", "pending", "sent_at", "socket")
 
@@ -42,7 +42,7 @@ class Lane:
         self.socket.sendall(self.frame * count)
 
     def receive(self) -> int:
-        """Reads what is there; gives the number of whole answers, each checked for an error."""
+        """Reads available bytes; returns the number of complete responses, after checking each for an error."""
         data = self.socket.recv(1 << 16)
         if not data:
             raise ConnectionError("the broker closed the connection")
@@ -64,7 +64,7 @@ def check(answer: bytes) -> None:
     """Produce v9: correlation id, tags, one topic (count, name), one partition (count, index, error, offset)."""
     name_length = answer[6] - 1
     (error,) = struct.unpack_from(">h", answer, 4 + 1 + 1 + 1 + name_length + 1 + 4)
-    assert error == 0, f"the broker answered with error {error}"
+    assert error == 0, f"the broker returned error {error}"
 
 
 def produce_frame(topic: str, acks: int) -> bytes:
@@ -82,7 +82,7 @@ def produce_frame(topic: str, acks: int) -> bytes:
 
 
 def one_at_a_time(lane: Lane, count: int) -> list[float]:
-    """Seconds for each of `count` requests, one after the other."""
+    """Seconds of each of `count` sequential requests."""
     taken = []
     for _ in range(count):
         lane.send()
@@ -93,7 +93,7 @@ def one_at_a_time(lane: Lane, count: int) -> list[float]:
 
 
 def all_together(lanes: list[Lane], count: int, depth: int) -> tuple[list[float], float]:
-    """Keeps `depth` requests on each connection until `count` were answered: (latencies, seconds)."""
+    """Keeps `depth` requests in flight on each connection for `count` responses: (latencies, seconds)."""
     taken: list[float] = []
     answered, asked = 0, 0
     started = time.perf_counter()
@@ -116,7 +116,7 @@ def all_together(lanes: list[Lane], count: int, depth: int) -> tuple[list[float]
                     lane.send(found)
                     asked += found
         seconds = time.perf_counter() - started
-        # What is still on its way belongs to nobody's figure, but must not meet the next measurement.
+        # Requests still in flight are not counted, but must not affect the next measurement.
         while any(lane.pending for lane in lanes):
             for key, _ in selector.select():
                 key.data.receive()
