@@ -1,4 +1,4 @@
-"""One partition's log in words: what is written, what is read, and how the machine dies in between."""
+"""Helpers for tests of one partition's log: append, read, restart, crash, and a disk that fails."""
 
 import errno
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 class FailingDisk(Disk):
-    """A real disk that can be told to be full, to refuse, or to tear a write in the middle."""
+    """A real disk that can be made to fail, to be full, or to tear a write."""
 
     def __init__(self) -> None:
         self.failing: dict[str, int] = {}
@@ -79,7 +79,7 @@ class FailingDisk(Disk):
 
 
 class LogWorld:
-    """A log on a disk, with a clock that moves when the story says so.
+    """A log on a disk, with a clock that moves only when a test says so.
 
     After each test in tests/unit/log, its files are loaded again and compared with the live log, unless the test
     sets `checks_reload` to False because it damages the files on purpose.
@@ -116,12 +116,12 @@ class LogWorld:
         return self.log
 
     def restart(self) -> PartitionLog:
-        """Closes in order and opens again, with what the checkpoint files would say."""
+        """Closes cleanly and opens again, with the offsets that the checkpoint files would have."""
         self.log.close()
         return self.open(**self._known())
 
     def crash(self, recovery_point: int | None = None) -> PartitionLog:
-        """The process is killed: what was written is there, what was only in memory is not."""
+        """The process is killed: written bytes are kept, everything in memory is lost."""
         known = self._known()
         known["recovery_point"] = self.log.flushed_offset if recovery_point is None else recovery_point
         self.log.store.close()
@@ -142,7 +142,7 @@ class LogWorld:
         commit: bool = True,
         **details: Any,
     ) -> Appended:
-        """Appends a batch of values, or of (key, value) pairs; it is committed unless the story says otherwise."""
+        """Appends a batch of values, or of (key, value) pairs, and commits it unless `commit` is False."""
         extra = {name: details.pop(name) for name in ("produce_version", "origin") if name in details}
         batch = self.batch(*values, timestamp=timestamp, **details)
         appended = self.log.append(batch, leader_epoch=self.leader_epoch, **extra)
@@ -169,7 +169,7 @@ class LogWorld:
         return appended
 
     def ends(self, producer_id: int, *, abort: bool, epoch: int = 0, commit: bool = True, **details: Any) -> Appended:
-        """A transaction's marker arrives."""
+        """Appends a transaction marker."""
         coordinator_epoch = details.pop("coordinator_epoch", 0)
         marker = control_batch(
             commit=not abort,
@@ -187,7 +187,7 @@ class LogWorld:
         self.log.advance_high_watermark(self.log.log_end_offset)
 
     def compact(self) -> bool:
-        """Compacts if it is time to; whether it was."""
+        """Compacts the log if it is due. Returns whether it was."""
         plan = self.log.plan_compaction(self.now)
         if plan is None:
             return False
@@ -195,7 +195,7 @@ class LogWorld:
         return self.log.apply_compaction(plan)
 
     def read_batches(self, offset: int | None = None, max_bytes: int = 1 << 20) -> list[tuple[BatchHeader, bytes]]:
-        """Every batch from `offset` on, fetched piece by piece as a consumer would."""
+        """Every batch from `offset` on, read in several fetches like a consumer."""
         found = []
         position = self.log.log_start_offset if offset is None else offset
         while position < self.log.log_end_offset:

@@ -1,4 +1,4 @@
-"""The port to the file system, on a real one."""
+"""The port to the file system, on a real file system."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ def disk() -> Disk:
     return Disk()
 
 
-def test_appends_go_to_the_end_whatever_was_written_or_cut_in_between(tmp_path: Path, disk: Disk) -> None:
+def test_appends_go_to_the_end_after_other_writes_and_truncation(tmp_path: Path, disk: Disk) -> None:
     path = str(tmp_path / "f")
     handle = disk.open(path, create=True)
     assert disk.append(handle, (b"abc", memoryview(b"def"))) == 6
@@ -35,15 +35,15 @@ def test_appends_go_to_the_end_whatever_was_written_or_cut_in_between(tmp_path: 
     disk.close(handle)
 
 
-def test_more_buffers_than_one_call_takes_are_written_too(tmp_path: Path, disk: Disk) -> None:
+def test_more_buffers_than_one_writev_accepts_are_written(tmp_path: Path, disk: Disk) -> None:
     handle = disk.open(str(tmp_path / "f"), create=True)
     assert disk.append(handle, [b"ab"] * 3000) == 6000
     assert disk.size(handle) == 6000
     disk.close(handle)
 
 
-def test_a_write_that_stops_half_way_is_cut_off(tmp_path: Path) -> None:
-    """A file size limit is a full disk that any user can have."""
+def test_a_partial_write_is_truncated(tmp_path: Path) -> None:
+    """A file size limit behaves like a full disk, without special privileges."""
     script = f"""
 import os, resource, signal
 from ottla.log.disk import Disk
@@ -65,13 +65,13 @@ print(disk.read_file({str(tmp_path / "f")!r}) == b"a" * 900 + b"d" * 100)
     assert done.stdout.split() == [str(errno.EFBIG), "900", "True"]
 
 
-def test_a_file_that_is_not_there_is_made_only_when_asked(tmp_path: Path, disk: Disk) -> None:
+def test_a_missing_file_is_created_only_with_create(tmp_path: Path, disk: Disk) -> None:
     with pytest.raises(FileNotFoundError):
         disk.open(str(tmp_path / "f"))
     assert not disk.exists(str(tmp_path / "f"))
 
 
-def test_a_whole_file_is_replaced_in_one_step(tmp_path: Path, disk: Disk) -> None:
+def test_a_file_is_replaced_atomically(tmp_path: Path, disk: Disk) -> None:
     path = str(tmp_path / "f")
     disk.write_file(path, b"old")
     disk.write_file(path, b"new")
@@ -79,7 +79,7 @@ def test_a_whole_file_is_replaced_in_one_step(tmp_path: Path, disk: Disk) -> Non
     assert disk.list(str(tmp_path)) == ["f"]
 
 
-def test_directories_come_and_go(tmp_path: Path, disk: Disk) -> None:
+def test_directories_are_created_listed_and_removed(tmp_path: Path, disk: Disk) -> None:
     deep = str(tmp_path / "a" / "b")
     disk.make_directories(deep)
     disk.make_directories(deep)
@@ -91,7 +91,7 @@ def test_directories_come_and_go(tmp_path: Path, disk: Disk) -> None:
     assert disk.list(str(tmp_path)) == []
 
 
-def test_a_directory_in_use_is_refused_by_name_and_process(tmp_path: Path, disk: Disk) -> None:
+def test_a_directory_in_use_is_rejected_with_its_path_and_process_id(tmp_path: Path, disk: Disk) -> None:
     held = disk.lock(str(tmp_path / ".lock"))
     with pytest.raises(OttlaError) as caught:
         disk.lock(str(tmp_path / ".lock"))

@@ -1,4 +1,4 @@
-"""Where each leader's reign began and ended (PROTOCOL 14, OffsetForLeaderEpoch)."""
+"""Start and end offsets of leader epochs (OffsetForLeaderEpoch, KIP-101)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,29 +11,29 @@ def cache() -> LeaderEpochCache:
     return LeaderEpochCache([(2, 0), (5, 100), (7, 150)])
 
 
-def test_the_current_epoch_ends_at_the_end_of_the_log() -> None:
+def test_the_current_epoch_ends_at_the_log_end_offset() -> None:
     assert cache().end_offset_for(7, 200) == EpochEndOffset(7, 200)
 
 
-def test_an_old_epoch_ends_where_the_next_began() -> None:
+def test_an_old_epoch_ends_where_the_next_one_starts() -> None:
     assert cache().end_offset_for(5, 200) == EpochEndOffset(5, 150)
 
 
-def test_an_epoch_nobody_wrote_in_is_answered_with_the_one_before() -> None:
+def test_an_epoch_without_records_returns_the_previous_one() -> None:
     assert cache().end_offset_for(6, 200) == EpochEndOffset(5, 150)
     assert cache().end_offset_for(4, 200) == EpochEndOffset(2, 100)
 
 
-def test_an_epoch_older_than_all_ended_where_the_log_begins() -> None:
+def test_an_epoch_older_than_the_log_ends_at_the_log_start() -> None:
     assert cache().end_offset_for(1, 200) == EpochEndOffset(1, 0)
 
 
-def test_a_newer_epoch_is_unknown_and_so_is_none() -> None:
+def test_a_newer_epoch_and_no_epoch_are_unknown() -> None:
     assert cache().end_offset_for(8, 200) == UNKNOWN == cache().end_offset_for(-1, 200)
     assert LeaderEpochCache().end_offset_for(0, 200) == UNKNOWN
 
 
-def test_an_epoch_keeps_its_beginning() -> None:
+def test_an_epoch_keeps_its_start_offset() -> None:
     epochs = cache()
     epochs.assign(7, 180)
     epochs.assign(6, 180)
@@ -41,7 +41,7 @@ def test_an_epoch_keeps_its_beginning() -> None:
     assert not epochs.is_dirty
 
 
-def test_an_epoch_without_a_record_is_replaced_by_the_next() -> None:
+def test_an_epoch_without_records_is_replaced_by_the_next() -> None:
     epochs = cache()
     epochs.assign(8, 200)
     epochs.assign(9, 200)
@@ -50,7 +50,7 @@ def test_an_epoch_without_a_record_is_replaced_by_the_next() -> None:
     assert epochs.is_dirty
 
 
-def test_a_cut_at_the_end_takes_the_epochs_that_began_there() -> None:
+def test_truncation_removes_epochs_that_start_after_the_new_end() -> None:
     epochs = cache()
     epochs.truncate_from_end(150)
     assert epochs.entries() == [(2, 0), (5, 100)]
@@ -59,7 +59,7 @@ def test_a_cut_at_the_end_takes_the_epochs_that_began_there() -> None:
     assert epochs.entries() == [(2, 0), (5, 100)]
 
 
-def test_a_cut_at_the_start_moves_the_first_epoch_up() -> None:
+def test_moving_the_log_start_moves_the_first_epoch() -> None:
     epochs = cache()
     epochs.truncate_from_start(120)
     assert epochs.entries() == [(5, 120), (7, 150)]
@@ -75,7 +75,7 @@ def test_the_epoch_of_an_offset() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=20))
-def test_whatever_is_assigned_stays_in_order_and_survives_its_file(steps: list[tuple[int, int]]) -> None:
+def test_epochs_stay_in_order_and_round_trip_through_the_file(steps: list[tuple[int, int]]) -> None:
     epochs, offset = LeaderEpochCache(), 0
     for epoch, count in steps:
         epochs.assign(epoch, offset)
@@ -86,7 +86,7 @@ def test_whatever_is_assigned_stays_in_order_and_survives_its_file(steps: list[t
     assert decode_epochs(encode_epochs(entries)) == entries
 
 
-def test_an_epoch_is_not_worth_a_write_before_its_first_record() -> None:
+def test_an_epoch_is_not_saved_before_its_first_record() -> None:
     """A restart of a broker with a thousand partitions must not write a thousand files."""
     epochs = LeaderEpochCache([(2, 0)])
     assert epochs.to_save(100) is None

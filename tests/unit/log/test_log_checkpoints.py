@@ -1,4 +1,4 @@
-"""The small text files beside the logs, in Kafka's forms."""
+"""Checkpoint files in Kafka's text formats."""
 
 import pytest
 
@@ -28,13 +28,13 @@ def test_epochs_are_lines_of_epoch_start() -> None:
 @pytest.mark.parametrize(
     "data", [b"\n", b"1\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na x 1\n", b"0\nx\n", b"\xff\xfe"]
 )
-def test_a_checkpoint_that_cannot_be_is_refused(data: bytes) -> None:
+def test_an_invalid_checkpoint_is_rejected(data: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):
         decode_offsets(data)
 
 
 @pytest.mark.parametrize("data", [b"0\n2\n3 0\n2 5\n", b"0\n2\n2 5\n3 0\n"])
-def test_epochs_out_of_order_are_refused(data: bytes) -> None:
+def test_epochs_out_of_order_are_rejected(data: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):
         decode_epochs(data)
 

@@ -26,7 +26,7 @@ def opened(path: Path, disk: Disk | None = None, config: TopicConfig | None = No
 
 
 def killed(directory: LogDirectory) -> None:
-    """The process dies: its locks and handles go, nothing is written."""
+    """The process is killed: its locks and handles are released, nothing is written."""
     for log in directory.logs.values():
         log.store.close()
     directory.disk.close(directory._lock)  # noqa: SLF001 (a crash releases the lock without closing the directory)
@@ -38,7 +38,7 @@ def append(directory: LogDirectory, partition: TopicPartition, *values: bytes) -
     log.advance_high_watermark(log.log_end_offset)
 
 
-def test_logs_come_back_with_their_ids_and_offsets(tmp_path: Path) -> None:
+def test_logs_are_reopened_with_their_topic_ids_and_offsets(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     directory.create_log(PEOPLE, TOPIC_ID[::-1], TopicConfig())
@@ -55,7 +55,7 @@ def test_logs_come_back_with_their_ids_and_offsets(tmp_path: Path) -> None:
     again.close()
 
 
-def test_the_files_are_kafkas(tmp_path: Path) -> None:
+def test_the_file_names_and_formats_are_kafkas(tmp_path: Path) -> None:
     directory = opened(tmp_path, config=TopicConfig(cleanup_policy=("compact",)))
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     append(directory, ORDERS, b"a", b"b")
@@ -78,7 +78,7 @@ def test_the_files_are_kafkas(tmp_path: Path) -> None:
     assert "AAECAwQFBgcICQoLDA0ODw" in (tmp_path / "my-orders-12" / "partition.metadata").read_text()
 
 
-def test_a_directory_has_one_owner(tmp_path: Path) -> None:
+def test_a_directory_can_be_opened_by_one_process_only(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     with pytest.raises(OttlaError, match=f"{tmp_path} is in use by process {os.getpid()}"):
         opened(tmp_path)
@@ -86,7 +86,7 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
-def test_a_crash_is_noticed_and_recovered_from(tmp_path: Path) -> None:
+def test_a_crash_is_detected_and_recovered(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     append(directory, ORDERS, b"a", b"b")
@@ -102,7 +102,7 @@ def test_a_crash_is_noticed_and_recovered_from(tmp_path: Path) -> None:
     assert opened(tmp_path).was_clean
 
 
-def test_a_checkpoint_brings_a_crashed_broker_further(tmp_path: Path) -> None:
+def test_recovery_after_a_crash_starts_from_the_checkpoint(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     append(directory, ORDERS, b"a", b"b")
@@ -124,7 +124,7 @@ def test_a_checkpoint_without_change_writes_nothing(tmp_path: Path) -> None:
     assert disk.calls == []
 
 
-def test_a_checkpoint_can_be_planned_here_and_written_elsewhere(tmp_path: Path) -> None:
+def test_a_checkpoint_is_planned_on_the_loop_and_written_in_a_thread(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     append(directory, ORDERS, b"a")
@@ -149,7 +149,7 @@ def test_leader_epochs_are_written_before_the_recovery_point_that_relies_on_them
     assert opened(tmp_path).logs[ORDERS].leader_epochs.entries() == [(3, 0)]
 
 
-def test_damaged_checkpoints_cost_time_not_data(tmp_path: Path) -> None:
+def test_corrupt_checkpoints_lose_no_data(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     append(directory, ORDERS, b"a", b"b")
@@ -160,7 +160,7 @@ def test_damaged_checkpoints_cost_time_not_data(tmp_path: Path) -> None:
     assert (log.log_end_offset, log.high_watermark) == (2, 0)
 
 
-def test_one_log_that_cannot_be_opened_spares_the_others(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_opened_does_not_affect_the_others(tmp_path: Path) -> None:
     class OneBadDisk(Disk):
         def read_file(self, path: str) -> bytes:
             if "people-0" in path:
@@ -176,11 +176,11 @@ def test_one_log_that_cannot_be_opened_spares_the_others(tmp_path: Path) -> None
     assert set(again.logs) == {ORDERS}
     assert "bad sector" in again.failed[PEOPLE]
     again.close()
-    assert "people 0 1" in (tmp_path / "recovery-point-offset-checkpoint").read_text(), "what was known is kept"
+    assert "people 0 1" in (tmp_path / "recovery-point-offset-checkpoint").read_text(), "its offset is kept"
     assert opened(tmp_path).logs[PEOPLE].log_end_offset == 1
 
 
-def test_a_directory_without_an_id_is_opened_without_one(tmp_path: Path) -> None:
+def test_a_directory_without_partition_metadata_has_no_topic_id(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     directory.close()
@@ -188,7 +188,7 @@ def test_a_directory_without_an_id_is_opened_without_one(tmp_path: Path) -> None
     assert opened(tmp_path).logs[ORDERS].topic_id == ZERO_UUID
 
 
-def test_a_deleted_log_is_gone_from_the_checkpoints_and_from_the_next_start(tmp_path: Path) -> None:
+def test_a_deleted_log_is_removed_from_the_checkpoints_and_not_loaded_again(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     append(directory, ORDERS, b"a")
@@ -204,7 +204,7 @@ def test_a_deleted_log_is_gone_from_the_checkpoints_and_from_the_next_start(tmp_
     again.close()
 
 
-def test_a_log_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_failed_log_creation_leaves_no_files(tmp_path: Path) -> None:
     disk = FailingDisk()
     directory = opened(tmp_path, disk)
     disk.fails("append")
@@ -216,7 +216,7 @@ def test_a_log_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None
     assert directory.create_log(ORDERS, TOPIC_ID, TopicConfig()).log_end_offset == 0
 
 
-def test_a_log_that_does_not_close_well_leaves_no_clean_mark(tmp_path: Path) -> None:
+def test_a_failed_close_writes_no_clean_shutdown_file(tmp_path: Path) -> None:
     disk = FailingDisk()
     directory = opened(tmp_path, disk)
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
@@ -228,7 +228,7 @@ def test_a_log_that_does_not_close_well_leaves_no_clean_mark(tmp_path: Path) -> 
     assert again.logs[ORDERS].log_end_offset == 1
 
 
-def test_settings_are_asked_for_by_topic(tmp_path: Path) -> None:
+def test_settings_are_looked_up_by_topic(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     directory.close()
@@ -237,12 +237,12 @@ def test_settings_are_asked_for_by_topic(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["meta.properties", "a", "-1", "a-", "a-b", "lost+found"])
-def test_other_names_are_no_partitions(name: str) -> None:
+def test_other_names_are_not_partitions(name: str) -> None:
     assert partition_of(name) is None
 
 
 @pytest.mark.slow
-def test_a_thousand_partitions_open_quickly_and_hold_no_descriptors(tmp_path: Path) -> None:
+def test_a_thousand_partitions_open_quickly_and_use_no_file_descriptors(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     batch = build_batch([(NOON, b"k", b"v" * 50, ())] * 3)
     for number in range(1000):
@@ -258,15 +258,15 @@ def test_a_thousand_partitions_open_quickly_and_hold_no_descriptors(tmp_path: Pa
     assert len(again.logs) == 1000
     assert all(log.log_end_offset == 3 for log in again.logs.values())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
-    assert took < 3, "well under a second of work; how long others have the processor does not count"
+    assert took < 3, "well under a second of CPU time"
     for log in again.logs.values():
         log.roll_if_due(NOON)
         log.enforce_retention(NOON)
         log.plan_compaction(NOON)
-    assert len(os.listdir("/proc/self/fd")) <= before + 1, "looking after idle logs leaves no file open"
+    assert len(os.listdir("/proc/self/fd")) <= before + 1, "checking idle logs leaves no file open"
     again.close()
 
 
-def test_the_limit_on_handles_leaves_room_for_connections(tmp_path: Path) -> None:
+def test_the_open_file_limit_leaves_room_for_connections(tmp_path: Path) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert 64 <= opened(tmp_path).files.limit <= max(64, soft // 2)

@@ -1,4 +1,4 @@
-"""A disk that is full, refuses, or loses what it accepted: nothing half-written stays, and reading goes on."""
+"""A disk that is full, fails, or loses accepted writes: no partial batch remains, and reads continue."""
 
 import errno
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def files(world: LogWorld) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path(world.directory).iterdir()}
 
 
-def test_a_full_disk_refuses_an_append_and_the_next_one_works_when_there_is_room(world: LogWorld) -> None:
+def test_an_append_fails_on_a_full_disk_and_works_again_when_there_is_space(world: LogWorld) -> None:
     world.produce(7, "a")
     before = files(world)
     disk_of(world).fails("append")
@@ -43,15 +43,15 @@ def test_a_full_disk_refuses_an_append_and_the_next_one_works_when_there_is_room
     assert "fails in this test" in error.detail
     assert files(world) == before
     assert world.log.log_end_offset == 1
-    assert world.values() == ["a"], "reading goes on"
+    assert world.values() == ["a"], "reads continue"
     disk_of(world).works()
     assert world.produce(7, "b").base_offset == 1
     assert world.values() == ["a", "b"]
     assert world.crash().log_end_offset == 2
 
 
-def test_a_torn_write_is_cut_off(world: LogWorld) -> None:
-    """The disk wrote some of the batch before it failed, and did not clean up after itself."""
+def test_a_torn_write_is_truncated(world: LogWorld) -> None:
+    """The disk wrote a part of the batch before it failed, and left it there."""
     world.produce(7, "a")
     before = files(world)
     disk_of(world).torn_bytes = 30
@@ -64,7 +64,7 @@ def test_a_torn_write_is_cut_off(world: LogWorld) -> None:
     assert world.values() == ["a", "b"]
 
 
-def test_a_torn_write_that_cannot_be_cut_off_stops_appends_until_it_can(world: LogWorld) -> None:
+def test_a_torn_write_that_cannot_be_truncated_blocks_appends_until_it_can(world: LogWorld) -> None:
     world.produce(7, "a")
     disk_of(world).torn_bytes = 30
     disk_of(world).fails("append")
@@ -73,7 +73,7 @@ def test_a_torn_write_that_cannot_be_cut_off_stops_appends_until_it_can(world: L
     disk_of(world).works()
     disk_of(world).fails("truncate", errno.EIO)
     fails(lambda: world.produce(7, "b"))
-    assert world.values() == ["a"], "reading goes on, and never into the torn batch"
+    assert world.values() == ["a"], "reads continue, and never return the torn batch"
     disk_of(world).works()
     assert world.produce(7, "b").base_offset == 1
     assert world.crash().log_end_offset == 2
@@ -92,7 +92,7 @@ def test_a_crash_with_a_torn_write_on_disk_recovers(world: LogWorld) -> None:
     assert world.produce(7, "b").base_offset == 1
 
 
-def test_the_new_segment_cannot_be_made_and_the_batch_is_refused_until_it_can(world: LogWorld) -> None:
+def test_a_batch_is_rejected_while_its_new_segment_cannot_be_created(world: LogWorld) -> None:
     for number in range(12):
         world.produce(7, f"value-{number}")
     assert len(world.log.segments) == 1
@@ -104,7 +104,7 @@ def test_the_new_segment_cannot_be_made_and_the_batch_is_refused_until_it_can(wo
     assert world.crash().log_end_offset == 13
 
 
-def test_indexes_that_cannot_be_written_at_a_roll_are_written_later(tmp_path: Path) -> None:
+def test_indexes_that_cannot_be_written_on_a_roll_are_written_later(tmp_path: Path) -> None:
     class NoIndexes(FailingDisk):
         is_on = False
 
@@ -128,7 +128,7 @@ def test_indexes_that_cannot_be_written_at_a_roll_are_written_later(tmp_path: Pa
     assert len(world.values()) == 30
 
 
-def test_a_read_that_fails_is_told_and_the_next_one_works(world: LogWorld) -> None:
+def test_a_failed_read_raises_an_error_and_the_next_one_works(world: LogWorld) -> None:
     world.append("a")
     disk_of(world).fails("pread", errno.EIO)
     fails(lambda: world.log.read(0, 1000, upper_bound=1))
@@ -138,7 +138,7 @@ def test_a_read_that_fails_is_told_and_the_next_one_works(world: LogWorld) -> No
     assert world.values() == ["a"]
 
 
-def test_a_file_cut_behind_our_back_is_noticed(world: LogWorld) -> None:
+def test_a_file_truncated_by_someone_else_is_detected(world: LogWorld) -> None:
     world.append("a" * 100)
     path = Path(world.log.segments.active.path(".log"))
     data = path.read_bytes()
@@ -151,8 +151,8 @@ def test_a_file_cut_behind_our_back_is_noticed(world: LogWorld) -> None:
     assert len(world.values()) == 1
 
 
-def test_a_failed_sync_stops_appends_for_good(world: LogWorld) -> None:
-    """The kernel may have dropped the bytes and will not say so again: only opening the log can tell."""
+def test_a_failed_sync_blocks_appends_until_the_log_is_reopened(world: LogWorld) -> None:
+    """The kernel may have dropped the bytes and reports this only once: only reopening the log shows what is left."""
     world.append("a")
     disk_of(world).fails("sync", errno.EIO)
     fails(world.log.flush)
@@ -165,7 +165,7 @@ def test_a_failed_sync_stops_appends_for_good(world: LogWorld) -> None:
     assert world.append("b").base_offset == 1
 
 
-def test_retention_that_fails_can_be_tried_again(tmp_path: Path) -> None:
+def test_failed_retention_can_be_retried(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, disk=FailingDisk(), **SMALL, retention_bytes=0, file_delete_delay_ms=0)
     for number in range(30):
         world.produce(7, f"value-{number}")
@@ -179,7 +179,7 @@ def test_retention_that_fails_can_be_tried_again(tmp_path: Path) -> None:
     assert len(world.names(".log")) == 1
 
 
-def test_closing_on_a_full_disk_is_told_and_loses_nothing(world: LogWorld) -> None:
+def test_closing_on_a_full_disk_raises_an_error_and_loses_no_records(world: LogWorld) -> None:
     world.append("a")
     disk_of(world).fails("append")
     fails(world.log.close)

@@ -1,4 +1,4 @@
-"""A real Kafka's files are read here, and ours there: the layouts are the same."""
+"""File compatibility: Ottla opens Apache Kafka's files, and Apache Kafka opens Ottla's."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +35,7 @@ TOPIC_SETTINGS = {"segment.bytes": str(1024 * 1024), "index.interval.bytes": "50
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data directory of a Kafka that has run for a while and was stopped in order."""
+    """The data directory of an Apache Kafka that has run for a while and was stopped cleanly."""
     path = tmp_path_factory.mktemp("kafka-data")
     with RealKafka(data=str(path)) as kafka:
         write_theirs(kafka.bootstrap)
@@ -63,7 +63,7 @@ def write_theirs(bootstrap: str) -> None:
             producer.commit_transaction(60)
 
 
-def test_the_files_of_a_real_kafka_are_read(data: Path) -> None:
+def test_files_written_by_apache_kafka_can_be_read(data: Path) -> None:
     directory = data / str(THEIRS)
     segment = str(directory / f"{0:020d}.log")
     batches = [batch for batch in dump_segment(segment) if isinstance(batch, DumpedBatch)]
@@ -89,7 +89,7 @@ def test_the_files_of_a_real_kafka_are_read(data: Path) -> None:
     assert row.last_offset == max(b.header.last_offset for b in batches if not b.header.is_control)
 
 
-def test_the_data_directory_of_a_real_kafka_is_opened(data: Path, tmp_path: Path) -> None:
+def test_the_data_directory_of_apache_kafka_can_be_opened(data: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(data, copy, ignore=shutil.ignore_patterns("__cluster_metadata*", ".lock"))
     directory = LogDirectory.open(str(copy), disk=Disk(), clock=system_clock)
@@ -108,7 +108,7 @@ def test_the_data_directory_of_a_real_kafka_is_opened(data: Path, tmp_path: Path
 
 
 def write_ours(data: Path) -> tuple[list[bytes], int, int]:
-    """Our own log in the place of a topic of Kafka's: (committed values, end offset, time of the first record)."""
+    """Puts an Ottla log in the place of a Kafka topic: (committed values, end offset, first timestamp)."""
     metadata = (data / str(OURS) / "partition.metadata").read_bytes()
     shutil.rmtree(data / str(OURS))
     directory = LogDirectory.open(str(data), disk=Disk(), clock=system_clock)
@@ -140,8 +140,8 @@ def write_ours(data: Path) -> tuple[list[bytes], int, int]:
     return committed, end, now
 
 
-def test_a_real_kafka_opens_our_files_and_serves_them(data: Path) -> None:
-    """Batches, indexes, snapshots, aborted transactions and epochs, all in files that we wrote."""
+def test_apache_kafka_opens_and_serves_our_files(data: Path) -> None:
+    """Batches, indexes, snapshots, aborted transactions and epochs, all in files written by Ottla."""
     from confluent_kafka import Consumer, KafkaError, Producer
     from confluent_kafka import TopicPartition as Assignment
 
@@ -157,7 +157,7 @@ def test_a_real_kafka_opens_our_files_and_serves_them(data: Path) -> None:
         )
         consumer.assign([Assignment(OURS.topic, 0, 0)])
         found: list[bytes | None] = []
-        for _ in range(2000):  # one that has just started may yet say that it knows of no such topic
+        for _ in range(2000):  # a broker that has just started may still report an unknown topic
             message = consumer.poll(1)
             error = None if message is None else message.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (a public constant of librdkafka)
@@ -170,15 +170,17 @@ def test_a_real_kafka_opens_our_files_and_serves_them(data: Path) -> None:
         assert consumer.offsets_for_times([Assignment(OURS.topic, 0, now + 61)], 60)[0].offset == 61 + markers_before
         consumer.close()
         producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
-        told = []
-        producer.produce(OURS.topic, b"more", on_delivery=lambda error, message: told.append((error, message.offset())))
+        delivered = []
+        producer.produce(
+            OURS.topic, b"more", on_delivery=lambda error, message: delivered.append((error, message.offset()))
+        )
         producer.flush(60)
         del producer
-        assert told == [(None, end)]
-        # What else a slow machine makes Kafka complain of is none of our business.
+        assert delivered == [(None, end)]
+        # Other warnings of Kafka, for example on a slow machine, are ignored.
         place, log = f"{OURS.topic}-{OURS.partition}", kafka.log().splitlines()
         problems = [line for line in log if "orrupt" in line or (" ERROR " in line and place in line)]
-        # We leave no index beside a small last segment; Kafka says so, and makes one.
+        # Ottla writes no index for a small last segment; Kafka warns about this and creates one.
         unexpected = [line for line in problems if "Could not find offset index file" not in line]
         assert unexpected == []
         assert len(problems) <= 1

@@ -1,4 +1,4 @@
-"""Group commit: what is on stable storage, and what a flush that is still under way may promise."""
+"""Group commit: what is on stable storage, and what a flush in progress covers."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ def world(tmp_path: Path) -> LogWorld:
     return LogWorld(tmp_path, disk=FailingDisk(), **SMALL)
 
 
-def test_an_appended_record_is_unsynced_until_a_flush_is_reported(world: LogWorld) -> None:
+def test_an_appended_record_is_unsynced_until_its_flush_completes(world: LogWorld) -> None:
     assert not world.log.has_unsynced
     world.append("a")
     ticket = world.log.unsynced()
@@ -28,7 +28,7 @@ def test_an_appended_record_is_unsynced_until_a_flush_is_reported(world: LogWorl
     assert not world.log.has_unsynced
 
 
-def test_nothing_to_flush_is_flushed_at_once(world: LogWorld) -> None:
+def test_a_flush_of_an_empty_log_syncs_nothing(world: LogWorld) -> None:
     world.append("a")
     world.log.flush()
     ticket = world.log.unsynced()
@@ -38,7 +38,7 @@ def test_nothing_to_flush_is_flushed_at_once(world: LogWorld) -> None:
     assert world.log.flushed_offset == 1
 
 
-def test_what_arrives_during_a_flush_waits_for_the_next(world: LogWorld) -> None:
+def test_records_appended_during_a_flush_need_the_next_one(world: LogWorld) -> None:
     world.append("a")
     ticket = world.log.unsynced()
     world.append("b")
@@ -49,7 +49,7 @@ def test_what_arrives_during_a_flush_waits_for_the_next(world: LogWorld) -> None
     assert world.log.flushed_offset == 2
 
 
-def test_a_rolled_segment_counts_as_unsynced_with_its_indexes_and_its_name(world: LogWorld) -> None:
+def test_a_rolled_segment_its_indexes_and_its_directory_entry_are_synced(world: LogWorld) -> None:
     for number in range(15):
         world.append(f"value-{number}")
     assert len(world.log.segments) == 2
@@ -69,7 +69,7 @@ def test_aborted_transactions_are_flushed_with_their_markers(world: LogWorld) ->
     assert (Path(world.directory) / "00000000000000000000.txnindex").stat().st_size == 34
 
 
-def test_a_truncated_log_does_not_believe_an_older_flush(world: LogWorld) -> None:
+def test_a_flush_from_before_a_truncation_does_not_count(world: LogWorld) -> None:
     world.append("a")
     world.log.flush()
     world.append("b", commit=False)
@@ -81,8 +81,8 @@ def test_a_truncated_log_does_not_believe_an_older_flush(world: LogWorld) -> Non
     assert world.log.has_unsynced
 
 
-def test_a_handle_under_sync_stays_open_though_its_segment_is_removed(tmp_path: Path) -> None:
-    """A number closed and given out again would sync another file."""
+def test_a_handle_being_synced_stays_open_when_its_segment_is_removed(tmp_path: Path) -> None:
+    """A closed descriptor could be reused, and another file synced."""
     world = LogWorld(tmp_path, **SMALL, retention_bytes=0, file_delete_delay_ms=0)
     for number in range(15):
         world.append(f"value-{number}")
@@ -97,7 +97,7 @@ def test_a_handle_under_sync_stays_open_though_its_segment_is_removed(tmp_path: 
         ticket.sync(world.disk)
 
 
-def test_flush_messages_and_flush_ms_ask_for_a_flush(tmp_path: Path) -> None:
+def test_flush_messages_and_flush_ms_require_a_flush(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, flush_messages=3, flush_ms=1000)
     assert not world.log.needs_flush(world.now + 5000), "there is nothing to flush"
     world.append("a", "b")
@@ -109,13 +109,13 @@ def test_flush_messages_and_flush_ms_ask_for_a_flush(tmp_path: Path) -> None:
     assert not world.log.needs_flush(world.now + 5000)
 
 
-def test_by_default_flushing_is_left_to_the_operating_system(world: LogWorld) -> None:
+def test_by_default_no_flush_is_required(world: LogWorld) -> None:
     for number in range(50):
         world.append(f"value-{number}")
     assert not world.log.needs_flush(world.now + 10**12)
 
 
-def test_a_clean_stop_syncs_what_was_written_and_an_idle_log_costs_nothing(world: LogWorld) -> None:
+def test_a_clean_shutdown_syncs_written_logs_and_skips_idle_ones(world: LogWorld) -> None:
     world.append("a")
     world.log.close()
     disk = world.disk

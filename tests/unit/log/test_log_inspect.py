@@ -1,4 +1,4 @@
-"""Looking into log files, whole and damaged, without opening the log (for `ottla log dump`)."""
+"""Reading valid and corrupt log files without opening the log (for `ottla log dump`)."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def dumped(world: LogWorld) -> list[DumpedBatch | DumpedTail]:
     return list(dump_segment(str(path_of(world, ".log"))))
 
 
-def test_every_batch_is_shown_with_its_records(world: LogWorld) -> None:
+def test_every_batch_is_returned_with_its_records(world: LogWorld) -> None:
     batches = dumped(world)
     assert len(batches) == 8
     assert all(isinstance(batch, DumpedBatch) and batch.is_valid for batch in batches)
@@ -54,13 +54,13 @@ def test_every_batch_is_shown_with_its_records(world: LogWorld) -> None:
     ]
 
 
-def test_a_marker_says_what_it_ends(world: LogWorld) -> None:
+def test_a_marker_has_its_type_and_coordinator_epoch(world: LogWorld) -> None:
     last = dumped(world)[-1]
     assert isinstance(last, DumpedBatch)
     assert last.marker() == (ControlType.ABORT, 4)
 
 
-def test_a_torn_tail_is_named_after_what_can_be_read(world: LogWorld) -> None:
+def test_a_torn_tail_is_reported_after_the_readable_batches(world: LogWorld) -> None:
     world.checks_reload = False
     path = path_of(world, ".log")
     data = path.read_bytes()
@@ -76,7 +76,7 @@ def test_a_torn_tail_is_named_after_what_can_be_read(world: LogWorld) -> None:
         )
 
 
-def test_a_damaged_batch_is_shown_as_damaged_and_the_rest_goes_on(world: LogWorld) -> None:
+def test_a_corrupt_batch_is_reported_and_reading_continues(world: LogWorld) -> None:
     world.checks_reload = False
     path = path_of(world, ".log")
     data = bytearray(path.read_bytes())
@@ -92,12 +92,12 @@ def test_a_damaged_batch_is_shown_as_damaged_and_the_rest_goes_on(world: LogWorl
         damaged.records()
 
 
-def test_an_empty_file_shows_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_has_no_batches(tmp_path: Path) -> None:
     (tmp_path / f"{5:020d}.log").write_bytes(b"")
     assert list(dump_segment(str(tmp_path / f"{5:020d}.log"))) == []
 
 
-def test_indexes_are_shown_with_absolute_offsets(world: LogWorld) -> None:
+def test_index_entries_have_absolute_offsets(world: LogWorld) -> None:
     positions = {batch.header.last_offset: batch.position for batch in dumped(world) if isinstance(batch, DumpedBatch)}
     entries = dump_offset_index(str(path_of(world, ".index")))
     assert entries
@@ -106,7 +106,7 @@ def test_indexes_are_shown_with_absolute_offsets(world: LogWorld) -> None:
     assert times[-1] == TimeIndexEntry(NOON + 60, 5)
 
 
-def test_the_zeros_that_kafka_puts_after_the_last_entry_are_left_out(world: LogWorld) -> None:
+def test_kafkas_preallocated_zeros_are_ignored(world: LogWorld) -> None:
     for suffix, dump in ((".index", dump_offset_index), (".timeindex", dump_time_index)):
         path = path_of(world, suffix)
         before = dump(str(path))
@@ -114,7 +114,7 @@ def test_the_zeros_that_kafka_puts_after_the_last_entry_are_left_out(world: LogW
         assert dump(str(path)) == before
 
 
-def test_aborted_transactions_and_producers_are_shown(world: LogWorld) -> None:
+def test_aborted_transactions_and_producers_are_returned(world: LogWorld) -> None:
     (aborted,) = dump_transaction_index(str(path_of(world, ".txnindex")))
     assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (8, 6, 7)
     path = Path(world.directory) / f"{8:020d}.snapshot"
@@ -126,7 +126,7 @@ def test_aborted_transactions_and_producers_are_shown(world: LogWorld) -> None:
         dump_snapshot(str(path))
 
 
-def test_the_base_offset_is_in_the_name() -> None:
+def test_the_base_offset_is_read_from_the_file_name() -> None:
     assert base_offset_of("/data/t-0/00000000000000000042.timeindex") == 42
     with pytest.raises(ValueError, match="notes"):
         base_offset_of("/data/notes.txt")

@@ -1,4 +1,4 @@
-"""A log against a plain list: whatever is done to it, and however the machine dies, both say the same.
+"""A log and a plain list as its model: after any operations and any crash, both have the same content.
 
 The disk is simulated: a power loss keeps what was synced, some of the rest, and may tear the last write.
 """
@@ -26,7 +26,7 @@ PRODUCERS = st.sampled_from([7, 8])
 
 
 class Batch(NamedTuple):
-    """What the model remembers of a batch."""
+    """A batch in the model."""
 
     base_offset: int
     next_offset: int
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Batches in a list, and beside it the log."""
+    """The log, and a list of batches as its model."""
 
     compacts = False
 
@@ -122,10 +122,10 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(producer_id=PRODUCERS, back=st.integers(1, 5))
     def produce_again(self, producer_id: int, back: int) -> None:
-        """A retry of one of the producer's last five batches is recognised, whatever happened since."""
+        """A retry of one of the producer's last five batches is recognised, after restarts and crashes too."""
         mine = [batch for batch in self.batches if batch.producer_id == producer_id and batch.marker is None]
         if len(mine) < back or (self.compacts and back > 1):
-            return  # Compaction keeps the last batch's header alone.
+            return  # Compaction keeps only the last batch's header.
         batch = mine[-back]
         if batch.sequence + len(batch.records) > self.sequences.get(producer_id, 0):
             return
@@ -293,13 +293,13 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.opened(clean=False)
         end = self.log.log_end_offset
         if end == self.start > self.flushed:
-            # Everything left was deleted, and may have been lost too, with all that was known of its producers.
+            # The remaining records were deleted, and may be lost, with the state of their producers.
             self.batches = [batch for batch in self.batches if self.log.producers.find(batch.producer_id)]
         self.forget_the_tail(end)
 
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
-        """Back to the beginning of some batch above the high watermark, as a follower does."""
+        """Truncates at the start of some batch above the high watermark, as a follower does."""
         above = [
             batch.base_offset for batch in self.batches if batch.base_offset >= max(self.high_watermark, self.start + 1)
         ]

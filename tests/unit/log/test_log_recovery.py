@@ -1,4 +1,4 @@
-"""Opening a log again: after a clean stop, after kill -9, after a torn write, with damaged files (TESTING R6)."""
+"""Reopening a log: after a clean shutdown, kill -9 or a torn write, and with corrupt files. Spec: R6."""
 
 import shutil
 from pathlib import Path
@@ -40,7 +40,7 @@ def expected(count: int = 30) -> list[str]:
 # --- a clean stop -----------------------------------------------------------------------------------------
 
 
-def test_after_a_clean_stop_everything_is_as_it_was(tmp_path: Path) -> None:
+def test_a_clean_restart_restores_everything(tmp_path: Path) -> None:
     world = filled(tmp_path)
     world.produce(8, "open", transactional=True)
     before = (world.read_batches(), world.log.leader_epochs.entries(), world.log.log_end_offset)
@@ -52,7 +52,7 @@ def test_after_a_clean_stop_everything_is_as_it_was(tmp_path: Path) -> None:
 
 
 def test_duplicates_are_recognised_across_a_restart(tmp_path: Path) -> None:
-    """Spec: D3. Any of the last five batches may be on its way again."""
+    """Spec: D3. Any of the last five batches can be retried."""
     world = filled(tmp_path)
     world.restart()
     for sequence in range(25, 30):
@@ -79,19 +79,19 @@ def test_a_clean_start_reads_only_the_end_of_the_log(tmp_path: Path) -> None:
     assert 0 < read < 5000
 
 
-def test_a_clean_start_opens_no_file_for_long(tmp_path: Path) -> None:
+def test_a_clean_start_leaves_no_files_open(tmp_path: Path) -> None:
     world = filled(tmp_path)
     world.restart()
     assert len(world.log.store.files) == 0
 
 
-def test_an_empty_log_comes_back_empty(tmp_path: Path) -> None:
+def test_an_empty_log_is_reopened_empty(tmp_path: Path) -> None:
     world = LogWorld(tmp_path)
     assert world.restart().log_end_offset == 0
     assert world.crash().log_end_offset == 0
 
 
-def test_a_clean_mark_is_not_believed_over_the_files(tmp_path: Path) -> None:
+def test_damaged_files_are_recovered_despite_a_clean_shutdown_file(tmp_path: Path) -> None:
     world = filled(tmp_path)
     world.log.close()
     path = active_path(world)
@@ -103,7 +103,7 @@ def test_a_clean_mark_is_not_believed_over_the_files(tmp_path: Path) -> None:
 # --- kill -9 ----------------------------------------------------------------------------------------------
 
 
-def test_a_killed_process_loses_nothing_it_wrote(tmp_path: Path) -> None:
+def test_a_killed_process_loses_no_written_records(tmp_path: Path) -> None:
     world = filled(tmp_path)
     batches, epochs = world.read_batches(), world.log.leader_epochs.entries()
     world.crash()
@@ -128,8 +128,8 @@ def test_transactions_survive_a_kill(tmp_path: Path) -> None:
     assert world.log.aborted_transactions(0, 99)[1] == AbortedTransaction(8, 26, 28, 29)
 
 
-def test_a_tail_cut_at_any_byte_ends_at_the_last_whole_batch(tmp_path: Path) -> None:
-    """Every byte position of the last three batches; what was whole is kept, and the log goes on from there."""
+def test_a_log_truncated_at_any_byte_ends_at_its_last_complete_batch(tmp_path: Path) -> None:
+    """Every byte position of the last three batches: complete batches are kept, and appends continue from there."""
     world = filled(tmp_path / "origin", 8)
     world.log.close()
     path = active_path(world)
@@ -151,8 +151,8 @@ def test_a_tail_cut_at_any_byte_ends_at_the_last_whole_batch(tmp_path: Path) -> 
         shutil.rmtree(tmp_path / "copy")
 
 
-def test_zeros_and_garbage_after_the_last_batch_are_cut_off(tmp_path: Path) -> None:
-    """After a power failure a file may have grown without its bytes."""
+def test_zeros_and_garbage_after_the_last_batch_are_truncated(tmp_path: Path) -> None:
+    """After a power failure a file can have its new size without its new content."""
     for number, tail in enumerate((bytes(1), bytes(60), bytes(61), bytes(5000), b"\xff" * 100, b"garbage" * 50)):
         world = filled(tmp_path / str(number), 5)
         with open(active_path(world), "ab") as file:
@@ -170,7 +170,7 @@ def test_a_wrong_byte_above_the_recovery_point_ends_the_log_there(tmp_path: Path
     assert world.values() == expected(5)
 
 
-def test_segments_after_a_damaged_one_are_given_up(tmp_path: Path) -> None:
+def test_segments_after_a_truncated_one_are_removed(tmp_path: Path) -> None:
     world = filled(tmp_path, 30)
     second = world.log.segments[1]
     flip(Path(second.path(".log")), 70)
@@ -183,15 +183,15 @@ def test_segments_after_a_damaged_one_are_given_up(tmp_path: Path) -> None:
     assert all(int(name[:20]) <= second.base_offset for name in world.names(".snapshot"))
 
 
-def test_checksums_are_looked_at_from_the_recovery_point_only(tmp_path: Path) -> None:
-    """What was synced is not doubted again: a start stays quick however large the log."""
+def test_checksums_are_verified_from_the_recovery_point_only(tmp_path: Path) -> None:
+    """Synced bytes are not verified again, so that the start is quick for a log of any size."""
     world = filled(tmp_path, 8)
     world.checks_reload = False
     flip(active_path(world), 70)
     assert world.crash(recovery_point=3).log_end_offset == 8
 
 
-def test_damage_below_the_recovery_point_costs_its_readers_an_answer_and_nobody_else(tmp_path: Path) -> None:
+def test_corruption_below_the_recovery_point_affects_only_its_readers(tmp_path: Path) -> None:
     world = filled(tmp_path, 30, segment_bytes=1 << 20)
     world.checks_reload = False
     world.log.close()
@@ -207,7 +207,7 @@ def test_damage_below_the_recovery_point_costs_its_readers_an_answer_and_nobody_
     assert world.append("still writable").base_offset == 30
 
 
-def test_damage_in_an_old_segment_costs_its_readers_an_answer_and_nobody_else(tmp_path: Path) -> None:
+def test_corruption_in_an_old_segment_affects_only_its_readers(tmp_path: Path) -> None:
     world = filled(tmp_path, 30)
     world.checks_reload = False
     first = world.log.segments[0]
@@ -218,11 +218,11 @@ def test_damage_in_an_old_segment_costs_its_readers_an_answer_and_nobody_else(tm
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
     assert world.values(20) == expected()[20:]
     world.log.close()
-    assert world.open(recovery_point=30).log_end_offset == 30, "nor does it keep the log from opening"
+    assert world.open(recovery_point=30).log_end_offset == 30, "the log can still be opened"
     assert world.values(20) == expected()[20:]
 
 
-def test_the_log_start_is_remembered_even_beyond_what_survived(tmp_path: Path) -> None:
+def test_the_log_start_offset_is_kept_even_beyond_the_recovered_end(tmp_path: Path) -> None:
     world = filled(tmp_path, 8)
     world.log.store.close()
     path = active_path(world)
@@ -231,7 +231,7 @@ def test_the_log_start_is_remembered_even_beyond_what_survived(tmp_path: Path) -
     assert (world.log.log_start_offset, world.log.log_end_offset) == (6, 6)
 
 
-def test_the_high_watermark_is_never_above_what_survived(tmp_path: Path) -> None:
+def test_the_high_watermark_is_never_above_the_recovered_end(tmp_path: Path) -> None:
     world = filled(tmp_path, 8)
     world.log.store.close()
     path = active_path(world)
@@ -246,7 +246,7 @@ def test_the_high_watermark_is_never_above_what_survived(tmp_path: Path) -> None
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "torn", "zeros", "garbage", "wrong"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, damage: str, clean: bool) -> None:
+def test_a_corrupt_index_is_rebuilt(tmp_path: Path, suffix: str, damage: str, clean: bool) -> None:
     world = filled(tmp_path)
     if clean:
         world.log.close()
@@ -273,7 +273,7 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, damage: str, cl
 
 @pytest.mark.parametrize("damage", ["missing", "torn", "wrong"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_damaged_snapshot_is_made_up_for_by_reading(tmp_path: Path, damage: str, clean: bool) -> None:
+def test_a_corrupt_producer_snapshot_is_replaced_by_replaying_the_log(tmp_path: Path, damage: str, clean: bool) -> None:
     world = filled(tmp_path)
     world.log.close()
     for name in world.names(".snapshot"):
@@ -291,7 +291,7 @@ def test_a_damaged_snapshot_is_made_up_for_by_reading(tmp_path: Path, damage: st
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage"])
-def test_lost_leader_epochs_are_read_from_the_log(tmp_path: Path, damage: str) -> None:
+def test_lost_leader_epochs_are_rebuilt_from_the_log(tmp_path: Path, damage: str) -> None:
     world = filled(tmp_path)
     world.log.close()
     path = Path(world.directory) / "leader-epoch-checkpoint"
@@ -301,7 +301,7 @@ def test_lost_leader_epochs_are_read_from_the_log(tmp_path: Path, damage: str) -
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", bytes(68), b"\xff" * 34])
-def test_a_damaged_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes) -> None:
+def test_a_corrupt_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes) -> None:
     world = LogWorld(tmp_path, **SMALL)
     for number in range(12):
         world.produce(7, f"value-{number}", transactional=True)
@@ -310,7 +310,7 @@ def test_a_damaged_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes) -
     assert len(aborted) == 12
     world.log.close()
     for name in world.names(".txnindex"):
-        # An empty file is a good index without entries; damage shows itself.
+        # An empty file is a valid index without entries; other damage is detected.
         (Path(world.directory) / name).write_bytes(damage or b"\x00")
     world.open(recovery_point=24)
     assert world.log.aborted_transactions(0, 99) == aborted
@@ -318,7 +318,7 @@ def test_a_damaged_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes) -
     assert world.log.aborted_transactions(0, 99) == aborted
 
 
-def test_a_snapshot_from_a_future_that_did_not_happen_is_removed(tmp_path: Path) -> None:
+def test_a_snapshot_beyond_the_log_end_is_removed(tmp_path: Path) -> None:
     world = filled(tmp_path, 8)
     world.log.close()
     path = active_path(world)
@@ -330,7 +330,7 @@ def test_a_snapshot_from_a_future_that_did_not_happen_is_removed(tmp_path: Path)
     assert world.append("value-7", producer_id=7, producer_epoch=0, base_sequence=7).base_offset == 7
 
 
-def test_files_that_belong_to_no_segment_are_cleared_away(tmp_path: Path) -> None:
+def test_files_without_a_segment_are_removed(tmp_path: Path) -> None:
     world = filled(tmp_path, 5)
     world.log.close()
     strays = ["00000000000000000099.index", "00000000000000000000.log.deleted", "leader-epoch-checkpoint.tmp"]
@@ -343,7 +343,7 @@ def test_files_that_belong_to_no_segment_are_cleared_away(tmp_path: Path) -> Non
     assert "notes.txt" in world.names()
 
 
-def test_a_log_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+def test_an_unreadable_log_raises_an_error(tmp_path: Path) -> None:
     disk = FailingDisk()
     world = LogWorld(tmp_path, disk=disk, **SMALL)
     world.append("a")

@@ -1,4 +1,4 @@
-"""What a batch must be like to be appended (PROTOCOL 4.3; TESTING R4, R8)."""
+"""Validation of batches before they are appended. Spec: R4, R8."""
 
 import struct
 from collections.abc import Callable
@@ -19,11 +19,12 @@ from ottla.protocol.record_batch import Codec, build_batch, control_batch, read_
 from tests.support.worlds.log_world import NOON, LogWorld
 
 HOUR = 3_600_000
+COMPLETE = build_batch([(NOON, b"k", b"v" * 50, ())])
 STRICT = TopicConfig(cleanup_policy=("compact",), compression_type="gzip")
-"""Settings that make the broker look at every record."""
+"""Settings that make the broker decode every record."""
 
 
-def refused(code: ErrorCode, act: Callable[[], Any]) -> KafkaError:
+def rejected(code: ErrorCode, act: Callable[[], Any]) -> KafkaError:
     with pytest.raises(KafkaError) as caught:
         act()
     assert caught.value.code is code
@@ -31,7 +32,7 @@ def refused(code: ErrorCode, act: Callable[[], Any]) -> KafkaError:
 
 
 def with_fields(batch: bytes, **fields: int) -> bytes:
-    """The batch with other header fields and a right checksum."""
+    """The batch with other header fields and a correct checksum."""
     places = {"attributes": (21, ">h"), "last_offset_delta": (23, ">i"), "record_count": (57, ">i"), "max": (35, ">q")}
     changed = bytearray(batch)
     for name, value in fields.items():
@@ -46,18 +47,33 @@ def world(tmp_path: Path) -> LogWorld:
     return LogWorld(tmp_path)
 
 
-def test_exactly_one_batch_is_taken(world: LogWorld) -> None:
+def test_exactly_one_batch_is_accepted(world: LogWorld) -> None:
     batch = world.batch("a")
-    refused(ErrorCode.INVALID_RECORD, lambda: world.log.append(b"", leader_epoch=0))
-    refused(ErrorCode.INVALID_RECORD, lambda: world.log.append(batch + batch, leader_epoch=0))
+    rejected(ErrorCode.INVALID_RECORD, lambda: world.log.append(b"", leader_epoch=0))
+    rejected(ErrorCode.INVALID_RECORD, lambda: world.log.append(batch + batch, leader_epoch=0))
     assert world.log.log_end_offset == 0
     assert world.log.size_bytes == 0
 
 
-def test_part_of_a_batch_is_no_batch(world: LogWorld) -> None:
+def test_a_truncated_batch_cannot_be_appended(world: LogWorld) -> None:
     batch = world.batch("hello")
     for length in (1, 12, 60, len(batch) - 1):
-        refused(ErrorCode.INVALID_RECORD, partial(world.log.append, batch[:length], leader_epoch=0))
+        rejected(ErrorCode.INVALID_RECORD, partial(world.log.append, batch[:length], leader_epoch=0))
+
+
+@pytest.mark.parametrize("size", [1, 10, 16, 17, 20, 60, 61, 80, len(COMPLETE) - 1])
+def test_a_truncated_batch_is_invalid_not_corrupt(size: int) -> None:
+    """CORRUPT_MESSAGE is retriable, and sending a truncated batch again would not help."""
+    rejected(ErrorCode.INVALID_RECORD, lambda: BatchRules(TopicConfig()).open(COMPLETE[:size]))
+
+
+@pytest.mark.parametrize(("position", "value"), [(11, 5), (8, 0xFF), (17, 1), (70, 0xFF)])
+def test_a_complete_batch_with_wrong_bytes_is_corrupt(position: int, value: int) -> None:
+    wrong = bytearray(COMPLETE)
+    wrong[position] ^= value
+    if position == 11:
+        wrong[8:12] = value.to_bytes(4, "big")
+    rejected(ErrorCode.CORRUPT_MESSAGE, lambda: BatchRules(TopicConfig()).open(bytes(wrong)))
 
 
 def test_one_wrong_byte_makes_a_batch_corrupt(world: LogWorld) -> None:
@@ -65,15 +81,15 @@ def test_one_wrong_byte_makes_a_batch_corrupt(world: LogWorld) -> None:
     for position in range(21, len(batch)):
         damaged = bytearray(batch)
         damaged[position] ^= 1
-        refused(ErrorCode.CORRUPT_MESSAGE, partial(world.log.append, damaged, leader_epoch=0))
+        rejected(ErrorCode.CORRUPT_MESSAGE, partial(world.log.append, damaged, leader_epoch=0))
     assert world.log.log_end_offset == 0
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_the_old_formats_are_refused(world: LogWorld, magic: int) -> None:
+def test_old_message_formats_are_rejected(world: LogWorld, magic: int) -> None:
     batch = bytearray(world.batch("a"))
     batch[16] = magic
-    refused(ErrorCode.INVALID_RECORD, lambda: world.log.append(batch, leader_epoch=0))
+    rejected(ErrorCode.INVALID_RECORD, lambda: world.log.append(batch, leader_epoch=0))
 
 
 @pytest.mark.parametrize(
@@ -89,26 +105,26 @@ def test_the_old_formats_are_refused(world: LogWorld, magic: int) -> None:
     ],
     ids=["no record", "too many", "not dense", "control", "marker", "horizon", "txn without producer"],
 )
-def test_what_only_the_broker_may_write_is_refused(world: LogWorld, fields: dict[str, int]) -> None:
+def test_attributes_reserved_for_the_broker_are_rejected(world: LogWorld, fields: dict[str, int]) -> None:
     batch = with_fields(world.batch("a"), **fields)
-    refused(ErrorCode.INVALID_RECORD, lambda: world.log.append(batch, leader_epoch=0))
+    rejected(ErrorCode.INVALID_RECORD, lambda: world.log.append(batch, leader_epoch=0))
 
 
-def test_clients_may_not_write_markers(world: LogWorld) -> None:
+def test_clients_cannot_write_markers(world: LogWorld) -> None:
     marker = control_batch(commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=NOON)
-    refused(ErrorCode.INVALID_RECORD, lambda: world.log.append(marker, leader_epoch=0))
+    rejected(ErrorCode.INVALID_RECORD, lambda: world.log.append(marker, leader_epoch=0))
     world.log.append(marker, leader_epoch=0, origin=Origin.COORDINATOR)
 
 
-def test_a_producer_must_send_sequences(world: LogWorld) -> None:
+def test_an_idempotent_producer_must_send_sequences(world: LogWorld) -> None:
     batch = world.batch("a", producer_id=5, producer_epoch=0)
-    refused(ErrorCode.INVALID_RECORD, lambda: world.log.append(batch, leader_epoch=0))
+    rejected(ErrorCode.INVALID_RECORD, lambda: world.log.append(batch, leader_epoch=0))
     world.log.append(batch, leader_epoch=0, origin=Origin.COORDINATOR)
 
 
-def test_zstd_needs_a_produce_request_that_knows_it(world: LogWorld) -> None:
+def test_zstd_requires_produce_version_7(world: LogWorld) -> None:
     batch = world.batch("a", codec=Codec.ZSTD)
-    refused(
+    rejected(
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         lambda: world.log.append(batch, leader_epoch=0, produce_version=6),
     )
@@ -116,57 +132,57 @@ def test_zstd_needs_a_produce_request_that_knows_it(world: LogWorld) -> None:
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_an_unknown_codec_is_refused(world: LogWorld, codec: int) -> None:
+def test_an_unknown_codec_is_rejected(world: LogWorld, codec: int) -> None:
     batch = with_fields(world.batch("a"), attributes=codec)
-    refused(ErrorCode.CORRUPT_MESSAGE, lambda: world.log.append(batch, leader_epoch=0))
+    rejected(ErrorCode.CORRUPT_MESSAGE, lambda: world.log.append(batch, leader_epoch=0))
 
 
-def test_batches_are_stored_as_they_came(world: LogWorld) -> None:
+def test_batches_are_stored_as_received(world: LogWorld) -> None:
     for codec in Codec:
         world.append("a", "b", codec=codec)
     assert [header.codec for header, _ in world.read_batches()] == list(Codec)
 
 
-def test_a_batch_larger_than_the_topic_allows_is_refused(tmp_path: Path) -> None:
+def test_a_batch_larger_than_max_message_bytes_is_rejected(tmp_path: Path) -> None:
     size = len(LogWorld(tmp_path / "measure").batch("x" * 100))
     world = LogWorld(tmp_path, max_message_bytes=size)
     world.append("x" * 100)
-    refused(ErrorCode.MESSAGE_TOO_LARGE, lambda: world.append("x" * 101))
+    rejected(ErrorCode.MESSAGE_TOO_LARGE, lambda: world.append("x" * 101))
 
 
-def test_a_batch_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
+def test_a_batch_larger_than_segment_bytes_is_rejected(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, segment_bytes=150)
-    refused(ErrorCode.RECORD_LIST_TOO_LARGE, lambda: world.append("x" * 100))
+    rejected(ErrorCode.RECORD_LIST_TOO_LARGE, lambda: world.append("x" * 100))
     assert world.append("x" * 50).base_offset == 0
 
 
-def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path) -> None:
+def test_a_compacted_topic_rejects_records_without_a_key(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, cleanup_policy=("compact",))
-    error = refused(ErrorCode.INVALID_RECORD, lambda: world.append(("k", "1"), (None, "2"), ("k", "3"), (None, "4")))
+    error = rejected(ErrorCode.INVALID_RECORD, lambda: world.append(("k", "1"), (None, "2"), ("k", "3"), (None, "4")))
     assert isinstance(error, InvalidRecord)
     assert [index for index, _ in error.record_errors] == [1, 3]
     assert world.append(("k", "1"), ("k", None)).last_offset == 1
 
 
-def test_a_compressed_batch_is_looked_into_where_keys_are_needed(tmp_path: Path) -> None:
+def test_compressed_batches_of_a_compacted_topic_are_checked_for_keys(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, cleanup_policy=("compact",))
-    refused(ErrorCode.INVALID_RECORD, lambda: world.append((None, "2"), codec=Codec.LZ4))
+    rejected(ErrorCode.INVALID_RECORD, lambda: world.append((None, "2"), codec=Codec.LZ4))
     garbage = with_fields(world.batch(("k", "1")), attributes=int(Codec.GZIP))
-    refused(ErrorCode.CORRUPT_MESSAGE, lambda: world.log.append(garbage, leader_epoch=0))
+    rejected(ErrorCode.CORRUPT_MESSAGE, lambda: world.log.append(garbage, leader_epoch=0))
 
 
-def test_a_record_from_the_future_is_refused(tmp_path: Path) -> None:
+def test_a_record_too_far_in_the_future_is_rejected(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, message_timestamp_after_max_ms=HOUR)
     world.append("soon", timestamp=NOON + HOUR)
-    error = refused(ErrorCode.INVALID_TIMESTAMP, lambda: world.append("later", timestamp=NOON + HOUR + 1))
+    error = rejected(ErrorCode.INVALID_TIMESTAMP, lambda: world.append("later", timestamp=NOON + HOUR + 1))
     assert isinstance(error, InvalidRecord)
     assert [index for index, _ in error.record_errors] == [0]
 
 
-def test_a_record_from_long_ago_is_refused_if_the_topic_says_so(tmp_path: Path) -> None:
+def test_a_record_too_old_for_the_topic_is_rejected(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, message_timestamp_before_max_ms=HOUR)
     rows = [(NOON, None, b"now", ()), (NOON - HOUR - 1, None, b"old", ())]
-    error = refused(ErrorCode.INVALID_TIMESTAMP, lambda: world.log.append(build_batch(rows), leader_epoch=0))
+    error = rejected(ErrorCode.INVALID_TIMESTAMP, lambda: world.log.append(build_batch(rows), leader_epoch=0))
     assert isinstance(error, InvalidRecord)
     assert [index for index, _ in error.record_errors] == [1]
     world.append("old enough", timestamp=NOON - HOUR)
@@ -177,18 +193,18 @@ def test_a_record_without_a_timestamp_is_never_out_of_range(tmp_path: Path) -> N
     assert world.append("timeless", timestamp=-1).base_offset == 0
 
 
-def test_a_header_may_not_lie_about_the_future(world: LogWorld) -> None:
+def test_a_max_timestamp_too_far_in_the_future_is_rejected(world: LogWorld) -> None:
     batch = with_fields(world.batch("a"), max=NOON + 2 * HOUR)
-    refused(ErrorCode.INVALID_TIMESTAMP, lambda: world.log.append(batch, leader_epoch=0))
+    rejected(ErrorCode.INVALID_TIMESTAMP, lambda: world.log.append(batch, leader_epoch=0))
 
 
-def test_producers_may_not_claim_the_brokers_clock(world: LogWorld) -> None:
+def test_producers_cannot_set_log_append_time(world: LogWorld) -> None:
     batch = world.batch("a", log_append_time=True)
-    refused(ErrorCode.INVALID_TIMESTAMP, lambda: world.log.append(batch, leader_epoch=0))
+    rejected(ErrorCode.INVALID_TIMESTAMP, lambda: world.log.append(batch, leader_epoch=0))
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_log_append_time_is_the_brokers(tmp_path: Path, codec: Codec) -> None:
+def test_log_append_time_comes_from_the_broker(tmp_path: Path, codec: Codec) -> None:
     world = LogWorld(tmp_path, message_timestamp_type="LogAppendTime")
     appended = world.append("a", "b", timestamp=5, codec=codec)
     assert appended.log_append_time_ms == NOON
@@ -196,7 +212,7 @@ def test_log_append_time_is_the_brokers(tmp_path: Path, codec: Codec) -> None:
     assert world.values() == ["a", "b"]
 
 
-def test_a_duplicate_is_answered_with_the_time_it_was_first_appended(tmp_path: Path) -> None:
+def test_a_duplicate_returns_the_append_time_of_the_original(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, message_timestamp_type="LogAppendTime")
     world.produce(5, "a")
     world.now += 1000
@@ -207,7 +223,7 @@ def test_a_duplicate_is_answered_with_the_time_it_was_first_appended(tmp_path: P
 
 @pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_broker_compresses_anew_where_the_topic_asks(tmp_path: Path, codec: Codec, target: str) -> None:
+def test_the_broker_recompresses_to_the_topics_compression_type(tmp_path: Path, codec: Codec, target: str) -> None:
     world = LogWorld(tmp_path, compression_type=target)
     world.produce(5, *("value" * 20 for _ in range(10)), codec=codec)
     ((header, batch),) = world.read_batches()
@@ -216,30 +232,30 @@ def test_the_broker_compresses_anew_where_the_topic_asks(tmp_path: Path, codec: 
     assert [record.value for record in read_records(batch)] == [b"value" * 20] * 10
 
 
-def test_what_grew_by_compressing_anew_must_still_fit(tmp_path: Path) -> None:
+def test_a_recompressed_batch_must_fit_max_message_bytes(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, compression_type="uncompressed", max_message_bytes=500)
-    refused(ErrorCode.MESSAGE_TOO_LARGE, lambda: world.append("x" * 1000, codec=Codec.GZIP))
+    rejected(ErrorCode.MESSAGE_TOO_LARGE, lambda: world.append("x" * 1000, codec=Codec.GZIP))
 
 
-def test_records_out_of_place_are_found_when_the_batch_is_opened_anyway(tmp_path: Path) -> None:
+def test_wrong_offset_deltas_are_rejected_when_the_batch_is_decoded(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, cleanup_policy=("compact",))
     batch = bytearray(world.batch(("k", "1"), ("k", "2")))
     second = batch.index(b"\x02", 61 + 8)
     assert batch[second] == 2  # zigzag of 1: the second record's offset delta
     batch[second] = 0
     batch = bytearray(with_fields(bytes(batch)))
-    refused(ErrorCode.INVALID_RECORD, lambda: world.log.append(batch, leader_epoch=0))
+    rejected(ErrorCode.INVALID_RECORD, lambda: world.log.append(batch, leader_epoch=0))
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused_with_a_kafka_error(data: bytes) -> None:
+def test_garbage_is_rejected_with_a_kafka_error(data: bytes) -> None:
     rules = BatchRules(STRICT)
     with pytest.raises(KafkaError):
         rules.prepare(data, rules.open(data), NOON, None)
 
 
 @given(st.data())
-def test_a_batch_with_random_header_bytes_is_accepted_or_refused_but_never_breaks(data: st.DataObject) -> None:
+def test_a_batch_with_a_random_header_is_accepted_or_rejected_without_other_errors(data: st.DataObject) -> None:
     batch = bytearray(build_batch([(NOON, b"k", b"v", ())] * 3, codec=data.draw(st.sampled_from(list(Codec)))))
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(21, len(batch) - 1))] = data.draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""Many files, few descriptors."""
+"""Many files with few open file descriptors."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from ottla.log.open_files import LogFile, OpenFiles
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[LogFile]:
-    """Nine files, three of which may be open at once."""
+    """Nine files, at most three of them open at once."""
     opened = OpenFiles(Disk(), limit=3)
     made = []
     for number in range(9):
@@ -24,26 +24,26 @@ def read(file: LogFile) -> str:
     return Disk().pread(file.handle(), 10, 0).decode()
 
 
-def test_a_file_is_opened_on_first_use_only(files: list[LogFile]) -> None:
+def test_a_file_is_opened_on_first_use(files: list[LogFile]) -> None:
     assert not any(file.is_open for file in files)
     handle = files[0].handle()
     assert files[0].handle() == handle
 
 
-def test_no_more_than_the_limit_are_open_and_all_can_be_read(files: list[LogFile]) -> None:
+def test_at_most_limit_files_are_open_and_all_can_be_read(files: list[LogFile]) -> None:
     for _ in range(3):
         assert [read(file) for file in files] == list("012345678")
         assert sum(file.is_open for file in files) <= 3
 
 
-def test_a_file_in_use_outlives_those_that_are_not(files: list[LogFile]) -> None:
+def test_recently_used_files_stay_open_longer(files: list[LogFile]) -> None:
     for file in files[1:]:
         read(files[0])
         read(file)
     assert files[0].is_open
 
 
-def test_a_held_file_stays_open_whatever_comes(files: list[LogFile]) -> None:
+def test_a_held_file_stays_open(files: list[LogFile]) -> None:
     handle = files[0].hold()
     for file in files[1:]:
         read(file)
@@ -54,20 +54,20 @@ def test_a_held_file_stays_open_whatever_comes(files: list[LogFile]) -> None:
     assert not files[0].is_open
 
 
-def test_more_held_files_than_the_limit_are_all_kept(files: list[LogFile]) -> None:
+def test_held_files_stay_open_beyond_the_limit(files: list[LogFile]) -> None:
     for file in files[:5]:
         file.hold()
     assert [read(file) for file in files] == list("012345678")
     assert all(file.is_open for file in files[:5])
 
 
-def test_closing_tells_whoever_kept_something_for_the_file(tmp_path: Path) -> None:
-    told = []
+def test_closing_a_file_calls_on_release(tmp_path: Path) -> None:
+    released = []
     (tmp_path / "f").write_bytes(b"")
-    file = LogFile(OpenFiles(Disk()), str(tmp_path / "f"), lambda: told.append(True))
+    file = LogFile(OpenFiles(Disk()), str(tmp_path / "f"), lambda: released.append(True))
     file.close()
-    assert told == []
+    assert released == []
     file.handle()
     file.close()
     file.close()
-    assert told == [True]
+    assert released == [True]

@@ -1,4 +1,4 @@
-"""Appending to, reading from and cutting one partition's log."""
+"""Appending to, reading from and truncating one partition's log."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ def world(tmp_path: Path) -> LogWorld:
     return LogWorld(tmp_path, **SMALL)
 
 
-def refused(code: ErrorCode, act: Callable[[], Any]) -> None:
+def rejected(code: ErrorCode, act: Callable[[], Any]) -> None:
     with pytest.raises(KafkaError) as caught:
         act()
     assert caught.value.code is code
@@ -36,13 +36,13 @@ def offsets(data: bytes) -> list[int]:
 # --- appending --------------------------------------------------------------------------------------------
 
 
-def test_offsets_are_given_out_without_gaps(world: LogWorld) -> None:
+def test_offsets_are_assigned_without_gaps(world: LogWorld) -> None:
     assert world.append("a", "b") == Appended(0, 1, -1, 0, False)
     assert world.append("c") == Appended(2, 2, -1, 0, False)
     assert [(record.offset, record.value) for record in world.records()] == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_the_leader_epoch_is_stamped_into_every_batch(world: LogWorld) -> None:
+def test_the_leader_epoch_is_written_into_every_batch(world: LogWorld) -> None:
     world.append("a")
     world.leader_epoch = 4
     world.append("b")
@@ -50,7 +50,7 @@ def test_the_leader_epoch_is_stamped_into_every_batch(world: LogWorld) -> None:
     assert world.log.leader_epochs.entries() == [(0, 0), (4, 1)]
 
 
-def test_what_the_client_sent_is_left_untouched(world: LogWorld) -> None:
+def test_the_clients_buffer_is_not_modified(world: LogWorld) -> None:
     batch = bytearray(world.batch("a"))
     before = bytes(batch)
     world.append("first")
@@ -75,11 +75,11 @@ def test_two_sends_of_equal_content_are_two_records(world: LogWorld) -> None:
     assert world.values() == ["same", "same"]
 
 
-def test_a_refused_batch_leaves_no_trace(world: LogWorld) -> None:
+def test_a_rejected_batch_changes_nothing(world: LogWorld) -> None:
     world.produce(7, "a")
     before = (world.log.size_bytes, world.log.log_end_offset, world.log.leader_epochs.entries())
     world.leader_epoch = 3
-    refused(
+    rejected(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         lambda: world.append("c", producer_id=7, producer_epoch=0, base_sequence=5),
     )
@@ -89,7 +89,7 @@ def test_a_refused_batch_leaves_no_trace(world: LogWorld) -> None:
 # --- segments ---------------------------------------------------------------------------------------------
 
 
-def test_a_full_segment_is_followed_by_another_and_reading_goes_across(world: LogWorld) -> None:
+def test_a_full_segment_is_rolled_and_reads_cross_segments(world: LogWorld) -> None:
     expected = []
     for number in range(60):
         world.append(f"value-{number}")
@@ -99,7 +99,7 @@ def test_a_full_segment_is_followed_by_another_and_reading_goes_across(world: Lo
     assert world.values(37) == expected[37:]
 
 
-def test_a_segment_is_named_by_its_first_offset(world: LogWorld) -> None:
+def test_a_segment_is_named_after_its_first_offset(world: LogWorld) -> None:
     for number in range(20):
         world.append(f"value-{number}")
     bases = [segment.base_offset for segment in world.log.segments]
@@ -107,7 +107,7 @@ def test_a_segment_is_named_by_its_first_offset(world: LogWorld) -> None:
     assert [read_header(Disk().read_file(f"{world.directory}/{base:020d}.log")).base_offset for base in bases] == bases
 
 
-def test_an_idle_segment_is_rolled_when_it_is_old(tmp_path: Path) -> None:
+def test_an_idle_segment_is_rolled_after_segment_ms(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, segment_ms=HOUR)
     world.append("a")
     assert not world.log.roll_if_due(NOON + HOUR)
@@ -116,13 +116,13 @@ def test_an_idle_segment_is_rolled_when_it_is_old(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in world.log.segments] == [0, 1]
 
 
-def test_old_records_do_not_make_a_new_segment_old(tmp_path: Path) -> None:
+def test_old_timestamps_do_not_age_a_new_segment(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, segment_ms=HOUR)
     world.append("from last year", timestamp=NOON - 9000 * HOUR)
     assert not world.log.roll_if_due(NOON + 1)
 
 
-def test_records_far_apart_in_time_go_into_different_segments(tmp_path: Path) -> None:
+def test_records_more_than_segment_ms_apart_are_in_different_segments(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, segment_ms=HOUR)
     for hours in (0, 0.5, 1.1, 1.2):
         world.append("a", timestamp=NOON - 9 * HOUR + int(hours * HOUR))
@@ -136,8 +136,8 @@ def test_a_full_index_starts_a_new_segment(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in world.log.segments] == [0, 4, 8]
 
 
-def test_offsets_that_no_longer_fit_start_a_new_segment(tmp_path: Path) -> None:
-    """As a follower, from a leader that compacted nearly everything away."""
+def test_a_relative_offset_overflow_starts_a_new_segment(tmp_path: Path) -> None:
+    """On a follower whose leader compacted nearly everything."""
     world = LogWorld(tmp_path)
     far = 2 * INT32_MAX
     for offset in (0, 5, far, far + 1):
@@ -152,8 +152,8 @@ def test_offsets_that_no_longer_fit_start_a_new_segment(tmp_path: Path) -> None:
     assert [record.offset for record in world.records(3)] == [5, far, far + 1]
 
 
-def test_a_followers_new_segment_begins_where_the_last_one_ends(tmp_path: Path) -> None:
-    """Even if the leader compacted what lies between: a gap between segments would look like a lost end."""
+def test_a_followers_new_segment_starts_where_the_last_one_ends(tmp_path: Path) -> None:
+    """Even if the leader compacted the offsets in between: recovery takes a gap for a truncated segment."""
     world = LogWorld(tmp_path, segment_bytes=150)
     for offset in (0, 5, 10):
         batch = bytearray(world.batch("a" * 40))
@@ -164,7 +164,7 @@ def test_a_followers_new_segment_begins_where_the_last_one_ends(tmp_path: Path) 
     assert [record.offset for record in world.records()] == [0, 5, 10]
 
 
-def test_a_first_batch_far_ahead_of_an_empty_log_is_kept(tmp_path: Path) -> None:
+def test_a_first_batch_far_ahead_of_an_empty_log_is_stored(tmp_path: Path) -> None:
     world = LogWorld(tmp_path)
     batch = bytearray(world.batch("a"))
     stamp(batch, 2**33, 0)
@@ -176,15 +176,15 @@ def test_a_first_batch_far_ahead_of_an_empty_log_is_kept(tmp_path: Path) -> None
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def test_reading_starts_with_the_batch_that_holds_the_offset(world: LogWorld) -> None:
-    """TESTING R4: a fetch offset inside a batch."""
+def test_a_read_starts_with_the_batch_that_contains_the_offset(world: LogWorld) -> None:
+    """Spec: R4. A fetch offset can be inside a batch."""
     world.append("a", "b", "c")
     world.append("d", "e")
     assert offsets(world.log.read(1, 10_000, upper_bound=5)) == [0, 3]
     assert offsets(world.log.read(4, 10_000, upper_bound=5)) == [3]
 
 
-def test_only_whole_batches_within_the_size_are_given(world: LogWorld) -> None:
+def test_a_read_returns_complete_batches_within_max_bytes(world: LogWorld) -> None:
     for _ in range(6):
         world.append("a" * 30)
     size = len(world.log.read(0, 1, upper_bound=6))
@@ -192,13 +192,13 @@ def test_only_whole_batches_within_the_size_are_given(world: LogWorld) -> None:
     assert offsets(world.log.read(0, 3 * size, upper_bound=6)) == [0, 1, 2]
 
 
-def test_one_batch_is_given_even_if_it_is_too_large_unless_told_not_to(world: LogWorld) -> None:
+def test_minimum_one_batch_overrides_max_bytes(world: LogWorld) -> None:
     world.append("a" * 300)
     assert offsets(world.log.read(0, 1, upper_bound=1)) == [0]
     assert world.log.read(0, 1, upper_bound=1, minimum_one_batch=False) == b""
 
 
-def test_nothing_at_or_above_the_bound_is_given(world: LogWorld) -> None:
+def test_a_read_stops_at_the_upper_bound(world: LogWorld) -> None:
     for number in range(30):
         world.append(f"value-{number}")
     for bound in range(31):
@@ -208,21 +208,21 @@ def test_nothing_at_or_above_the_bound_is_given(world: LogWorld) -> None:
         assert read == list(range(bound))
 
 
-def test_a_batch_that_begins_below_the_bound_is_given_whole(world: LogWorld) -> None:
+def test_a_batch_that_starts_below_the_upper_bound_is_returned_complete(world: LogWorld) -> None:
     world.append("a", "b", "c")
     world.append("d")
     assert offsets(world.log.read(0, 10_000, upper_bound=2)) == [0]
 
 
-def test_reading_at_the_end_gives_nothing_and_beyond_is_out_of_range(world: LogWorld) -> None:
+def test_a_read_at_the_end_is_empty_and_beyond_is_out_of_range(world: LogWorld) -> None:
     world.append("a")
     assert world.log.read(1, 1000, upper_bound=1) == b""
-    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: world.log.read(2, 1000, upper_bound=9))
+    rejected(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: world.log.read(2, 1000, upper_bound=9))
     world.log.delete_records_before(1)
-    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: world.log.read(0, 1000, upper_bound=9))
+    rejected(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: world.log.read(0, 1000, upper_bound=9))
 
 
-def test_every_offset_is_found_whatever_was_read_before(world: LogWorld) -> None:
+def test_every_offset_is_found_regardless_of_earlier_reads(world: LogWorld) -> None:
     for number in range(50):
         world.append(*[f"v{number}"] * (number % 3 + 1))
     end = world.log.log_end_offset
@@ -234,7 +234,7 @@ def test_every_offset_is_found_whatever_was_read_before(world: LogWorld) -> None
             assert offsets(data) == sorted(offsets(data))
 
 
-def test_a_reader_at_the_tail_needs_one_read_from_the_file(tmp_path: Path) -> None:
+def test_a_tail_read_needs_one_pread(tmp_path: Path) -> None:
     class CountingDisk(Disk):
         reads = 0
 
@@ -254,7 +254,7 @@ def test_a_reader_at_the_tail_needs_one_read_from_the_file(tmp_path: Path) -> No
 # --- the follower's side ----------------------------------------------------------------------------------
 
 
-def test_a_follower_becomes_a_copy(tmp_path: Path) -> None:
+def test_a_follower_copies_the_leaders_log(tmp_path: Path) -> None:
     leader, follower = LogWorld(tmp_path / "leader", **SMALL), LogWorld(tmp_path / "follower", **SMALL)
     for number in range(30):
         leader.leader_epoch = number // 10
@@ -272,19 +272,19 @@ def test_a_follower_becomes_a_copy(tmp_path: Path) -> None:
     assert again.duplicate, "failover keeps deduplication"
 
 
-def test_a_follower_refuses_what_it_has_and_what_is_damaged(world: LogWorld) -> None:
+def test_a_follower_rejects_known_offsets_and_corrupt_batches(world: LogWorld) -> None:
     world.append("a")
     copy = world.log.read(0, 1000, upper_bound=1)
-    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: world.log.append_replicated(copy))
+    rejected(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: world.log.append_replicated(copy))
     good, bad = bytearray(world.batch("b")), bytearray(world.batch("c"))
     stamp(good, 1, 0)
     stamp(bad, 2, 0)
     bad[-1] ^= 1
-    refused(ErrorCode.CORRUPT_MESSAGE, lambda: world.log.append_replicated(good + bad))
+    rejected(ErrorCode.CORRUPT_MESSAGE, lambda: world.log.append_replicated(good + bad))
     assert world.values() == ["a"]
 
 
-def test_a_batch_cut_short_by_the_fetch_size_is_left_for_the_next_fetch(world: LogWorld) -> None:
+def test_an_incomplete_batch_is_left_for_the_next_fetch(world: LogWorld) -> None:
     first, second = bytearray(world.batch("a")), bytearray(world.batch("b"))
     stamp(second, 1, 0)
     world.log.append_replicated(bytes(first + second)[:-5])
@@ -294,7 +294,7 @@ def test_a_batch_cut_short_by_the_fetch_size_is_left_for_the_next_fetch(world: L
 # --- watermarks and transactions --------------------------------------------------------------------------
 
 
-def test_the_high_watermark_rises_and_never_passes_the_end(world: LogWorld) -> None:
+def test_the_high_watermark_only_increases_up_to_the_log_end(world: LogWorld) -> None:
     world.append("a", "b", commit=False)
     assert world.log.high_watermark == 0
     assert world.log.advance_high_watermark(1)
@@ -317,7 +317,7 @@ def test_an_open_transaction_holds_back_the_last_stable_offset(world: LogWorld) 
     assert world.log.first_unstable_offset is None
 
 
-def test_readers_are_told_of_aborted_transactions_in_their_range(world: LogWorld) -> None:
+def test_readers_get_the_aborted_transactions_in_their_range(world: LogWorld) -> None:
     world.produce(7, "a", transactional=True)
     world.produce(8, "b", transactional=True)
     world.ends(7, abort=True)
@@ -330,7 +330,7 @@ def test_readers_are_told_of_aborted_transactions_in_their_range(world: LogWorld
     assert world.log.aborted_transactions(0, 1) == [first]
 
 
-def test_an_aborted_transaction_is_found_though_its_marker_lies_segments_later(world: LogWorld) -> None:
+def test_an_aborted_transaction_is_found_when_its_marker_is_segments_later(world: LogWorld) -> None:
     world.produce(7, "doomed", transactional=True)
     for number in range(40):
         world.append(f"value-{number}")
@@ -342,19 +342,19 @@ def test_an_aborted_transaction_is_found_though_its_marker_lies_segments_later(w
     assert world.log.aborted_transactions(0, 1) == expected
 
 
-def test_a_marker_in_a_partition_without_records_changes_no_stable_offset(world: LogWorld) -> None:
+def test_a_marker_without_records_does_not_hold_back_the_last_stable_offset(world: LogWorld) -> None:
     world.append("a")
     world.ends(7, abort=True)
     assert world.log.last_stable_offset == 2
     assert world.log.aborted_transactions(0, 2) == []
 
 
-def test_an_append_verified_before_a_marker_is_too_late(world: LogWorld) -> None:
-    """PROTOCOL 11.6: the guard ties the check to the append."""
+def test_an_append_verified_before_a_marker_is_rejected_after_it(world: LogWorld) -> None:
+    """KIP-890: the verification guard ties the check to the append."""
     guard = world.log.producers.verification_guard(7)
     world.ends(7, abort=True, epoch=0)
     batch = world.batch("late", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
-    refused(
+    rejected(
         ErrorCode.INVALID_TXN_STATE,
         lambda: world.log.append(batch, leader_epoch=0, verification_guard=guard),
     )
@@ -362,16 +362,18 @@ def test_an_append_verified_before_a_marker_is_too_late(world: LogWorld) -> None
     assert world.log.append(batch, leader_epoch=0, verification_guard=fresh).base_offset == 1
 
 
-def test_a_new_style_transaction_may_not_begin_in_the_middle(world: LogWorld) -> None:
+def test_a_version_2_transaction_must_start_at_sequence_0(world: LogWorld) -> None:
     batch = world.batch("x", producer_id=7, producer_epoch=0, base_sequence=4, transactional=True)
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.log.append(batch, leader_epoch=0, produce_version=12))
+    rejected(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.log.append(batch, leader_epoch=0, produce_version=12)
+    )
     assert world.log.append(batch, leader_epoch=0, produce_version=11).base_offset == 0
 
 
 # --- cutting ----------------------------------------------------------------------------------------------
 
 
-def test_delete_records_moves_the_start_and_retention_removes_the_files(world: LogWorld) -> None:
+def test_delete_records_moves_the_start_and_retention_deletes_the_files(world: LogWorld) -> None:
     for number in range(40):
         world.append(f"value-{number}")
     world.log.delete_records_before(25)
@@ -387,13 +389,13 @@ def test_delete_records_moves_the_start_and_retention_removes_the_files(world: L
 def test_records_above_the_high_watermark_cannot_be_deleted(world: LogWorld) -> None:
     world.append("a", "b")
     world.append("c", commit=False)
-    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: world.log.delete_records_before(3))
+    rejected(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: world.log.delete_records_before(3))
     world.log.delete_records_before(2)
     world.log.delete_records_before(1)
     assert world.log.log_start_offset == 2
 
 
-def test_truncation_cuts_segments_epochs_producers_and_transactions(world: LogWorld) -> None:
+def test_truncation_covers_segments_epochs_producers_and_transactions(world: LogWorld) -> None:
     for number in range(12):
         world.leader_epoch = number // 4
         world.produce(7, f"value-{number}")
@@ -413,7 +415,7 @@ def test_truncation_cuts_segments_epochs_producers_and_transactions(world: LogWo
     assert world.restart().log_end_offset == 11
 
 
-def test_truncation_brings_an_ended_transaction_back_to_life(world: LogWorld) -> None:
+def test_truncating_a_marker_reopens_its_transaction(world: LogWorld) -> None:
     world.produce(9, "open", transactional=True)
     world.ends(9, abort=True)
     world.log.truncate_to(1)
@@ -421,7 +423,7 @@ def test_truncation_brings_an_ended_transaction_back_to_life(world: LogWorld) ->
     assert world.log.aborted_transactions(0, 9) == []
 
 
-def test_truncation_inside_a_batch_takes_the_whole_batch(world: LogWorld) -> None:
+def test_truncation_inside_a_batch_removes_the_whole_batch(world: LogWorld) -> None:
     world.append("a")
     world.append("b", "c", "d")
     world.log.truncate_to(2)
@@ -437,7 +439,7 @@ def test_truncation_beyond_the_end_does_nothing(world: LogWorld) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 3, 100])
-def test_a_log_can_start_over_anywhere(world: LogWorld, start: int) -> None:
+def test_a_fully_truncated_log_can_start_at_any_offset(world: LogWorld, start: int) -> None:
     for number in range(20):
         world.produce(7, f"value-{number}")
     world.log.truncate_fully(start)
@@ -452,7 +454,7 @@ def test_a_log_can_start_over_anywhere(world: LogWorld, start: int) -> None:
 # --- retention --------------------------------------------------------------------------------------------
 
 
-def test_old_segments_are_removed_and_their_files_a_little_later(tmp_path: Path) -> None:
+def test_old_segments_are_removed_and_their_files_deleted_later(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, **SMALL, retention_ms=HOUR, file_delete_delay_ms=60_000)
     for number in range(20):
         world.append(f"value-{number}", timestamp=NOON - 2 * HOUR)
@@ -465,7 +467,7 @@ def test_old_segments_are_removed_and_their_files_a_little_later(tmp_path: Path)
     assert world.names(".deleted") == []
 
 
-def test_a_log_whose_every_record_is_old_ends_up_empty_but_goes_on_counting(tmp_path: Path) -> None:
+def test_a_log_with_only_old_records_becomes_empty_and_keeps_its_end_offset(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, retention_ms=HOUR, file_delete_delay_ms=0)
     world.append("a", "b")
     world.now += 2 * HOUR
@@ -482,8 +484,8 @@ def test_records_without_timestamps_are_as_old_as_their_segment(tmp_path: Path) 
     assert world.log.enforce_retention(NOON + HOUR + 1) == 1
 
 
-def test_idle_producers_are_forgotten_by_our_clock_not_by_their_records(world: LogWorld) -> None:
-    world.checks_reload = False  # A load finds the expired producer's batches again.
+def test_idle_producers_expire_by_the_brokers_clock_not_by_record_timestamps(world: LogWorld) -> None:
+    world.checks_reload = False  # A load restores the expired producer from its batches.
     world.produce(7, "a", timestamp=NOON - 9000 * HOUR)
     assert world.log.expire_producers(NOON + HOUR, 2 * HOUR) == 0
     assert world.log.expire_producers(NOON + 2 * HOUR, 2 * HOUR) == 1
@@ -492,7 +494,7 @@ def test_idle_producers_are_forgotten_by_our_clock_not_by_their_records(world: L
 # --- deleting ---------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_log_gives_its_name_free_at_once(world: LogWorld) -> None:
+def test_deleting_a_log_frees_its_directory_name_immediately(world: LogWorld) -> None:
     world.append("a")
     path = world.log.rename_for_deletion()
     assert path.startswith(f"{world.directory}.")
@@ -503,12 +505,12 @@ def test_a_deleted_log_gives_its_name_free_at_once(world: LogWorld) -> None:
     assert world.log.log_end_offset == 0
 
 
-def test_settings_change_while_the_log_is_open(tmp_path: Path) -> None:
+def test_settings_can_change_while_the_log_is_open(tmp_path: Path) -> None:
     world = LogWorld(tmp_path)
     world.append("a")
     world.config = LogWorld(tmp_path / "other", segment_bytes=200, max_message_bytes=150).config
     world.log.update_config(world.config)
-    refused(ErrorCode.MESSAGE_TOO_LARGE, lambda: world.append("x" * 200))
+    rejected(ErrorCode.MESSAGE_TOO_LARGE, lambda: world.append("x" * 200))
     for _ in range(3):
         world.append("b" * 50)
     assert len(world.log.segments) == 3
@@ -523,7 +525,7 @@ def test_the_size_between_two_offsets(world: LogWorld) -> None:
     assert world.log.size_between(30, 30) == 0 == world.log.size_between(5, 5)
 
 
-def test_a_log_opened_on_an_empty_directory_starts_where_it_is_told(tmp_path: Path) -> None:
+def test_an_empty_directory_starts_at_the_given_offset(tmp_path: Path) -> None:
     world = LogWorld(tmp_path)
     world.log.close()
     fresh = PartitionLog.open(

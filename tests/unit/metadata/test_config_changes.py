@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: what changes, what is refused and how (PROTOCOL §17)."""
+"""AlterConfigs and IncrementalAlterConfigs: what they change and what they reject."""
 
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 
 
 class World:
-    """A topic `t`, a broker 0, and settings that somebody alters."""
+    """A topic `t`, a broker 0, and calls to alter their settings."""
 
     def __init__(self, **topic_configs: str) -> None:
         self.settings = Settings(load_config({"node.id": "0"}))
@@ -61,7 +61,7 @@ class World:
         return result.error
 
 
-def test_set_and_delete_touch_only_what_they_name() -> None:
+def test_set_and_delete_change_only_the_named_settings() -> None:
     world = World(retention_ms="1", max_message_bytes="2")
     assert world.alter(ConfigChange("retention.ms", "5"), ConfigChange("segment.ms", "7")) == ErrorCode.NONE
     assert world.topic_configs == {"retention.ms": "5", "max.message.bytes": "2", "segment.ms": "7"}
@@ -69,7 +69,7 @@ def test_set_and_delete_touch_only_what_they_name() -> None:
     assert world.topic_configs == {"max.message.bytes": "2", "segment.ms": "7"}
 
 
-def test_the_legacy_way_replaces_everything() -> None:
+def test_alter_configs_replaces_all_settings() -> None:
     world = World(retention_ms="1", max_message_bytes="2")
     assert world.alter(ConfigChange("segment.ms", "7"), incremental=False) == ErrorCode.NONE
     assert world.topic_configs == {"segment.ms": "7"}
@@ -77,7 +77,7 @@ def test_the_legacy_way_replaces_everything() -> None:
     assert world.topic_configs == {}
 
 
-def test_append_and_subtract_work_on_lists_and_begin_with_the_default() -> None:
+def test_append_and_subtract_start_from_the_default_list() -> None:
     world = World()
     assert world.alter(ConfigChange("cleanup.policy", "compact", APPEND)) == ErrorCode.NONE
     assert world.topic_configs == {"cleanup.policy": "delete,compact"}
@@ -90,17 +90,17 @@ def test_append_and_subtract_work_on_lists_and_begin_with_the_default() -> None:
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
 @pytest.mark.parametrize("name", ["retention.ms", "compression.type", "no.such.thing"])
-def test_append_and_subtract_need_a_list(operation: int, name: str) -> None:
+def test_append_and_subtract_require_a_list_setting(operation: int, name: str) -> None:
     world = World()
     assert world.alter(ConfigChange(name, "1", operation)) == ErrorCode.INVALID_CONFIG
     assert "not LIST" in world.message
 
 
-def test_what_an_append_adds_is_checked_too() -> None:
+def test_appended_values_are_validated() -> None:
     assert World().alter(ConfigChange("cleanup.policy", "shred", APPEND)) == ErrorCode.INVALID_CONFIG
 
 
-def test_one_bad_setting_leaves_the_whole_resource_as_it_was() -> None:
+def test_one_invalid_setting_rejects_the_whole_resource() -> None:
     world = World(retention_ms="1")
     assert world.alter(ConfigChange("segment.ms", "7"), ConfigChange("retention.ms", "x")) == ErrorCode.INVALID_CONFIG
     assert world.topic_configs == {"retention.ms": "1"}
@@ -118,7 +118,7 @@ def test_one_bad_setting_leaves_the_whole_resource_as_it_was() -> None:
         ([ConfigChange("", "1")], ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_malformed_changes_are_refused(changes: list[ConfigChange], expected: ErrorCode) -> None:
+def test_malformed_changes_are_rejected(changes: list[ConfigChange], expected: ErrorCode) -> None:
     world = World()
     assert world.alter(*changes) == expected
     assert world.message
@@ -142,7 +142,7 @@ def test_resources_that_cannot_be_altered(kind: int, name: str, expected: ErrorC
     assert World().alter(ConfigChange("retention.ms", "1"), kind=kind, name=name) == expected
 
 
-def test_a_resource_named_twice_is_refused_both_times() -> None:
+def test_a_resource_named_twice_is_rejected_both_times() -> None:
     world = World()
     request = ResourceChange(TOPIC, "t", [ConfigChange("retention.ms", "1")])
     decision = alter_configs(world.image, [request, request], world.settings, 0, incremental=True)
@@ -160,7 +160,7 @@ def test_validate_only_changes_nothing() -> None:
 # Brokers
 
 
-def test_a_running_broker_and_all_brokers_can_be_given_dynamic_settings() -> None:
+def test_dynamic_settings_can_be_set_for_one_broker_and_for_all() -> None:
     world = World()
     assert world.alter(ConfigChange("log.retention.ms", "60000"), kind=BROKER, name="0") == ErrorCode.NONE
     assert world.alter(ConfigChange("message.max.bytes", "99"), kind=BROKER, name="") == ErrorCode.NONE
@@ -172,7 +172,7 @@ def test_a_running_broker_and_all_brokers_can_be_given_dynamic_settings() -> Non
 
 
 @pytest.mark.parametrize("name", ["node.id", "broker.id", "listeners", "num.partitions", "log.dirs"])
-def test_a_setting_that_needs_a_restart_says_so(name: str) -> None:
+def test_a_read_only_setting_cannot_be_altered(name: str) -> None:
     world = World()
     assert world.alter(ConfigChange(name, "1"), kind=BROKER, name="0") == ErrorCode.INVALID_REQUEST
     assert "Cannot update these configs dynamically" in world.message
@@ -181,25 +181,25 @@ def test_a_setting_that_needs_a_restart_says_so(name: str) -> None:
     assert world.broker_configs == {}
 
 
-def test_bad_values_and_unknown_names_of_brokers_are_refused() -> None:
+def test_invalid_values_and_unknown_broker_settings_are_rejected() -> None:
     world = World()
     assert world.alter(ConfigChange("message.max.bytes", "x"), kind=BROKER, name="") == ErrorCode.INVALID_REQUEST
     assert world.alter(ConfigChange("message.max.byte", "1"), kind=BROKER, name="") == ErrorCode.INVALID_CONFIG
     assert "did you mean message.max.bytes" in world.message
     assert world.alter(ConfigChange("num.io.threads", "4"), kind=BROKER, name="") == ErrorCode.NONE
     secret = ConfigChange("ssl.keystore.password", "hush")
-    assert world.alter(secret, kind=BROKER, name="") == ErrorCode.INVALID_REQUEST, "kept by nobody who needs it not"
+    assert world.alter(secret, kind=BROKER, name="") == ErrorCode.INVALID_REQUEST, "unused secrets are not stored"
 
 
 @pytest.mark.parametrize(
     ("value", "accepted"), [("*", True), ("0:1,1:0", True), ("zz", False), ("0:", False), ("*,0:1", False)]
 )
-def test_throttled_replicas_are_kept_if_they_could_be(value: str, accepted: bool) -> None:
+def test_throttled_replicas_are_stored_if_valid(value: str, accepted: bool) -> None:
     outcome = World().alter(ConfigChange("leader.replication.throttled.replicas", value))
     assert outcome == (ErrorCode.NONE if accepted else ErrorCode.INVALID_CONFIG)
 
 
-def test_a_list_of_a_broker_can_be_extended() -> None:
+def test_a_list_setting_of_a_broker_can_be_appended_to() -> None:
     world = World()
     append = ConfigChange("log.cleanup.policy", "compact", APPEND)
     assert world.alter(append, kind=BROKER, name="") == ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""Every rule about creating, growing and deleting topics (PROTOCOL §14, §17)."""
+"""The rules for creating topics, adding partitions and deleting topics."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ NONE = ErrorCode.NONE
 
 
 def applied(image: ClusterImage, changes: Iterable[Any]) -> ClusterImage:
-    """The image once a decision has been committed, as the store would deliver it."""
+    """The image after a decision is committed, as delivered by the store."""
     version = image.version + 1
     delivered = []
     for change in changes:
@@ -29,7 +29,7 @@ def applied(image: ClusterImage, changes: Iterable[Any]) -> ClusterImage:
 
 
 class Cluster:
-    """Brokers that are up, and a controller to ask."""
+    """Live brokers, and calls to the controller's rules."""
 
     def __init__(self, brokers: int = 1, racks: Sequence[str] = (), **settings: str) -> None:
         self.settings = Settings(load_config({name.replace("_", "."): value for name, value in settings.items()}))
@@ -79,7 +79,7 @@ class Cluster:
         return [partition.replicas for partition in self.image.topics[name].partitions]
 
 
-def test_a_created_topic_is_there_with_leaders_at_epoch_0_and_its_own_id() -> None:
+def test_a_created_topic_has_leaders_at_epoch_0_and_a_unique_id() -> None:
     cluster = Cluster(brokers=3)
     result = cluster.create("orders", 4, 2, retention_ms="1000")
     assert (result.error, result.partitions, result.replication_factor) == (NONE, 4, 2)
@@ -91,21 +91,21 @@ def test_a_created_topic_is_there_with_leaders_at_epoch_0_and_its_own_id() -> No
         assert partition.isr == partition.replicas
 
 
-def test_minus_one_means_the_brokers_default() -> None:
+def test_minus_one_selects_the_brokers_default() -> None:
     cluster = Cluster(brokers=3, num_partitions="5", default_replication_factor="2")
     result = cluster.create("t")
     assert (result.partitions, result.replication_factor) == (5, 2)
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
-def test_legal_names_are_accepted(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     assert Cluster().create(name).error == NONE
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "x" * 250, "a b", "a/b", "tör", "a\n", "a,b", "a:b", "\0", "topic\u00b2", "a*"]
 )
-def test_illegal_names_are_refused(name: str) -> None:
+def test_invalid_names_are_rejected(name: str) -> None:
     cluster = Cluster()
     result = cluster.create(name)
     assert result.error == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -128,14 +128,14 @@ def test_names_that_differ_only_in_dot_and_underscore_collide() -> None:
     ]
 
 
-def test_a_topic_exists_once() -> None:
+def test_an_existing_topic_cannot_be_created_again() -> None:
     cluster = Cluster()
     first = cluster.create("t")
     assert cluster.create("t").error == ErrorCode.TOPIC_ALREADY_EXISTS
     assert cluster.image.topics["t"].topic_id == first.topic_id
 
 
-def test_a_topic_named_twice_in_one_request_is_refused_once_and_not_created() -> None:
+def test_a_topic_named_twice_in_one_request_is_rejected_once() -> None:
     cluster = Cluster()
     results = cluster.creates(NewTopic("t"), NewTopic("u"), NewTopic("t"))
     assert [(r.name, r.error) for r in results] == [("t", ErrorCode.INVALID_REQUEST), ("u", NONE)]
@@ -152,29 +152,29 @@ def test_a_topic_has_at_least_one_partition(partitions: int) -> None:
 
 
 @pytest.mark.parametrize("replicas", [0, -2, 2, 3])
-def test_replicas_are_at_least_one_and_at_most_the_brokers_there_are(replicas: int) -> None:
+def test_the_replication_factor_is_between_1_and_the_number_of_brokers(replicas: int) -> None:
     assert Cluster().create("t", 1, replicas).error == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_without_a_broker_nothing_can_be_created() -> None:
+def test_no_topic_can_be_created_without_brokers() -> None:
     assert Cluster(brokers=0).create("t").error == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_a_request_for_millions_of_partitions_is_refused_before_any_is_made() -> None:
+def test_a_request_for_too_many_partitions_is_rejected() -> None:
     cluster = Cluster()
     assert cluster.create("t", 2**31 - 1).error == ErrorCode.POLICY_VIOLATION
     results = cluster.creates(NewTopic("a", 6000), NewTopic("b", 6000))
     assert [r.error for r in results] == [NONE, ErrorCode.POLICY_VIOLATION]
 
 
-def test_one_bad_topic_does_not_spoil_the_others() -> None:
+def test_an_invalid_topic_does_not_affect_the_others() -> None:
     cluster = Cluster()
     results = cluster.creates(NewTopic("good"), NewTopic("bad", 0), NewTopic("also good", 1), NewTopic("fine"))
     assert [r.error == NONE for r in results] == [True, False, False, True]
     assert set(cluster.image.topics) == {"good", "fine"}
 
 
-def test_validate_only_says_what_would_happen_and_does_nothing() -> None:
+def test_validate_only_returns_the_result_and_changes_nothing() -> None:
     cluster = Cluster()
     results = cluster.creates(NewTopic("t", 3), NewTopic("", 1), validate_only=True)
     assert [(r.error, r.partitions) for r in results] == [(NONE, 3), (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)]
@@ -184,7 +184,7 @@ def test_validate_only_says_what_would_happen_and_does_nothing() -> None:
 # Explicit assignments
 
 
-def test_an_explicit_assignment_is_taken_as_given() -> None:
+def test_an_explicit_assignment_is_used() -> None:
     cluster = Cluster(brokers=4)
     result = cluster.assign("t", (1, [3, 2]), (0, [1, 0]))
     assert (result.error, result.partitions, result.replication_factor) == (NONE, 2, 2)
@@ -193,7 +193,7 @@ def test_an_explicit_assignment_is_taken_as_given() -> None:
 
 
 @pytest.mark.parametrize("others", [{"partitions": 1}, {"replication_factor": 1}])
-def test_an_explicit_assignment_excludes_counts(others: dict[str, int]) -> None:
+def test_an_explicit_assignment_cannot_be_combined_with_counts(others: dict[str, int]) -> None:
     assert Cluster().assign("t", (0, [0]), **others).error == ErrorCode.INVALID_REQUEST
 
 
@@ -210,7 +210,7 @@ def test_an_explicit_assignment_excludes_counts(others: dict[str, int]) -> None:
         ([(0, [0]), (1, [0, 1])], "replica(s)"),
     ],
 )
-def test_an_impossible_assignment_is_refused(assignments: list[tuple[int, list[int]]], why: str) -> None:
+def test_an_invalid_assignment_is_rejected(assignments: list[tuple[int, list[int]]], why: str) -> None:
     result = Cluster(brokers=2).assign("t", *assignments)
     assert result.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert result.message is not None
@@ -238,7 +238,7 @@ def test_an_impossible_assignment_is_refused(assignments: list[tuple[int, list[i
         ("remote.storage.enable", "true"),
     ],
 )
-def test_a_setting_that_cannot_be_is_an_invalid_config(name: str, value: str) -> None:
+def test_an_invalid_setting_is_rejected(name: str, value: str) -> None:
     cluster = Cluster()
     (result,) = cluster.creates(NewTopic("t", configs=[(name, value)]))
     assert result.error == ErrorCode.INVALID_CONFIG
@@ -247,22 +247,22 @@ def test_a_setting_that_cannot_be_is_an_invalid_config(name: str, value: str) ->
     assert cluster.image.topics == {}
 
 
-def test_an_unknown_setting_comes_with_a_near_match() -> None:
+def test_an_unknown_setting_suggests_a_similar_name() -> None:
     (result,) = Cluster().creates(NewTopic("t", configs=[("retention.sm", "1")]))
     assert result.message == "Unknown topic config name: retention.sm (did you mean retention.ms?)"
 
 
-def test_a_setting_without_a_value_is_an_invalid_config() -> None:
+def test_a_setting_without_a_value_is_rejected() -> None:
     (result,) = Cluster().creates(NewTopic("t", configs=[("retention.ms", None)]))
     assert result.error == ErrorCode.INVALID_CONFIG
 
 
-def test_settings_that_contradict_each_other_are_an_invalid_config() -> None:
+def test_contradicting_settings_are_rejected() -> None:
     result = Cluster().create("t", min_compaction_lag_ms="10", max_compaction_lag_ms="9")
     assert result.error == ErrorCode.INVALID_CONFIG
 
 
-def test_settings_of_apache_kafka_without_meaning_here_are_kept() -> None:
+def test_apache_kafka_settings_without_effect_are_stored() -> None:
     cluster = Cluster()
     (result,) = cluster.creates(
         NewTopic("t", configs=[("leader.replication.throttled.replicas", "0:1"), ("remote.storage.enable", "false")])
@@ -274,7 +274,7 @@ def test_settings_of_apache_kafka_without_meaning_here_are_kept() -> None:
 # CreatePartitions
 
 
-def test_a_topic_grows_and_its_partitions_stay_as_they_are() -> None:
+def test_adding_partitions_keeps_the_existing_ones() -> None:
     cluster = Cluster(brokers=3)
     cluster.create("t", 2, 2)
     before = cluster.image.topics["t"]
@@ -284,10 +284,10 @@ def test_a_topic_grows_and_its_partitions_stay_as_they_are() -> None:
     assert after.partitions[:2] == before.partitions
     assert after.topic_id == before.topic_id
     assert all(len(p.replicas) == 2 and p.leader == p.replicas[0] for p in after.partitions[2:])
-    assert len({p.leader for p in after.partitions[:3]}) == 3, "leadership goes on round the brokers"
+    assert len({p.leader for p in after.partitions[:3]}) == 3, "leadership continues round-robin"
 
 
-def test_growing_needs_a_larger_number() -> None:
+def test_the_new_partition_count_must_be_larger() -> None:
     cluster = Cluster()
     cluster.create("t", 3)
     for count in (3, 2, 0, -1):
@@ -297,11 +297,11 @@ def test_growing_needs_a_larger_number() -> None:
     assert len(cluster.image.topics["t"].partitions) == 3
 
 
-def test_growing_an_unknown_topic_is_refused() -> None:
+def test_adding_partitions_to_an_unknown_topic_is_rejected() -> None:
     assert Cluster().grow(MorePartitions("t", 3))[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_growing_with_assignments() -> None:
+def test_partitions_can_be_added_with_assignments() -> None:
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 2)
     cases: list[tuple[list[list[int]], ErrorCode]] = [
@@ -315,7 +315,7 @@ def test_growing_with_assignments() -> None:
     assert cluster.replicas("t")[1:] == [(0, 1), (2, 0)]
 
 
-def test_growing_a_topic_twice_in_one_request_is_refused_and_validate_only_changes_nothing() -> None:
+def test_a_topic_named_twice_in_create_partitions_is_rejected_and_validate_only_changes_nothing() -> None:
     cluster = Cluster()
     cluster.create("t")
     assert [r.error for r in cluster.grow(MorePartitions("t", 2), MorePartitions("t", 3))] == [
@@ -337,7 +337,7 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     assert cluster.image.topic_names == {}
 
 
-def test_a_topic_made_again_has_a_new_id_and_none_of_the_old_settings() -> None:
+def test_a_recreated_topic_has_a_new_id_and_no_old_settings() -> None:
     cluster = Cluster()
     old = cluster.create("t", 3, retention_ms="1")
     cluster.delete(TopicReference("t"))
@@ -348,7 +348,7 @@ def test_a_topic_made_again_has_a_new_id_and_none_of_the_old_settings() -> None:
     assert cluster.delete(TopicReference(None, old.topic_id))[0].error == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_deleting_what_is_not_there_says_so() -> None:
+def test_deleting_an_unknown_topic_is_rejected() -> None:
     results = Cluster().delete(TopicReference("t"), TopicReference(None, b"x" * 16), TopicReference("a/b"))
     assert [r.error for r in results] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -357,7 +357,7 @@ def test_deleting_what_is_not_there_says_so() -> None:
     ]
 
 
-def test_a_reference_is_a_name_or_an_id_and_comes_once() -> None:
+def test_a_topic_is_referenced_once_by_name_or_id() -> None:
     cluster = Cluster()
     t = cluster.create("t")
     assert [r.error for r in cluster.delete(TopicReference(None))] == [ErrorCode.INVALID_REQUEST]
@@ -370,7 +370,7 @@ def test_a_reference_is_a_name_or_an_id_and_comes_once() -> None:
     assert "t" in cluster.image.topics
 
 
-def test_deletion_can_be_switched_off() -> None:
+def test_topic_deletion_can_be_disabled() -> None:
     cluster = Cluster(delete_topic_enable="false")
     cluster.create("t")
     assert cluster.delete(TopicReference("t"))[0].error == ErrorCode.TOPIC_DELETION_DISABLED
@@ -380,7 +380,7 @@ def test_deletion_can_be_switched_off() -> None:
 # Producer ids
 
 
-def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
+def test_producer_id_blocks_never_overlap() -> None:
     first = controller.next_producer_id_block(0, None, 1)
     assert first.reply == range(1000)
     (put,) = first.changes

@@ -1,4 +1,4 @@
-"""Leaders as brokers come and go (PROTOCOL §15). Spec: B10."""
+"""Leader elections when brokers join and leave. Spec: B10."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def applied(image: ClusterImage, changes: Iterable[Any]) -> ClusterImage:
 
 
 class Cluster:
-    """One topic `t` with one partition; brokers come and go."""
+    """One topic `t` with one partition; brokers join and leave."""
 
     def __init__(self, replicas: Sequence[int], *, unclean: bool = False) -> None:
         self.unclean = unclean
@@ -74,16 +74,16 @@ class Cluster:
         return self.image.topics["t"].partitions[0].isr
 
 
-def test_a_broker_that_comes_back_leads_again_under_a_higher_epoch() -> None:
+def test_a_restarted_broker_leads_again_with_a_higher_epoch() -> None:
     cluster = Cluster([0])
     for restarts in range(1, 4):
         cluster.comes(0)
         assert (cluster.leader, cluster.epoch) == (0, restarts)
         gone = records.broker_key(0)
-        cluster.image = cluster.image.apply([Change(gone, None, 1)], 99)  # nobody was there to elect
+        cluster.image = cluster.image.apply([Change(gone, None, 1)], 99)  # no broker was alive to elect a leader
 
 
-def test_the_first_broker_becomes_controller_and_names_the_cluster() -> None:
+def test_the_first_broker_becomes_controller_and_creates_the_cluster_id() -> None:
     cluster = Cluster([0])
     cluster.comes(1)
     assert (cluster.image.controller_id, cluster.image.cluster_id) == (1, "cluster")
@@ -91,7 +91,7 @@ def test_the_first_broker_becomes_controller_and_names_the_cluster() -> None:
     assert cluster.image.controller_id == 1
 
 
-def test_an_id_that_is_taken_cannot_be_registered_again() -> None:
+def test_a_broker_id_in_use_cannot_be_registered() -> None:
     cluster = Cluster([0])
     cluster.comes(0)
     with pytest.raises(KafkaError) as caught:
@@ -99,7 +99,7 @@ def test_an_id_that_is_taken_cannot_be_registered_again() -> None:
     assert caught.value.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
-def test_the_next_replica_in_sync_takes_over_in_order_of_assignment() -> None:
+def test_the_next_in_sync_replica_in_assignment_order_becomes_leader() -> None:
     cluster = Cluster([2, 0, 1])
     cluster.comes(0, 1, 2)
     cluster.in_sync(2, 1, 0)
@@ -109,7 +109,7 @@ def test_the_next_replica_in_sync_takes_over_in_order_of_assignment() -> None:
     assert set(cluster.isr) == {0, 1}
 
 
-def test_a_replica_that_is_not_in_sync_does_not_lead() -> None:
+def test_an_out_of_sync_replica_does_not_become_leader() -> None:
     cluster = Cluster([0, 1, 2])
     cluster.comes(0, 1, 2)
     cluster.in_sync(0, 2)
@@ -117,19 +117,19 @@ def test_a_replica_that_is_not_in_sync_does_not_lead() -> None:
     assert cluster.leader == 2
 
 
-def test_without_a_replica_in_sync_there_is_no_leader_until_one_returns() -> None:
+def test_without_a_live_in_sync_replica_there_is_no_leader_until_one_returns() -> None:
     cluster = Cluster([0, 1])
     cluster.comes(0, 1)
     cluster.in_sync(0)
     cluster.goes(0)
-    assert (cluster.leader, cluster.isr) == (-1, (0,)), "the one with all the records is remembered"
+    assert (cluster.leader, cluster.isr) == (-1, (0,)), "the replica with all records is kept in the in-sync set"
     epoch = cluster.epoch
-    assert cluster.elects() == 0, "nothing to do as long as nothing changes"
+    assert cluster.elects() == 0, "nothing to do while nothing changes"
     cluster.comes(0)
     assert (cluster.leader, cluster.epoch) == (0, epoch + 1)
 
 
-def test_a_topic_that_allows_it_gets_a_leader_at_the_price_of_records() -> None:
+def test_an_unclean_election_picks_an_out_of_sync_replica_if_the_topic_allows_it() -> None:
     cluster = Cluster([0, 1, 2], unclean=True)
     cluster.comes(0, 1, 2)
     cluster.in_sync(0)
@@ -145,14 +145,14 @@ def test_a_dead_follower_leaves_the_in_sync_set_without_a_new_epoch() -> None:
     assert (cluster.leader, cluster.epoch, cluster.isr) == (0, epoch, (0, 2))
 
 
-def test_a_broker_that_is_leaving_hands_over_first() -> None:
+def test_a_leaving_broker_transfers_leadership() -> None:
     cluster = Cluster([0, 1])
     cluster.comes(0, 1)
     cluster.elects(leaving=[0])
     assert (cluster.leader, cluster.isr) == (1, (1,))
 
 
-def test_a_broker_that_is_leaving_keeps_what_nobody_can_take() -> None:
+def test_a_leaving_broker_stays_leader_without_another_in_sync_replica() -> None:
     cluster = Cluster([0, 1])
     cluster.comes(0, 1)
     cluster.in_sync(0)

@@ -1,4 +1,4 @@
-"""One broker's part in the cluster: joining, deciding, publishing, taking over. On both stores where it matters."""
+"""A broker's membership in the cluster: joining, changes, images, failover. Most tests run on both stores."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ class World:
         await self.followers.pop(broker_id).stop()
 
     async def crash(self, broker_id: int) -> None:
-        """The process is gone: no hand-over, and its session ends."""
+        """The process is killed: no transfer of leadership, and its session ends."""
         follower = self.followers.pop(broker_id)
         duties = follower._duties  # noqa: SLF001 (a crash stops it without the steps of stop())
         assert duties is not None
@@ -86,7 +86,7 @@ def memory_world(tree: MemoryTree) -> World:
 
 
 async def until(follower: MetadataFollower, check: Callable[[ClusterImage], bool]) -> ClusterImage:
-    """Waits for an image that `check` likes."""
+    """Waits for an image for which `check` returns true."""
     arrived = asyncio.Event()
     end = follower.subscribe(lambda image: arrived.set() if check(image) else None)
     await arrived.wait()
@@ -102,7 +102,7 @@ async def recording(follower: MetadataFollower) -> AsyncIterator[list[ClusterIma
     end()
 
 
-def test_a_lone_broker_registers_becomes_controller_and_names_the_cluster(world: World) -> None:
+def test_a_single_broker_registers_and_becomes_controller_of_a_new_cluster(world: World) -> None:
     async def story() -> None:
         follower = await world.start(3)
         image = follower.image
@@ -118,7 +118,7 @@ def test_a_lone_broker_registers_becomes_controller_and_names_the_cluster(world:
     world.run(story)
 
 
-def test_topics_settings_and_ids_survive_a_restart_and_leader_epochs_grow(world: World) -> None:
+def test_topics_settings_and_ids_survive_a_restart_with_higher_leader_epochs(world: World) -> None:
     async def story() -> None:
         follower = await world.start(0)
         await follower.create_topics([NewTopic("t", 3, configs=[("retention.ms", "7")])])
@@ -133,20 +133,20 @@ def test_topics_settings_and_ids_survive_a_restart_and_leader_epochs_grow(world:
     world.run(story)
 
 
-def test_all_epochs_are_raised_in_one_commit(memory_world: World, tree: MemoryTree) -> None:
+def test_all_leader_epochs_are_raised_in_one_commit(memory_world: World, tree: MemoryTree) -> None:
     async def story() -> None:
         follower = await memory_world.start(0)
         await follower.create_topics([NewTopic("t", 200), NewTopic("u", 200)])
         await memory_world.stop(0)
         before = tree.commits
         follower = await memory_world.start(0)
-        assert tree.commits == before + 1, "registering, raising epochs and becoming controller are one step"
+        assert tree.commits == before + 1, "registration, new epochs and the controller election are one commit"
         assert follower.image.topics["u"].partitions[199].leader_epoch == 1
 
     memory_world.run(story)
 
 
-def test_the_image_has_what_was_decided_when_the_call_returns(world: World) -> None:
+def test_the_image_contains_a_change_when_the_call_returns(world: World) -> None:
     async def story() -> None:
         follower = await world.start(0)
         (created,) = await follower.create_topics([NewTopic("t", 2)])
@@ -177,7 +177,7 @@ def test_a_deleted_topic_leaves_nothing_in_the_store(memory_world: World, tree: 
     memory_world.run(story)
 
 
-def test_settings_altered_while_the_topic_is_deleted_elsewhere_do_not_outlive_it(world: World) -> None:
+def test_altering_a_topic_that_another_broker_deletes_leaves_no_settings(world: World) -> None:
     async def story() -> None:
         ann, bob = await world.start(0), await world.start(1)
         await until(ann, lambda image: len(image.brokers) == 2)
@@ -197,7 +197,7 @@ def test_every_image_is_published_once_in_order(world: World) -> None:
         async with recording(follower) as images:
             for number in range(10):
                 await follower.create_topics([NewTopic(f"t{number}")])
-        assert images[0].topics == {}, "a subscriber begins with the image at hand"
+        assert images[0].topics == {}, "a subscriber gets the current image first"
         assert [len(image.topics) for image in images] == list(range(11))
         versions = [image.version for image in images]
         assert versions == sorted(set(versions))
@@ -206,7 +206,7 @@ def test_every_image_is_published_once_in_order(world: World) -> None:
     world.run(story)
 
 
-def test_the_first_image_published_already_has_the_broker_and_its_new_epochs(world: World) -> None:
+def test_the_first_published_image_contains_the_broker_and_its_new_epochs(world: World) -> None:
     async def story() -> None:
         follower = await world.start(0)
         await follower.create_topics([NewTopic("t")])
@@ -223,7 +223,7 @@ def test_the_first_image_published_already_has_the_broker_and_its_new_epochs(wor
     world.run(story)
 
 
-def test_a_subscriber_that_fails_does_not_keep_the_news_from_others(world: World) -> None:
+def test_a_failing_subscriber_does_not_affect_the_others(world: World) -> None:
     async def story() -> None:
         follower = await world.start(0)
 
@@ -240,7 +240,7 @@ def test_a_subscriber_that_fails_does_not_keep_the_news_from_others(world: World
     world.run(story)
 
 
-def test_validate_only_and_refusals_commit_nothing(memory_world: World, tree: MemoryTree) -> None:
+def test_validate_only_and_rejected_requests_commit_nothing(memory_world: World, tree: MemoryTree) -> None:
     async def story() -> None:
         follower = await memory_world.start(0)
         before = tree.commits
@@ -252,7 +252,7 @@ def test_validate_only_and_refusals_commit_nothing(memory_world: World, tree: Me
     memory_world.run(story)
 
 
-def test_many_who_want_the_same_new_topic_cause_one_creation(memory_world: World, tree: MemoryTree) -> None:
+def test_concurrent_creations_of_one_topic_are_committed_once(memory_world: World, tree: MemoryTree) -> None:
     async def story() -> None:
         follower = await memory_world.start(0)
         before = tree.commits
@@ -270,7 +270,7 @@ def test_many_who_want_the_same_new_topic_cause_one_creation(memory_world: World
     memory_world.run(story)
 
 
-def test_one_who_gives_up_waiting_does_not_take_the_topic_from_the_others(memory_world: World) -> None:
+def test_a_cancelled_creation_still_completes_for_other_callers(memory_world: World) -> None:
     async def story() -> None:
         follower = await memory_world.start(0)
         impatient = asyncio.create_task(follower.ensure_topics([NewTopic("t")]))
@@ -284,7 +284,7 @@ def test_one_who_gives_up_waiting_does_not_take_the_topic_from_the_others(memory
     memory_world.run(story)
 
 
-def test_producer_ids_are_never_given_twice(world: World) -> None:
+def test_producer_ids_are_never_allocated_twice(world: World) -> None:
     async def story() -> None:
         ann, bob = await world.start(0), await world.start(1)
         given = [await follower.allocate_producer_ids() for _ in range(1500) for follower in (ann, bob)]
@@ -311,7 +311,7 @@ def test_concurrent_producer_id_requests_get_different_ids(world: World) -> None
 # Several brokers
 
 
-def test_brokers_see_each_other_come_and_go(world: World) -> None:
+def test_brokers_see_each_other_join_and_leave(world: World) -> None:
     async def story() -> None:
         ann = await world.start(0)
         bob = await world.start(1)
@@ -324,7 +324,7 @@ def test_brokers_see_each_other_come_and_go(world: World) -> None:
     world.run(story)
 
 
-def test_any_broker_can_decide_and_all_hear_of_it(world: World) -> None:
+def test_any_broker_can_change_topics_and_all_see_the_change(world: World) -> None:
     async def story() -> None:
         ann, bob = await world.start(0), await world.start(1)
         await until(ann, lambda image: set(image.brokers) == {0, 1})
@@ -336,7 +336,7 @@ def test_any_broker_can_decide_and_all_hear_of_it(world: World) -> None:
     world.run(story)
 
 
-def test_two_brokers_that_create_colliding_topics_at_once_do_not_both_succeed(world: World) -> None:
+def test_only_one_of_two_concurrent_colliding_topics_is_created(world: World) -> None:
     async def story() -> None:
         ann, bob = await world.start(0), await world.start(1)
         await until(ann, lambda image: set(image.brokers) == {0, 1})
@@ -353,7 +353,7 @@ def test_two_brokers_that_create_colliding_topics_at_once_do_not_both_succeed(wo
     world.run(story)
 
 
-def test_a_dead_broker_is_replaced_as_leader_and_as_controller(world: World) -> None:
+def test_a_crashed_broker_is_replaced_as_leader_and_as_controller(world: World) -> None:
     """Spec: B10."""
 
     async def story() -> None:
@@ -375,7 +375,7 @@ def test_a_dead_broker_is_replaced_as_leader_and_as_controller(world: World) -> 
     world.run(story)
 
 
-def test_a_broker_that_stops_hands_its_partitions_over_before_it_goes(memory_world: World) -> None:
+def test_a_stopping_broker_transfers_leadership_first(memory_world: World) -> None:
     async def story() -> None:
         ann, bob = await memory_world.start(0), await memory_world.start(1)
         await until(ann, lambda image: len(image.brokers) == 2)
@@ -390,7 +390,7 @@ def test_a_broker_that_stops_hands_its_partitions_over_before_it_goes(memory_wor
     memory_world.run(story)
 
 
-def test_the_only_replica_leads_again_when_it_returns(world: World) -> None:
+def test_a_single_replica_becomes_leader_again_after_a_restart(world: World) -> None:
     async def story() -> None:
         ann, _ = await world.start(0), await world.start(1)
         await until(ann, lambda image: len(image.brokers) == 2)
@@ -404,7 +404,7 @@ def test_the_only_replica_leads_again_when_it_returns(world: World) -> None:
     world.run(story)
 
 
-def test_an_id_that_is_in_use_is_refused_with_advice(world: World) -> None:
+def test_a_node_id_in_use_is_rejected_with_a_hint(world: World) -> None:
     async def story() -> None:
         await world.start(0)
         with pytest.raises(OttlaError, match="id 0") as caught:
@@ -414,7 +414,7 @@ def test_an_id_that_is_in_use_is_refused_with_advice(world: World) -> None:
     world.run(story)
 
 
-def test_a_broker_whose_session_expired_joins_again_by_itself(memory_world: World, tree: MemoryTree) -> None:
+def test_a_broker_rejoins_after_its_session_expired(memory_world: World, tree: MemoryTree) -> None:
     async def story() -> None:
         ann, bob = await memory_world.start(0), await memory_world.start(1)
         await until(ann, lambda image: len(image.brokers) == 2)
@@ -426,7 +426,7 @@ def test_a_broker_whose_session_expired_joins_again_by_itself(memory_world: Worl
             assert caught.value.code == ErrorCode.NOT_CONTROLLER
             assert caught.value.retriable
             await until(ann, lambda image: image.controller_id == 1 and set(image.brokers) == {0, 1})
-        assert all("t" in image.topics for image in images[1:]), "nobody saw the topic vanish meanwhile"
+        assert all("t" in image.topics for image in images[1:]), "the deletion was not visible in between"
         await until(bob, lambda image: set(image.brokers) == {0, 1})
         assert ann.image.topics["t"].partitions[0].leader == 1
         assert (await ann.create_topics([NewTopic("later")]))[0].error == NONE
@@ -434,7 +434,7 @@ def test_a_broker_whose_session_expired_joins_again_by_itself(memory_world: Worl
     memory_world.run(story)
 
 
-def test_stored_metadata_that_cannot_be_read_is_named(memory_world: World, tree: MemoryTree) -> None:
+def test_unreadable_metadata_is_reported_with_its_key(memory_world: World, tree: MemoryTree) -> None:
     async def story() -> None:
         await memory_world.start(0)
         await memory_world.stop(0)
@@ -446,7 +446,7 @@ def test_stored_metadata_that_cannot_be_read_is_named(memory_world: World, tree:
     memory_world.run(story)
 
 
-def test_a_running_broker_goes_on_without_what_it_cannot_read(memory_world: World) -> None:
+def test_a_running_broker_ignores_unreadable_entries(memory_world: World) -> None:
     async def story() -> None:
         follower = await memory_world.start(0)
         await follower.create_topics([NewTopic("t")])
@@ -466,7 +466,7 @@ def test_a_running_broker_goes_on_without_what_it_cannot_read(memory_world: Worl
 
 
 def test_a_thousand_partitions_are_created_and_loaded_quickly(tmp_path: Path) -> None:
-    """Work per partition that should be work per commit shows; how long others have the processor does not."""
+    """Measures CPU time, not elapsed time: detects work per partition that should be work per commit."""
     commits: list[int] = []
 
     class Counted(SqliteStore):
@@ -494,7 +494,7 @@ def test_a_thousand_partitions_are_created_and_loaded_quickly(tmp_path: Path) ->
     asyncio.run(story())
 
 
-def test_topic_ids_are_random_uuids_that_tools_can_take_as_an_argument() -> None:
+def test_topic_ids_are_random_uuids_without_a_leading_dash() -> None:
     ids = {new_topic_id() for _ in range(2000)}
     assert len(ids) == 2000
     assert not any(uuid_to_text(id_).startswith("-") for id_ in ids)

@@ -1,4 +1,4 @@
-"""The image is built from the store's entries alone, and shares what did not change."""
+"""The image is built only from the store's entries, and shares unchanged parts."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_topics_brokers_configs_controller_and_cluster_id_are_read() -> None:
     assert (image.controller_id, image.cluster_id, image.version) == (3, "abc", 9)
 
 
-def test_keys_have_the_layout_of_zookeeper() -> None:
+def test_keys_have_kafkas_zookeeper_layout() -> None:
     """Spec: B11. Tools and operators know these paths from Kafka on ZooKeeper."""
     assert records.broker_key(3) == "/brokers/ids/3"
     assert records.topic_key("orders") == "/brokers/topics/orders"
@@ -65,7 +65,7 @@ def test_keys_have_the_layout_of_zookeeper() -> None:
     assert records.topic_config_key("orders") == "/config/topics/orders"
 
 
-def test_a_changed_topic_leaves_the_others_and_the_old_image_as_they_were() -> None:
+def test_changing_a_topic_affects_neither_other_topics_nor_the_old_image() -> None:
     before = two_topics()
     state = records.write_partition_state(-1, 5, [1])
     after = before.apply([put(records.partition_state_key("a", 1), state, version=8)], 2)
@@ -85,7 +85,7 @@ def test_a_deleted_topic_is_gone_by_name_and_by_id() -> None:
     assert after.find_topic_by_id(ID_A) is None
 
 
-def test_a_topic_made_again_has_nothing_of_the_old_one_but_its_name() -> None:
+def test_a_recreated_topic_keeps_only_the_name_of_the_old_one() -> None:
     after = two_topics().apply([*topic_entries("b", ID_A[:15] + b"x", 2, 2), gone(records.topic_config_key("b"))], 2)
     assert after.topics["b"].topic_id == ID_A[:15] + b"x"
     assert [partition.leader for partition in after.topics["b"].partitions] == [2, 2]
@@ -100,13 +100,13 @@ def test_a_partition_without_a_state_has_no_leader() -> None:
 
 
 @pytest.mark.parametrize("name", ["state", "partitions", "topics", "controller"])
-def test_a_topic_may_be_called_like_a_part_of_the_layout(name: str) -> None:
+def test_a_topic_can_have_the_name_of_a_path_element(name: str) -> None:
     image = NO_IMAGE.apply(topic_entries(name, ID_A, 0, configs={"retention.ms": "1"}), 1)
     assert image.topics[name].partitions[0].leader == 0
     assert image.topics[name].configs == {"retention.ms": "1"}
 
 
-def test_keys_that_mean_nothing_to_the_image_leave_it_the_same() -> None:
+def test_unknown_keys_do_not_change_the_image() -> None:
     image = two_topics()
     assert image.apply([put(records.PRODUCER_ID_BLOCK, b"{}"), put("/brokers/topics", b"{}")], 5) is image
 
@@ -134,12 +134,12 @@ def test_partitions_are_found_or_not() -> None:
         ("/cluster/id", b"{}"),
     ],
 )
-def test_a_value_that_cannot_be_read_is_named_by_its_key(key: str, value: bytes) -> None:
+def test_an_invalid_value_is_reported_with_its_key(key: str, value: bytes) -> None:
     with pytest.raises(records.RecordError, match=key.replace("/", "/")):
         NO_IMAGE.apply([put(key, value)], 1)
 
 
-def test_the_values_are_written_as_zookeeper_holds_them() -> None:
+def test_values_are_encoded_like_kafkas_in_zookeeper() -> None:
     assert records.write_partition_state(0, 3, (0, 1)) == (
         b'{"version":1,"leader":0,"leader_epoch":3,"isr":[0,1],"controller_epoch":0}'
     )

@@ -1,4 +1,4 @@
-"""Where new replicas go."""
+"""Placement of new replicas."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.placement import place_replicas, position_of
 
 
-def test_leaders_and_replicas_are_dealt_evenly() -> None:
+def test_leaders_and_replicas_are_distributed_evenly() -> None:
     placed = place_replicas(dict.fromkeys(range(6)), 120, 3)
     assert set(Counter(replicas[0] for replicas in placed).values()) == {20}
     assert set(Counter(broker for replicas in placed for broker in replicas).values()) == {60}
@@ -16,13 +16,13 @@ def test_leaders_and_replicas_are_dealt_evenly() -> None:
 
 
 def test_the_partitions_of_one_leader_have_different_followers() -> None:
-    """So that a broker's death spreads its leadership over the others."""
+    """When a broker fails, its leadership is spread over the others."""
     placed = place_replicas(dict.fromkeys(range(5)), 20, 2)
     followers_of_0 = {replicas[1] for replicas in placed if replicas[0] == 0}
     assert followers_of_0 == {1, 2, 3, 4}
 
 
-def test_replicas_stand_in_different_racks_as_long_as_there_are_any() -> None:
+def test_replicas_are_in_different_racks_if_there_are_enough() -> None:
     racks = {broker: "abc"[broker % 3] for broker in range(9)}
     for replicas in place_replicas(racks, 50, 3, start=7):
         assert {racks[broker] for broker in replicas} == {"a", "b", "c"}
@@ -30,7 +30,7 @@ def test_replicas_stand_in_different_racks_as_long_as_there_are_any() -> None:
         assert sorted(Counter(racks[broker] for broker in replicas).values()) == [1, 2, 2]
 
 
-def test_racks_of_unequal_size_are_used_up_without_getting_stuck() -> None:
+def test_racks_of_unequal_size_are_supported() -> None:
     assert {frozenset(replicas) for replicas in place_replicas({0: "a", 1: "a", 2: "a", 3: "b"}, 9, 4)} == {
         frozenset({0, 1, 2, 3})
     }
@@ -50,7 +50,7 @@ def test_more_replicas_than_brokers_cannot_be_placed() -> None:
         place_replicas({}, 1, 1)
 
 
-def test_added_partitions_go_on_where_the_first_ones_stopped() -> None:
+def test_added_partitions_continue_the_placement() -> None:
     brokers = dict.fromkeys(range(3))
     at_once = place_replicas(brokers, 7, 2, start=2)
     start = position_of(at_once[0][0], brokers)

@@ -1,4 +1,4 @@
-"""What only the SQLite store has to prove: processes that die or hang, durability, idleness, damaged files."""
+"""Tests of the SQLite store only: processes that die or hang, durability, polling, invalid files."""
 
 # ruff: noqa: SLF001 (these tests drive timers by hand and look at the SQLite connection)
 
@@ -65,7 +65,7 @@ async def eventually(check: Callable[[], bool]) -> None:
 
 
 def start_other(path: str, session_timeout_ms: int = 18_000) -> "subprocess.Popen[str]":
-    """Another process that holds a session, an ephemeral key and a key that stays."""
+    """Another process with a session, an ephemeral key and a persistent key."""
     other = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(OTHER_PROCESS), path, str(session_timeout_ms)],
         stdout=subprocess.PIPE,
@@ -77,8 +77,8 @@ def start_other(path: str, session_timeout_ms: int = 18_000) -> "subprocess.Pope
     return other
 
 
-def test_a_killed_process_loses_its_ephemeral_keys_at_once_and_nothing_else(path: str) -> None:
-    """TESTING R6: kill -9."""
+def test_the_ephemeral_keys_of_a_killed_process_are_removed_immediately(path: str) -> None:
+    """Spec: R6. kill -9."""
 
     async def story() -> None:
         store = SqliteStore(path)
@@ -104,7 +104,7 @@ def test_a_killed_process_loses_its_ephemeral_keys_at_once_and_nothing_else(path
     run(story)
 
 
-def test_a_process_that_hangs_is_expired_after_its_timeout(path: str) -> None:
+def test_a_hanging_process_expires_after_its_session_timeout(path: str) -> None:
     async def story() -> None:
         store = SqliteStore(path)
         await store.start()
@@ -123,8 +123,8 @@ def test_a_process_that_hangs_is_expired_after_its_timeout(path: str) -> None:
     run(story)
 
 
-def test_a_silent_peer_is_judged_by_the_observers_own_clock(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The clock of a file system may be too coarse to tell one touch from the next.
+def test_session_timeouts_are_measured_with_the_observers_clock(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A file system's clock may be too coarse to distinguish two touches.
     moments, touch = itertools.count(1), os.utime
     monkeypatch.setattr(os, "utime", lambda handle: touch(handle, ns=(next(moments),) * 2))
 
@@ -134,18 +134,18 @@ def test_a_silent_peer_is_judged_by_the_observers_own_clock(path: str, monkeypat
         bob = SqliteStore(path, session_timeout_ms=6000, monotonic=clock)
         await ann.start()
         await bob.start()
-        told = asyncio.Event()
-        ann.on_expired = told.set
+        expired = asyncio.Event()
+        ann.on_expired = expired.set
         bob._poll()
         for _ in range(5):
             clock.now += 3
-            ann._poll()  # ann lives: she touches her file
+            ann._poll()  # ann is alive and touches its file
             bob._poll()
         assert bob._expiring == set()
         clock.now += 6.1
         bob._check_peers()
         assert len(bob._expiring) == 1
-        await told.wait()
+        await expired.wait()
         assert ann.session_id == 0
         await ann.close()
         await bob.close()
@@ -153,7 +153,7 @@ def test_a_silent_peer_is_judged_by_the_observers_own_clock(path: str, monkeypat
     run(story)
 
 
-def test_after_a_crash_the_next_start_buries_the_dead_session(path: str) -> None:
+def test_the_next_start_removes_the_session_of_a_crashed_process(path: str) -> None:
     other = start_other(path)
     other.kill()
     other.wait()
@@ -170,7 +170,7 @@ def test_after_a_crash_the_next_start_buries_the_dead_session(path: str) -> None
     assert left == [], "lock files are cleaned up"
 
 
-def test_what_was_committed_is_there_after_closing_and_opening(path: str) -> None:
+def test_commits_survive_closing_and_reopening(path: str) -> None:
     async def story() -> None:
         for number in range(3):
             store = SqliteStore(path)
@@ -194,7 +194,7 @@ def test_commits_are_synced_to_disk(path: str) -> None:
     run(story)
 
 
-def test_writing_happens_off_the_event_loop(path: str) -> None:
+def test_commits_run_in_the_writer_thread(path: str) -> None:
     async def story() -> None:
         store = SqliteStore(path)
         await store.start()
@@ -214,7 +214,7 @@ def test_writing_happens_off_the_event_loop(path: str) -> None:
     run(story)
 
 
-def test_a_caller_that_gives_up_does_not_leave_the_store_behind(path: str) -> None:
+def test_a_cancelled_commit_is_still_delivered_to_watches(path: str) -> None:
     async def story() -> None:
         store = SqliteStore(path)
         await store.start()
@@ -230,7 +230,7 @@ def test_a_caller_that_gives_up_does_not_leave_the_store_behind(path: str) -> No
     run(story)
 
 
-def test_alone_it_looks_for_others_once_a_second_and_often_in_company(path: str) -> None:
+def test_polling_is_frequent_only_while_other_sessions_exist(path: str) -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
         ann = SqliteStore(path)
@@ -248,7 +248,7 @@ def test_alone_it_looks_for_others_once_a_second_and_often_in_company(path: str)
     run(story)
 
 
-def test_removals_are_forgotten_in_time_and_who_missed_them_starts_afresh(path: str) -> None:
+def test_old_removals_are_purged_and_a_session_that_missed_them_expires(path: str) -> None:
     async def story() -> None:
         now, still = [1_000_000], Clock()
         ann = SqliteStore(path, session_timeout_ms=1000, clock=lambda: now[0], monotonic=still)
@@ -256,7 +256,7 @@ def test_removals_are_forgotten_in_time_and_who_missed_them_starts_afresh(path: 
         await ann.start()
         await bob.start()
         assert bob._timer is not None
-        bob._timer.cancel()  # bob sleeps
+        bob._timer.cancel()  # bob stops polling
         lost = asyncio.Event()
         bob.on_expired = lost.set
         await ann.commit([Create("/a", b""), Create("/b", b"")])
@@ -273,7 +273,7 @@ def test_removals_are_forgotten_in_time_and_who_missed_them_starts_afresh(path: 
     run(story)
 
 
-def test_a_full_disk_is_an_error_for_the_caller_not_the_end(path: str) -> None:
+def test_a_commit_fails_on_a_full_disk_and_works_again_later(path: str) -> None:
     async def story() -> None:
         store = SqliteStore(path)
         await store.start()
@@ -303,7 +303,7 @@ def test_a_conflict_leaves_the_writer_usable(path: str) -> None:
     run(story)
 
 
-def test_a_file_that_is_no_database_is_named(path: str) -> None:
+def test_a_file_that_is_not_a_database_is_reported_with_its_path(path: str) -> None:
     Path(path).write_bytes(b"this is not a database, whatever its name says" * 100)
 
     async def story() -> None:
@@ -313,7 +313,7 @@ def test_a_file_that_is_no_database_is_named(path: str) -> None:
     run(story)
 
 
-def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported_with_its_path(tmp_path: Path) -> None:
     async def story() -> None:
         with pytest.raises(OttlaError, match="nowhere"):
             await SqliteStore(str(tmp_path / "nowhere" / "metadata.sqlite")).start()
@@ -321,7 +321,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_file_of_a_later_version_is_left_alone(path: str) -> None:
+def test_a_newer_schema_version_is_rejected(path: str) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 7")
     connection.close()
@@ -333,7 +333,7 @@ def test_a_file_of_a_later_version_is_left_alone(path: str) -> None:
     run(story)
 
 
-def test_two_that_start_at_once_on_a_new_file_both_get_a_session(path: str) -> None:
+def test_concurrent_starts_on_a_new_file_all_get_a_session(path: str) -> None:
     async def story() -> None:
         stores = [SqliteStore(path) for _ in range(4)]
         await asyncio.gather(*(store.start() for store in stores))
@@ -344,7 +344,7 @@ def test_two_that_start_at_once_on_a_new_file_both_get_a_session(path: str) -> N
     run(story)
 
 
-def test_one_that_starts_while_another_makes_the_file_waits_for_it(path: str) -> None:
+def test_a_start_waits_while_another_process_creates_the_file(path: str) -> None:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN IMMEDIATE")
 

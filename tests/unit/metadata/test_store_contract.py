@@ -1,4 +1,4 @@
-"""What every metadata store promises, told once and held against each of them."""
+"""The contract of metadata stores: the same tests run on every store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -71,7 +71,7 @@ async def eventually(check: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_a_key_is_created_at_version_0_and_counts_its_changes(world: World) -> None:
+def test_a_key_starts_at_version_0_and_each_set_increments_it(world: World) -> None:
     async def story() -> None:
         store = await world.open()
         assert await store.get("/a") is None
@@ -90,7 +90,7 @@ def test_a_key_is_created_at_version_0_and_counts_its_changes(world: World) -> N
     world.run(story)
 
 
-def test_compare_and_set_refuses_what_rests_on_an_old_version(world: World) -> None:
+def test_operations_with_a_stale_version_are_rejected(world: World) -> None:
     async def story() -> None:
         store = await world.open()
         await store.commit([Create("/a", b"one")])
@@ -111,7 +111,7 @@ def test_compare_and_set_refuses_what_rests_on_an_old_version(world: World) -> N
     world.run(story)
 
 
-def test_a_commit_of_many_keys_happens_whole_or_not_at_all(world: World) -> None:
+def test_a_commit_of_many_keys_is_atomic(world: World) -> None:
     async def story() -> None:
         store = await world.open()
         await store.commit([Create("/taken", b"")])
@@ -124,7 +124,7 @@ def test_a_commit_of_many_keys_happens_whole_or_not_at_all(world: World) -> None
         assert steps == []
         await store.commit([Create("/a", b"1"), Create("/b", b"2"), Check("/taken", 0), Delete("/taken")])
         assert [entry.key for entry in await store.scan("/")] == ["/a", "/b"]
-        assert len(steps) == 1, "one commit is one step for a watcher"
+        assert len(steps) == 1, "one commit is delivered in one call"
         assert {change.key: change.entry and change.entry.value for change in steps[0]} == {
             "/a": b"1",
             "/b": b"2",
@@ -136,7 +136,7 @@ def test_a_commit_of_many_keys_happens_whole_or_not_at_all(world: World) -> None
     world.run(story)
 
 
-def test_operations_of_one_commit_see_those_before_them(world: World) -> None:
+def test_operations_of_one_commit_see_earlier_ones(world: World) -> None:
     async def story() -> None:
         store = await world.open()
         await store.commit([Create("/a", b"1"), Set("/a", b"2", version=0), Check("/a", version=1)])
@@ -148,7 +148,7 @@ def test_operations_of_one_commit_see_those_before_them(world: World) -> None:
     world.run(story)
 
 
-def test_scan_gives_what_lies_under_a_prefix_sorted(world: World) -> None:
+def test_scan_returns_the_entries_under_a_prefix_sorted_by_key(world: World) -> None:
     async def story() -> None:
         store = await world.open()
         await store.commit([Create(key, b"") for key in ("/t/b", "/t/a/1", "/u", "/t/a", "/tt")])
@@ -159,7 +159,7 @@ def test_scan_gives_what_lies_under_a_prefix_sorted(world: World) -> None:
     world.run(story)
 
 
-def test_of_two_sessions_that_want_one_key_exactly_one_gets_it(world: World) -> None:
+def test_exactly_one_of_two_concurrent_creations_succeeds(world: World) -> None:
     async def story() -> None:
         ann, bob = await world.open(), await world.open()
         outcomes = await asyncio.gather(
@@ -176,7 +176,7 @@ def test_of_two_sessions_that_want_one_key_exactly_one_gets_it(world: World) -> 
     world.run(story)
 
 
-def test_ephemeral_keys_vanish_when_their_session_is_closed_and_others_hear_of_it(world: World) -> None:
+def test_closing_a_session_removes_its_ephemeral_keys_and_notifies_watches(world: World) -> None:
     async def story() -> None:
         ann, bob = await world.open(), await world.open()
         await ann.commit([Create("/ids/1", b"ann", ephemeral=True), Create("/stays", b"")])
@@ -192,18 +192,18 @@ def test_ephemeral_keys_vanish_when_their_session_is_closed_and_others_hear_of_i
     world.run(story)
 
 
-def test_ephemeral_keys_vanish_when_their_session_expires_and_its_owner_is_told(world: World) -> None:
+def test_an_expired_session_loses_its_ephemeral_keys_and_is_notified(world: World) -> None:
     async def story() -> None:
         ann, bob = await world.open(), await world.open()
-        told = asyncio.Event()
-        ann.on_expired = told.set
+        expired = asyncio.Event()
+        ann.on_expired = expired.set
         await ann.commit([Create("/ids/1", b"ann", ephemeral=True)])
         await bob.sync()
         heard: list[Change] = []
         bob.watch("/ids", heard.extend)
         await world.expire(ann, seen_by=bob)
         await eventually(lambda: [change.entry for change in heard] == [None])
-        await told.wait()
+        await expired.wait()
         with pytest.raises(SessionExpired):
             await ann.commit([Create("/late", b"")])
         with pytest.raises(SessionExpired):
@@ -215,8 +215,8 @@ def test_ephemeral_keys_vanish_when_their_session_expires_and_its_owner_is_told(
     world.run(story)
 
 
-def test_a_session_that_expired_unnoticed_cannot_write(world: World) -> None:
-    """A process that was stopped for a while must not act on what it believed before."""
+def test_an_expired_session_cannot_write(world: World) -> None:
+    """A process that was suspended must not act on stale state."""
 
     async def story() -> None:
         ann, bob = await world.open(), await world.open()
@@ -230,7 +230,7 @@ def test_a_session_that_expired_unnoticed_cannot_write(world: World) -> None:
     world.run(story)
 
 
-def test_watches_hear_of_their_prefix_only_in_order_and_until_ended(world: World) -> None:
+def test_a_watch_gets_the_changes_under_its_prefix_in_order_until_removed(world: World) -> None:
     async def story() -> None:
         ann, bob = await world.open(), await world.open()
         heard: list[tuple[str, bytes | None]] = []
@@ -254,7 +254,7 @@ def test_watches_hear_of_their_prefix_only_in_order_and_until_ended(world: World
     world.run(story)
 
 
-def test_what_a_session_commits_its_watches_have_heard_when_commit_returns(world: World) -> None:
+def test_own_commits_are_delivered_before_commit_returns(world: World) -> None:
     async def story() -> None:
         store = await world.open()
         heard: list[Change] = []
@@ -265,7 +265,7 @@ def test_what_a_session_commits_its_watches_have_heard_when_commit_returns(world
     world.run(story)
 
 
-def test_after_sync_everything_others_committed_has_been_heard(world: World) -> None:
+def test_sync_delivers_all_commits_of_other_sessions(world: World) -> None:
     async def story() -> None:
         ann, bob = await world.open(), await world.open()
         heard: list[str] = []
@@ -278,7 +278,7 @@ def test_after_sync_everything_others_committed_has_been_heard(world: World) -> 
     world.run(story)
 
 
-def test_a_key_removed_and_made_again_is_heard_of_as_the_new_one(world: World) -> None:
+def test_a_recreated_key_is_delivered_with_its_new_value(world: World) -> None:
     async def story() -> None:
         ann, bob = await world.open(), await world.open()
         await ann.commit([Create("/a", b"old"), Create("/b", b"old")])
@@ -297,7 +297,7 @@ def test_a_key_removed_and_made_again_is_heard_of_as_the_new_one(world: World) -
     world.run(story)
 
 
-def test_sessions_counting_on_one_key_lose_no_count(world: World) -> None:
+def test_concurrent_increments_are_not_lost(world: World) -> None:
     async def story() -> None:
         stores = [await world.open() for _ in range(4)]
         await stores[0].commit([Create("/counter", b"0")])

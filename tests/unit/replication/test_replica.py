@@ -1,4 +1,4 @@
-"""Who leads, who is in sync, and what is committed: the rules of one partition among its replicas."""
+"""The rules of one partition: leadership, the in-sync set, and the high watermark."""
 
 import pytest
 
@@ -11,7 +11,7 @@ LAG_MAX_MS = 30_000
 
 
 class Partition:
-    """A partition led by broker 0, with the words these stories need. Time stands still unless told."""
+    """A partition led by broker 0, with helpers for these tests. Time passes only when a test says so."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Partition:
         )
 
 
-def test_a_single_replica_commits_what_it_appends() -> None:
+def test_a_single_replica_commits_its_appends_immediately() -> None:
     partition = Partition(replicas=(0,))
     assert partition.replica.is_alone
     partition.appends(3)
@@ -83,7 +83,7 @@ def test_a_single_replica_commits_what_it_appends() -> None:
 def test_the_high_watermark_is_the_slowest_in_sync_replica() -> None:
     partition = Partition()
     partition.appends(10)
-    assert partition.high_watermark == 0, "nobody has fetched yet"
+    assert partition.high_watermark == 0, "no follower has fetched yet"
     partition.fetches(1, 10)
     partition.fetches(2, 4)
     assert partition.high_watermark == 4
@@ -91,7 +91,7 @@ def test_the_high_watermark_is_the_slowest_in_sync_replica() -> None:
     assert partition.high_watermark == 10
 
 
-def test_a_replica_that_is_out_of_sync_and_far_behind_does_not_hold_the_high_watermark() -> None:
+def test_a_lagging_out_of_sync_replica_does_not_hold_back_the_high_watermark() -> None:
     partition = Partition(isr=(0, 1))
     partition.appends(10)
     partition.now += LAG_MAX_MS * 2
@@ -100,12 +100,12 @@ def test_a_replica_that_is_out_of_sync_and_far_behind_does_not_hold_the_high_wat
     assert partition.high_watermark == 10
 
 
-def test_a_caught_up_replica_about_to_join_already_holds_the_high_watermark_back() -> None:
+def test_a_caught_up_replica_holds_back_the_high_watermark_before_it_joins() -> None:
     partition = Partition(isr=(0, 1))
     partition.fetches(2, 0)
     partition.appends(10)
     partition.fetches(1, 10)
-    assert partition.high_watermark == 0, "broker 2 was caught up a moment ago; it would be locked out for ever"
+    assert partition.high_watermark == 0, "broker 2 was caught up a moment ago, and could never join otherwise"
     partition.fetches(2, 10)
     assert partition.high_watermark == 10
 
@@ -120,10 +120,10 @@ def test_a_joining_replica_counts_before_the_controller_confirms_it() -> None:
     assert partition.high_watermark == 0
     partition.image(isr=(0, 1))
     partition.settles()
-    assert partition.high_watermark == 5, "refused by the controller, it counts no longer"
+    assert partition.high_watermark == 5, "rejected by the controller, it no longer counts"
 
 
-def test_below_the_minimum_in_sync_the_high_watermark_stands_still() -> None:
+def test_the_high_watermark_does_not_move_below_min_insync_replicas() -> None:
     partition = Partition(min_insync=2, isr=(0,))
     partition.now += LAG_MAX_MS * 2
     partition.appends(5)
@@ -134,14 +134,14 @@ def test_below_the_minimum_in_sync_the_high_watermark_stands_still() -> None:
     assert partition.high_watermark == 5
 
 
-def test_a_minimum_above_the_replica_count_means_all_replicas() -> None:
+def test_min_insync_replicas_is_capped_at_the_replica_count() -> None:
     partition = Partition(replicas=(0,), min_insync=3)
     partition.appends(1)
     assert partition.replica.has_enough_in_sync
     assert partition.high_watermark == 1
 
 
-def test_the_high_watermark_never_goes_back_on_a_leader() -> None:
+def test_the_high_watermark_of_a_leader_never_decreases() -> None:
     partition = Partition()
     partition.appends(10)
     partition.fetches(1, 10)
@@ -150,14 +150,14 @@ def test_the_high_watermark_never_goes_back_on_a_leader() -> None:
     assert partition.high_watermark == 10
 
 
-def test_a_follower_decides_nothing_about_the_high_watermark() -> None:
+def test_a_follower_does_not_advance_the_high_watermark() -> None:
     partition = Partition(leader=1)
     assert not partition.replica.is_leader
     partition.appends(10)
     assert partition.high_watermark == 0
 
 
-def test_with_flush_before_ack_only_what_is_on_stable_storage_counts() -> None:
+def test_flush_before_ack_counts_only_synced_records() -> None:
     partition = Partition(replicas=(0,), flush_before_ack=True)
     assert not partition.replica.is_alone
     partition.appends(4)
@@ -167,7 +167,7 @@ def test_with_flush_before_ack_only_what_is_on_stable_storage_counts() -> None:
     assert partition.high_watermark == 4
 
 
-def test_a_new_epoch_forgets_what_followers_said_in_the_old_one() -> None:
+def test_a_new_epoch_resets_the_followers_progress() -> None:
     partition = Partition()
     partition.appends(10)
     partition.fetches(1, 10)
@@ -181,7 +181,7 @@ def test_a_new_epoch_forgets_what_followers_said_in_the_old_one() -> None:
     assert partition.high_watermark == 11
 
 
-def test_a_change_of_the_in_sync_set_alone_keeps_the_progress_of_followers() -> None:
+def test_a_change_of_the_in_sync_set_keeps_the_followers_progress() -> None:
     partition = Partition()
     partition.appends(10)
     partition.fetches(1, 10)
@@ -202,7 +202,7 @@ def test_an_older_image_changes_nothing() -> None:
     assert partition.replica.isr == {0, 1}
 
 
-def test_losing_the_lead_drops_the_followers() -> None:
+def test_losing_leadership_drops_the_followers() -> None:
     partition = Partition()
     assert partition.image(leader=2, epoch=6) is True
     assert not partition.replica.is_leader
@@ -216,7 +216,7 @@ def test_losing_the_lead_drops_the_followers() -> None:
     ("epoch", "code"),
     [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, None), (-1, None)],
 )
-def test_a_client_must_know_the_epoch_we_lead_in(epoch: int, code: ErrorCode | None) -> None:
+def test_a_clients_leader_epoch_must_be_current(epoch: int, code: ErrorCode | None) -> None:
     replica = Partition().replica
     if code is None:
         replica.check_leader_epoch(epoch)
@@ -226,17 +226,17 @@ def test_a_client_must_know_the_epoch_we_lead_in(epoch: int, code: ErrorCode | N
         assert caught.value.code == code
 
 
-def test_a_follower_may_join_once_it_has_what_is_committed_and_what_the_epoch_began_with() -> None:
+def test_a_follower_can_join_when_it_has_everything_committed_and_the_start_of_the_epoch() -> None:
     partition = Partition(isr=(0, 1), end=7)
     partition.appends(3)
     partition.fetches(2, 6)
     assert not partition.replica.may_join(2, partition.high_watermark)
     partition.fetches(2, 7)
     assert partition.replica.may_join(2, partition.high_watermark)
-    assert not partition.replica.may_join(1, partition.high_watermark), "it is in already"
+    assert not partition.replica.may_join(1, partition.high_watermark), "it is in the in-sync set already"
 
 
-def test_a_follower_behind_the_beginning_of_the_epoch_may_not_join_though_the_high_watermark_is_old() -> None:
+def test_a_follower_behind_the_start_of_the_epoch_cannot_join() -> None:
     partition = Partition(isr=(0, 1), end=7)
     partition.fetches(2, 5)
     assert not partition.replica.may_join(2, high_watermark=4)
@@ -244,10 +244,10 @@ def test_a_follower_behind_the_beginning_of_the_epoch_may_not_join_though_the_hi
     assert partition.replica.may_join(2, high_watermark=4)
 
 
-def test_a_silent_member_lags_and_a_steady_one_does_not() -> None:
+def test_a_follower_that_stops_fetching_lags_and_a_steady_one_does_not() -> None:
     partition = Partition()
     for _ in range(8):
-        # Broker 1 is always one fetch behind a stream that never stops; broker 2 says nothing.
+        # Broker 1 is always one fetch behind a steady stream of writes; broker 2 does not fetch.
         partition.fetches(1, partition.end)
         partition.now += LAG_MAX_MS // 4
         partition.appends(100)
@@ -255,7 +255,7 @@ def test_a_silent_member_lags_and_a_steady_one_does_not() -> None:
     assert partition.replica.without((2,)) == (0, 1)
 
 
-def test_a_new_leader_does_not_trust_its_old_high_watermark() -> None:
+def test_a_new_leaders_high_watermark_is_not_current() -> None:
     partition = Partition(end=10)
     assert partition.replica.is_high_watermark_current(10)
     assert not partition.replica.is_high_watermark_current(8)
@@ -263,13 +263,13 @@ def test_a_new_leader_does_not_trust_its_old_high_watermark() -> None:
 
 def test_the_low_watermark_is_the_lowest_log_start() -> None:
     partition = Partition(replicas=(0, 1))
-    assert partition.replica.low_watermark(5) == -1, "broker 1 has not said"
+    assert partition.replica.low_watermark(5) == -1, "broker 1 has not reported its log start"
     partition.replica.follower(1).fetched(9, 3, 9, partition.now)
     assert partition.replica.low_watermark(5) == 3
     assert Partition(replicas=(0,)).replica.low_watermark(5) == 5
 
 
-def test_bytes_follow_offsets_exactly_at_the_end_and_evenly_before_it() -> None:
+def test_readable_bytes_are_exact_at_the_end_and_interpolated_before_it() -> None:
     replica = Partition().replica
     replica.unreplicated_bytes = 1_000
     assert replica.committed_bytes(0, 1, 10) == 100
@@ -280,4 +280,4 @@ def test_bytes_follow_offsets_exactly_at_the_end_and_evenly_before_it() -> None:
     assert replica.decided_bytes(0, 10, 10) == 1_000
     assert replica.undecided_bytes == 0
     replica.unreplicated_bytes = 1
-    assert replica.committed_bytes(10, 11, 99) == 1, "progress is never rounded down to nothing"
+    assert replica.committed_bytes(10, 11, 99) == 1, "progress is never rounded down to zero"

@@ -1,4 +1,4 @@
-"""The broker's replicas follow the image; their logs are kept in order by timers that run only when they must."""
+"""The replica manager: replicas follow the image, requests wait for commits, timers run only when needed."""
 
 import os
 from collections.abc import Iterator
@@ -42,14 +42,14 @@ def directories(world: DataWorld) -> list[str]:
 # -- the image --
 
 
-def test_an_image_makes_the_logs_it_names_and_no_others(world: DataWorld) -> None:
+def test_an_image_creates_the_logs_assigned_to_this_broker(world: DataWorld) -> None:
     world.topic("orders", partitions=2)
     world.topic("elsewhere", replicas=(1, 2))
     assert directories(world) == ["orders-0", "orders-1"]
     assert [str(replica.topic_partition) for replica in world.replicas.replicas()] == ["orders-0", "orders-1"]
 
 
-def test_new_partitions_of_a_topic_are_added_to_those_there(world: DataWorld) -> None:
+def test_new_partitions_are_added_to_the_existing_ones(world: DataWorld) -> None:
     world.topic("orders", partitions=1)
     world.append("orders", "kept")
     before = world.replica("orders", 0)
@@ -58,7 +58,7 @@ def test_new_partitions_of_a_topic_are_added_to_those_there(world: DataWorld) ->
     assert directories(world) == ["orders-0", "orders-1", "orders-2"]
 
 
-def test_only_what_changed_is_touched(world: DataWorld) -> None:
+def test_unchanged_topics_are_skipped(world: DataWorld) -> None:
     asked: list[str] = []
     topic_config = world.replicas.topic_config
 
@@ -74,7 +74,7 @@ def test_only_what_changed_is_touched(world: DataWorld) -> None:
     assert asked == ["b"]
 
 
-def test_changed_settings_reach_the_log(world: DataWorld) -> None:
+def test_changed_settings_are_applied_to_the_log(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1), isr=(0,))
     world.topic("orders", replicas=(0, 1), isr=(0,), configs={"retention.ms": "5", "min.insync.replicas": "2"})
     assert world.log("orders").config.retention_ms == 5
@@ -83,7 +83,7 @@ def test_changed_settings_reach_the_log(world: DataWorld) -> None:
     assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_a_deleted_topic_is_gone_at_once_and_its_files_after_the_delay(world: DataWorld) -> None:
+def test_a_deleted_topic_is_removed_immediately_and_its_files_after_the_delay(world: DataWorld) -> None:
     world.topic("orders", configs={"file.delete.delay.ms": "60000"})
     world.append("orders", "a")
     world.delete_topic("orders")
@@ -99,7 +99,7 @@ def test_a_deleted_topic_is_gone_at_once_and_its_files_after_the_delay(world: Da
     assert directories(world) == []
 
 
-def test_a_topic_can_be_made_again_before_its_old_files_are_gone(world: DataWorld) -> None:
+def test_a_topic_can_be_recreated_before_its_old_files_are_removed(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "old")
     world.topic("orders", generation=1)
@@ -111,7 +111,7 @@ def test_a_topic_can_be_made_again_before_its_old_files_are_gone(world: DataWorl
     assert world.log("orders").log_end_offset == 1
 
 
-def test_a_topic_made_again_while_the_broker_was_away_starts_empty(world: DataWorld) -> None:
+def test_a_topic_recreated_while_the_broker_was_down_starts_empty(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "old")
     world.stop()
@@ -121,7 +121,7 @@ def test_a_topic_made_again_while_the_broker_was_away_starts_empty(world: DataWo
     assert world.log("orders").log_end_offset == 0
 
 
-def test_a_directory_of_no_topic_is_set_aside_and_never_deleted(world: DataWorld) -> None:
+def test_a_stray_directory_is_renamed_and_never_deleted(world: DataWorld) -> None:
     world.topic("orders")
     world.topic("kept")
     world.append("orders", "precious")
@@ -140,7 +140,7 @@ def test_a_directory_of_no_topic_is_set_aside_and_never_deleted(world: DataWorld
     assert directories(world) == [kept, aside], "and it is not loaded either"
 
 
-def test_an_image_that_was_never_read_from_a_store_sets_nothing_aside(world: DataWorld) -> None:
+def test_the_initial_empty_image_makes_no_directory_a_stray(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "precious")
     world.stop()
@@ -150,7 +150,7 @@ def test_an_image_that_was_never_read_from_a_store_sets_nothing_aside(world: Dat
     assert world.log("orders").log_end_offset == 1
 
 
-def test_a_partition_moved_to_other_brokers_leaves_this_one(world: DataWorld) -> None:
+def test_a_partition_moved_to_other_brokers_is_removed_here(world: DataWorld) -> None:
     world.topic("orders", partitions=2)
     world.change_partitions(lambda p: p._replace(replicas=(1,), leader=1, isr=(1,)) if p.index == 0 else p)
     assert world.replicas.find("orders", 0) is None
@@ -160,7 +160,7 @@ def test_a_partition_moved_to_other_brokers_leaves_this_one(world: DataWorld) ->
     assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_restart_keeps_records_and_a_new_epoch_begins_after_them(world: DataWorld) -> None:
+def test_a_restart_keeps_records_and_starts_a_new_epoch_after_them(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "a", "b")
     world.restart()
@@ -170,7 +170,7 @@ def test_a_restart_keeps_records_and_a_new_epoch_begins_after_them(world: DataWo
     assert log.leader_epochs.entries() == [(0, 0), (1, 2)]
 
 
-def test_a_log_that_cannot_be_opened_is_offline_and_the_others_serve(platter: SimPlatter) -> None:
+def test_a_log_that_cannot_be_opened_is_offline_and_the_others_work(platter: SimPlatter) -> None:
     world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
     world.topic("good")
     platter.fail_next("open")
@@ -180,13 +180,13 @@ def test_a_log_that_cannot_be_opened_is_offline_and_the_others_serve(platter: Si
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     world.append("good", "a")
     world.topic("orders", configs={"retention.ms": "7"})
-    assert world.replicas.leader(ORDERS).log.log_end_offset == 0, "the next image tries again"
+    assert world.replicas.leader(ORDERS).log.log_end_offset == 0, "the next image retries"
 
 
 # -- waiting for a commit --
 
 
-def test_what_is_committed_needs_no_waiting(world: DataWorld) -> None:
+def test_waiting_for_a_committed_offset_returns_immediately(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "a")
     world.run(world.replicas.wait_committed(ORDERS, 1, 1_000))
@@ -206,7 +206,7 @@ def fails_with(task: "asyncio.Task[None]") -> ErrorCode:
     return error.code
 
 
-def test_a_commit_is_waited_for_and_no_longer(world: DataWorld) -> None:
+def test_a_wait_ends_when_the_offset_is_committed(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     world.append("orders", "a")
     task = waiting_for(world, 1)
@@ -216,7 +216,7 @@ def test_a_commit_is_waited_for_and_no_longer(world: DataWorld) -> None:
     assert task.exception() is None
 
 
-def test_a_commit_that_does_not_come_times_out(world: DataWorld) -> None:
+def test_waiting_for_a_commit_times_out(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     world.append("orders", "a")
     task = waiting_for(world, 1, timeout_ms=400)
@@ -225,7 +225,7 @@ def test_a_commit_that_does_not_come_times_out(world: DataWorld) -> None:
     assert len(world.replica("orders").waits.commits) == 0  # type: ignore[union-attr]
 
 
-def test_waiting_ends_with_the_lead(world: DataWorld) -> None:
+def test_waits_fail_when_leadership_is_lost(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     world.append("orders", "a")
     task = waiting_for(world, 1)
@@ -234,7 +234,7 @@ def test_waiting_ends_with_the_lead(world: DataWorld) -> None:
     assert fails_with(task) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_stopping_lets_everyone_go(world: DataWorld) -> None:
+def test_stopping_ends_all_waits(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     world.append("orders", "a")
     task = waiting_for(world, 1, timeout_ms=600_000)
@@ -243,7 +243,7 @@ def test_stopping_lets_everyone_go(world: DataWorld) -> None:
     assert world.loop.time() < 10
 
 
-def test_a_cancelled_wait_is_forgotten(world: DataWorld) -> None:
+def test_a_cancelled_wait_is_removed(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     world.append("orders", "a")
     task = waiting_for(world, 1)
@@ -264,10 +264,10 @@ def timers(world: DataWorld) -> int:
 def test_a_thousand_idle_partitions_need_one_timer(world: DataWorld) -> None:
     world.topic("many", partitions=1_000)
     world.wait(30_000)
-    assert timers(world) == 1, "the next look at retention"
+    assert timers(world) == 1, "the next retention check"
 
 
-def test_checkpoints_are_written_a_few_seconds_after_a_change_and_only_then(world: DataWorld) -> None:
+def test_checkpoints_are_written_only_some_seconds_after_a_change(world: DataWorld) -> None:
     world.topic("orders")
     world.wait(10_000)
     path = f"{world.directory}/replication-offset-checkpoint"
@@ -284,7 +284,7 @@ def test_checkpoints_are_written_a_few_seconds_after_a_change_and_only_then(worl
         assert "orders 0 3" in file.read()
 
 
-def test_a_checkpoint_that_cannot_be_written_is_tried_again_after_the_next_change(platter: SimPlatter) -> None:
+def test_a_failed_checkpoint_is_retried_after_the_next_change(platter: SimPlatter) -> None:
     world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
     world.topic("orders")
     world.wait(10_000)
@@ -296,7 +296,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again_after_the_next_chang
     assert b"orders 0 2" in bytes(platter.files["/data/replication-offset-checkpoint"].content)
 
 
-def test_retention_removes_old_segments_when_it_is_time_to_look(world: DataWorld) -> None:
+def test_retention_runs_at_its_check_interval(world: DataWorld) -> None:
     world.topic("orders", configs={"retention.ms": "1000"})
     world.append("orders", "old", timestamp=world.clock())
     world.log("orders").roll()
@@ -307,7 +307,7 @@ def test_retention_removes_old_segments_when_it_is_time_to_look(world: DataWorld
     assert world.log("orders").log_start_offset == 1
 
 
-def test_retention_looks_at_every_one_of_many_logs(world: DataWorld) -> None:
+def test_retention_checks_every_one_of_many_logs(world: DataWorld) -> None:
     world.topic("many", partitions=250, configs={"retention.ms": "1000"})
     for partition in range(250):
         world.append("many", "old", partition=partition, timestamp=world.clock() - 5_000)
@@ -315,7 +315,7 @@ def test_retention_looks_at_every_one_of_many_logs(world: DataWorld) -> None:
     assert all(replica.log.log_start_offset == 1 for replica in world.replicas.replicas())
 
 
-def test_idle_producers_are_forgotten(tmp_path: Any) -> None:
+def test_idle_producers_expire(tmp_path: Any) -> None:
     config = ReplicaConfig(producer_id_expiration_ms=1_000_000)
     world = DataWorld(str(tmp_path), config=config)
     world.topic("orders")
@@ -326,7 +326,7 @@ def test_idle_producers_are_forgotten(tmp_path: Any) -> None:
     assert len(world.log("orders").producers) == 0
 
 
-def test_flush_messages_syncs_after_so_many_records(world: DataWorld) -> None:
+def test_flush_messages_syncs_after_that_many_records(world: DataWorld) -> None:
     world.topic("orders", configs={"flush.messages": "3"})
     world.append("orders", "a", "b")
     world.wait(100)
@@ -336,7 +336,7 @@ def test_flush_messages_syncs_after_so_many_records(world: DataWorld) -> None:
     assert world.log("orders").flushed_offset == 3
 
 
-def test_flush_ms_syncs_after_so_long(world: DataWorld) -> None:
+def test_flush_ms_syncs_after_that_time(world: DataWorld) -> None:
     world.topic("orders", configs={"flush.ms": "5000"})
     world.append("orders", "a")
     world.wait(4_900)
@@ -383,7 +383,7 @@ def contents(world: DataWorld, topic: str, partition: int = 0) -> list[str]:
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 
 
-def test_compaction_keeps_the_latest_of_each_key(world: DataWorld) -> None:
+def test_compaction_keeps_the_last_record_of_each_key(world: DataWorld) -> None:
     world.topic("latest", partitions=3, configs=COMPACTED)
     for partition in range(3):
         write(world, "latest", "a1", "b1", partition=partition)
@@ -394,10 +394,10 @@ def test_compaction_keeps_the_latest_of_each_key(world: DataWorld) -> None:
     for partition in range(3):
         assert contents(world, "latest", partition) == ["b1", "a2", "c1"]
     world.wait(400_000)
-    assert timers(world) == 1, "a clean log is left alone"
+    assert timers(world) == 1, "a clean log is not compacted"
 
 
-def test_compaction_can_be_switched_off(tmp_path: Any) -> None:
+def test_compaction_can_be_disabled(tmp_path: Any) -> None:
     world = DataWorld(str(tmp_path), config=ReplicaConfig(log_cleaner_enable=False))
     world.topic("latest", configs=COMPACTED)
     write(world, "latest", "a1", "a2")
@@ -417,7 +417,7 @@ def test_a_topic_that_becomes_compacted_is_compacted(world: DataWorld) -> None:
     assert contents(world, "latest") == ["a2"]
 
 
-def test_a_compaction_that_fails_spares_the_log_and_the_other_logs(platter: SimPlatter) -> None:
+def test_a_failed_compaction_affects_neither_its_log_nor_others(platter: SimPlatter) -> None:
     world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
     world.topic("latest", partitions=2, configs=COMPACTED)
     for partition in range(2):
@@ -432,7 +432,7 @@ def test_a_compaction_that_fails_spares_the_log_and_the_other_logs(platter: SimP
     assert [contents(world, "latest", partition) for partition in range(2)] == [["a2"], ["a2"]]
 
 
-def test_a_topic_deleted_while_it_is_compacted_does_no_harm(world: DataWorld) -> None:
+def test_a_topic_can_be_deleted_while_it_is_compacted(world: DataWorld) -> None:
     world.topic("latest", configs=COMPACTED | {"file.delete.delay.ms": "0"})
     world.topic("other", configs=COMPACTED)
     for topic in ("latest", "other"):
@@ -446,7 +446,7 @@ def test_a_topic_deleted_while_it_is_compacted_does_no_harm(world: DataWorld) ->
     assert contents(world, "other") == ["a2"]
 
 
-def test_stopping_syncs_everything_and_leaves_the_mark_of_a_clean_shutdown(world: DataWorld) -> None:
+def test_stopping_syncs_everything_and_writes_the_clean_shutdown_file(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "a")
     world.stop()
@@ -455,7 +455,7 @@ def test_stopping_syncs_everything_and_leaves_the_mark_of_a_clean_shutdown(world
     assert world.log_directory.was_clean
 
 
-def test_a_topic_deleted_during_a_sync_does_no_harm(tmp_path: Any) -> None:
+def test_a_topic_can_be_deleted_during_a_sync(tmp_path: Any) -> None:
     world = DataWorld(str(tmp_path), config=ReplicaConfig(flush_before_ack=True))
     world.topic("orders", configs={"file.delete.delay.ms": "0"})
     world.loop.executor_delay_ms = (50, 50)
@@ -466,7 +466,7 @@ def test_a_topic_deleted_during_a_sync_does_no_harm(tmp_path: Any) -> None:
     assert directories(world) == []
 
 
-def test_after_a_restart_flush_before_ack_makes_sure_of_what_was_written(platter: SimPlatter) -> None:
+def test_flush_before_ack_syncs_existing_records_after_a_restart(platter: SimPlatter) -> None:
     world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
     world.topic("orders")
     world.append("orders", "a", "b")

@@ -1,4 +1,4 @@
-"""Who is released by what: requests waiting for a commit, fetches waiting for bytes."""
+"""Requests that wait for a commit, and fetches that wait for bytes."""
 
 from ottla.errors import ErrorCode
 from ottla.replication.waiting import CommitQueue, CommitWait, FetchWait, Limit, PartitionWaits
@@ -10,7 +10,7 @@ def waiting(queue: CommitQueue, next_offset: int) -> CommitWait:
     return wait
 
 
-def test_a_commit_is_released_when_the_high_watermark_reaches_it_and_not_before() -> None:
+def test_a_commit_wait_ends_when_the_high_watermark_reaches_its_offset() -> None:
     queue = CommitQueue()
     early, late = waiting(queue, 5), waiting(queue, 9)
     assert queue.reached(4) == []
@@ -20,7 +20,7 @@ def test_a_commit_is_released_when_the_high_watermark_reaches_it_and_not_before(
     assert len(queue) == 0
 
 
-def test_a_duplicate_waits_for_its_first_writing_which_lies_before_the_others() -> None:
+def test_a_duplicate_waits_for_the_offset_of_the_original() -> None:
     queue = CommitQueue()
     newer = waiting(queue, 9)
     duplicate = waiting(queue, 4)
@@ -28,7 +28,7 @@ def test_a_duplicate_waits_for_its_first_writing_which_lies_before_the_others() 
     assert queue.reached(9) == [newer]
 
 
-def test_a_request_over_two_partitions_ends_with_the_slower_one() -> None:
+def test_a_request_for_two_partitions_waits_for_the_slower_one() -> None:
     first, second = CommitQueue(), CommitQueue()
     wait = CommitWait(2)
     wait.wait_in(first, 3, 0)
@@ -38,7 +38,7 @@ def test_a_request_over_two_partitions_ends_with_the_slower_one() -> None:
     assert wait.codes == [ErrorCode.NONE, ErrorCode.NONE]
 
 
-def test_losing_the_lead_fails_everyone_who_waits_there() -> None:
+def test_losing_leadership_fails_all_waits() -> None:
     first, second = CommitQueue(), CommitQueue()
     both = CommitWait(2)
     both.wait_in(first, 3, 0)
@@ -50,7 +50,7 @@ def test_losing_the_lead_fails_everyone_who_waits_there() -> None:
     assert both.codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
 
 
-def test_a_timeout_tells_the_uncommitted_partitions_from_the_committed() -> None:
+def test_a_timeout_reports_only_the_uncommitted_partitions() -> None:
     first, second = CommitQueue(), CommitQueue()
     wait = CommitWait(2)
     wait.wait_in(first, 3, 0)
@@ -59,10 +59,10 @@ def test_a_timeout_tells_the_uncommitted_partitions_from_the_committed() -> None
     wait.time_out()
     assert wait.is_over
     assert wait.codes == [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT]
-    assert second.reached(7) == [], "it is answered already"
+    assert second.reached(7) == [], "it was answered already"
 
 
-def test_a_partition_that_never_commits_does_not_collect_its_timed_out_requests() -> None:
+def test_timed_out_waits_do_not_accumulate() -> None:
     queue = CommitQueue()
     patient = waiting(queue, 10)
     for offset in range(11, 1_011):
@@ -73,16 +73,16 @@ def test_a_partition_that_never_commits_does_not_collect_its_timed_out_requests(
     assert queue.reached(10_000) == [patient]
 
 
-def test_a_fetch_is_released_by_the_bytes_it_still_misses() -> None:
+def test_a_fetch_wait_ends_when_enough_bytes_are_readable() -> None:
     waits = PartitionWaits()
     fetch = FetchWait(missing_bytes=100)
     waits.add_fetch(fetch, Limit.HIGH_WATERMARK)
     assert waits.grow(Limit.HIGH_WATERMARK, 60) == []
     assert waits.grow(Limit.HIGH_WATERMARK, 40) == [fetch]
-    assert waits.grow(Limit.HIGH_WATERMARK, 1_000) == [], "it waits no longer"
+    assert waits.grow(Limit.HIGH_WATERMARK, 1_000) == [], "it no longer waits"
 
 
-def test_bytes_of_several_partitions_add_up_and_the_fetch_leaves_them_all() -> None:
+def test_bytes_of_several_partitions_add_up_for_one_fetch() -> None:
     first, second = PartitionWaits(), PartitionWaits()
     fetch = FetchWait(missing_bytes=100)
     for waits in (first, second):
@@ -92,7 +92,7 @@ def test_bytes_of_several_partitions_add_up_and_the_fetch_leaves_them_all() -> N
     assert first.fetch_count == second.fetch_count == 0
 
 
-def test_readers_wait_for_the_limit_they_may_read_to() -> None:
+def test_readers_wait_for_the_limit_of_their_isolation_level() -> None:
     waits = PartitionWaits()
     follower, uncommitted, committed = FetchWait(1), FetchWait(1), FetchWait(1)
     waits.add_fetch(follower, Limit.LOG_END)
@@ -104,7 +104,7 @@ def test_readers_wait_for_the_limit_they_may_read_to() -> None:
     assert waits.grow(Limit.LAST_STABLE_OFFSET, 10) == [committed]
 
 
-def test_a_partition_asked_for_twice_by_one_fetch_counts_once() -> None:
+def test_a_partition_named_twice_in_a_fetch_counts_once() -> None:
     waits = PartitionWaits()
     fetch = FetchWait(missing_bytes=20)
     waits.add_fetch(fetch, Limit.HIGH_WATERMARK)
@@ -113,7 +113,7 @@ def test_a_partition_asked_for_twice_by_one_fetch_counts_once() -> None:
     assert fetch.missing_bytes == 10
 
 
-def test_a_new_leader_sends_every_waiting_fetch_to_look_again() -> None:
+def test_a_new_leader_ends_all_waiting_fetches() -> None:
     waits, elsewhere = PartitionWaits(), PartitionWaits()
     one, two = FetchWait(1), FetchWait(1)
     waits.add_fetch(one, Limit.HIGH_WATERMARK)
@@ -123,7 +123,7 @@ def test_a_new_leader_sends_every_waiting_fetch_to_look_again() -> None:
     assert waits.fetch_count == elsewhere.fetch_count == 0
 
 
-def test_a_fetch_that_gave_up_leaves_no_trace() -> None:
+def test_a_cancelled_fetch_is_removed() -> None:
     waits = PartitionWaits()
     fetch = FetchWait(1)
     waits.add_fetch(fetch, Limit.LOG_END)

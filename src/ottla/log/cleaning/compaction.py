@@ -190,7 +190,7 @@ class BatchCleaner:
         if header.is_control:
             return self._clean_control(header, batch)
         if self.tracker.is_aborted(header):
-            return self._husk(header, batch)
+            return self._emptied(header, batch)
         horizon = header.base_timestamp if header.has_delete_horizon else None
         drop_tombstones = horizon is not None and horizon <= self.now
         kept, has_tombstones = [], False
@@ -204,7 +204,7 @@ class BatchCleaner:
             has_tombstones = has_tombstones or is_tombstone
             kept.append(offset)
         if not kept:
-            return self._husk(header, batch)
+            return self._emptied(header, batch)
         new_horizon = self.delete_horizon_ms if has_tombstones and horizon is None else None
         if len(kept) == len(records):
             return batch if new_horizon is None else rewrite(batch, delete_horizon_ms=new_horizon)
@@ -214,13 +214,13 @@ class BatchCleaner:
         if not self.tracker.is_idle_marker(header, batch):
             return batch
         if not header.record_count:
-            return self._husk(header, batch)
+            return self._emptied(header, batch)
         if not header.has_delete_horizon:
             # Readers may already have fetched records of the transaction before this pass: keep its marker for now.
             return rewrite(batch, delete_horizon_ms=self.delete_horizon_ms)
-        return self._husk(header, batch) if header.base_timestamp <= self.now else batch
+        return self._emptied(header, batch) if header.base_timestamp <= self.now else batch
 
-    def _husk(self, header: BatchHeader, batch: BytesLike) -> BytesLike | None:
+    def _emptied(self, header: BatchHeader, batch: BytesLike) -> BytesLike | None:
         """For a batch without remaining records: an empty batch if an active producer's state needs it, else None."""
         last = self._last_records.get(header.producer_id) if header.producer_id >= 0 else None
         if last is None:

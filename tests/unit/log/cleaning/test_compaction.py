@@ -1,4 +1,4 @@
-"""Compaction: the last record of each key stays, and so do offsets, sequences and open questions."""
+"""Compaction keeps the last record of each key, offsets, producer sequences and open transactions."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ DAY = 24 * HOUR
 
 
 def compacted(tmp_path: Path, **settings: Any) -> LogWorld:
-    """A compacted topic that is compacted whenever there is anything to compact."""
+    """A log that is compacted as soon as there is anything to compact."""
     defaults: dict[str, Any] = {
         "cleanup_policy": ("compact",),
         "min_cleanable_dirty_ratio": 0.0,
@@ -48,19 +48,19 @@ def chosen(*, first_dirty: int = 10, stable: int = 99, now: int = 100 * HOUR, **
     return choose_cleanable(segments, config, first_dirty, stable, now)
 
 
-def test_a_log_is_compacted_once_enough_of_it_is_dirty() -> None:
+def test_a_log_is_compacted_when_enough_of_it_is_dirty() -> None:
     assert chosen(min_cleanable_dirty_ratio=0.5) == Cleanable(10, 30)
     assert chosen(min_cleanable_dirty_ratio=0.7) is None
     assert chosen(first_dirty=20, min_cleanable_dirty_ratio=0.5) is None
     assert chosen(first_dirty=30, min_cleanable_dirty_ratio=0.0) is None, "there is nothing dirty"
 
 
-def test_young_segments_wait() -> None:
+def test_segments_younger_than_the_minimum_lag_are_not_compacted() -> None:
     assert chosen(now=32 * HOUR, min_compaction_lag_ms=2 * HOUR, min_cleanable_dirty_ratio=0.1) == Cleanable(10, 20)
     assert chosen(now=22 * HOUR, min_compaction_lag_ms=2 * HOUR, min_cleanable_dirty_ratio=0.1) is None
 
 
-def test_a_record_that_has_waited_for_too_long_needs_no_ratio() -> None:
+def test_the_maximum_lag_overrides_the_dirty_ratio() -> None:
     assert chosen(now=120 * HOUR, max_compaction_lag_ms=100 * HOUR, min_cleanable_dirty_ratio=1.0) is None
     assert chosen(now=120 * HOUR + 1, max_compaction_lag_ms=100 * HOUR, min_cleanable_dirty_ratio=1.0) is not None
 
@@ -70,12 +70,12 @@ def test_nothing_past_the_last_stable_offset_is_compacted() -> None:
     assert chosen(stable=19, min_cleanable_dirty_ratio=0.1) is None
 
 
-def test_small_neighbours_are_merged_up_to_a_segments_size() -> None:
+def test_small_adjacent_segments_are_merged_up_to_segment_bytes() -> None:
     segments = [CleanableSegment(n * 10, n * 10 + 10, size, -1, -1) for n, size in enumerate((300, 300, 500, 900, 50))]
     assert group_segments(segments, TopicConfig(segment_bytes=1000)) == [[0, 1], [2], [3, 4]]
 
 
-def test_neighbours_too_far_apart_in_offsets_stay_apart() -> None:
+def test_segments_too_far_apart_in_offsets_are_not_merged() -> None:
     segments = [CleanableSegment(0, 10, 1, -1, -1), CleanableSegment(10, INT32_MAX + 2, 1, -1, -1)]
     assert group_segments(segments, TopicConfig()) == [[0], [1]]
 
@@ -84,7 +84,7 @@ def test_neighbours_too_far_apart_in_offsets_stay_apart() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_last_record_of_each_key_stays_at_its_offset(tmp_path: Path, codec: Codec) -> None:
+def test_the_last_record_of_each_key_is_kept_at_its_offset(tmp_path: Path, codec: Codec) -> None:
     world = compacted(tmp_path)
     world.append(("a", "1"), ("b", "1"), ("a", "2"), codec=codec)
     world.append(("c", "1"), ("b", "2"), codec=codec)
@@ -97,7 +97,7 @@ def test_the_last_record_of_each_key_stays_at_its_offset(tmp_path: Path, codec: 
     assert [header.codec for header, _ in world.read_batches()] == [codec] * 3
 
 
-def test_offsets_are_kept_and_reading_goes_over_the_gaps(tmp_path: Path) -> None:
+def test_offsets_are_kept_and_reads_skip_the_gaps(tmp_path: Path) -> None:
     world = compacted(tmp_path, segment_bytes=400, index_interval_bytes=50)
     for number in range(60):
         world.append((f"key-{number % 5}", f"value-{number}"))
@@ -115,7 +115,7 @@ def test_offsets_are_kept_and_reading_goes_over_the_gaps(tmp_path: Path) -> None
         assert [r.offset for r in world.records(offset)] == [o for o, *_ in world.pairs() if o >= offset]
 
 
-def test_a_later_pass_sees_the_earlier_one(tmp_path: Path) -> None:
+def test_a_later_pass_compacts_what_an_earlier_one_kept(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     for number in range(4):
         world.append(("a", str(number)), (f"only-{number}", "x"))
@@ -130,7 +130,7 @@ def test_a_later_pass_sees_the_earlier_one(tmp_path: Path) -> None:
     ]
 
 
-def test_what_cleaning_leaves_is_merged_by_the_next_pass(tmp_path: Path) -> None:
+def test_segments_that_shrank_are_merged_by_the_next_pass(tmp_path: Path) -> None:
     world = compacted(tmp_path, segment_bytes=300)
     for number in range(40):
         world.append(("same", f"value-{number}"))
@@ -161,7 +161,7 @@ def test_more_keys_than_fit_in_memory_take_several_passes(tmp_path: Path) -> Non
     assert world.pairs() == [*((n, f"key-{n % 8}", f"value-{n}") for n in range(12, 20)), (20, "last", "x")]
 
 
-def test_a_log_that_only_deletes_is_never_compacted(tmp_path: Path) -> None:
+def test_a_log_with_policy_delete_is_never_compacted(tmp_path: Path) -> None:
     world = compacted(tmp_path, cleanup_policy=("delete",))
     world.append(("a", "1"), ("a", "2"))
     roll(world)
@@ -179,7 +179,7 @@ def test_nothing_above_the_high_watermark_is_compacted(tmp_path: Path) -> None:
 # --- tombstones -------------------------------------------------------------------------------------------
 
 
-def test_a_tombstone_stays_for_a_while_and_then_goes(tmp_path: Path) -> None:
+def test_a_tombstone_is_removed_after_delete_retention_ms(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.append(("a", "1"), ("b", "1"))
     world.append(("a", None))
@@ -200,7 +200,7 @@ def test_a_tombstone_stays_for_a_while_and_then_goes(tmp_path: Path) -> None:
     assert world.pairs() == [(1, "b", "1"), (3, "c", "1"), (4, "d", "1")]
 
 
-def test_records_keep_their_own_time_beside_a_delete_horizon(tmp_path: Path) -> None:
+def test_records_keep_their_timestamps_when_a_delete_horizon_is_set(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.append(("a", "1"), ("b", None), timestamp=NOON - 5 * HOUR)
     roll(world)
@@ -211,7 +211,7 @@ def test_records_keep_their_own_time_beside_a_delete_horizon(tmp_path: Path) -> 
 # --- producers --------------------------------------------------------------------------------------------
 
 
-def test_the_last_sequence_of_a_live_producer_survives_its_records(tmp_path: Path) -> None:
+def test_the_last_sequence_of_an_active_producer_survives_its_records(tmp_path: Path) -> None:
     """Spec: D3. Compaction keeps an empty batch, so that a retry is still recognised after a restart."""
     world = compacted(tmp_path)
     world.produce(7, ("a", "1"))
@@ -229,7 +229,7 @@ def test_the_last_sequence_of_a_live_producer_survives_its_records(tmp_path: Pat
     assert world.produce(7, ("a", "4")).base_offset == 3
 
 
-def test_the_shell_goes_when_the_producer_is_forgotten(tmp_path: Path) -> None:
+def test_the_empty_batch_is_removed_when_the_producer_expires(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.produce(7, ("a", "1"))
     world.append(("a", "2"))
@@ -245,7 +245,7 @@ def test_the_shell_goes_when_the_producer_is_forgotten(tmp_path: Path) -> None:
 # --- transactions -----------------------------------------------------------------------------------------
 
 
-def test_an_undecided_transaction_holds_compaction_back(tmp_path: Path) -> None:
+def test_an_open_transaction_holds_back_compaction(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.append(("a", "1"))
     roll(world)
@@ -271,7 +271,7 @@ def test_an_aborted_record_does_not_displace_a_committed_one(tmp_path: Path) -> 
     assert world.pairs() == [(0, "a", "good")]
 
 
-def test_an_abort_marker_stays_until_its_records_and_a_while_have_gone(tmp_path: Path) -> None:
+def test_an_abort_marker_is_removed_one_horizon_after_its_records(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.produce(7, ("a", "bad"), transactional=True)
     world.ends(7, abort=True)
@@ -290,7 +290,7 @@ def test_an_abort_marker_stays_until_its_records_and_a_while_have_gone(tmp_path:
     assert world.log.aborted_transactions(0, 99) == []
 
 
-def test_a_commit_marker_stays_while_a_record_of_its_transaction_does(tmp_path: Path) -> None:
+def test_a_commit_marker_is_kept_while_a_record_of_its_transaction_is(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.produce(7, ("a", "1"), transactional=True)
     world.ends(7, abort=False)
@@ -310,7 +310,7 @@ def test_a_commit_marker_stays_while_a_record_of_its_transaction_does(tmp_path: 
     assert not any(header.is_control for header, _ in world.read_batches())
 
 
-def test_the_marker_that_carries_a_live_producers_epoch_stays_as_a_shell(tmp_path: Path) -> None:
+def test_the_marker_with_an_active_producers_epoch_is_kept_without_records(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.produce(7, ("a", "1"), transactional=True)
     world.ends(7, abort=True, epoch=1)
@@ -338,14 +338,14 @@ def test_a_transaction_that_ends_in_a_later_segment_is_not_lost(tmp_path: Path) 
     assert world.pairs() == [(0, "a", "good"), (4, "c", "1")]
     assert world.log.aborted_transactions(0, 99) == [AbortedTransaction(7, 1, 3, 4)]
     for _ in range(2):
-        # One pass takes the shell of the aborted batch, the next finds the marker without records.
+        # One pass removes the empty aborted batch, the next finds the marker without records.
         world.produce(7, ("d", "1"))
         roll(world)
         assert world.compact()
     assert world.log.aborted_transactions(0, 99) == []
 
 
-def test_coordinator_records_are_compacted_like_any_other(tmp_path: Path) -> None:
+def test_coordinator_records_are_compacted_like_others(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     for number in range(3):
         world.append(("group", str(number)), origin=Origin.COORDINATOR)
@@ -371,7 +371,7 @@ def test_the_log_is_written_and_read_while_it_is_compacted(tmp_path: Path) -> No
     assert world.values() == ["2", "3", "4"]
 
 
-def test_a_log_that_changed_meanwhile_keeps_what_it_has(tmp_path: Path) -> None:
+def test_a_compaction_is_discarded_if_the_log_changed(tmp_path: Path) -> None:
     world = compacted(tmp_path, cleanup_policy=("compact", "delete"), retention_ms=HOUR)
     world.append(("a", "1"), ("a", "2"))
     roll(world)
@@ -385,7 +385,7 @@ def test_a_log_that_changed_meanwhile_keeps_what_it_has(tmp_path: Path) -> None:
     assert world.names(".cleaned") == []
 
 
-def test_a_cancelled_compaction_leaves_nothing(tmp_path: Path) -> None:
+def test_a_cancelled_compaction_leaves_no_files(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.append(("a", "1"), ("a", "2"))
     roll(world)
@@ -398,7 +398,7 @@ def test_a_cancelled_compaction_leaves_nothing(tmp_path: Path) -> None:
     assert world.values() == ["1", "2"]
 
 
-def test_damage_is_not_copied_as_if_it_were_good(tmp_path: Path) -> None:
+def test_corrupt_batches_are_not_copied(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.checks_reload = False
     world.append(("a", "1"), ("a", "2"))
@@ -414,7 +414,7 @@ def test_damage_is_not_copied_as_if_it_were_good(tmp_path: Path) -> None:
     assert world.names(".cleaned") == []
 
 
-def test_a_full_disk_stops_compaction_and_nothing_else(tmp_path: Path) -> None:
+def test_a_full_disk_stops_only_the_compaction(tmp_path: Path) -> None:
     disk = FailingDisk()
     world = compacted(tmp_path, disk=disk)
     world.append(("a", "1"), ("a", "2"))
@@ -431,8 +431,8 @@ def test_a_full_disk_stops_compaction_and_nothing_else(tmp_path: Path) -> None:
     assert world.values() == ["2", "1"]
 
 
-def test_a_segment_whose_records_all_went_keeps_the_shell_of_its_last_batch(tmp_path: Path) -> None:
-    """A segment that ends before the next begins would look like one that lost its end in a crash."""
+def test_a_segment_without_remaining_records_keeps_an_empty_last_batch(tmp_path: Path) -> None:
+    """Recovery takes a segment that ends before the next one starts for a truncated one."""
     world = compacted(tmp_path, cleanup_policy=("compact", "delete"), retention_ms=9 * DAY, segment_bytes=200)
     world.append(("a", "1" * 100))
     roll(world)
@@ -457,7 +457,7 @@ def test_a_segment_whose_records_all_went_keeps_the_shell_of_its_last_batch(tmp_
 
 
 class DyingDisk(Disk):
-    """Dies at the n-th change of a name, as a killed process would."""
+    """Fails from the n-th rename or removal on, like a killed process."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -481,8 +481,8 @@ class DyingDisk(Disk):
         super().sync_directory(path)
 
 
-def test_a_crash_at_any_step_of_the_swap_leaves_a_whole_log(tmp_path: Path) -> None:
-    """Either the old segments or the new: never a key lost, an offset twice, or a torn index."""
+def test_a_crash_at_any_step_of_the_swap_leaves_a_complete_log(tmp_path: Path) -> None:
+    """Either the old segments or the new ones: no lost key, no duplicate offset, no corrupt index."""
     finished = False
     for steps in range(100):
         disk = DyingDisk()
@@ -524,7 +524,7 @@ def test_a_crash_at_any_step_of_the_swap_leaves_a_whole_log(tmp_path: Path) -> N
     assert steps > 20
 
 
-def test_half_written_cleaned_files_are_removed_at_the_next_start(tmp_path: Path) -> None:
+def test_incomplete_cleaned_files_are_removed_at_the_next_start(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.append(("a", "1"), ("a", "2"))
     roll(world)
@@ -537,7 +537,7 @@ def test_half_written_cleaned_files_are_removed_at_the_next_start(tmp_path: Path
     assert world.values() == ["1", "2"]
 
 
-def test_how_far_compaction_came_is_remembered(tmp_path: Path) -> None:
+def test_the_first_dirty_offset_survives_a_restart(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.append(("a", "1"), ("a", "2"))
     roll(world)
@@ -548,7 +548,7 @@ def test_how_far_compaction_came_is_remembered(tmp_path: Path) -> None:
     assert not world.compact()
 
 
-def test_times_are_still_found_after_compaction(tmp_path: Path) -> None:
+def test_timestamps_are_found_after_compaction(tmp_path: Path) -> None:
     world = compacted(tmp_path, segment_bytes=400, index_interval_bytes=50)
     for number in range(30):
         world.append((f"key-{number % 7}", "v"), timestamp=NOON + number * 10)

@@ -1,4 +1,4 @@
-"""Producer snapshots in Kafka's layout (Spec: D3. across a restart)."""
+"""Producer snapshots in Kafka's file format. Spec: D3. Duplicates are recognised after a restart."""
 
 import struct
 
@@ -30,21 +30,21 @@ def state(entries: list[ProducerEntry]) -> list[tuple[object, ...]]:
     ]
 
 
-def test_the_layout_is_kafkas() -> None:
+def test_the_file_format_is_kafkas() -> None:
     data = encode_snapshot([entry(7, BatchMetadata(11, 42, 2, 1000), first_offset=40)])
     row = struct.pack(">qhiqiqiq", 7, 3, 11, 42, 2, 1000, 4, 40)
     covered = struct.pack(">i", 1) + row
     assert data == struct.pack(">hI", 1, crc32c(covered)) + covered
 
 
-def test_a_producer_of_which_only_a_marker_is_known_comes_back() -> None:
+def test_a_producer_with_only_a_marker_is_restored() -> None:
     (back,) = decode_snapshot(encode_snapshot([entry(9)]), now=5)
     assert state([back]) == state([entry(9)])
     assert back.last_seen_ms == 5
     assert back.next_sequence == 0
 
 
-def test_all_five_batches_come_back_and_the_last_row_is_the_one_kafka_keeps() -> None:
+def test_all_five_batches_are_restored_and_the_last_entry_is_the_one_kafka_keeps() -> None:
     batches = [BatchMetadata(s, 10 + s, 0, 100 + s) for s in range(5)]
     data = encode_snapshot([entry(7, *batches, first_offset=12)])
     assert state(decode_snapshot(data, 0)) == state([entry(7, *batches, first_offset=12)])
@@ -53,20 +53,20 @@ def test_all_five_batches_come_back_and_the_last_row_is_the_one_kafka_keeps() ->
 
 
 @given(st.binary(max_size=80))
-def test_garbage_is_refused(data: bytes) -> None:
+def test_garbage_is_rejected(data: bytes) -> None:
     with pytest.raises(CorruptSnapshot):
         decode_snapshot(data, 0)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
-def test_one_wrong_byte_anywhere_is_noticed(position: int, change: int) -> None:
+def test_any_changed_byte_is_detected(position: int, change: int) -> None:
     data = bytearray(encode_snapshot([entry(7, BatchMetadata(1, 2, 0, 3)), entry(8, BatchMetadata(1, 2, 0, 3))]))
     data[position % len(data)] ^= change
     with pytest.raises(CorruptSnapshot):
         decode_snapshot(bytes(data), 0)
 
 
-def test_a_torn_snapshot_is_refused_at_every_length() -> None:
+def test_a_truncated_snapshot_is_rejected_at_every_length() -> None:
     data = encode_snapshot([entry(7, BatchMetadata(1, 2, 0, 3))])
     for length in range(len(data)):
         with pytest.raises(CorruptSnapshot):

@@ -1,4 +1,4 @@
-"""Sequences, epochs and transactions of the producers of a partition (Spec: D3, D4.; PROTOCOL 10, 11.7, 13)."""
+"""Sequences, epochs and transactions of the producers of a partition. Spec: D3, D4."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +13,14 @@ from ottla.types import INT32_MAX
 DAY = 86_400_000
 
 
-def refused(code: ErrorCode, act: Callable[[], Any]) -> None:
+def rejected(code: ErrorCode, act: Callable[[], Any]) -> None:
     with pytest.raises(KafkaError) as caught:
         act()
     assert caught.value.code is code
 
 
 class World:
-    """A partition's producers, and how far its log goes."""
+    """A partition's producers and its log end offset."""
 
     def __init__(self) -> None:
         self.producers = ProducerStateManager()
@@ -41,7 +41,7 @@ class World:
     def ends(
         self, *, abort: bool = False, epoch: int = 0, coordinator_epoch: int = 0, version: int = 0
     ) -> tuple[int, int] | None:
-        """A marker for producer 7 arrives; the range of the transaction it ended."""
+        """Appends a marker for producer 7. Returns the offsets of the transaction that it ended."""
         self.producers.check_marker(7, epoch, coordinator_epoch, transaction_version=version)
         completed = self.producers.update_marker(
             self.header(-1, epoch=epoch, txn=True), self.end, 0, aborted=abort, coordinator_epoch=coordinator_epoch
@@ -50,20 +50,20 @@ class World:
         return None if completed is None else (completed.first_offset, completed.last_offset)
 
 
-def test_sequences_are_accepted_one_after_the_other() -> None:
+def test_consecutive_sequences_are_accepted() -> None:
     world = World()
     assert [world.writes(0, 3), world.writes(3), world.writes(4, 2)] == [None, None, None]
     assert world.end == 6
 
 
-def test_a_gap_is_refused_and_changes_nothing() -> None:
+def test_a_sequence_gap_is_rejected_and_changes_nothing() -> None:
     world = World()
     world.writes(0)
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(2))
+    rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(2))
     assert world.writes(1) is None
 
 
-def test_a_duplicate_of_any_of_the_last_five_batches_is_answered_with_its_offset() -> None:
+def test_a_duplicate_of_any_of_the_last_five_batches_returns_its_offset() -> None:
     world = World()
     for sequence in range(0, 12, 2):
         world.writes(sequence, 2)
@@ -72,23 +72,23 @@ def test_a_duplicate_of_any_of_the_last_five_batches_is_answered_with_its_offset
         assert duplicate is not None
         assert (duplicate.first_offset, duplicate.last_offset) == (sequence, sequence + 1)
     assert world.end == 12
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(0, 2))
+    rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(0, 2))
 
 
-def test_a_batch_that_only_overlaps_an_older_one_is_no_duplicate() -> None:
+def test_an_overlapping_batch_is_not_a_duplicate() -> None:
     world = World()
     world.writes(0, 3)
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(0, 2))
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(1, 2))
+    rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(0, 2))
+    rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(1, 2))
 
 
-def test_after_the_largest_sequence_comes_zero() -> None:
+def test_sequences_wrap_to_zero() -> None:
     world = World()
     world.writes(INT32_MAX - 1, 2)
     assert world.writes(0) is None
 
 
-def test_a_batch_across_the_wrap_is_recognised_again() -> None:
+def test_a_duplicate_across_the_sequence_wrap_is_recognised() -> None:
     world = World()
     world.writes(INT32_MAX - 1, 4)
     duplicate = world.writes(INT32_MAX - 1, 4)
@@ -98,46 +98,46 @@ def test_a_batch_across_the_wrap_is_recognised_again() -> None:
     assert world.writes(2) is None
 
 
-def test_a_new_epoch_starts_again_at_zero() -> None:
+def test_a_new_epoch_starts_at_sequence_zero() -> None:
     world = World()
     world.writes(0, 3)
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(3, epoch=1))
+    rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.writes(3, epoch=1))
     assert world.writes(0, epoch=1) is None
     assert world.end == 4
 
 
-def test_an_old_epoch_is_refused() -> None:
+def test_an_old_epoch_is_rejected() -> None:
     world = World()
     world.writes(0, epoch=3)
-    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.writes(1, epoch=2))
+    rejected(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.writes(1, epoch=2))
 
 
-def test_the_same_sequence_of_a_new_epoch_is_no_duplicate() -> None:
+def test_the_same_sequence_in_a_new_epoch_is_not_a_duplicate() -> None:
     world = World()
     world.writes(0, 3)
     assert world.writes(0, 3, epoch=1) is None
     assert world.end == 6
 
 
-def test_an_unknown_producer_may_begin_anywhere_but_not_in_a_new_style_transaction() -> None:
+def test_an_unknown_producer_can_start_at_any_sequence_except_in_a_version_2_transaction() -> None:
     world = World()
     header = world.header(17, txn=True)
     assert world.producers.check(header) is None
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.producers.check(header, require_known_start=True))
+    rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: world.producers.check(header, require_known_start=True))
     assert world.producers.check(world.header(0, txn=True), require_known_start=True) is None
 
 
-def test_coordinators_write_without_sequences() -> None:
+def test_coordinators_append_without_sequences() -> None:
     world = World()
     assert world.writes(-1, txn=True, checks=False) is None
     assert world.writes(-1, txn=True, checks=False) is None
     assert world.end == 2
 
 
-def test_an_open_transaction_takes_transactional_batches_only() -> None:
+def test_a_producer_with_an_open_transaction_must_send_transactional_batches() -> None:
     world = World()
     world.writes(0, txn=True)
-    refused(ErrorCode.INVALID_TXN_STATE, lambda: world.writes(1))
+    rejected(ErrorCode.INVALID_TXN_STATE, lambda: world.writes(1))
     assert world.writes(1, txn=True) is None
 
 
@@ -151,7 +151,7 @@ def test_the_first_open_transaction_is_the_first_unstable_offset() -> None:
     assert world.ends() == (1, 5)
 
 
-def test_a_decided_transaction_holds_back_until_its_marker_is_committed() -> None:
+def test_a_completed_transaction_is_unstable_until_its_marker_is_committed() -> None:
     world = World()
     world.writes(0, 2, txn=True)
     world.ends()
@@ -161,13 +161,13 @@ def test_a_decided_transaction_holds_back_until_its_marker_is_committed() -> Non
     assert world.producers.first_unstable_offset is None
 
 
-def test_a_marker_without_records_holds_nothing_back() -> None:
+def test_a_marker_without_records_is_never_unstable() -> None:
     world = World()
     assert world.ends() is None
     assert world.producers.first_unstable_offset is None
 
 
-def test_the_last_stable_offset_after_an_abort_is_where_the_next_open_transaction_begins() -> None:
+def test_the_last_stable_offset_after_an_abort_is_the_start_of_the_next_open_transaction() -> None:
     world = World()
     world.writes(0, txn=True)
     other = world.header(0, txn=True)._replace(producer_id=8)
@@ -185,42 +185,42 @@ def test_a_marker_raises_the_epoch_and_fences_the_old_one() -> None:
     world = World()
     world.writes(0, txn=True)
     world.ends(abort=True, epoch=1)
-    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.writes(1, txn=True))
+    rejected(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.writes(1, txn=True))
     assert world.writes(0, txn=True, epoch=1) is None
 
 
-def test_a_marker_of_an_old_epoch_is_refused() -> None:
+def test_a_marker_of_an_old_epoch_is_rejected() -> None:
     world = World()
     world.writes(0, epoch=2, txn=True)
-    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.ends(epoch=1))
+    rejected(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.ends(epoch=1))
 
 
-def test_a_marker_of_the_running_epoch_ends_an_old_style_transaction_but_not_a_new_one() -> None:
+def test_a_marker_of_the_current_epoch_ends_a_version_1_but_not_a_version_2_transaction() -> None:
     world = World()
     world.writes(0, txn=True)
-    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.ends(version=2))
+    rejected(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.ends(version=2))
     assert world.ends(version=2, epoch=1) == (0, 1)
-    assert world.ends(version=2, epoch=1) is None, "a marker that comes again finds nothing open and is welcome"
+    assert world.ends(version=2, epoch=1) is None, "a repeated marker is accepted when no transaction is open"
     world.writes(0, epoch=1, txn=True)
     assert world.ends(version=1, epoch=1) == (3, 4)
 
 
-def test_a_marker_from_a_coordinator_that_was_replaced_is_refused() -> None:
+def test_a_marker_from_a_stale_coordinator_is_rejected() -> None:
     world = World()
     world.writes(0, txn=True)
     world.ends(coordinator_epoch=5)
-    refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED, lambda: world.ends(coordinator_epoch=4))
+    rejected(ErrorCode.TRANSACTION_COORDINATOR_FENCED, lambda: world.ends(coordinator_epoch=4))
     assert world.ends(coordinator_epoch=5) is None
 
 
-def test_a_verification_is_void_once_a_marker_came_in_between() -> None:
+def test_a_marker_invalidates_an_earlier_verification() -> None:
     world = World()
     guard = world.producers.verification_guard(7)
     world.ends(epoch=1)
     assert world.producers.verification_guard(7) != guard
 
 
-def test_an_open_transaction_is_the_proof_that_the_coordinator_knows_it() -> None:
+def test_an_open_transaction_needs_no_verification() -> None:
     world = World()
     assert not world.producers.has_open_transaction(7, 0)
     world.writes(0, txn=True)
@@ -230,10 +230,10 @@ def test_an_open_transaction_is_the_proof_that_the_coordinator_knows_it() -> Non
     assert not world.producers.has_open_transaction(7, 0)
 
 
-def test_silent_producers_are_forgotten_but_never_an_open_transaction() -> None:
+def test_idle_producers_expire_unless_a_transaction_is_open() -> None:
     world = World()
     world.writes(0)
     assert world.producers.expire(DAY - 1, DAY) == 0
     assert world.producers.expire(DAY, DAY) == 1
-    assert world.writes(41, txn=True) is None, "nothing is known of it any more: any sequence will do"
+    assert world.writes(41, txn=True) is None, "the producer is unknown again: any sequence is accepted"
     assert world.producers.expire(10 * DAY, DAY) == 0

@@ -1,4 +1,4 @@
-"""The sparse indexes in Kafka's layouts."""
+"""The sparse indexes in Kafka's file formats."""
 
 import struct
 
@@ -28,13 +28,13 @@ def test_a_time_entry_is_a_long_and_an_int() -> None:
     assert index.to_bytes(1) == struct.pack(">qi", 1_700_000_000_500, 9)
 
 
-def test_a_lookup_gives_the_last_entry_at_or_before() -> None:
+def test_a_lookup_returns_the_last_entry_at_or_before() -> None:
     index = offset_index((3, 100), (9, 200))
     assert [index.entry_at_or_before_offset(offset) for offset in (0, 2, 3, 8, 9, 50)] == [-1, -1, 0, 0, 1, 1]
     assert [index.entry_at_or_before_position(at) for at in (0, 99, 100, 199, 200)] == [-1, -1, 0, 0, 1]
 
 
-def test_the_time_index_only_rises() -> None:
+def test_the_time_index_only_increases() -> None:
     index = TimeIndex()
     for timestamp, offset in ((10, 1), (10, 2), (5, 3), (20, 4)):
         index.append(timestamp, offset)
@@ -42,14 +42,14 @@ def test_the_time_index_only_rises() -> None:
     assert list(index.offsets) == [1, 4]
 
 
-def test_a_time_lookup_skips_only_what_is_too_early() -> None:
+def test_a_timestamp_lookup_skips_only_earlier_batches() -> None:
     index = TimeIndex()
     index.append(10, 1)
     index.append(20, 4)
     assert [index.find_before(timestamp) for timestamp in (5, 10, 15, 20, 99)] == [0, 1, 1, 4, 4]
 
 
-def test_truncation_drops_what_begins_at_or_after_the_cut() -> None:
+def test_truncation_removes_entries_at_or_after_the_new_end() -> None:
     index = offset_index((3, 100), (9, 200), (12, 300))
     index.truncate(200)
     assert list(index.positions) == [100]
@@ -73,7 +73,7 @@ def test_truncation_drops_what_begins_at_or_after_the_cut() -> None:
     ],
     ids=["half an entry", "offsets fall", "positions fall", "twice", "negative", "outside the log", "zeros"],
 )
-def test_an_offset_index_that_cannot_be_is_refused(data: bytes) -> None:
+def test_an_invalid_offset_index_is_rejected(data: bytes) -> None:
     with pytest.raises(CorruptIndex):
         OffsetIndex.from_bytes(data, 5000)
 
@@ -83,13 +83,13 @@ def test_an_offset_index_that_cannot_be_is_refused(data: bytes) -> None:
     [b"\x00" * 11, struct.pack(">qiqi", 20, 1, 10, 2), struct.pack(">qiqi", 10, 2, 20, 1), struct.pack(">qi", 10, -1)],
     ids=["half an entry", "times fall", "offsets fall", "negative"],
 )
-def test_a_time_index_that_cannot_be_is_refused(data: bytes) -> None:
+def test_an_invalid_time_index_is_rejected(data: bytes) -> None:
     with pytest.raises(CorruptIndex):
         TimeIndex.from_bytes(data)
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**20), st.integers(1, 2**20)), max_size=30))
-def test_an_offset_index_comes_back_from_its_bytes(steps: list[tuple[int, int]]) -> None:
+def test_an_offset_index_round_trips(steps: list[tuple[int, int]]) -> None:
     index, offset, position = OffsetIndex(), -1, -1
     for offset_step, position_step in steps:
         offset, position = offset + offset_step, position + position_step
@@ -99,7 +99,7 @@ def test_an_offset_index_comes_back_from_its_bytes(steps: list[tuple[int, int]])
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**40), st.integers(0, 2**20)), max_size=30))
-def test_a_time_index_comes_back_from_its_bytes(steps: list[tuple[int, int]]) -> None:
+def test_a_time_index_round_trips(steps: list[tuple[int, int]]) -> None:
     index, timestamp, offset = TimeIndex(), 0, 0
     for time_step, offset_step in steps:
         timestamp, offset = timestamp + time_step, offset + offset_step

@@ -1,4 +1,4 @@
-"""Finding records by their time, to the record (ListOffsets; TESTING R4)."""
+"""Search by timestamp, exact to the record (ListOffsets). Spec: R4."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ SMALL: dict[str, Any] = {"segment_bytes": 700, "index_interval_bytes": 100}
 
 
 def write(world: LogWorld, *batches: list[int], codec: Codec = Codec.NONE) -> None:
-    """Appends batches whose records bear these times, counted from noon."""
+    """Appends batches whose records have these timestamps, relative to noon."""
     for times in batches:
         rows = [(NOON + time, None, b"v", ()) for time in times]
         world.log.append(build_batch(rows, codec=codec), leader_epoch=world.leader_epoch)
@@ -38,7 +38,7 @@ def world(tmp_path: Path) -> LogWorld:
     return LogWorld(tmp_path, **SMALL)
 
 
-def test_the_first_record_as_late_as_the_time_is_found_inside_its_batch(world: LogWorld) -> None:
+def test_the_first_record_with_the_timestamp_is_found_inside_its_batch(world: LogWorld) -> None:
     write(world, [0, 10, 20], [30, 40, 50])
     assert [find(world, time) for time in (0, 1, 20, 21, 50, 51)] == [(0, 0), (1, 10), (2, 20), (3, 30), (5, 50), None]
 
@@ -49,13 +49,13 @@ def test_a_compressed_batch_is_searched_too(world: LogWorld) -> None:
     assert latest(world) == (2, 20)
 
 
-def test_times_need_not_rise(world: LogWorld) -> None:
+def test_timestamps_need_not_increase(world: LogWorld) -> None:
     write(world, [50, 10], [5], [60, 55], [1])
     assert [find(world, time) for time in (0, 11, 51, 60, 61)] == [(0, 50), (0, 50), (3, 60), (3, 60), None]
     assert latest(world) == (3, 60)
 
 
-def test_the_latest_is_the_first_of_several(world: LogWorld) -> None:
+def test_the_first_of_several_records_with_the_max_timestamp_is_found(world: LogWorld) -> None:
     write(world, [7, 9, 9], [9], [3])
     assert latest(world) == (1, 9)
 
@@ -75,14 +75,14 @@ def test_nothing_before_the_start_is_found(world: LogWorld) -> None:
     assert latest(world) == (3, 20)
 
 
-def test_the_answer_bears_the_leader_epoch(world: LogWorld) -> None:
+def test_the_result_has_the_leader_epoch(world: LogWorld) -> None:
     write(world, [0])
     world.leader_epoch = 4
     write(world, [10])
     assert world.log.find_offset_by_timestamp(NOON + 5, upper_bound=2) == OffsetAndTimestamp(1, NOON + 10, 4)
 
 
-def test_log_append_time_counts_where_the_topic_uses_it(tmp_path: Path) -> None:
+def test_log_append_time_is_searched_if_the_topic_uses_it(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, message_timestamp_type="LogAppendTime")
     write(world, [-5000, -4000])
     world.now += 100
@@ -92,7 +92,7 @@ def test_log_append_time_counts_where_the_topic_uses_it(tmp_path: Path) -> None:
     assert latest(world) == (2, 100)
 
 
-def test_an_empty_log_has_no_times(world: LogWorld) -> None:
+def test_an_empty_log_has_no_timestamps(world: LogWorld) -> None:
     assert find(world, 0) is None
     assert latest(world) is None
 
@@ -104,7 +104,7 @@ def test_an_empty_log_has_no_times(world: LogWorld) -> None:
     st.integers(0, 100),
     st.sampled_from(["stay", "restart", "crash"]),
 )
-def test_every_answer_is_the_one_a_plain_scan_gives(
+def test_every_result_equals_that_of_a_full_scan(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]], start: int, bound: int, life: str
 ) -> None:
     world = LogWorld(tmp_path_factory.mktemp("times"), **SMALL)
@@ -116,7 +116,7 @@ def test_every_answer_is_the_one_a_plain_scan_gives(
     times = [time for batch in batches for time in batch]
     world.log.delete_records_before(min(start, len(times)))
     bound = min(bound, len(times))
-    # A bound lies between batches: the high watermark moves by whole ones.
+    # A bound is always between batches: the high watermark moves by whole batches.
     ends = [sum(map(len, batches[: number + 1])) for number in range(len(batches))]
     bound = max([end for end in ends if end <= bound], default=0)
     seen = [(offset, time) for offset, time in enumerate(times) if start <= offset < bound]

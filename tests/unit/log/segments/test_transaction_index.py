@@ -1,4 +1,4 @@
-"""The index of aborted transactions (Spec: E8., PROTOCOL 13)."""
+"""The index of aborted transactions. Spec: E8."""
 
 import struct
 
@@ -16,7 +16,7 @@ def test_an_entry_takes_34_bytes_with_a_version_in_front() -> None:
     assert len(data) == 34
 
 
-def test_entries_come_back() -> None:
+def test_entries_round_trip() -> None:
     assert decode_entries(encode_entries(ENTRIES)) == ENTRIES
 
 
@@ -25,18 +25,18 @@ def test_entries_come_back() -> None:
     [b"\x00" * 33, encode_entries([ENTRIES[1], ENTRIES[0]]), struct.pack(">hqqqq", 0, 1, 9, 5, 10), bytes(68)],
     ids=["half an entry", "markers fall", "ends before it begins", "zeros"],
 )
-def test_what_cannot_be_is_refused(data: bytes) -> None:
+def test_invalid_entries_are_rejected(data: bytes) -> None:
     with pytest.raises(CorruptIndex):
         decode_entries(data)
 
 
-def test_a_reader_is_told_what_overlaps_its_range() -> None:
+def test_a_reader_gets_the_transactions_that_overlap_its_range() -> None:
     found: list[AbortedTransaction] = []
     collect(ENTRIES, 11, 18, found)
     assert found == [ENTRIES[1]]
 
 
-def test_the_search_ends_where_all_that_began_below_the_bound_is_decided() -> None:
+def test_the_search_ends_when_all_transactions_below_the_bound_have_ended() -> None:
     found: list[AbortedTransaction] = []
     assert collect(ENTRIES, 0, 16, found)
     assert found == ENTRIES[:2]
