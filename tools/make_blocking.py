@@ -130,34 +130,36 @@ def hand_written() -> dict[str, ast.FunctionDef]:
 
 
 def _file(name: str, doc: str, classes: list[BlockingClass]) -> str:
-    imports, bodies = [IMPORTS, EXTRA_IMPORTS.get(name, "")], []
+    imports, after, bodies = [IMPORTS, EXTRA_IMPORTS.get(name, "")], [], []
     for each in classes:
         source = (CLIENT / each.source).read_text()
-        imports.append(_imports(ast.parse(source), each))
+        tree = ast.parse(source)
+        imports += _imports(tree, each)
+        after += [_to_blocking_types(ast.unparse(node)) for node in tree.body if _follows_imports(node)]
         bodies.append(_class(source, each))
-    text = HEADER.format(doc=doc) + "".join(imports) + "".join(bodies)
+    text = "\n".join([HEADER.format(doc=doc), *imports, *after, *bodies])
     return _ruff(text, BLOCKING / name)
 
 
-def _imports(tree: ast.Module, target: BlockingClass) -> str:
+def _imports(tree: ast.Module, target: BlockingClass) -> Iterator[str]:
     """All imports of the async module and all names that it defines. Ruff removes the unused ones."""
-    module = "ottla.client." + target.source.removesuffix(".py").replace("/", ".")
-    lines = []
     own = []
     for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom) or (
-            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node)
-        ):
-            lines.append(ast.unparse(node))
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield _to_blocking_types(ast.unparse(node))
         elif isinstance(node, ast.ClassDef):
             own.append(node.name)
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if isinstance(node.value, ast.Call) and ast.unparse(node.value).startswith("TypeVar("):
-                lines.append(ast.unparse(node))
-            elif not node.targets[0].id.startswith("__"):
-                own.append(node.targets[0].id)
-    lines.append(f"from {module} import {', '.join(own)}")
-    return _to_blocking_types("\n".join(lines)) + "\n"
+        elif isinstance(node, ast.Assign) and not _follows_imports(node):
+            own += [name.id for name in node.targets if isinstance(name, ast.Name) and not name.id.startswith("__")]
+    module = target.source.removesuffix(".py").replace("/", ".")
+    yield f"from ottla.client.{module} import {', '.join(own)}"
+
+
+def _follows_imports(node: ast.stmt) -> bool:
+    """Whether it is an `if TYPE_CHECKING` block or a type variable, which the generated file needs as well."""
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("TypeVar(")
 
 
 def _class(source: str, target: BlockingClass) -> str:

@@ -1,4 +1,4 @@
-"""Consume, transform, produce in one call, at most once, at least once or exactly once."""
+"""transform(): consume, transform and produce in one call; at most once, at least once or exactly once."""
 
 import asyncio
 import inspect
@@ -27,11 +27,11 @@ AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE = "at-most-once", "at-least-once", "ex
 GUARANTEES = (AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)
 POLL_MS = 200
 TRANSACTION_TIMEOUT_MS = 10_000
-"""Shorter than a producer's default: whoever takes a crashed instance's partitions over waits for this long."""
+"""Shorter than the producer's default: after a crash, the next owner of the partitions waits for this long."""
 CLEAN_UP_S = 10
-"""After Ctrl-C: for aborting the transaction and leaving the group. Somebody waits for us at the keyboard."""
+"""After Ctrl-C: how long aborting the transaction and leaving the group may take."""
 HASTE_MS = 3_000
-"""Then neither of the two clients takes longer than this to close."""
+"""After Ctrl-C: how long closing each of the two clients may take."""
 MOVED_ON = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -40,18 +40,18 @@ MOVED_ON = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
     }
 )
-"""The group has gone on without us: what was worked on comes again, to whoever has the partition now."""
+"""The group has rebalanced without this member: the new owner of the partitions processes the records again."""
 DONE_AGAIN = MOVED_ON | {
     ErrorCode.TRANSACTION_ABORTABLE,
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.UNKNOWN_PRODUCER_ID,
 }
-"""Also when the transaction timed out or numbers were lost, another try may well succeed."""
+"""After a transaction timeout or a lost producer state, a retry may succeed as well."""
 
 
 class Output(NamedTuple):
-    """A record to be written. What is left out is taken from the input record (key) or from the call (topic)."""
+    """A record to produce. By default the key is that of the input record, and the topic that of the call."""
 
     value: Bytes
     key: Bytes = None
@@ -63,14 +63,14 @@ class Output(NamedTuple):
 
 @dataclass(slots=True)
 class Transformed:
-    """What a transform has done."""
+    """What a transform has done so far."""
 
     consumed: int = 0
     produced: int = 0
     failed: int = 0
-    """Records that could not be written, at most once; with other guarantees that is an error."""
+    """Records that could not be written (at-most-once only; otherwise that is an error)."""
     aborted: int = 0
-    """Transactions that were aborted and done again, exactly once."""
+    """Transactions that were aborted and repeated (exactly-once only)."""
 
 
 Result = Output | Bytes | Iterable[Output | Bytes]
@@ -92,18 +92,18 @@ def transform(
     until_end: bool = False,
     **keywords: Any,
 ) -> Transformed:
-    """Reads `source`, calls `function` with every record, writes what it gives to `to`.
+    """Reads `source`, calls `function` with every record and writes the results to `to`.
 
-    `function` gives a value, an Output, several of them, or None for nothing. `source` is a topic or several, shared
-    with the group; or partitions, as in [("orders", 0)]. Runs until `stop.is_set()` (a threading.Event) or, with
-    `until_end`, when all of its share has been read to the end; for ever without either. `settings` and keywords go
-    to the producer, the consumer, or both, by their names.
+    `function` returns a value, an Output, an iterable of them, or None for no output. `source` is one topic or several,
+    shared with the group; or partitions, as in [("orders", 0)]. It runs until `stop.is_set()` (a threading.Event) or,
+    with `until_end`, until all assigned partitions have been read to the end; otherwise forever. `settings` and
+    keywords go to the producer, the consumer or both, by their names.
 
-    exactly-once: every input record's output is committed with its offset, in one transaction a poll. If `function`
-    raises, the transaction is aborted and the error raised. Across restarts give the same `transactional_id` to the
-    same instance, so that a crashed one is cleaned up at once; it is needed where partitions are assigned.
-    at-least-once: offsets are committed once the output is stored; a crash in between repeats some.
-    at-most-once: offsets are committed first; a crash, or output that cannot be written, loses some.
+    exactly-once: the output and the offsets of the input are committed atomically, in one transaction per poll. If
+    `function` raises, the transaction is aborted and the error raised. Pass the same `transactional_id` to an instance
+    after a restart, so that its unfinished transaction is aborted at once; it is required for assigned partitions.
+    at-least-once: offsets are committed after the output is stored; a crash in between repeats records.
+    at-most-once: offsets are committed first; a crash, or output that cannot be written, loses records.
 
     >>> ottla.transform(lambda record: record.value.upper(), "lower", "upper", group_id="shouter",
     ...                 settings={"bootstrap.servers": "127.0.0.1:9092"})
@@ -121,7 +121,7 @@ def transform(
     try:
         return loop_thread.call(work.run(apply_there, stop, until_end), callers)
     except BaseException:
-        if work.is_running:  # Ctrl-C has broken it off: it still aborts, and says goodbye to the group
+        if work.is_running:  # after Ctrl-C it still aborts the transaction and leaves the group
             loop_thread.call(work.until_cleaned_up())
         raise
 
@@ -159,7 +159,7 @@ async def async_transform(
 
 
 class _Work:
-    """One transform: its consumer, its producer, and what its guarantee asks for."""
+    """One transform: its consumer, its producer and its guarantee."""
 
     def __init__(
         self,
@@ -172,16 +172,16 @@ class _Work:
         transactional_id: str | None,
     ) -> None:
         if guarantee not in GUARANTEES:
-            raise OttlaError(f"there is no guarantee {guarantee!r}", f"Choose one of {', '.join(GUARANTEES)}.")
+            raise OttlaError(f"unknown guarantee {guarantee!r}", f"Use one of {', '.join(GUARANTEES)}.")
         if not group_id:
-            raise OttlaError("a transform needs a group", "Give group_id=: its offsets are the progress.")
+            raise OttlaError("transform() needs a group", "Pass group_id=; progress is committed to it.")
         sources = [source] if isinstance(source, str) else list(source)
         if not sources:
-            raise OttlaError("there is nothing to read", "Name a topic, or partitions.")
+            raise OttlaError("source is empty", "Pass a topic or partitions.")
         self.topics = [each for each in sources if isinstance(each, str)]
         self.partitions = [as_partition(each) for each in sources if not isinstance(each, str)]
         if self.topics and self.partitions:
-            raise OttlaError("topics and partitions cannot be mixed", "Name topics, or name partitions.")
+            raise OttlaError("source mixes topics and partitions", "Pass topics or partitions.")
         self.to = to
         self.group_id = group_id
         self.guarantee = guarantee
@@ -194,15 +194,15 @@ class _Work:
         if guarantee == EXACTLY_ONCE:
             if self.partitions and transactional_id is None:
                 raise OttlaError(
-                    "exactly once on assigned partitions needs a transactional id",
-                    "Give transactional_id=, the same to each instance that reads these partitions.",
+                    "exactly-once with assigned partitions needs a transactional id",
+                    "Pass transactional_id=, the same for each instance that reads these partitions.",
                 )
-            # The group's generation fences a replaced member (KIP-447), so among its members any unique id will do.
+            # The group's generation fences a member that was removed (KIP-447), so any unique id will do.
             producer["transactional.id"] = transactional_id or f"{group_id}-{secrets.token_hex(8)}"
             producer.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
             consumer["isolation.level"] = "read_committed"
         elif transactional_id is not None:
-            raise OttlaError(f"{guarantee} has no transactions", "Leave transactional_id out.")
+            raise OttlaError(f"{guarantee} does not use transactions", "Omit transactional_id.")
         self.consumer = AsyncConsumer(consumer)
         self.producer = AsyncProducer(producer)
 
@@ -219,7 +219,7 @@ class _Work:
         self.is_running = True
         try:
             if self.guarantee == EXACTLY_ONCE:
-                # Before any position is read: what an earlier instance left under way is decided first.
+                # Before any offset is read: it ends the transactions of an earlier instance.
                 await self.producer.init_transactions()
             if self.topics:
                 await self.consumer.subscribe(self.topics)
@@ -246,11 +246,13 @@ class _Work:
         return self.done
 
     async def until_cleaned_up(self) -> None:
-        """Waits for a run that was broken off, but not for ever."""
+        """Waits for a run that was interrupted, for a limited time."""
         try:
             await asyncio.wait_for(self._cleaned_up.wait(), CLEAN_UP_S)
         except TimeoutError:
-            log.warning("group %s was not left in time: it waits for the session to end", self.group_id)
+            log.warning(
+                "group %s: could not leave in time; its partitions are free after session.timeout.ms", self.group_id
+            )
 
     async def _at_most_once(
         self, records: list[ConsumerRecord], apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]]
@@ -270,7 +272,7 @@ class _Work:
         deliveries = await self._send(await apply(records))
         await self.producer.flush()
         for delivery in deliveries:
-            await delivery  # raises what went wrong, before anything is committed
+            await delivery  # raises its error before anything is committed
         self.done.produced += len(deliveries)
         if await self._commit(records):
             self.done.consumed += len(records)
@@ -287,7 +289,7 @@ class _Work:
         except TransactionAbortable as error:
             if not error.retriable and error.code not in DONE_AGAIN:
                 raise
-            # What is still ours is read again.
+            # Read the partitions that are still assigned again.
             self.done.aborted += 1
             await self._rewind(records)
             return
@@ -300,7 +302,7 @@ class _Work:
             for output in outputs:
                 topic = output.topic or self.to
                 if topic is None:
-                    raise OttlaError("an output without a topic", "Give to=, or Output(…, topic=…).")
+                    raise OttlaError("an output has no topic", "Pass to=, or Output(…, topic=…).")
                 delivery = await self.producer.send(
                     topic,
                     output.value,
@@ -313,17 +315,17 @@ class _Work:
         return deliveries
 
     async def _commit(self, records: list[ConsumerRecord]) -> bool:
-        """Whether these are done now. If not, the group has moved on: what is still ours is read again."""
+        """Commits these records. False if the group has rebalanced: partitions still assigned are read again."""
         try:
             await self.consumer.commit(_following(records))
         except KafkaError as error:
             if error.code not in MOVED_ON:
                 raise
             log.warning(
-                "%d records come again, as group %s went on without this member (%s): if this happens often, raise "
-                "max.poll.interval.ms or lower max.poll.records",
-                len(records),
+                "group %s: %d records are read again because the group has rebalanced without this member (%s); if "
+                "this happens often, raise max.poll.interval.ms or lower max.poll.records",
                 self.group_id,
+                len(records),
                 error,
             )
             await self._rewind(records)
@@ -341,7 +343,7 @@ class _Work:
 
 
 def _checked(record: ConsumerRecord, function: Callable[[ConsumerRecord], Any]) -> Any:
-    """Calls the user's function; an error says which record it was about."""
+    """Calls the user's function. A note with the record is added to its error."""
     try:
         return function(record)
     except Exception as error:
@@ -362,15 +364,15 @@ def _outputs(record: ConsumerRecord, result: Any) -> list[Output]:
 
 
 def _output(record: ConsumerRecord, result: Any) -> Output:
-    """One record to be written; None among several is a tombstone."""
+    """One record to produce. None in a list is a tombstone."""
     if isinstance(result, Output):
         return result
     if result is None or isinstance(result, str | bytes | bytearray | memoryview):
         return Output(result)
-    given = f"{_place(record)}: the function gave {type(result).__name__}"
+    given = f"{_place(record)}: the function returned {type(result).__name__}"
     if isinstance(result, Mapping):
-        raise OttlaError(given, "Give json.dumps(…) of it, or an Output.")
-    raise OttlaError(given, "Give bytes, text, an Output, a list of them, or None.")
+        raise OttlaError(given, "Return json.dumps(…) of it, or an Output.")
+    raise OttlaError(given, "Return bytes, text, an Output, a list of them, or None.")
 
 
 def _following(records: list[ConsumerRecord]) -> dict[PartitionLike, OffsetLike]:
@@ -396,7 +398,7 @@ def _split(settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> t
             raise unknown_setting(name, known)
     decided = {"group.id", "enable.auto.commit", "transactional.id", "isolation.level"} & chosen.keys()
     if decided:
-        raise OttlaError(f"{', '.join(sorted(decided))} is set by the transform itself", "Leave it out.")
+        raise OttlaError(f"{', '.join(sorted(decided))} is set by transform() itself", "Omit it.")
     shared = settings_of(ClientConfig).keys()
     consumer = {name: value for name, value in chosen.items() if name in of_consumer}
     producer = {name: value for name, value in chosen.items() if name in of_producer or name in shared}

@@ -55,7 +55,7 @@ def test_settings_of_what_has_none_are_refused(admin: Admin, kind: str, name: st
 
 
 def test_producers_are_fenced_and_what_they_have_open_is_aborted(admin: Admin, broker: Any, place: Any) -> None:
-    """E3: as a successor would, without being one."""
+    """Spec: E3. As a successor would, without being one."""
     with Producer(bootstrap_servers=broker.bootstrap, transactional_id=place.topic) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -82,6 +82,6 @@ def test_directories_tell_the_size_of_every_replica(admin: Admin, broker: Any, p
     sizes = {replica.partition: replica.size_bytes for replica in directory.replicas}
     assert sizes[place] > 10_000 and directory.total_bytes > directory.usable_bytes > 0
     for ask in (lambda: admin.describe_log_dirs([99]), lambda: admin.describe_features(99)):
-        with pytest.raises(KafkaError, match="there is no broker 99, only") as caught:
+        with pytest.raises(KafkaError, match="there is no broker 99; there are") as caught:
             ask()
         assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""The consumer's examples, run as they are and killed in between: what each promises, counted. (MISSION D1)"""
+"""The consumer's examples, run as they are and killed in between: what each promises, counted. Spec: D1."""
 
 import json
 import sqlite3
@@ -78,7 +78,7 @@ def spare(broker: Any, *, if_not: bool) -> None:
 def test_at_least_once_repeats_after_a_crash_and_misses_nothing(
     broker: Any, filled: str, admin: Admin, tmp_path: Path, step: Step, repeats: bool
 ) -> None:
-    """MISSION D1: killed with SIGKILL; every number is there, and those not committed came twice."""
+    """Spec: D1. Killed with SIGKILL; every number is there, and those not committed came twice."""
     spare(broker, if_not=step == Step("before", COMMIT))
     path, marks = EXAMPLES / "at_least_once.py", tmp_path / "marks"
     crash_example(path, step, broker.bootstrap, filled, filled, marks=marks)
@@ -99,7 +99,7 @@ def test_at_least_once_repeats_after_a_crash_and_misses_nothing(
 def test_at_most_once_misses_after_a_crash_and_repeats_nothing(
     broker: Any, filled: str, admin: Admin, tmp_path: Path, step: Step
 ) -> None:
-    """MISSION D1: what was committed and not processed is gone, exactly that, and nothing came twice."""
+    """Spec: D1. What was committed and not processed is gone, exactly that, and nothing came twice."""
     spare(broker, if_not=step.call == PROCESS)
     path, marks = EXAMPLES / "at_most_once.py", tmp_path / "marks"
     crash_example(path, step, broker.bootstrap, filled, filled, marks=marks)
@@ -117,7 +117,7 @@ def test_at_most_once_misses_after_a_crash_and_repeats_nothing(
 def test_every_way_to_commit_loses_nothing_when_it_is_killed(
     broker: Any, filled: str, admin: Admin, tmp_path: Path, way: str
 ) -> None:
-    """MISSION D1, B7."""
+    """Spec: D1, B7."""
     spare(broker, if_not=way == "by_partition")
     marks = tmp_path / "marks"
     crash_example(
@@ -142,7 +142,7 @@ def test_every_way_to_commit_loses_nothing_when_it_is_killed(
 
 
 def test_a_total_follows_its_partition(broker: Any, filled: str) -> None:
-    """MISSION A9: state that belongs to a partition is handed on by the listener."""
+    """Spec: A9. State that belongs to a partition is handed on by the listener."""
     module, group = example("rebalance_listener"), f"g-{filled}"
     first = module.run(broker.bootstrap, filled, group, until_end=True)
     write(broker, filled, range(COUNT, COUNT + 10))
@@ -152,7 +152,7 @@ def test_a_total_follows_its_partition(broker: Any, filled: str) -> None:
 
 @pytest.mark.parametrize(("kind", "strategy"), [("Keeping", "sticky"), ("Forgetting", "cooperative-sticky")])
 def test_state_stays_where_its_partition_stays(broker: Any, admin: Admin, topic: str, kind: str, strategy: str) -> None:
-    """MISSION A3, A9: a second member comes; what does not move is not built again."""
+    """Spec: A3, A9. A second member comes; what does not move is not built again."""
     spare(broker, if_not=kind == "Keeping")
     admin.create_topic(topic, partitions=4)
     module, seen, stops = example("sticky_listener"), [], [threading.Event(), threading.Event()]
@@ -187,7 +187,7 @@ ASSIGNORS: dict[str, Callable[[Any], list[Any]]] = {
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 def test_an_assignor_of_ones_own_shares_a_live_group(broker: Any, admin: Admin, topic: str, name: str) -> None:
-    """MISSION A6, A7."""
+    """Spec: A6, A7."""
     spare(broker, if_not=name == "weighted")
     admin.create_topic(topic, partitions=8)
     module, stop = example("own_assignor"), threading.Event()
@@ -226,7 +226,7 @@ def test_an_assignor_of_ones_own_shares_a_live_group(broker: Any, admin: Admin, 
 
 
 def test_partitions_go_to_the_member_in_their_leaders_rack(topic: str) -> None:
-    """MISSION A6: the rack travels as user data. With an Ottla of its own: the shared brokers have no rack."""
+    """Spec: A6. The rack travels as user data. With an Ottla of its own: the shared brokers have no rack."""
     module, stop = example("own_assignor"), threading.Event()
     seen: list[dict[str, Any]] = [{}, {}]
     with Broker.embedded(settings={"broker.rack": "rack-2", "group.initial.rebalance.delay.ms": 0}) as racked:
@@ -286,7 +286,7 @@ def cached(path: Path) -> list[int]:
 def test_a_broadcast_member_is_killed_and_neither_loses_nor_repeats(
     broker: Any, filled: str, admin: Admin, tmp_path: Path
 ) -> None:
-    """MISSION A7: SIGKILL at every step, while one member runs ahead and another one stays behind."""
+    """Spec: A7. SIGKILL at every step, while one member runs ahead and another one stays behind."""
     spare(broker, if_not=False)
     path, group = EXAMPLES / "broadcast.py", f"g-{filled}"
     databases = {name: tmp_path / f"{name}.db" for name in ("ahead", "behind", "victim")}
@@ -358,5 +358,5 @@ def test_a_file_of_offsets_that_is_damaged_is_refused_not_forgotten(tmp_path: Pa
     everything = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 7}
     assert FileOffsetStore(path).load([*everything, TopicPartition("u", 0)]) == everything
     path.write_text(path.read_text()[:-3])
-    with pytest.raises(OttlaError, match=r"offsets\.json holds no offsets that can be read"):
+    with pytest.raises(OttlaError, match=r"offsets\.json is not a valid offsets file"):
         FileOffsetStore(path).load(everything)

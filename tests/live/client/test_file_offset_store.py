@@ -89,7 +89,7 @@ def test_a_file_that_was_damaged_meanwhile_is_not_written_over(tmp_path: Path) -
     store = FileOffsetStore(path)
     store.save({FIRST: 5})
     path.write_text("{")
-    with pytest.raises(OttlaError, match=r"positions\.json holds no offsets that can be read"):
+    with pytest.raises(OttlaError, match=r"positions\.json is not a valid offsets file"):
         store.save({FIRST: 6})
     assert path.read_text() == "{"
 

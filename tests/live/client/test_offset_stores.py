@@ -51,7 +51,7 @@ def connection(database: Database) -> Iterator[Any]:
 
 
 def test_offsets_come_back_after_a_restart(database: Database, connection: Any) -> None:
-    """E10."""
+    """Spec: E10."""
     store = DatabaseOffsetStore(connection)
     assert store.load([FIRST, SECOND]) == {}
     store.save({FIRST: 5, SECOND: 0})
@@ -74,7 +74,7 @@ def test_nothing_is_stored_before_the_commit(database: Database, connection: Any
 
 
 def test_consumers_with_different_names_do_not_meet(connection: Any) -> None:
-    """A7: in a broadcast every member has its own offsets."""
+    """Spec: A7. In a broadcast every member has its own offsets."""
     for name, offset in (("one", 10), ("two", 12), ("three", 100_000)):
         store = DatabaseOffsetStore(connection, name=name)
         store.load([FIRST])
@@ -85,7 +85,7 @@ def test_consumers_with_different_names_do_not_meet(connection: Any) -> None:
 
 
 def test_a_consumer_that_was_replaced_cannot_store_its_results(database: Database, connection: Any) -> None:
-    """E9, E10: the zombie's results are rolled back with its offsets."""
+    """Spec: E9, E10. The zombie's results are rolled back with its offsets."""
     zombie = DatabaseOffsetStore(connection)
     zombie.load([FIRST])
     with zombie.transaction():
@@ -127,7 +127,7 @@ class Crash(BaseException):
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_crash_at_any_step_neither_loses_nor_repeats(broker: Any, topic: str, database: Database, step: str) -> None:
-    """E10: offsets in the database transaction that stores the result."""
+    """Spec: E10. Offsets in the database transaction that stores the result."""
     place, count = TopicPartition(topic, 0), 12
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topic(topic, partitions=1)
@@ -197,5 +197,5 @@ def test_parameters_are_written_as_the_module_wants_them() -> None:
 
 
 def test_a_table_name_is_a_name_and_nothing_else() -> None:
-    with pytest.raises(OttlaError, match="not a table's name"):
+    with pytest.raises(OttlaError, match="not a valid table name"):
         DatabaseOffsetStore(sqlite3.connect(":memory:"), table="offsets; drop table results")

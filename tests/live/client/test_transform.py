@@ -99,7 +99,7 @@ def run_with_trouble(topics: Topics, guarantee: str) -> None:
 
 
 def test_exactly_once_whatever_the_function_raises(topics: Topics) -> None:
-    """E9."""
+    """Spec: E9."""
     run_with_trouble(topics, "exactly-once")
     assert topics.output() == list(range(COUNT))
 
@@ -117,7 +117,7 @@ def test_at_most_once_repeats_nothing(topics: Topics) -> None:
 
 
 def test_members_share_the_work_and_write_everything_once(topics: Topics) -> None:
-    """E9: a second instance joins in the middle, so partitions move while transactions are open."""
+    """Spec: E9. A second instance joins in the middle, so partitions move while transactions are open."""
     seen: list[int] = []
     second = threading.Thread(target=lambda: topics.run(lambda record: record.value, "exactly-once"))
 
@@ -315,7 +315,7 @@ def test_ctrl_c_does_not_wait_for_ever(
     monkeypatch.setattr("ottla.client.transform.CLEAN_UP_S", 0.1)
     with pytest.raises(KeyboardInterrupt):
         topics.run(function, "at-least-once")
-    assert "was not left in time" in caplog.text
+    assert "could not leave in time" in caplog.text
     may_close.set()
     is_left(topics)
 
@@ -346,7 +346,7 @@ def test_assigned_partitions_need_a_transactional_id_and_then_work(topics: Topic
 
 
 def test_what_was_aborted_is_read_again(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """E9: a transaction that the cluster refuses is done again, in order and with the records after it."""
+    """Spec: E9. A transaction that the cluster refuses is done again, in order and with the records after it."""
     send_offsets, calls = AsyncProducer.send_offsets_to_transaction, 0
 
     async def refuse_some(self: AsyncProducer, *arguments: Any, **options: Any) -> None:
@@ -366,12 +366,12 @@ def test_an_error_names_the_record(topics: Topics) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         topics.run(lambda record: 1 // 0, "exactly-once")
     assert any(f"{topics.source}-" in note and "at offset 0" in note for note in caught.value.__notes__)
-    with pytest.raises(OttlaError, match="the function gave float"):
+    with pytest.raises(OttlaError, match="the function returned float"):
         topics.run(lambda record: 1.5, "exactly-once")
-    with pytest.raises(OttlaError, match="the function gave dict") as refused:
+    with pytest.raises(OttlaError, match="the function returned dict") as refused:
         topics.run(lambda record: {"number": number_of(record)}, "exactly-once")
     assert "json.dumps" in str(refused.value.hint)
-    with pytest.raises(OttlaError, match="the function gave dict"):
+    with pytest.raises(OttlaError, match="the function returned dict"):
         topics.run(lambda record: [{"number": number_of(record)}], "at-least-once")
     assert topics.output() == []
 
@@ -428,10 +428,10 @@ def test_the_async_face_awaits_the_function(topics: Topics) -> None:
     [
         ({"guarantee": "twice"}, "no guarantee 'twice'"),
         ({"group_id": ""}, "needs a group"),
-        ({"source": []}, "nothing to read"),
-        ({"source": ["a", ("b", 0)]}, "cannot be mixed"),
+        ({"source": []}, "source is empty"),
+        ({"source": ["a", ("b", 0)]}, "mixes topics and partitions"),
         ({"guarantee": "at-least-once", "transactional_id": "x"}, "no transactions"),
-        ({"enable_auto_commit": True}, "enable.auto.commit is set by the transform itself"),
+        ({"enable_auto_commit": True}, "enable.auto.commit is set by transform"),
         ({"settings": {"linger.mss": 1}}, "linger.mss"),
         ({"lingerms": 1}, "lingerms"),
     ],

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ottla.client.admin.requests import ask, ask_named, fixed, raise_for, retrying
+from ottla.client.admin.requests import ask, ask_named, fixed, retrying
 from ottla.client.admin.topics import metadata
 from ottla.client.core.model import ApiVersionRange, ClusterDescription, Feature, LogDirectory, Node, ReplicaSize
 from ottla.client.core.network import Network
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import ErrorCode, KafkaError, raise_for
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest

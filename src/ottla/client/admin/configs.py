@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ottla.client.admin.requests import ask, ask_named, fixed, raise_for, retrying
+from ottla.client.admin.requests import ask, ask_named, fixed, retrying
 from ottla.client.core.model import CONFIG_SOURCES, CONFIG_TYPES, ConfigEntry, ConfigResource
 from ottla.client.core.network import Network
 from ottla.client.core.polling import CONTROLLER
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ottla.client.admin.requests import ask_coordinator, by_topic, failure, fixed, raise_for, retrying
+from ottla.client.admin.requests import ask_coordinator, by_topic, fixed, retrying
 from ottla.client.core.arguments import ByPartition, PartitionLike, as_partitions, by_partition
 from ottla.client.core.model import CommittedOffset
 from ottla.client.core.network import Network
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import ErrorCode, KafkaError, error_for, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
@@ -125,6 +125,6 @@ def _check_partitions(response: Any, doing: str, done: set[TopicPartition]) -> N
             if p.error_code == ErrorCode.NONE:
                 done.add(partition)
             elif raised is None or raised.retriable:
-                raised = failure(p.error_code, f"{doing}: {partition}")
+                raised = error_for(p.error_code, f"{doing}: {partition}")
     if raised is not None:
         raise raised

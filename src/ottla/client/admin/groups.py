@@ -4,20 +4,11 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from ottla.client.admin.group_model import GroupDescription, GroupListing, classic_group, consumer_group
-from ottla.client.admin.requests import (
-    ask,
-    ask_coordinator,
-    by_coordinator,
-    coordinators_of,
-    failure,
-    fixed,
-    raise_for,
-    retrying,
-)
+from ottla.client.admin.requests import ask, ask_coordinator, by_coordinator, coordinators_of, fixed, retrying
 from ottla.client.core.arguments import as_names
 from ottla.client.core.model import Node
 from ottla.client.core.network import Network
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import ErrorCode, KafkaError, error_for, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -81,7 +72,7 @@ async def delete_groups(network: Network, group_ids: Sequence[str]) -> None:
                 if result.error_code == ErrorCode.NONE:
                     done.add(result.group_id)
                     continue
-                error = failure(result.error_code, f"deleting group {result.group_id}", result.error_message)
+                error = error_for(result.error_code, f"deleting group {result.group_id}", result.error_message)
                 raised = error if raised is None or not error.retriable else raised
         if raised is not None:
             raise raised

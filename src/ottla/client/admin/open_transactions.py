@@ -5,7 +5,7 @@ A transaction hangs if no coordinator will ever end it (KIP-664).
 
 from collections.abc import Iterable
 
-from ottla.client.admin.requests import ask, fixed, raise_for, retrying
+from ottla.client.admin.requests import ask, fixed, retrying
 from ottla.client.admin.transaction_model import (
     HangingTransaction,
     OpenTransaction,
@@ -15,6 +15,7 @@ from ottla.client.admin.transaction_model import (
 from ottla.client.admin.transactions import describe_producers, describe_transactions, list_transactions
 from ottla.client.core.network import Network
 from ottla.client.core.offset_lookup import leaders_of
+from ottla.errors import raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from ottla.types import TopicPartition

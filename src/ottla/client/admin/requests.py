@@ -7,7 +7,7 @@ from ottla.client.core.model import Node
 from ottla.client.core.network import Network
 from ottla.client.core.offset_lookup import NO_RETRY
 from ottla.client.core.polling import ANY_NODE
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.types import TopicPartition
@@ -99,12 +99,3 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def fixed(message: Any) -> Build:
     """A request that is the same in every version."""
     return lambda version: message
-
-
-def failure(error_code: int, doing: str, message: str | None = None) -> KafkaError:
-    return KafkaError(ErrorCode(error_code), f"{doing}: {message}" if message else doing)
-
-
-def raise_for(error_code: int, doing: str, message: str | None = None) -> None:
-    if error_code != ErrorCode.NONE:
-        raise failure(error_code, doing, message)

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ottla.client.admin.requests import ask, fixed, raise_for, retrying
+from ottla.client.admin.requests import ask, fixed, retrying
 from ottla.client.core.arguments import ByPartition, as_names, as_new_topics, by_partition
 from ottla.client.core.cluster_view import describe_topic
 from ottla.client.core.model import EARLIEST, LATEST, CreatedTopic, NewTopic, TopicDescription
 from ottla.client.core.network import Network
 from ottla.client.core.offset_lookup import leaders_of, list_offsets
 from ottla.client.core.polling import CONTROLLER
-from ottla.errors import ErrorCode
+from ottla.errors import ErrorCode, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest

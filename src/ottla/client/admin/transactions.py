@@ -10,7 +10,6 @@ from ottla.client.admin.requests import (
     by_topic,
     coordinators_of,
     fixed,
-    raise_for,
     retrying,
 )
 from ottla.client.admin.transaction_model import (
@@ -22,7 +21,7 @@ from ottla.client.admin.transaction_model import (
 from ottla.client.core.arguments import as_names
 from ottla.client.core.network import Network
 from ottla.client.core.offset_lookup import leaders_of
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import ErrorCode, KafkaError, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 from ottla.client.core.callers_thread import Call, CallersThread
 from ottla.errors import OttlaError
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
 class LoopThread:
-    """A thread with an event loop. It is started on first use in each process, so clients may be created after a fork."""
+    """A thread with an event loop, started on first use in each process: clients may be created after a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +25,7 @@ class LoopThread:
     def call(self, coroutine: Coroutine[Any, Any, T], callers_thread: CallersThread | None = None) -> T:
         """Runs a coroutine on the loop and waits for it. Ctrl-C cancels it. Callbacks run in `callers_thread`."""
         loop = self.running_loop()
-        if asyncio._get_running_loop() is loop:
+        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - unlike get_running_loop() it does not raise
             coroutine.close()
             raise OttlaError(
                 "a blocking call inside a callback of the client would deadlock", "Use the async client there."
@@ -113,11 +114,11 @@ class OneThreadCalls(Calls):
         """Runs a coroutine while another thread may be in a call."""
         return self._run(coroutine, None)
 
-    def try_here(self, take: Callable[[], T | None]) -> T | None:
-        """The result of `take` in this thread, without the loop; None if another thread is in a call."""
-        if not self.is_same_process or not self._lock.acquire(blocking=False):
+    def try_here(self, function: Callable[[A], T | None], argument: A) -> T | None:
+        """`function(argument)` in this thread, without the loop; None if another thread is in a call."""
+        if self._process is not loop_thread.process or not self._lock.acquire(blocking=False):
             return None
         try:
-            return take()
+            return function(argument)
         finally:
             self._lock.release()

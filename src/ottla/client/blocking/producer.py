@@ -20,7 +20,7 @@ from ottla.client.transactions.requests import GroupMetadata
 
 
 class Producer(BlockingSender):
-    """Sends records, in batches and with retries. Idempotent unless told otherwise: no loss, no doubles, in order.
+    """Sends records, in batches and with retries. Idempotent by default: no losses, no duplicates, in order.
 
     Any number of threads may use it.
 
@@ -75,16 +75,16 @@ class Producer(BlockingSender):
         timestamp: int | None = None,
         headers: HeadersLike = None,
     ) -> Delivery | None:
-        """As send(), but never waits: None when the topic is not known yet or the buffer is full. Any thread."""
+        """As send(), but never waits: None if the topic is not known yet or the buffer is full. Thread-safe."""
         return by_hand.producer_try_send(
             self, topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers
         )
 
     def send_arrow(self, table: Any, topic: str | None = None) -> ArrowDelivery:
-        """Hands all rows of a pyarrow Table or RecordBatch over and returns the promise of them.
+        """Queues all rows of a pyarrow Table or RecordBatch and returns their ArrowDelivery.
 
-        Columns: value, and where wanted key, topic, partition, timestamp, headers; `topic` here counts for all rows.
-        Rows go where send() would send them, in their order. All are looked at before the first is sent.
+        Columns: value, and optionally key, topic, partition, timestamp, headers. `topic` applies to all rows. Rows go
+        to the partitions that send() would choose, in their order. All rows are checked before the first is sent.
         """
         return by_hand.producer_send_arrow(self, table, topic)
 
@@ -147,13 +147,13 @@ class Producer(BlockingSender):
     # --- waiting ------------------------------------------------------------------------------------------
 
     def flush(self, timeout_ms: int | None = None) -> None:
-        """Waits until everything sent so far is stored or has failed; look at the promises to see which."""
+        """Waits until all records sent so far are stored or have failed. Their Deliveries tell which."""
         return self._call(self._async.flush(timeout_ms))
 
     def partitions_for(self, topic: str) -> TopicDescription:
-        """What is known of a topic's partitions; waits up to `max.block.ms` for it."""
+        """A topic and its partitions. Waits up to `max.block.ms` for the metadata."""
         return self._call(self._async.partitions_for(topic))
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Sends what still waits (for at most `timeout_ms`; 0 drops it) and closes the connections."""
+        """Sends the buffered records (for at most `timeout_ms`; 0 drops them) and closes the connections."""
         return self._call(self._async.close(timeout_ms))

@@ -5,7 +5,7 @@ A blocking consumer also takes records in its own thread (`take_here`), without 
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ottla.client.consumer.fetcher import Fetcher
 from ottla.client.consumer.iteration_buffer import IterationBuffer
@@ -15,9 +15,11 @@ from ottla.client.core.arguments import check_max_records, check_timeout
 from ottla.client.core.model import Records
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ConsumerConfig
-from ottla.client.group.consumer_coordinator import ConsumerCoordinator
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.client.group.consumer_coordinator import ConsumerCoordinator
 
 T = TypeVar("T")
 
@@ -145,9 +147,9 @@ class RecordReader:
                 network.wake()  # fetch the next records while the user processes these
             return taken
 
-    def take_records(self, max_records: int | None) -> Records:
-        """For `take_here`: what poll() returns."""
-        return Records(self._fetcher.take(self._most_records(max_records)))
+    def take_records_here(self, max_records: int | None) -> Records | None:
+        """`take_here` for poll()."""
+        return self.take_here(lambda: Records(self._fetcher.take(self._most_records(max_records))))
 
     def _most_records(self, max_records: int | None) -> int:
         return self._config.max_poll_records if max_records is None else check_max_records(max_records)
@@ -162,7 +164,7 @@ class RecordReader:
 
     def take_into_buffer(self) -> bool:
         """For `take_here`: puts records to iterate over into the buffer."""
-        self.buffer.extend(self.take_records(None))
+        self.buffer.extend(Records(self._fetcher.take(self._config.max_poll_records)))
         return bool(self.buffer)
 
     def rewind_buffer(self) -> None:

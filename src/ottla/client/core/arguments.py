@@ -105,7 +105,8 @@ def _encode(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ArgumentError(f"{what} cannot be encoded as UTF-8: {error}", "Encode it yourself and send bytes.") from None
+        problem = f"{what} cannot be encoded as UTF-8: {error}"
+        raise ArgumentError(problem, "Encode it yourself and send bytes.") from None
 
 
 # --- partitions and offsets -------------------------------------------------------------------------------------

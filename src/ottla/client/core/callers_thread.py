@@ -1,4 +1,4 @@
-"""A thread that waits for a coroutine on the loop, and meanwhile runs a user's callbacks: here they may call back."""
+"""Lets a thread wait for a coroutine on the event loop, and run callbacks of the user in the meantime."""
 
 import asyncio
 import queue
@@ -11,40 +11,39 @@ from ottla.errors import OttlaError
 T = TypeVar("T")
 
 SIGNAL_CHECK_S = 0.5
-"""A signal that comes just before a thread begins to wait is not seen until it wakes: so it wakes now and then."""
+"""A signal that arrives just before the thread starts to wait is not handled until it wakes, so it wakes regularly."""
 
 
 class Call(Generic[T]):
     """A coroutine that runs on a loop for a thread that waits for it.
 
-    What `asyncio.run_coroutine_threadsafe` does, for half the price: there is one task and one queue, and no future
-    is chained to another.
+    Like `asyncio.run_coroutine_threadsafe` at half the cost: one task and one queue, and no chained futures.
     """
 
-    __slots__ = ("_coroutine", "_is_broken_off", "_loop", "_task", "_work")
+    __slots__ = ("_coroutine", "_is_cancelled", "_loop", "_task", "_work")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
         self._coroutine = coroutine
         self._loop = loop
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._task: asyncio.Task[T] | None = None
-        self._is_broken_off = False
+        self._is_cancelled = False
 
     def do(self, job: Callable[[], None]) -> None:
-        """On the loop: has the waiting thread run a job."""
+        """On the loop: lets the waiting thread run a job."""
         self._work.put(job)
 
     def wait(self) -> T:
-        """Runs the coroutine: its result or exception. Ctrl-C, or a job that raises, breaks it off."""
+        """Runs the coroutine and returns its result. Ctrl-C, or a job that raises, cancels it."""
         self._loop.call_soon_threadsafe(self._start)
         try:
             while (job := self._next_job()) is not None:
                 job()
         except BaseException:
-            self._is_broken_off = True
-            self._loop.call_soon_threadsafe(self._break_off)
+            self._is_cancelled = True
+            self._loop.call_soon_threadsafe(self._cancel)
             raise
-        # An exception knows this frame: it must not find itself here, or it would stay until the next collection.
+        # An exception refers to this frame. If this frame referred to it, only the garbage collector could free both.
         task, self._task = self._task, None
         assert task is not None
         try:
@@ -62,7 +61,7 @@ class Call(Generic[T]):
                 pass
 
     def _start(self) -> None:
-        if self._is_broken_off:
+        if self._is_cancelled:
             self._coroutine.close()
             return
         self._task = self._loop.create_task(self._coroutine)
@@ -70,25 +69,25 @@ class Call(Generic[T]):
 
     def _finish(self, task: "asyncio.Task[T]") -> None:
         if not task.cancelled():
-            task.exception()  # somebody has seen it, even if the thread is gone by now
+            task.exception()  # marks it as retrieved, even if the thread is gone
         self._work.put(None)
 
-    def _break_off(self) -> None:
+    def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
 
 class CallersThread:
-    """While a blocking call waits for its coroutine, it does the work that the coroutine hands to it.
+    """Runs callbacks in the thread that waits for a coroutine.
 
-    The callback may make blocking calls of its own (a listener that commits); they wait in the same way.
+    A callback may make blocking calls itself (a listener that commits, say); they wait in the same way.
     """
 
     def __init__(self) -> None:
         self._waiting: list[Call[Any]] = []
 
     def wait(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
-        """Waits for a coroutine on the loop, running callbacks here meanwhile."""
+        """Waits for a coroutine on the loop, and runs callbacks in this thread."""
         call = Call(coroutine, loop)
         self._waiting.append(call)
         try:
@@ -97,7 +96,7 @@ class CallersThread:
             self._waiting.remove(call)
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """On the loop: has the innermost waiting call run `function`, and gives its result."""
+        """On the loop: runs `function` in the thread of the innermost waiting call, and returns its result."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()
 
@@ -114,11 +113,14 @@ class CallersThread:
                 result = function(*args)
                 if asyncio.iscoroutine(result):
                     result.close()
-                    raise OttlaError("a blocking consumer calls plain functions only", "Use AsyncConsumer.")
+                    raise OttlaError(
+                        "a blocking consumer cannot call a coroutine function",
+                        "Pass a plain function, or use AsyncConsumer.",
+                    )
             except Exception as error:
                 loop.call_soon_threadsafe(settle, error, None)
             except BaseException as error:  # Ctrl-C ends the blocking call, not only the callback
-                loop.call_soon_threadsafe(settle, RuntimeError(f"the callback was broken off by {error!r}"), None)
+                loop.call_soon_threadsafe(settle, RuntimeError(f"the callback was interrupted by {error!r}"), None)
                 raise
             else:
                 loop.call_soon_threadsafe(settle, None, result)
@@ -129,7 +131,7 @@ class CallersThread:
         return await outcome
 
     def wrap(self, target: Any) -> Any:
-        """A listener, or a plain callback, whose calls run in the caller's thread."""
+        """A listener or a callback whose calls run in the caller's thread."""
         if callable(target):
 
             async def call(*args: Any) -> Any:
@@ -140,7 +142,7 @@ class CallersThread:
 
 
 class _Listener:
-    """Passes a rebalance listener's calls on."""
+    """A rebalance listener that runs another one in the caller's thread."""
 
     def __init__(self, thread: CallersThread, target: Any) -> None:
         self._thread = thread

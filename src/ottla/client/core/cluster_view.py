@@ -1,4 +1,4 @@
-"""What a client knows of the cluster (brokers, topics, leaders, epochs) and when it asks again. Pure."""
+"""A client's metadata of the cluster (brokers, topics, leaders, epochs), and when to refresh it. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -28,20 +28,20 @@ REFRESHING = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-"""Errors that say: what you know of the cluster is out of date."""
+"""Errors that mean that the metadata is stale."""
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and since which epoch (-1 where the broker does not tell)."""
+    """The leader of a partition and its epoch (-1 if the broker does not send it)."""
 
     node_id: int
     epoch: int
 
 
 class ClusterView:
-    """The client's picture of the cluster. Ask it for leaders; tell it of responses; poll it for requests.
+    """The metadata of the cluster. Decides when to request it again.
 
-    A leader never goes back to an older epoch: a broker that lags behind cannot undo what we have learnt.
+    A leader is never replaced by one of an older epoch: the response of a broker with stale metadata is ignored.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class ClusterView:
         self.brokers: dict[int, Node] = {}
         self.topics: dict[str, TopicDescription] = {}
         self.partitions: dict[str, tuple[TopicPartition, ...]] = {}
-        """The partitions of each known topic, by number: ready to use for every record that is sent."""
+        """The partitions of each known topic, by number. Looked up for every record that is sent."""
         self.topic_errors: dict[str, ErrorCode] = {}
         self.version = 0
-        """Counts the responses taken in, so that an owner can see that something may have changed."""
+        """Incremented with every response, so that others can see that something may have changed."""
         self.last_error: KafkaError | None = None
         """Why the last request failed; None once one has succeeded."""
         self._jitter = jitter
@@ -97,16 +97,16 @@ class ClusterView:
     # --- what is wanted -----------------------------------------------------------------------------------
 
     def want(self, topic: str, now: int) -> None:
-        """Keeps a topic in the picture from now on (or until it has been idle for `max_idle_ms`)."""
+        """Requests the metadata of a topic from now on (until it has been idle for `max_idle_ms`)."""
         if topic not in self._wanted:
-            check_topic(topic)  # one that cannot be asked for would keep all the others from being asked for
+            check_topic(topic)  # an invalid name would make the request fail for all topics
             self._update_wanted = True
             if not self._failures:
-                self._retry_at = now  # the back-off is for asking the same again
+                self._retry_at = now  # the backoff is for repeating the same request
         self._wanted[topic] = now
 
     def keep_only(self, topics: Iterable[str], now: int) -> None:
-        """Keeps exactly these topics in the picture."""
+        """Requests the metadata of exactly these topics."""
         wanted = set(topics)
         for topic in wanted - self._wanted.keys():
             check_topic(topic)
@@ -116,11 +116,11 @@ class ClusterView:
             self.want(topic, now)
 
     def request_update(self) -> None:
-        """Asks the cluster again as soon as the back-off allows."""
+        """Refreshes the metadata as soon as the backoff allows."""
         self._update_wanted = True
 
     def learn_leader(self, partition: TopicPartition, node_id: int, epoch: int, nodes: Mapping[int, Node]) -> None:
-        """Takes the hint that newer brokers put into an error: who leads now, and where it is."""
+        """Uses the new leader and its address that newer brokers send with an error (KIP-951)."""
         known = self._leaders.get(partition)
         if node_id < 0 or (known is not None and epoch <= known.epoch):
             return
@@ -165,7 +165,7 @@ class ClusterView:
             self.on_failure(KafkaError(ErrorCode(response.error_code), "asking for metadata"), now)
             return
         if not response.brokers:
-            # A broker that has just started may know nobody yet, not even itself.
+            # A broker that has just started may not know any broker yet, not even itself.
             self.on_failure(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker knows no brokers yet"), now)
             return
         self._refreshed_at = now
@@ -181,10 +181,10 @@ class ClusterView:
                 unsettled |= not self._take_topic(topic)
         if unsettled:
             self._update_wanted = True
-        # A flood of requests for updates (every send to a missing topic asks) is held to one per back-off.
+        # Every send to a missing topic requests an update; at most one is sent per backoff.
         self._retry_at = now + self.backoff.delay_ms(1, self._jitter())
         if not self._wanted.keys() <= set(asked):
-            self._retry_at = now  # what was wanted meanwhile has not been asked for yet
+            self._retry_at = now  # topics were added after the request was sent
 
     def on_failure(self, error: KafkaError, now: int) -> None:
         self._in_flight = False
@@ -193,10 +193,10 @@ class ClusterView:
         self.last_error = error
         self._retry_at = now + self.backoff.delay_ms(self._failures, self._jitter())
 
-    # --- taking in ----------------------------------------------------------------------------------------
+    # --- reading responses ----------------------------------------------------------------------------------------
 
     def _take_topic(self, topic: Any) -> bool:
-        """Takes one topic of a response; False when it should be asked for again soon."""
+        """Reads one topic of a response. False if it should be requested again soon."""
         error = ErrorCode(topic.error_code)
         if error != ErrorCode.NONE:
             self.topic_errors[topic.name] = error
@@ -206,7 +206,7 @@ class ClusterView:
         self.topic_errors.pop(topic.name, None)
         known = self.topics.get(topic.name)
         description = describe_topic(topic)
-        # Under a new id it is another topic of the same name, whose epochs start again.
+        # A new id means that the topic was deleted and created again: its epochs start again.
         is_same = known is not None and known.topic_id == description.topic_id
         if not is_same:
             self._remove_topic(topic.name)

@@ -1,4 +1,4 @@
-"""Which broker coordinates a group, and asking again when it is no longer the one. Pure."""
+"""Finds the broker that coordinates a group, and finds it again when it moves. Pure."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,18 +21,18 @@ MOVED = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
-"""Errors after which the coordinator is looked for again."""
+"""Errors after which the coordinator is looked up again."""
 
 
 class CoordinatorFinder:
-    """Knows the coordinator, or finds it once somebody has asked for it. Polled, it asks any broker."""
+    """Looks the coordinator up on demand, and remembers it."""
 
     def __init__(
         self, group_id: str, view: ClusterView, *, backoff: Backoff, jitter: Callable[[], float] = lambda: 0.0
     ) -> None:
         self.group_id = group_id
         self.errors: list[Exception] = []
-        """What poll() has to raise to the user."""
+        """Errors that poll() has to raise to the user."""
         self._view = view
         self._backoff = backoff
         self._jitter = jitter
@@ -43,9 +43,9 @@ class CoordinatorFinder:
         self._failures = 0
 
     def find(self) -> int | None:
-        """The coordinator's node id; None while it is looked for, which asking sets off."""
+        """The coordinator's node id. If None, the lookup starts or is in progress."""
         if self._node_id is not None and self._node_id not in self._view.brokers:
-            # It came after our picture of the cluster was taken, or is gone: then another coordinates by now.
+            # The broker is newer than the metadata, or it is gone and another one coordinates the group.
             self._view.request_update()
             self._node_id = None
         if self._node_id is None:
@@ -53,7 +53,7 @@ class CoordinatorFinder:
         return self._node_id
 
     def note(self, error: ErrorCode, node_id: int | None = None) -> None:
-        """Hears of an error from `node_id`; forgets it as the coordinator if the error says so."""
+        """Forgets the coordinator `node_id` if the error means that it has moved."""
         if error in MOVED and node_id in (None, self._node_id):
             self._node_id = None
 
@@ -83,7 +83,7 @@ class CoordinatorFinder:
         self._in_flight = self._wanted = False
         self._failures = 0
         self._node_id = answer.node_id
-        # A coordinator that is found and fails at once is not asked for in a tight loop.
+        # Back off, in case a coordinator is found and fails at once.
         self._retry_at = now + self._backoff.delay_ms(1, self._jitter())
 
     def _on_failure(self, error: KafkaError, now: int) -> None:

@@ -20,7 +20,8 @@ def record_lag(position: int | None, end: int, first: int = 0) -> int:
 def total_record_lag(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int | None:
     """The lag over all partitions in `ends`; None if there are none, because then the lag is not known.
 
-    >>> total_record_lag({TopicPartition("orders", 0): 5}, {TopicPartition("orders", 0): 8, TopicPartition("orders", 1): 2})
+    >>> first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    >>> total_record_lag({first: 5}, {first: 8, second: 2})
     5
     """
     if not ends:

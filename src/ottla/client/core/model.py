@@ -1,4 +1,4 @@
-"""What the clients hand out: nodes, topics, configs, offsets, records. Plain values. Pure."""
+"""The values that clients return: nodes, topics, configs, offsets, records. Pure."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,11 +10,11 @@ from ottla.types import Endpoint, TopicPartition, uuid_to_text
 
 Headers = tuple[tuple[str, bytes | None], ...]
 Bytes = bytes | bytearray | memoryview | str | None
-"""What a producer takes for a key or a value: text is sent as UTF-8."""
+"""A key or a value for a producer. Text is sent as UTF-8."""
 HeadersLike = Mapping[str, Bytes] | Iterable[tuple[str, Bytes]] | None
 
 EARLIEST = -2
-"""In place of a timestamp: the first offset that is still there."""
+"""In place of a timestamp: the first available offset."""
 LATEST = -1
 """In place of a timestamp: the offset after the last readable record."""
 MAX_TIMESTAMP = -3
@@ -23,7 +23,7 @@ MAX_TIMESTAMP = -3
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker, as clients reach it."""
+    """A broker and its address."""
 
     node_id: int
     host: str
@@ -37,7 +37,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition: who leads it, who copies it, who is in sync. `leader` is -1 while there is none."""
+    """One partition: its leader (-1 if there is none), replicas and in-sync replicas."""
 
     partition: int
     leader: int
@@ -68,19 +68,19 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 leaves the number to the broker's defaults."""
+    """A topic to create. -1 uses the broker's default."""
 
     name: str
     partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
     assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Partition -> the brokers that hold it, instead of the two numbers above."""
+    """Partition -> the brokers of its replicas, instead of the two numbers above."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What the broker made of a NewTopic. Numbers are -1 where an old broker does not tell."""
+    """A topic that was created. Numbers are -1 if an old broker does not return them."""
 
     name: str
     topic_id: bytes
@@ -91,7 +91,7 @@ class CreatedTopic:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The brokers there are and which of them is the controller."""
+    """The brokers and the controller."""
 
     cluster_id: str
     controller_id: int
@@ -100,7 +100,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionRange:
-    """One API as a broker serves it."""
+    """One API and the versions that a broker supports."""
 
     api_key: int
     name: str
@@ -121,7 +121,7 @@ CONFIG_SOURCES: Mapping[int, str] = {
 """Where the value of a setting comes from, by the number on the wire."""
 
 CONFIG_TYPES = ("unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password")
-"""What kind of value a setting takes, by the number on the wire."""
+"""The type of a setting, by the number on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """Something that has settings: a kind, as `describe_configs` takes it, and a name."""
+    """A resource that has settings: its kind and name, as `describe_configs` takes them."""
 
     kind: str
     name: str
@@ -148,7 +148,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature of the cluster: the levels that a broker supports, and the one in use (0: none)."""
+    """A feature of the cluster: the levels that a broker supports, and the finalized one (0: none)."""
 
     name: str
     min_version: int
@@ -158,7 +158,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSize:
-    """The bytes that one replica takes on a broker's disk."""
+    """The size of one replica on a broker's disk."""
 
     partition: TopicPartition
     size_bytes: int
@@ -167,7 +167,7 @@ class ReplicaSize:
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """One data directory of one broker. Disk sizes are -1 where the broker does not tell."""
+    """One data directory of one broker. Disk sizes are -1 if the broker does not return them."""
 
     node_id: int
     path: str
@@ -196,7 +196,7 @@ class CommittedOffset:
 
 
 class RecordMetadata(NamedTuple):
-    """Where a sent record was stored. With acks=0 nobody knows, and the offset is -1."""
+    """Where a record was stored. With acks=0 the offset is not known, and -1."""
 
     topic: str
     partition: int
@@ -205,7 +205,7 @@ class RecordMetadata(NamedTuple):
 
 
 class ConsumerRecord(NamedTuple):
-    """One record with the place it came from."""
+    """One record with its topic, partition and offset."""
 
     topic: str
     partition: int
@@ -217,7 +217,7 @@ class ConsumerRecord(NamedTuple):
 
 
 class Records:
-    """What one poll() brought: iterate over all of it, or take each partition's list.
+    """The records of one poll(). Iterate over all of them, or over the list of each partition.
 
     >>> for record in records:                    # record.topic, record.offset, record.value …
     >>> for partition, batch in records.by_partition.items():

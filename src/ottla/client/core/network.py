@@ -1,4 +1,4 @@
-"""Drives every decider's poll(now) over net/peers: sends what they want sent, hands them what comes back. OWNER."""
+"""Drives the deciders of a client: sends their requests over net/peers and passes them the responses. OWNER."""
 
 import asyncio
 import logging
@@ -22,9 +22,9 @@ log = logging.getLogger("ottla.client")
 
 
 class Network:
-    """One client's way to the cluster. Lives on the event loop where it is first used.
+    """One client's connection to the cluster. Bound to the event loop where it is first used.
 
-    Nothing runs between events: a response, a timer or `wake()` polls the deciders once more.
+    Nothing runs between events: a response, a timer or `wake()` polls the deciders again.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Network:
             allow_auto_topic_creation=allow_auto_topic_creation,
             jitter=self.jitter,
         )
-        # Bootstrap servers are nodes too, under negative ids: nobody knows yet who they are.
+        # Bootstrap servers are nodes with negative ids: their real ids are not known yet.
         self._bootstrap = {-1 - i: endpoint for i, endpoint in enumerate(config.endpoints())}
         self._peers = Peers(
             client_id=config.client_id,
@@ -58,15 +58,15 @@ class Network:
         )
         self._peers.set_nodes(self._bootstrap)
         self.lock = threading.Lock()
-        """Held while deciders decide or hear answers: who holds it may look at them from another thread."""
+        """Held while deciders poll or get responses: a thread that holds it may read their state."""
         self._deciders: list[Decider] = []
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.Handle | None = None
         self._lead_s = 0.0
-        """How far the loop's time is ahead of the clock that other threads read."""
+        """The difference between the loop's clock and the one that other threads read."""
         self._is_called = False
-        """Another thread has asked for the loop's attention and not got it yet."""
+        """Another thread has called wake(), and the loop has not run it yet."""
         self._timer: asyncio.TimerHandle | None = None
         self._seen_version = 0
         self._closed = False
@@ -74,16 +74,16 @@ class Network:
     # --- life ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Binds to the running event loop. Every public call comes through here; only the first does something."""
+        """Binds to the running event loop. Every public call starts with it; only the first one has an effect."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
             self._lead_s = loop.time() - monotonic()
             self.wake()
         elif self._loop is not loop:
-            raise OttlaError("this client belongs to another event loop", "Make one client for each event loop.")
+            raise OttlaError("this client belongs to another event loop", "Create one client per event loop.")
         if self._closed:
-            raise OttlaError("this client is closed", "Make a new one.")
+            raise OttlaError("this client is closed", "Create a new one.")
 
     def add(self, decider: Decider) -> None:
         self._deciders.append(decider)
@@ -92,7 +92,7 @@ class Network:
         self._deciders.remove(decider)
 
     async def close(self) -> None:
-        """Closes every connection. Calls that still wait fail."""
+        """Closes all connections. Calls that are still waiting fail."""
         if self._closed:
             return
         self._closed = True
@@ -107,7 +107,7 @@ class Network:
 
     @property
     def is_started(self) -> bool:
-        """Whether it has ever been used, and so belongs to an event loop."""
+        """Whether it has been used, and so belongs to an event loop."""
         return self._loop is not None
 
     @property
@@ -116,21 +116,21 @@ class Network:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the client is in use, and the loop has come to all that other threads asked of it."""
+        """Whether the client is in use, and no wake() of another thread is pending."""
         return self._loop is not None and not self._closed and not self._is_called
 
     @property
     def is_about_to_run(self) -> bool:
-        """Whether deciders have something to do as soon as the loop has a turn."""
+        """Whether the deciders will be polled in the next iteration of the loop."""
         return self._handle is not None
 
     def now(self) -> int:
-        """Milliseconds that never jump, as the deciders count them."""
+        """Monotonic milliseconds: the time of the deciders."""
         loop = self._loop if self._loop is not None else asyncio.get_running_loop()
         return int(loop.time() * 1000)
 
     def now_elsewhere(self) -> int:
-        """The same for a thread that is not the loop's."""
+        """The same time, for other threads than the loop's."""
         return int((monotonic() + self._lead_s) * 1000)
 
     def jitter(self) -> float:
@@ -139,11 +139,11 @@ class Network:
     # --- the drive ----------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Polls every decider as soon as the loop gets to it. Any thread."""
+        """Polls all deciders in the next iteration of the loop. Thread-safe."""
         if self._loop is None or self._closed:
             return
-        if asyncio._get_running_loop() is not self._loop:
-            if not self._is_called:  # the loop has not come to the last call yet: it sees what is new then
+        if asyncio._get_running_loop() is not self._loop:  # noqa: SLF001 - does not raise
+            if not self._is_called:  # else a call is pending already
                 self._is_called = True
                 self._loop.call_soon_threadsafe(self._wake_from_afar)
         elif self._handle is None:
@@ -170,13 +170,13 @@ class Network:
             self._peers.set_nodes(self._bootstrap | known)
         now = self.now()
         wake_at: int | None = None
-        # The view comes last: the others may have just found out that they need a newer one.
+        # The view comes last: the others may have just requested an update.
         for decider in (*self._deciders, self.view):
             try:
                 poll = decider.poll(now)
             except Exception:
-                # A mistake, but the others go on, and whoever waits still hears of what has happened.
-                log.exception("%s failed to decide what to send; it is asked again", type(decider).__name__)
+                # A bug, but it must not stop the other deciders or the waiting calls.
+                log.exception("%s failed in poll(); it is polled again", type(decider).__name__)
                 poll = Poll(wake_at=now + self.backoff.max_ms)
             for request in poll.requests:
                 self._send(request)
@@ -208,7 +208,7 @@ class Network:
             with self.lock:
                 self._tell(request, done)
         finally:
-            self.wake()  # even if the hearer failed: others may have something to do
+            self.wake()  # even if the callback failed: others may have something to do
 
     def _tell(self, request: Request, done: "asyncio.Future[Answer]") -> None:
         error = done.exception()
@@ -219,7 +219,7 @@ class Network:
             if error.code in REFRESHING:
                 self.view.request_update()
             request.on_failure(error, self.now())
-        else:  # a message that could not be encoded: our mistake, but nobody may wait for ever because of it
+        else:  # a message that could not be encoded: a bug, but no call may wait forever because of it
             request.on_failure(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)), self.now())
 
     def _resolve(self, destination: int) -> int:
@@ -228,7 +228,7 @@ class Network:
         return self._least_loaded() if destination == ANY_NODE else destination
 
     def _least_loaded(self) -> int:
-        """A reachable broker with little to do; the bootstrap servers again when no broker can be reached."""
+        """A reachable broker with few requests in flight; a bootstrap server if no broker is reachable."""
         loads = [(load, node) for node in self.view.brokers if (load := self._peers.load(node)) is not None]
         if loads:
             fewest = min(load for load, _ in loads)
@@ -250,19 +250,19 @@ class Network:
         timeout_ms: int | None = None,
         max_version: int | None = None,
     ) -> Answer:
-        """One request, one try. Raises KafkaError when no answer came."""
+        """Sends one request, without retries. Raises KafkaError if there is no response."""
         self.start()
         node_id = self._resolve(destination)
         return await self._peers.send(node_id, api_key, build, timeout_ms=timeout_ms, max_version=max_version)
 
     def feature(self, name: str) -> int:
-        """The level of a feature that the cluster has agreed on, as the brokers we are connected to tell it."""
+        """The finalized level of a feature, according to the connected brokers."""
         return max((connection.features.get(name, 0) for connection in self._peers.connections()), default=0)
 
     async def retrying(
         self, attempt: Callable[[], Awaitable[T]], *, timeout_ms: int | None = None, final: frozenset[int] = frozenset()
     ) -> T:
-        """Runs `attempt` until it succeeds, fails for good (or with a code in `final`), or time is up."""
+        """Repeats `attempt` until it succeeds, fails with a permanent error (or one in `final`), or times out."""
         self.start()
         timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline = self.now() + timeout_ms
@@ -287,7 +287,7 @@ class Network:
             await asyncio.sleep(delay_ms / 1000)
 
     async def until(self, predicate: Callable[[], bool], timeout_ms: int) -> bool:
-        """Waits until `predicate()` holds; it is asked whenever something has happened. False when time is up."""
+        """Waits until `predicate()` is true; it is checked after every event. False on timeout."""
         self.start()
         if predicate():
             return True
@@ -314,19 +314,19 @@ class Network:
                 future.set_result(None)
 
     async def until_connected(self, timeout_ms: int | None = None) -> None:
-        """Waits for the first picture of the cluster, or says which addresses did not answer and why."""
+        """Waits for the first metadata. Raises an error with the unreachable addresses and the reason."""
         timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         if not await self.until(lambda: bool(self.view.brokers), timeout_ms):
             raise self.out_of_time(timeout_ms)
 
     def check_node(self, node_id: int) -> None:
-        """Raises if there is no such broker, as far as is known."""
+        """Raises if the metadata has no such broker."""
         if node_id >= 0 and node_id not in self.view.brokers:
             there = ", ".join(map(str, sorted(self.view.brokers)))
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {node_id}, only {there}")
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {node_id}; there are {there}")
 
     def out_of_time(self, timeout_ms: int, doing: str = "the call") -> KafkaError:
-        """Why nothing came of a call: nobody can be reached, at which addresses and why; or it just took too long."""
+        """The error for a timeout: no broker could be reached, or the call just took too long."""
         if not self.view.brokers:
             if self.view.last_error is not None:
                 return self.view.last_error
@@ -335,10 +335,10 @@ class Network:
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{doing} took longer than {timeout_ms} ms{self.blame()}")
 
     def blame(self) -> str:
-        """What to add to the words that something took too long: who has not answered, or what went wrong last."""
+        """A suffix for timeout messages: the brokers that have not responded, or the last error."""
         owing = self._peers.owing()
         if owing:
-            return f": no answer yet from {', '.join(map(str, owing))}"
+            return f": no response yet from {', '.join(map(str, owing))}"
         return f": {self.view.last_error}" if self.view.last_error is not None else ""
 
 

@@ -16,7 +16,7 @@ from ottla.types import TopicPartition
 _MIN_VERSION = {MAX_TIMESTAMP: 7}
 
 NO_RETRY = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""Retriable for the protocol, but to a person asking it is the answer: there is no such topic."""
+"""Retriable in the protocol, but final for an admin call: there is no such topic."""
 
 
 async def list_offsets(
@@ -60,7 +60,7 @@ async def leaders_of(network: Network, partitions: Mapping[TopicPartition, int])
 
     await network.until(settled, network.config.request_timeout_ms)
     if view.version == before and any(why_missing(view, partition) for partition in partitions):
-        # What we know may be old: the topic may have been made since, or grown.
+        # The metadata may be stale: the topic may have been created since, or got more partitions.
         view.request_update()
         network.wake()
         await network.until(lambda: view.version > before, network.config.request_timeout_ms)
@@ -77,7 +77,7 @@ async def leaders_of(network: Network, partitions: Mapping[TopicPartition, int])
 
 
 def why_missing(view: ClusterView, partition: TopicPartition) -> KafkaError | None:
-    """That there is no such topic, or no such partition of it, as far as is known."""
+    """The error if the metadata has no such topic or partition; None if it has."""
     error = view.topic_errors.get(partition.topic)
     if error is not None:
         return KafkaError(error, f"topic {partition.topic}")
@@ -96,7 +96,7 @@ async def _ask(
     isolation_level: str,
     found: dict[TopicPartition, OffsetAndTimestamp | None],
 ) -> KafkaError | None:
-    """Asks one leader and notes what it found; the error that speaks for the others, if any."""
+    """Requests offsets from one leader and adds them to `found`. Returns the last error, if any."""
 
     def build(version: int) -> ListOffsetsRequest:
         for at in wanted.values():
@@ -114,8 +114,8 @@ async def _ask(
             failure = KafkaError(code, f"looking up an offset of {partition}")
         else:
             found[partition] = result
-    silent_of = ", ".join(str(partition) for partition in wanted if partition not in found)
-    if failure is None and silent_of:
-        detail = f"looking up offsets: the broker's answer says nothing of {silent_of}"
+    missing = ", ".join(str(partition) for partition in wanted if partition not in found)
+    if failure is None and missing:
+        detail = f"looking up offsets: the response does not include {missing}"
         failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, detail)
     return failure

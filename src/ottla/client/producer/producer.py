@@ -1,4 +1,4 @@
-"""AsyncProducer: records in, promises out."""
+"""AsyncProducer: queues records for its sender, and returns a Delivery for each."""
 
 import asyncio
 import contextlib
@@ -30,17 +30,17 @@ from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.record_batch import HEADER_SIZE
 
 ARROW_PAUSE_BYTES = 1 << 20
-"""send_arrow() lets others on its loop run after so much work."""
+"""send_arrow() yields to the event loop after building this many bytes."""
 
 STICKY_BYTES = 65_536
-"""What a partition gets of records without a key before another has its turn; a batch may take several turns."""
+"""Bytes of records without a key that go to one partition before another one is chosen (KIP-794)."""
 
 ROOM_PATIENCE_MS = 20
-"""Who waits for room gets half of the buffer, if it is free so soon: to be woken for every batch would cost more."""
+"""How long to wait until half of a full buffer is free. Waking up for every batch would cost more."""
 
 
 class AsyncProducer:
-    """Sends records, in batches and with retries. Idempotent unless told otherwise: no loss, no doubles, in order.
+    """Sends records, in batches and with retries. Idempotent by default: no losses, no duplicates, in order.
 
     >>> async with AsyncProducer({"bootstrap.servers": "127.0.0.1:9092"}, linger_ms=20) as producer:
     ...     delivery = await producer.send("orders", b"42 apples", key=b"customer-7")
@@ -68,14 +68,14 @@ class AsyncProducer:
         )
         self._clock = clock
         self._accumulator = Accumulator(
-            # A batch that no request may carry would be of no use.
+            # A batch must fit into a request.
             batch_size=min(self.config.batch_size, self.config.max_request_size),
             linger_ms=self.config.linger_ms,
             buffer_memory=self.config.buffer_memory,
             wake=self._network.wake,
             clock=clock,
         )
-        if self._partitioner is None:  # otherwise it is asked for every record, on the long way
+        if self._partitioner is None:  # a custom partitioner is called for every record, in _append()
             self._accumulator.known_partitions = self._network.view.partitions
         self._sender = Sender(
             self.config,
@@ -112,10 +112,10 @@ class AsyncProducer:
         timestamp: int | None = None,
         headers: HeadersLike = None,
     ) -> Delivery:
-        """Hands a record over and returns the promise of its delivery; waits only for room and for the topic.
+        """Queues a record and returns its Delivery. Waits only if the buffer is full or the topic is not known yet.
 
-        Text is sent as UTF-8. Records with equal keys go to the same partition; records without a key fill
-        one partition's batch after the other's. A `partitioner` given to the producer is asked first.
+        Text is encoded as UTF-8. Records with equal keys go to the same partition; records without a key fill a batch
+        of one partition, then of another one. A custom `partitioner` overrides both.
         """
         if timestamp is None and headers is None:
             delivery = self._accumulator.try_append(topic, value, key, partition)
@@ -161,16 +161,16 @@ class AsyncProducer:
         timestamp: int | None = None,
         headers: HeadersLike = None,
     ) -> Delivery | None:
-        """As send(), but never waits: None when the topic is not known yet or the buffer is full. Any thread."""
+        """As send(), but never waits: None if the topic is not known yet or the buffer is full. Thread-safe."""
         if self._is_beyond(topic, partition):
-            self._look_again()  # it may be there the next time
+            self._look_again()  # so that it may be known the next time
         return self._append(topic, value, key, partition, timestamp, as_headers(headers))
 
     async def send_arrow(self, table: Any, topic: str | None = None) -> ArrowDelivery:
-        """Hands all rows of a pyarrow Table or RecordBatch over and returns the promise of them.
+        """Queues all rows of a pyarrow Table or RecordBatch and returns their ArrowDelivery.
 
-        Columns: value, and where wanted key, topic, partition, timestamp, headers; `topic` here counts for all rows.
-        Rows go where send() would send them, in their order. All are looked at before the first is sent.
+        Columns: value, and optionally key, topic, partition, timestamp, headers. `topic` applies to all rows. Rows go
+        to the partitions that send() would choose, in their order. All rows are checked before the first is sent.
         """
         self._raise_if_over()
         self._network.start()
@@ -187,7 +187,7 @@ class AsyncProducer:
             except KafkaError as error:
                 raise sending.explain(error) from None
             since_pause += batch.size_bytes
-            if since_pause >= ARROW_PAUSE_BYTES:  # others on this loop, and the network, get their turn
+            if since_pause >= ARROW_PAUSE_BYTES:  # let the network and other tasks run
                 since_pause = 0
                 await asyncio.sleep(0)
         return sending.delivery
@@ -204,7 +204,7 @@ class AsyncProducer:
             clock=self._clock,
         )
         if self._partitioner is not None and "partition" not in table.schema.names:
-            raise OttlaError("send_arrow() does not ask the producer's own partitioner", "Add a column partition.")
+            raise OttlaError("send_arrow() cannot call a custom partitioner", "Add a partition column.")
         return sending
 
     async def _until_topics(self, sending: ArrowSend) -> None:
@@ -221,7 +221,7 @@ class AsyncProducer:
         if self._sender.fatal_error is not None:
             raise self._sender.fatal_error
         if self._closing:
-            raise OttlaError("this producer is closed", "Make a new one.")
+            raise OttlaError("this producer is closed", "Create a new one.")
 
     def _append(
         self,
@@ -232,7 +232,7 @@ class AsyncProducer:
         timestamp: int | None,
         headers: Headers,
     ) -> Delivery | None:
-        """The long way into a batch, for whatever `try_append` left. Nothing is kept of a record that is refused."""
+        """Adds a record that `try_append` could not add. A record that is rejected leaves nothing behind."""
         self._raise_if_over()
         if type(topic) is not str or not topic:
             check_topic(topic)
@@ -277,7 +277,7 @@ class AsyncProducer:
         return view.led_partitions(topic) or range(view.find_partition_count(topic) or 1)
 
     def _is_beyond(self, topic: str, partition: int | None) -> bool:
-        """Whether a partition is not among those known, as happens when its topic has grown since."""
+        """Whether a partition is not in the metadata. Its topic may have got more partitions since."""
         if partition is None:
             return False
         known = self._network.view.find_partition_count(topic) if type(topic) is str else None
@@ -288,7 +288,7 @@ class AsyncProducer:
         self._network.wake()
 
     async def _until_topic(self, topic: str, deadline: int, partition: int | None = None) -> None:
-        """Waits until the topic is known. Asks once more where it does not seem to have this partition."""
+        """Waits until the topic is known. Refreshes the metadata once if it does not have this partition."""
         view = self._network.view
         if topic in view.topics:
             if self._is_beyond(topic, partition):
@@ -296,7 +296,9 @@ class AsyncProducer:
                 self._look_again()
                 await self._network.until(lambda: view.version > before, max(0, deadline - self._network.now()))
             return
-        self._accumulator.loop = asyncio.get_running_loop()  # no record comes before its topic is known
+        self._accumulator.loop = (
+            asyncio.get_running_loop()
+        )  # set before the first record: its topic must be known first
         view.want(topic, self._network.now())
         self._network.wake()
 
@@ -316,12 +318,12 @@ class AsyncProducer:
             raise KafkaError(view.topic_errors[topic], f"topic {topic}")
 
     async def _until_room(self, deadline: int) -> None:
-        """Waits until some of the buffer is free; meanwhile nothing lingers."""
+        """Waits until some of the buffer is free. Meanwhile batches do not linger."""
         accumulator = self._accumulator
         self._waiting_for_room += 1
         self._sender.memory_is_short = True
         try:
-            # Less than now in any case: a large record may find no room where half of the buffer is free.
+            # In any case less than now: a large record may not fit although half of the buffer is free.
             full = accumulator.buffered_bytes
             half = max(0, min(accumulator.buffer_memory // 2, full - 1))
             left_ms = max(0, deadline - self._network.now())
@@ -329,7 +331,7 @@ class AsyncProducer:
                 lambda: accumulator.buffered_bytes <= half or self._sender.fatal_error is not None,
                 min(ROOM_PATIENCE_MS, left_ms),
             )
-            if not free:  # half may never be: what has taken it cannot leave, as long as its partition has no leader
+            if not free:  # half may never be free, as long as a partition with many records has no leader
                 free = await self._network.until(
                     lambda: accumulator.buffered_bytes < full or self._sender.fatal_error is not None,
                     max(0, left_ms - ROOM_PATIENCE_MS),
@@ -415,11 +417,11 @@ class AsyncProducer:
     # --- waiting ------------------------------------------------------------------------------------------
 
     async def flush(self, timeout_ms: int | None = None) -> None:
-        """Waits until everything sent so far is stored or has failed; look at the promises to see which."""
+        """Waits until all records sent so far are stored or have failed. Their Deliveries tell which."""
         waiting = self._accumulator.outcomes()
         if not waiting:
             return
-        if timeout_ms is None:  # by then each of them has its outcome
+        if timeout_ms is None:  # by then all of them are stored or have failed
             timeout_ms = self.config.delivery_timeout_ms + self.config.request_timeout_ms
         self._flushing += 1
         self._accumulator.is_flushing = True
@@ -431,25 +433,25 @@ class AsyncProducer:
 
         try:
             if not await self._network.until(finished, timeout_ms):
-                detail = f"{len(waiting)} batches are still under way after {timeout_ms} ms"
+                detail = f"{len(waiting)} batches are still in flight after {timeout_ms} ms"
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
         finally:
             self._flushing -= 1
             self._accumulator.is_flushing = self._flushing > 0
 
     async def partitions_for(self, topic: str) -> TopicDescription:
-        """What is known of a topic's partitions; waits up to `max.block.ms` for it."""
+        """A topic and its partitions. Waits up to `max.block.ms` for the metadata."""
         check_topic(topic)
         self._network.start()
         await self._until_topic(topic, self._network.now() + self.config.max_block_ms)
         return self._network.view.topics[topic]
 
     async def close(self, timeout_ms: int | None = None) -> None:
-        """Sends what still waits (for at most `timeout_ms`; 0 drops it) and closes the connections."""
+        """Sends the buffered records (for at most `timeout_ms`; 0 drops them) and closes the connections."""
         if self._closing:
             return
         self._closing = True
-        self._accumulator.stop(OttlaError("this producer is closed", "Make a new one."))
+        self._accumulator.stop(OttlaError("this producer is closed", "Create a new one."))
         try:
             if timeout_ms != 0:
                 started = self._network.now()

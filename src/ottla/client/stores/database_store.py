@@ -1,9 +1,9 @@
-"""Offsets in a database, written in the very transaction that stores the results: both are there, or neither is."""
+"""Offsets in a database, in the same transaction as the results: both are committed, or neither is."""
 
 import contextlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ottla.client.stores.offset_store import OffsetStore
@@ -11,18 +11,18 @@ from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
 TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
-PLACEHOLDERS = {
+PLACEHOLDERS: Mapping[str, Callable[[int], str]] = {
     "qmark": lambda number: "?",
     "format": lambda number: "%s",
     "pyformat": lambda number: "%s",
     "numeric": lambda number: f":{number}",
     "numeric_dollar": lambda number: f"${number}",
 }
-"""How DB-API modules (PEP 249) mark parameters that are given in order."""
+"""How DB-API modules (PEP 249) mark positional parameters."""
 
 
 class OffsetsMovedError(OttlaError):
-    """Somebody else has stored an offset since this store last looked: two consumers work on one partition."""
+    """Another consumer has stored an offset since this store last read it: two consumers work on one partition."""
 
 
 class DatabaseOffsetStore(OffsetStore):
@@ -33,16 +33,16 @@ class DatabaseOffsetStore(OffsetStore):
     >>> store = DatabaseOffsetStore(connection, name="billing")
     >>> for partition, offset in store.load(consumer.assignment()).items():
     ...     consumer.seek(partition, offset)
-    >>> with store.transaction() as cursor:                     # commits, or rolls back when the block raises
+    >>> with store.transaction() as cursor:                     # commits, or rolls back if the block raises
     ...     cursor.execute("insert into bills values (?, ?)", bill)
     ...     store.save({TopicPartition("orders", 0): record.offset + 1})
 
-    An offset is replaced only if it is still what this store knew: a consumer that was replaced without noticing gets
-    OffsetsMovedError, and its results are rolled back with its offsets. `name` tells consumers apart that read the
-    same partitions for different purposes. After a rollback of your own, `load` again before the next `save`.
+    An offset is updated only if the table still holds the value that this store knows. So a consumer that has lost its
+    partitions without noticing gets OffsetsMovedError, and its results are rolled back with its offsets. `name`
+    separates consumers that read the same partitions for different purposes. If you roll back yourself, call `load`
+    before the next `save`.
 
-    `mirror` hears of offsets when a `transaction()` block has committed them; after a commit of your own, call
-    `stored()` with them.
+    `mirror` is called when a `transaction()` block has committed. If you commit yourself, call `stored()` afterwards.
     """
 
     def __init__(
@@ -55,20 +55,20 @@ class DatabaseOffsetStore(OffsetStore):
         create: bool = True,
     ) -> None:
         if not TABLE_NAME.fullmatch(table):
-            raise OttlaError(f"{table!r} is not a table's name", "Use letters, digits and _, or schema.table.")
+            raise OttlaError(f"{table!r} is not a valid table name", "Use letters, digits and _, or schema.table.")
         self.connection = connection
         self.name = name
         self.table = table
         style = paramstyle or _paramstyle_of(connection)
         if style not in PLACEHOLDERS:
             raise OttlaError(
-                f"parameters in the style {style!r} are not known",
-                f"Give paramstyle=, one of {', '.join(PLACEHOLDERS)}.",
+                f"unknown paramstyle {style!r}",
+                f"Pass one of {', '.join(PLACEHOLDERS)} as paramstyle=.",
             )
         self._placeholder = PLACEHOLDERS[style]
         self.known: dict[TopicPartition, int] = {}
         self._saved: dict[TopicPartition, int] = {}
-        """In a `transaction()` block: what it will have stored."""
+        """The offsets saved in the current `transaction()` block."""
         if create:
             self._create()
 
@@ -94,7 +94,7 @@ class DatabaseOffsetStore(OffsetStore):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A cursor for the results; commits at the end of the block, rolls back when it raises."""
+        """A cursor for the results. Commits at the end of the block, rolls back if the block raises."""
         before = dict(self.known)
         self._saved.clear()
         cursor = self.connection.cursor()
@@ -113,7 +113,7 @@ class DatabaseOffsetStore(OffsetStore):
         key = (self.name, partition.topic, partition.partition)
         known = self.known.get(partition)
         if known is None:
-            # Two that both begin a partition collide at the primary key, here or at the commit.
+            # Two consumers that both start a partition violate the primary key, here or at the commit.
             insert = f"insert into {self.table} (consumer, topic, partition_id, next_offset) values (?, ?, ?, ?)"
             self._execute(cursor, insert, *key, offset)
             return
@@ -124,8 +124,8 @@ class DatabaseOffsetStore(OffsetStore):
         self._execute(cursor, update, offset, *key, known)
         if cursor.rowcount != 1:
             raise OffsetsMovedError(
-                f"the stored offset of {partition} is not {known} any more",
-                "Another consumer works on this partition, or a rollback was not followed by load().",
+                f"the stored offset of {partition} is no longer {known}",
+                "Another consumer reads this partition, or load() was not called after a rollback.",
             )
 
     def _create(self) -> None:
@@ -144,7 +144,7 @@ class DatabaseOffsetStore(OffsetStore):
 
 
 def _paramstyle_of(connection: Any) -> str:
-    """The parameter style of the module that the connection comes from."""
+    """The parameter style of the connection's module."""
     package = type(connection).__module__.partition(".")[0]
     module = sys.modules.get(package)
     return str(getattr(module, "paramstyle", "qmark"))

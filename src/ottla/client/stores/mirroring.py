@@ -1,4 +1,4 @@
-"""Committing for a group without members, having looked first whether anybody else's offsets are there. Pure."""
+"""Commits mirrored offsets to a group without members, unless the group has offsets of another origin. Pure."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -20,13 +20,13 @@ from ottla.types import TopicPartition
 log = logging.getLogger("ottla.client")
 
 MARK = "mirrored"
-"""The metadata of offsets that are kept elsewhere: they may be replaced by newer ones, others may not."""
+"""The metadata of mirrored offsets. Only offsets with this metadata may be overwritten."""
 
 NO_GENERATION = -1
 
 
 class Mirroring:
-    """Shows offsets as those of a group. The newest wins; what cannot be shown is told once, in the log."""
+    """Commits offsets to a group, the newest last. A permanent failure is logged once."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Mirroring:
     ) -> None:
         self.group_id = group_id
         self.refusal: str | None = None
-        """Why nothing is shown."""
+        """Why nothing is committed any more."""
         self._config = replace(config, group_id=group_id, group_instance_id=None, isolation_level="read_uncommitted")
         self._coordinator = CoordinatorFinder(group_id, view, backoff=backoff, jitter=jitter)
         self._commits = Commits(
@@ -54,7 +54,7 @@ class Mirroring:
         self._jitter = jitter
         self._waiting: dict[TopicPartition, CommittedOffset] = {}
         self._ours: set[TopicPartition] = set()
-        """Partitions whose offset in the group is a mirrored one, or none."""
+        """Partitions that have a mirrored offset in the group, or none."""
         self._in_flight = False
         self._retry_at = 0
         self._failures = 0
@@ -81,7 +81,7 @@ class Mirroring:
         unknown = self._waiting.keys() - self._ours
         if unknown:
             self._look(unknown, now, poll)
-        elif self._commits.is_idle:  # one at a time: whatever is newer by then goes along
+        elif self._commits.is_idle:  # one at a time: newer offsets go with the next one
             offsets, self._waiting = self._waiting, {}
             self._commits.add(
                 offsets,
@@ -91,15 +91,15 @@ class Mirroring:
                 timeout_ms=self._config.default_api_timeout_ms,
                 on_done=self._on_committed,
             )
-            poll.wake_by(now)  # the commits are asked after us, or once more
+            poll.wake_by(now)  # so that the commits are polled again if they were polled before us
         return poll
 
     def _on_committed(self, offsets: dict[TopicPartition, CommittedOffset], error: KafkaError | None) -> None:
         if error is not None and not error.retriable:
-            self._refuse(f"{error} (has the group members of its own?)")
+            self._refuse(f"{error} (does the group have members?)")
 
     def _look(self, partitions: Iterable[TopicPartition], now: int, poll: Poll) -> None:
-        """Reads what the group has of these partitions."""
+        """Reads the offsets that the group has for these partitions."""
         if now < self._retry_at:
             poll.wake_by(self._retry_at)
             return
@@ -122,7 +122,7 @@ class Mirroring:
             self._failures = 0
             foreign = [name for name, part in results if part.committed_offset >= 0 and part.metadata != MARK]
             if foreign:
-                self._refuse(f"it has offsets of its own for {foreign[0]}")
+                self._refuse(f"it has offsets that were not mirrored, for {foreign[0]}")
             self._ours.update(asked)
 
         def failed(error: KafkaError, now: int) -> None:
@@ -145,5 +145,5 @@ class Mirroring:
     def _refuse(self, why: str) -> None:
         if self.refusal is None:
             self.refusal = why
-            log.warning("progress is not shown as group %s: %s", self.group_id, why)
+            log.warning("group %s: offsets are not mirrored: %s", self.group_id, why)
         self._waiting.clear()

@@ -1,4 +1,4 @@
-"""Where a consumer can keep its positions outside the group: the interface, and a store in a local file."""
+"""OffsetStore, the interface for offsets stored outside the group, and FileOffsetStore, which uses a local file."""
 
 import fcntl
 import json
@@ -17,20 +17,20 @@ FORMAT = 1
 class OffsetStore(ABC):
     """Keeps, for each partition, the offset of the next record to read.
 
-    `load` is asked once for every partition that a consumer gets; `save` is told of all of them that have moved. An
-    offset that `save` has returned for survives a crash.
+    `load` is called once for every partition that is assigned, `save` with the partitions that have advanced. When
+    `save` returns, the offsets survive a crash.
 
-    A store of your own calls `stored()` once offsets are safe, so that `mirror` can show them to others.
+    A custom store calls `stored()` once offsets are durable, so that `mirror` can publish them.
     """
 
     mirror: Callable[[Mapping[TopicPartition, int]], None] | None = None
-    """Told of every offset that is stored for good: a GroupMirror, by which lag appears in every Kafka tool."""
+    """Called with offsets once they are durable: a GroupMirror, which makes the lag visible in every Kafka tool."""
 
     known: Mapping[TopicPartition, int] | None = None
-    """What was last loaded or saved, of a store that counts itself since a rollback may undo what was saved."""
+    """The offsets last loaded or saved, if the store tracks them itself because a rollback may undo a save."""
 
     def stored(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Passes on what is safe now."""
+        """Passes durable offsets to `mirror`."""
         if self.mirror is not None and offsets:
             self.mirror(offsets)
 
@@ -40,15 +40,15 @@ class OffsetStore(ABC):
 
     @abstractmethod
     def save(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Stores these offsets; those of other partitions stay."""
+        """Stores these offsets. Those of other partitions are kept."""
 
 
 class FileOffsetStore(OffsetStore):
-    """Offsets in a small JSON file, replaced as a whole each time so that a crash leaves the old or the new.
+    """Offsets in a small JSON file. Every save replaces the file atomically, so a crash leaves the old or the new one.
 
-    The members of a group on one host may share the file: each puts only the partitions it saves over what is there
-    (under a lock on `positions.json.lock`, which a crash frees), and sees what the one before it has saved of those
-    that come to it. Where several members read the same partition, as in a broadcast, each needs a file of its own.
+    The members of a group on one host may share the file: a save only changes its own partitions, under a lock on
+    `positions.json.lock` that a crash releases. A member that takes over a partition continues at the offset that the
+    previous one has saved. If several members read the same partition, as in a broadcast, each needs its own file.
 
     >>> store = FileOffsetStore("positions.json")
     >>> store.save({TopicPartition("orders", 0): 42})
@@ -70,7 +70,7 @@ class FileOffsetStore(OffsetStore):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Alone among all who save to this file. The lock's own file stays: the other one is replaced each time."""
+        """Excludes other processes that save. The lock has its own file because the data file is replaced each time."""
         with open(self.path.with_name(self.path.name + ".lock"), "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -107,8 +107,8 @@ class FileOffsetStore(OffsetStore):
                 for index, offset in offsets.items()
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            # Starting from nowhere would repeat or lose records silently.
+            # To start without offsets would repeat or lose records silently.
             raise OttlaError(
-                f"{self.path} holds no offsets that can be read: {error}",
-                "Remove the file to begin again where auto.offset.reset says.",
+                f"{self.path} is not a valid offsets file: {error}",
+                "Delete the file to start again as auto.offset.reset says.",
             ) from error

@@ -1,12 +1,12 @@
-"""A consumer whose positions live in an OffsetStore: read when partitions come, stored when the user says so."""
+"""StoredOffsets: a consumer whose offsets are in an OffsetStore, loaded on assignment and saved by save()."""
 
 from collections.abc import Iterable
 from typing import Any
 
-from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.consumer.positions import FetchState
 from ottla.client.group.member_state import MemberState
 from ottla.client.group.rebalance_listener import RebalanceListener, has_own_lost, notify, notify_blocking
+from ottla.client.stores.client_parts import async_consumer, consumed, find_group, network_of, positions_of, run
 from ottla.client.stores.group_mirror import GroupMirror, shares_partitions
 from ottla.client.stores.offset_store import OffsetStore
 from ottla.types import TopicPartition
@@ -15,15 +15,15 @@ from ottla.types import TopicPartition
 class StoredOffsets(RebalanceListener):
     """For a blocking Consumer: seeks to the stored offset of every partition that is assigned.
 
-    Turn `enable.auto.commit` off, and call `save()` after what poll() gave has been processed. `next_listener` hears
-    of everything too, after the seek and before the store.
+    Set `enable.auto.commit` to false, and call `save()` after the records of poll() have been processed.
+    `next_listener` is called too: after the seek and before the save.
 
-    When the store cannot say where a partition begins, poll() raises its error, and the partition is neither read nor
-    stored before the store has answered: every poll() asks again. What was lost without warning is not stored.
+    If the store fails to load an offset, poll() raises its error. The partition is neither read nor saved until a
+    later poll() has loaded it. Offsets of lost partitions are not saved.
 
-    What is stored is also shown as the group's offsets, so that lag appears in every Kafka tool: unless the store has
-    a `mirror` already, or the assignor gives one partition to several members. `mirror="caches.worker-1"` shows it as
-    a group of that name instead, which is what each member of a broadcast needs; `mirror=False` shows nothing.
+    Saved offsets are also committed to the group, so that every Kafka tool shows the lag; unless the store has a
+    `mirror` already, or the assignor assigns a partition to several members. `mirror="caches.worker-1"` commits them to
+    that group instead, which is what each member of a broadcast needs. `mirror=False` commits nothing.
 
     >>> offsets = StoredOffsets(consumer, FileOffsetStore("positions.json"))
     >>> consumer.subscribe(["prices"], listener=offsets)
@@ -36,12 +36,12 @@ class StoredOffsets(RebalanceListener):
         self, consumer: Any, store: OffsetStore, next_listener: Any = None, *, mirror: bool | str = True
     ) -> None:
         self._consumer = consumer
-        self._inner: AsyncConsumer = getattr(consumer, "_async", consumer)
+        self._inner = async_consumer(consumer)
         self._store = store
         self._next = next_listener
         self._saved: dict[TopicPartition, int] = {}
         self._held: set[TopicPartition] = set()
-        """Where these begin, the store has not said yet."""
+        """Partitions whose offset is not loaded yet."""
         self._lost: set[TopicPartition] = set()
         self._asks_again = False
         if isinstance(mirror, str):
@@ -55,18 +55,17 @@ class StoredOffsets(RebalanceListener):
             store.mirror = GroupMirror(consumer)
 
     def save(self) -> None:
-        """Stores how far poll() (or the iterator) has come. What it gave out must have been processed."""
+        """Saves the position of poll() or the iterator. All records they returned must have been processed."""
         left_out = self._held | self._lost
         saved = self._saved if self._store.known is None else self._store.known
-        consumed = self._inner._reader.consumed().items()
-        moved = {p: at for p, at in consumed if p not in left_out and saved.get(p) != at}
+        moved = {p: at for p, at in consumed(self._inner).items() if p not in left_out and saved.get(p) != at}
         if moved:
             self._store.save(moved)
             self._saved.update(moved)
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         if partitions:
-            self._consumer._call(self._hold(partitions))
+            run(self._consumer, self._hold(partitions))
             try:
                 for partition, offset in self._store.load(partitions).items():
                     self._consumer.seek(partition, offset)
@@ -75,11 +74,11 @@ class StoredOffsets(RebalanceListener):
                 if self._is_to_ask_again():
                     self._consumer.commit_async({}, callback=self._ask_again)
                 raise
-            self._consumer._call(self._release(partitions))
+            run(self._consumer, self._release(partitions))
         notify_blocking(self._next, "on_partitions_assigned", partitions)
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        # Inside poll(), so all that the poll() before it gave has been processed.
+        # Called in poll(), so the records of the poll() before it have been processed.
         try:
             if known := self._known_to_next(partitions):
                 notify_blocking(self._next, "on_partitions_revoked", known)
@@ -88,7 +87,7 @@ class StoredOffsets(RebalanceListener):
             self._forget(partitions)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        # They may be somebody else's by now, or nobody knows whether what was given out has been processed.
+        # Another member may own them by now, or the records returned may not have been processed.
         known = self._note_lost(partitions)
         if known:
             notify_blocking(self._next, "on_partitions_lost", known)
@@ -99,15 +98,15 @@ class StoredOffsets(RebalanceListener):
             self.on_partitions_assigned(sorted(self._held))
 
     async def _hold(self, partitions: Iterable[TopicPartition]) -> None:
-        """On the loop: nothing is read until the store has answered, whatever happens meanwhile."""
+        """On the loop: stops reading these partitions until their offsets are loaded."""
         for partition in partitions:
-            self._inner._positions.hold(partition)
+            positions_of(self._inner).hold(partition)
             self._held.add(partition)
             self._lost.discard(partition)
 
     async def _release(self, partitions: Iterable[TopicPartition]) -> None:
-        """On the loop: what the store does not know begins where it would begin without one."""
-        positions, group = self._inner._positions, self._inner._group
+        """On the loop: partitions that are not in the store start as they would without one."""
+        positions, group = positions_of(self._inner), find_group(self._inner)
         for partition in partitions:
             state = positions.state(partition)
             if state.fetch_state is FetchState.HELD:
@@ -116,11 +115,11 @@ class StoredOffsets(RebalanceListener):
                 else:
                     positions.reset(partition, state)
             self._held.discard(partition)
-        self._inner._network.wake()
+        network_of(self._inner).wake()
 
     def _is_to_ask_again(self) -> bool:
-        """Whether the next poll() has to be told to."""
-        if self._asks_again or self._inner._group is None:
+        """Whether to schedule another load in the next poll(). False if one is scheduled, or without a group."""
+        if self._asks_again or find_group(self._inner) is None:
             return False
         self._asks_again = True
         return True
@@ -129,9 +128,12 @@ class StoredOffsets(RebalanceListener):
         return [partition for partition in partitions if partition not in self._held]
 
     def _note_lost(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """What the next listener has to hear of. Out of the group by an error of the user's, one that only knows of
-        being revoked hears nothing, as if it were the first: it might store what was not processed."""
-        known, group = self._known_to_next(partitions), self._inner._group
+        """The partitions to report to the next listener.
+
+        None after an error of the user, if the listener has no on_partitions_lost of its own: on_partitions_revoked
+        might save records that were not processed.
+        """
+        known, group = self._known_to_next(partitions), find_group(self._inner)
         self._forget(partitions)
         self._lost.update(partitions)
         if group is not None and group.membership.state is MemberState.UNSUBSCRIBED and not has_own_lost(self._next):
@@ -145,7 +147,7 @@ class StoredOffsets(RebalanceListener):
 
 
 class AsyncStoredOffsets(StoredOffsets):
-    """The same for an AsyncConsumer. The store is small and local: it is written on the loop.
+    """StoredOffsets for an AsyncConsumer. The store is called on the event loop, so it should be fast.
 
     >>> offsets = AsyncStoredOffsets(consumer, FileOffsetStore("positions.json"))
     >>> await consumer.subscribe(["prices"], listener=offsets)

@@ -32,7 +32,7 @@ def test_a_setting_of_the_wrong_client_is_unknown() -> None:
 
 
 def test_the_same_setting_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"linger\.ms is given twice"):
+    with pytest.raises(ConfigError, match=r"linger\.ms is set twice"):
         build(ProducerConfig, {"linger.ms": 5}, {"linger_ms": 6})
 
 
@@ -70,7 +70,7 @@ def test_none_leaves_the_default() -> None:
     ],
 )
 def test_a_written_contradiction_to_idempotence_is_refused_by_name(written: dict[str, object], message: str) -> None:
-    """MISSION D2."""
+    """Spec: D2."""
     with pytest.raises(ConfigError) as caught:
         build(ProducerConfig, {"enable.idempotence": True, **written}, {})
     assert caught.value.message == message
@@ -78,12 +78,12 @@ def test_a_written_contradiction_to_idempotence_is_refused_by_name(written: dict
 
 @pytest.mark.parametrize("written", [{"retries": 0}, {"acks": "1"}, {"max.in.flight.requests.per.connection": 10}])
 def test_without_a_word_on_idempotence_it_gives_way(written: dict[str, object]) -> None:
-    """MISSION D2: what was not set is filled in, so that it fits what was."""
+    """Spec: D2. What was not set is filled in, so that it fits what was."""
     assert not build(ProducerConfig, written, {}).enable_idempotence
 
 
 def test_what_idempotence_needs_is_filled_in() -> None:
-    """MISSION D2."""
+    """Spec: D2."""
     config = build(ProducerConfig, {"enable.idempotence": True}, {})
     assert (config.acks_code, config.retries, config.max_in_flight_requests_per_connection) == (-1, INT32_MAX, 5)
     assert build(ProducerConfig, {"enable.idempotence": "true", "acks": "-1"}, {}).acks_code == -1

@@ -34,7 +34,7 @@ def test_who_looks_up_offsets_hears_of_those_that_the_leader_says_nothing_of(mon
     async def story(world: World) -> None:
         async with world.admin() as admin, world.consumer() as consumer:
             await admin.create_topic("t", partitions=2)
-            with pytest.raises(KafkaError, match="says nothing of t-1"):
+            with pytest.raises(KafkaError, match="does not include t-1"):
                 await consumer.end_offsets([("t", 0), ("t", 1)])
 
     World(1).run(story)
