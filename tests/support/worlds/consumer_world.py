@@ -1,13 +1,12 @@
-"""A small world for the fetcher: leaders that hold batches and answer as told, and time that moves when told to."""
+"""A test world for the fetcher: scripted leaders with stored batches, and a manual clock."""
 
 import random
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.client.consumer.fetcher import Fetcher
 from ottla.client.consumer.positions import Positions
 from ottla.client.core.cluster_view import ClusterView
-from ottla.client.core.polling import Request
 from ottla.client.core.settings import ConsumerConfig, build
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
@@ -17,6 +16,9 @@ from ottla.protocol.messages.list_offsets import ListOffsetsResponse
 from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.protocol.record_batch import build_batch, read_header
 from ottla.types import ZERO_UUID, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.client.core.polling import Request
 
 VERSION = 12
 
@@ -58,9 +60,9 @@ class ConsumerWorld:
         self.logs = {TopicPartition("t", i): ModelLog() for i in range(partitions)}
         self.leaders = dict.fromkeys(self.logs, (1, 0))
         self.errors: dict[TopicPartition, deque[ErrorCode]] = {partition: deque() for partition in self.logs}
-        """Errors to answer the next fetches or lookups of a partition with."""
+        """Errors for the next fetches or lookups of a partition."""
         self.extra: dict[TopicPartition, dict[str, Any]] = {}
-        """Fields to set in the next answer for a partition."""
+        """Fields to set in the next response for a partition."""
         self.on_the_wire: deque[tuple[Request, Any]] = deque()
         self.asked: list[Any] = []
         """Every fetch request that was sent."""
@@ -97,7 +99,7 @@ class ConsumerWorld:
     # --- the network --------------------------------------------------------------------------------------
 
     def poll(self) -> int | None:
-        """Lets the deciders decide, and puts what they send on the wire; gives when they want to be asked again."""
+        """Polls the fetcher and the positions and queues their requests; returns when they want to be polled again."""
         wake_at: list[int] = []
         for decider in (self.positions, self.fetcher):
             poll = decider.poll(self.now)
@@ -120,7 +122,7 @@ class ConsumerWorld:
             request.on_response(self._fetch(message), VERSION, self.now)
 
     def exchange(self, rounds: int = 1) -> None:
-        """Polls, and answers everything that is on the wire, so many times."""
+        """Polls and answers all requests in flight, `rounds` times."""
         for _ in range(rounds):
             self.poll()
             while self.on_the_wire:
@@ -169,7 +171,7 @@ class ConsumerWorld:
             setattr(result, name, value)
         return result
 
-    # --- what a user sees ---------------------------------------------------------------------------------
+    # --- what the user sees -------------------------------------------------------------------------------
 
     def take(self, max_records: int = 500) -> list[str]:
         taken = self.fetcher.take(max_records)

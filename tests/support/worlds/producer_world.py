@@ -1,4 +1,4 @@
-"""A small world for the sender: a broker that keeps Kafka's rules for sequences, and a network that fails."""
+"""A test world for the sender: a broker that checks sequences like Kafka, and a network that fails."""
 
 import random
 from collections import deque
@@ -8,8 +8,8 @@ from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.polling import ANY_NODE, Request
 from ottla.client.core.settings import ProducerConfig, build
 from ottla.client.producer.accumulator import Accumulator
-from ottla.client.producer.speedups import Delivery, record_size
 from ottla.client.producer.sender import Sender
+from ottla.client.producer.speedups import Delivery, record_size
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
@@ -38,7 +38,7 @@ class ModelBroker:
         self.next_producer_id = 1000
         self.max_records = max_records
         self.answers: deque[ErrorCode] = deque()
-        """Errors to answer the next batches with, instead of storing them; NONE stores."""
+        """Errors for the next batches, instead of storing them; NONE stores."""
 
     def init_producer_id(self) -> InitProducerIdResponse:
         self.next_producer_id += 1
@@ -90,7 +90,7 @@ class ModelBroker:
 
 
 class ProducerWorld:
-    """A sender, a broker, and time that moves when told to. Requests and answers travel in order."""
+    """A sender, a broker and a manual clock. Requests and responses are delivered in order."""
 
     def __init__(self, *, partitions: int = 1, seed: int = 0, max_records: int = 1_000_000, **settings: Any) -> None:
         self.now = 1_000_000
@@ -141,17 +141,17 @@ class ProducerWorld:
         return delivery
 
     def poll(self) -> list[Request]:
-        """Lets the sender decide, and puts what it sends on the wire."""
+        """Polls the sender and queues its requests."""
         requests = self.sender.poll(self.now).requests
         for request in requests:
-            # Built when it is sent, as a connection does: what is in a batch later does not change it.
+            # Built when sent, like a connection does: later changes of the batch do not affect it.
             self.on_the_wire.append((request, request.build(VERSION)))
         return requests
 
     def answer_next(self, fault: str = "", resigns_with: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """The oldest request is served; `fault` loses the request, or only its answer, with the connection.
+        """Serves the oldest request; `fault` loses the request or only its response, with the connection.
 
-        "resign": the broker appends the batches, and then leads no more while it waits for the other replicas.
+        "resign": the broker appends the batches, then loses leadership while it waits for the replicas.
         """
         request, message = self.on_the_wire.popleft()
         if fault == "lose request":
@@ -172,7 +172,7 @@ class ProducerWorld:
             request.on_response(response, VERSION, self.now)
 
     def settle(self, rounds: int = 1_000) -> None:
-        """Polls and answers until nothing is left to do."""
+        """Polls and answers until there is nothing left to do."""
         for _ in range(rounds):
             poll = self.sender.poll(self.now)
             for request in poll.requests:
@@ -182,7 +182,7 @@ class ProducerWorld:
             elif not self.accumulator.unfinished:
                 return
             else:
-                assert poll.wake_at is not None, "records wait, and nothing will ever wake the sender"
+                assert poll.wake_at is not None, "records are queued, and nothing will wake the sender"
                 self.now = max(self.now + 1, poll.wake_at)
         raise AssertionError("it does not settle")
 

@@ -7,11 +7,11 @@ from ottla.errors import ErrorCode, KafkaError
 E = ErrorCode
 
 
-class TransactionAbortable(KafkaError):  # noqa: N818 - public name
+class TransactionAbortable(KafkaError):
     """The transaction cannot be committed any more. Abort it; the producer can then begin the next one."""
 
 
-class TransactionFatal(KafkaError):  # noqa: N818 - public name
+class TransactionFatal(KafkaError):
     """The producer is unusable: another one has fenced it, or the cluster refuses it. Close it."""
 
 

@@ -1,4 +1,4 @@
-"""Columns out of what was fetched: in order, with the positions behind them, whatever else happens to the partition."""
+"""Arrow columns from buffered fetches: in order, and the positions follow."""
 
 import random
 
@@ -7,6 +7,7 @@ import pytest
 from ottla.client.consumer.arrow import take_arrow
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
+from tests.support.seeds import each_seed
 from tests.support.worlds.consumer_world import ConsumerWorld
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -39,7 +40,7 @@ def test_two_fetches_of_a_partition_are_returned_in_order() -> None:
     for value in "abcd":
         world.logs[T0].append(value)
     world.exchange(10)
-    assert columns(world) == ["a", "b"], "one was to be read, one ahead"
+    assert columns(world) == ["a", "b"], "READ_AHEAD is 2"
     world.exchange(10)
     assert columns(world) == ["c", "d"]
 
@@ -55,7 +56,8 @@ def test_a_corrupt_batch_raises_after_the_records_before_it() -> None:
         world.exchange(10)
         with pytest.raises(KafkaError, match="t-0 at offset 1: ") as caught:
             columns(world)
-        assert caught.value.code == ErrorCode.CORRUPT_MESSAGE and world.position() == 1
+        assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+        assert world.position() == 1
 
 
 def test_a_corrupt_batch_blocks_only_its_own_partition() -> None:
@@ -82,12 +84,12 @@ def test_paused_partitions_keep_their_records_and_a_seek_drops_them() -> None:
     world.state(0).is_paused = False
     assert columns(world, 1) == ["a"]
     world.state(0).move_to(0)
-    assert columns(world) == [], "what was fetched before the seek is of no use"
+    assert columns(world) == [], "fetched before the seek"
     world.exchange(2)
     assert columns(world) == ["a", "b"]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_seed(30)
 def test_mixing_records_and_columns_returns_each_record_once(seed: int) -> None:
     source = random.Random(seed)
     world = ConsumerWorld(partitions=2, max_partition_fetch_bytes=source.choice([1, 150, 10_000]))

@@ -1,4 +1,4 @@
-"""Stored batches into records: offsets, gaps, transactions, damage."""
+"""Decoding fetched batches: offsets, gaps, transactions, corruption."""
 
 import pytest
 
@@ -46,7 +46,8 @@ def test_take_returns_records_in_portions_and_moves_the_next_offset() -> None:
     assert (values(part, 2), part.next_offset) == (["c", "d"], 4)
     assert not part.is_exhausted
     assert (values(part, 2), part.next_offset) == (["e"], 5)
-    assert part.is_exhausted and values(part) == []
+    assert part.is_exhausted
+    assert values(part) == []
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -55,7 +56,7 @@ def test_compressed_batches_are_read(codec: Codec) -> None:
 
 
 def test_reading_starts_at_an_offset_inside_a_batch() -> None:
-    """TESTING R4."""
+    """Spec: R4."""
     part = fetched(batch(0, "a", "b", "c") + batch(3, "d"), offset=1)
     assert [record.offset for record in part.take(10)] == [1, 2, 3]
 
@@ -63,7 +64,8 @@ def test_reading_starts_at_an_offset_inside_a_batch() -> None:
 def test_a_truncated_last_batch_is_left_for_the_next_fetch() -> None:
     part = fetched(batch(0, "a", "b") + batch(2, "c", "d")[:-3])
     assert part.end_offset == 2
-    assert values(part) == ["a", "b"] and part.next_offset == 2
+    assert values(part) == ["a", "b"]
+    assert part.next_offset == 2
 
 
 def test_bytes_without_a_whole_batch_are_an_error_not_an_endless_loop() -> None:
@@ -82,7 +84,7 @@ def test_corruption_is_detected_by_the_checksum_and_names_the_offset() -> None:
     data = bytearray(batch(0, "a") + batch(1, "b"))
     data[-1] ^= 1
     part = fetched(bytes(data))
-    assert [record.offset for record in part.take(10)] == [0], "what lies before the damage is read"
+    assert [record.offset for record in part.take(10)] == [0], "records before the corrupt batch are returned"
     for _ in range(2):
         with pytest.raises(KafkaError) as caught:
             part.take(10)
@@ -106,10 +108,11 @@ def test_control_records_are_hidden_in_both_isolation_levels() -> None:
 
 
 def test_the_position_moves_past_a_control_record_at_the_end() -> None:
-    """TESTING R4: a consumer whose last offset is a control record."""
+    """Spec: R4. A consumer whose last offset is a control record."""
     part = fetched(batch(0, "a", producer_id=ANN, transactional=True) + marker(1, ANN, commit=True))
     assert values(part) == ["a"]
-    assert values(part) == [] and part.next_offset == 2
+    assert values(part) == []
+    assert part.next_offset == 2
 
 
 def test_an_aborted_transaction_is_hidden_and_the_next_one_of_the_producer_is_not() -> None:
@@ -153,4 +156,6 @@ def test_the_position_moves_past_aborted_records_alone() -> None:
     part = fetched(
         batch(0, "no", producer_id=ANN, transactional=True) + marker(1, ANN, commit=False), aborted=[(ANN, 0)]
     )
-    assert values(part) == [] and part.next_offset == 2 and part.is_exhausted
+    assert values(part) == []
+    assert part.next_offset == 2
+    assert part.is_exhausted

@@ -1,4 +1,6 @@
-"""Fetch sessions: only what changed is said, and trouble starts it again."""
+"""Fetch sessions (KIP-227): requests name only changes, and errors start a new session."""
+
+# ruff: noqa: SLF001  (sets up or checks internal state)
 
 from ottla.client.consumer.fetch_session import FetchFrom, FetchSession
 from ottla.types import INT32_MAX, TopicPartition
@@ -15,7 +17,8 @@ def test_the_first_request_is_a_full_fetch_that_asks_for_a_session() -> None:
     session = FetchSession()
     asked = session.request({A: at(0), B: at(5)})
     assert (asked.session_id, asked.epoch) == (0, 0)
-    assert asked.changed == {A: at(0), B: at(5)} and not asked.forgotten
+    assert asked.changed == {A: at(0), B: at(5)}
+    assert not asked.forgotten
 
 
 def test_incremental_requests_name_only_changed_partitions() -> None:
@@ -36,7 +39,8 @@ def test_a_removed_partition_is_forgotten_and_may_be_added_again() -> None:
     assert session.request({A: at(0)}).forgotten == {B: ID}
     session.on_response(77)
     asked = session.request({A: at(0), B: at(5), C: at(1)})
-    assert asked.changed == {B: at(5), C: at(1)} and not asked.forgotten
+    assert asked.changed == {B: at(5), C: at(1)}
+    assert not asked.forgotten
 
 
 def test_a_recreated_topic_is_another_topic() -> None:
@@ -44,7 +48,8 @@ def test_a_recreated_topic_is_another_topic() -> None:
     session.request({A: at(9)})
     session.on_response(77)
     asked = session.request({A: at(0, b"n" * 16)})
-    assert asked.changed == {A: at(0, b"n" * 16)} and asked.forgotten == {A: ID}
+    assert asked.changed == {A: at(0, b"n" * 16)}
+    assert asked.forgotten == {A: ID}
 
 
 def test_without_a_session_every_request_is_a_full_fetch() -> None:

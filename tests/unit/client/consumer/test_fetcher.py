@@ -1,4 +1,4 @@
-"""The fetcher: keeps leaders busy, keeps order, copes with leaders that move and logs that end."""
+"""The fetcher: read-ahead, order, moving leaders, truncated logs, recreated topics."""
 
 import pytest
 
@@ -14,10 +14,11 @@ T0 = TopicPartition("t", 0)
 def test_it_looks_up_the_initial_position_and_reads() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a", "b")
-    world.exchange()  # where does it begin?
+    world.exchange()  # ListOffsets
     assert world.position() == 0
     world.exchange()
-    assert world.take() == ["a", "b"] and world.position() == 2
+    assert world.take() == ["a", "b"]
+    assert world.position() == 2
     world.logs[T0].append("c")
     world.exchange(2)
     assert world.take() == ["c"]
@@ -44,7 +45,7 @@ def test_the_next_fetch_is_sent_while_records_are_buffered() -> None:
     for value in "abcdef":
         world.logs[T0].append(value)
     world.exchange(10)
-    assert len(world.asked) == 2, "one to be read, one ahead, and no more"
+    assert len(world.asked) == 2, "READ_AHEAD is 2"
     assert world.take(1) == ["a"]
     world.exchange(10)
     assert len(world.asked) == 3
@@ -52,23 +53,25 @@ def test_the_next_fetch_is_sent_while_records_are_buffered() -> None:
 
 
 def test_a_completed_fetch_can_be_taken_whole() -> None:
-    """Its reader may then be another thread: the fetcher goes on behind it and forgets it."""
+    """It may then be read by another thread: the fetcher continues after it."""
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abc":
         world.logs[T0].append(value)
     world.exchange(10)
     fetched = world.fetcher.take_fetch()
-    assert fetched is not None and [record.value for record in fetched.take(10)] == [b"a"]
+    assert fetched is not None
+    assert [record.value for record in fetched.take(10)] == [b"a"]
     assert world.position() == fetched.end_offset == 1
     world.positions.states[T0].is_paused = True
-    assert world.fetcher.take_fetch() is None, "a paused partition keeps what it has"
+    assert world.fetcher.take_fetch() is None, "a paused partition keeps its records"
     world.positions.states[T0].is_paused = False
     world.exchange(10)
-    assert world.take() == ["b", "c"] and world.fetcher.take_fetch() is None
+    assert world.take() == ["b", "c"]
+    assert world.fetcher.take_fetch() is None
 
 
 def test_nothing_is_fetched_beyond_the_end_of_a_range() -> None:
-    """Nor does a long poll wait there, which the next range would have to wait for."""
+    """Otherwise the next range would have to wait for a long poll at the end of this one."""
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abcdef":
         world.logs[T0].append(value)
@@ -80,7 +83,8 @@ def test_nothing_is_fetched_beyond_the_end_of_a_range() -> None:
     assert world.take() == ["c"]
     fetches = len(world.asked)
     world.exchange(10)
-    assert world.take() == [] and len(world.asked) == fetches
+    assert world.take() == []
+    assert len(world.asked) == fetches
 
 
 def test_the_end_of_a_range_is_fetched_with_small_limits() -> None:
@@ -106,7 +110,7 @@ def test_one_fetch_per_leader_contains_all_its_partitions() -> None:
 
 
 def test_no_fetch_is_sent_while_a_partition_of_the_leader_is_fully_buffered() -> None:
-    """Or it might wait long for the others' records, while this one runs dry."""
+    """Otherwise the fetch might wait for records of the other partitions while this one's buffer runs empty."""
     world = ConsumerWorld(partitions=2, max_partition_fetch_bytes=1)
     for value in "abcdef":
         world.logs[T0].append(value)
@@ -120,15 +124,17 @@ def test_no_fetch_is_sent_while_a_partition_of_the_leader_is_fully_buffered() ->
 
 
 def test_a_fetch_waits_only_briefly_while_a_position_is_looked_up() -> None:
-    """There is one fetch at a time to a leader: whoever is not in it waits as long as it does."""
+    """Only one fetch per leader is in flight: a partition that is not in it has to wait for it."""
     world = ConsumerWorld(partitions=2, fetch_max_wait_ms=500)
     world.positions.states[T0].move_to(0)
     world.exchange(1)
     (ahead,) = world.asked
-    assert [p.partition for p in ahead.topics[0].partitions] == [0] and ahead.max_wait_ms == 20
+    assert [p.partition for p in ahead.topics[0].partitions] == [0]
+    assert ahead.max_wait_ms == 20
     world.exchange(2)
     both = world.asked[-1]
-    assert sorted(p.partition for p in both.topics[0].partitions) == [0, 1] and both.max_wait_ms == 500
+    assert sorted(p.partition for p in both.topics[0].partitions) == [0, 1]
+    assert both.max_wait_ms == 500
 
 
 def test_partitions_rotate_in_the_request() -> None:
@@ -164,12 +170,12 @@ def test_a_lost_session_is_replaced_at_once() -> None:
 
 
 def test_the_high_watermark_is_requested_until_it_is_known() -> None:
-    """In a session a broker tells it once; that answer may come for a position that the user has left meanwhile."""
+    """In a session a broker sends it only once, and that response may be stale because of a seek."""
     world = ConsumerWorld()
     world.session_id = 7
     world.exchange()
     world.poll()
-    world.positions.state(T0).move_to(0)  # a listener seeks while the first fetch is on its way
+    world.positions.state(T0).move_to(0)  # a listener seeks while the first fetch is in flight
     world.answer_next()
     assert world.positions.state(T0).high_watermark == -1
     world.exchange()
@@ -179,7 +185,7 @@ def test_the_high_watermark_is_requested_until_it_is_known() -> None:
     assert (world.asked[-1].session_epoch, len(world.asked[-1].topics)) == (1, 0)
 
 
-# The user moves
+# Seeking, pausing, assigning
 
 
 def test_a_seek_drops_buffered_records() -> None:
@@ -199,25 +205,26 @@ def test_a_response_to_a_fetch_from_before_a_seek_is_ignored() -> None:
     world.poll()
     world.positions.state(T0).move_to(2)
     world.answer_next()
-    assert world.take() == [] and world.position() == 2
+    assert world.take() == []
+    assert world.position() == 2
     world.exchange()
     assert world.take() == ["c"]
 
 
 def rebalance(world: ConsumerWorld) -> None:
-    """The partition goes and comes back; the topic stays subscribed to."""
+    """The partition is revoked and assigned again; the topic stays subscribed."""
     world.positions.pinned_topics = frozenset({"t"})
     world.positions.assign([], world.now)
     world.positions.assign([T0], world.now)
 
 
 def test_a_response_from_before_a_partition_was_reassigned_is_ignored() -> None:
-    """A rebalance takes it away and gives it back, at the last commit: what was read ahead of that must come again."""
+    """After a rebalance the partition starts at the last commit again, so records read beyond it must come again."""
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abcd":
         world.logs[T0].append(value)
     world.exchange(2)
-    assert world.take(1) == ["a"], "of which nothing is committed"
+    assert world.take(1) == ["a"], "and nothing is committed"
     world.poll()
     (behind,) = world.on_the_wire
     world.on_the_wire.clear()
@@ -235,7 +242,8 @@ def test_a_buffered_fetch_from_before_a_partition_was_reassigned_is_dropped() ->
     for value in "abcd":
         world.logs[T0].append(value)
     world.exchange(3)
-    assert world.take(1) == ["a"] and world.fetcher.has_records
+    assert world.take(1) == ["a"]
+    assert world.fetcher.has_records
     rebalance(world)
     world.exchange(10)
     assert world.take(1) == ["a"]
@@ -253,7 +261,7 @@ def test_a_seek_overrides_a_position_that_is_being_looked_up() -> None:
 
 
 def test_repeated_seeks_do_not_stop_fetching() -> None:
-    """What a seek leaves behind must not count as read ahead."""
+    """Fetches from before a seek must not count as read-ahead."""
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abc":
         world.logs[T0].append(value)
@@ -298,7 +306,7 @@ def test_partitions_that_stay_assigned_keep_their_positions() -> None:
     assert world.take() == ["b"]
 
 
-# Trouble
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -311,7 +319,7 @@ def test_reading_continues_after_the_leader_has_moved(error: ErrorCode) -> None:
     world.errors[T0].append(error)
     world.exchange()
     world.now += 200
-    assert world.view.poll(world.now).requests, "it asks who leads now"
+    assert world.view.poll(world.now).requests, "it requests metadata"
     world.lead(0, 2, 5)
     world.show_leaders()
     world.now += 1_000
@@ -330,7 +338,8 @@ def test_an_error_is_not_retried_in_a_tight_loop() -> None:
         world.exchange()
     assert len(world.asked) == asked
     wake_at = world.poll()
-    assert wake_at is not None and wake_at > world.now
+    assert wake_at is not None
+    assert wake_at > world.now
 
 
 def test_a_fetch_is_retried_after_a_lost_connection() -> None:
@@ -368,7 +377,8 @@ def test_an_offset_out_of_range_without_a_policy_is_an_error() -> None:
     world.positions.state(T0).move_to(50)
     world.exchange()
     (error,) = world.positions.errors
-    assert isinstance(error, KafkaError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert isinstance(error, KafkaError)
+    assert error.code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert "t-0 at offset 50" in error.detail
 
 
@@ -378,7 +388,8 @@ def test_records_fetched_before_an_error_are_returned_first() -> None:
     world.exchange(2)
     world.errors[T0].append(ErrorCode.OFFSET_OUT_OF_RANGE)
     world.exchange()
-    assert world.take() == ["a"] and world.position() == 1, "no jump over what was not read yet"
+    assert world.take() == ["a"]
+    assert world.position() == 1, "the position must not skip unread records"
 
 
 def test_a_truncated_log_is_detected() -> None:
@@ -405,7 +416,7 @@ def test_a_truncated_log_is_an_error_without_a_policy() -> None:
 
 
 def test_a_recreated_topic_is_read_from_its_beginning() -> None:
-    """Its records are all new, whatever the old position and the policy say."""
+    """All of its records are new, whatever the old position and the policy are."""
     world = ConsumerWorld(auto_offset_reset="latest")
     world.show_leaders(topic_id=b"1" * 16)
     world.exchange()
@@ -415,14 +426,14 @@ def test_a_recreated_topic_is_read_from_its_beginning() -> None:
     world.logs[T0].append("new", "newer")
     world.show_leaders(topic_id=b"2" * 16)
     world.exchange()
-    assert world.take() == ["old"], "what was fetched of the old one is not lost"
-    assert world.poll() == world.now, "the next step is not left to chance"
+    assert world.take() == ["old"], "records fetched from the old topic are not lost"
+    assert world.poll() == world.now, "Positions must be polled again at once"
     world.exchange(3)
     assert world.take() == ["new", "newer"]
 
 
 def test_a_recreated_topic_is_an_error_without_a_policy() -> None:
-    """Whoever takes the error for a passing one and polls on would miss the beginning of the new topic."""
+    """A user who ignores the error and polls again must not miss the beginning of the new topic."""
     world = ConsumerWorld(auto_offset_reset="none")
     world.state().move_to(0)
     world.show_leaders(topic_id=b"1" * 16)
@@ -463,7 +474,7 @@ def test_the_preferred_read_replica_is_used_until_it_fails() -> None:
 
 
 def test_an_unknown_read_replica_triggers_a_metadata_update_with_backoff() -> None:
-    """It was away when we last asked who is there. Nothing else would tell us for minutes that it is back."""
+    """Our metadata is older than the replica. Without an update it would stay unknown for minutes."""
     world = ConsumerWorld(client_rack="a")
     world.logs[T0].append("a")
     world.exchange()
@@ -473,9 +484,11 @@ def test_an_unknown_read_replica_triggers_a_metadata_update_with_backoff() -> No
     assert not world.view.poll(world.now + 1_000).requests
     world.extra[T0] = {"preferred_read_replica": 3, "records": None}
     world.exchange()
-    assert len(world.view.poll(world.now + 1_000).requests) == 1, "who is 3?"
+    assert len(world.view.poll(world.now + 1_000).requests) == 1, "it looks for node 3"
     wake_at = world.poll()
-    assert not world.on_the_wire and wake_at is not None and wake_at > world.now
+    assert not world.on_the_wire
+    assert wake_at is not None
+    assert wake_at > world.now
     world.view.brokers[3] = Node(3, "h", 3)
     world.now += 1_000
     world.extra[T0] = {"preferred_read_replica": 3, "records": None}
@@ -504,4 +517,5 @@ def test_a_non_retriable_error_is_raised_to_the_user() -> None:
     world.errors[T0].append(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     world.exchange()
     (error,) = world.positions.errors
-    assert isinstance(error, KafkaError) and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert isinstance(error, KafkaError)
+    assert error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,4 +1,6 @@
-"""Leader epochs: committed with the offset, and named when reading begins there, so that a lost past is noticed."""
+"""Leader epochs (KIP-320): committed with the offset and sent with the first fetch, to detect truncation."""
+
+# ruff: noqa: SLF001  (sets up or checks internal state)
 
 from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.client.consumer.positions import EPOCHS_KEPT, PartitionState
@@ -35,11 +37,12 @@ def test_a_position_has_the_epoch_of_the_record_before_it() -> None:
     state.move_to(20, epoch=7)
     assert (state.epoch_before(20), state.last_epoch) == (7, 7)
     state.note_epochs((100 + epoch, epoch) for epoch in range(8, 100))
-    assert len(state.epochs) == EPOCHS_KEPT and state.epoch_before(10**9) == 99
+    assert len(state.epochs) == EPOCHS_KEPT
+    assert state.epoch_before(10**9) == 99
 
 
 def test_the_epoch_is_still_known_when_records_are_read_again() -> None:
-    """Taken, but it reached nobody: it is fetched again, and a log that was cut back meanwhile is noticed."""
+    """Records that were taken but did not reach the user are fetched again; a truncation meanwhile is detected."""
     world = ConsumerWorld()
     world.logs[T0].append("a", "b", epoch=3)
     world.logs[T0].append("c", epoch=4)
@@ -51,11 +54,11 @@ def test_the_epoch_is_still_known_when_records_are_read_again() -> None:
     world.exchange()
     asked = world.asked[-1].topics[0].partitions[0]
     assert (asked.fetch_offset, asked.last_fetched_epoch) == (2, 3)
-    assert world.state().epoch_before(2) == 3, "as a commit would tell it"
+    assert world.state().epoch_before(2) == 3, "what a commit would include"
 
 
 def test_reading_starts_with_the_committed_epoch() -> None:
-    """The leader answers with the end of that epoch if its log went another way, and reading goes on from there."""
+    """If the leader's log diverges, it returns the end of that epoch, and reading continues there."""
     world = ConsumerWorld(group_id="g")
     coordinator = CoordinatorFinder("g", world.view, backoff=Backoff(100, 1_000))
     coordinator._node_id = 1

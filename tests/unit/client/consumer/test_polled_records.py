@@ -1,4 +1,6 @@
-"""What a poll gives, and how far its reader is."""
+"""The result of poll(), and the consumed offsets during an iteration."""
+
+# ruff: noqa: SLF001  (sets up or checks internal state)
 
 import sys
 import threading
@@ -17,11 +19,12 @@ def test_polled_records_can_be_iterated_repeatedly_partition_by_partition() -> N
     )
     for _ in range(2):
         assert [(r.topic, r.partition, r.offset, r.value) for r in records] == [("a", 1, 1, b"x"), ("b", 0, 7, b"y")]
-    assert len(records) == 2 and records
+    assert len(records) == 2
+    assert records
 
 
 def test_the_consumed_offsets_can_be_read_while_another_thread_iterates() -> None:
-    """A commit runs on the loop's thread, the iteration in the user's."""
+    """A commit runs on the loop's thread, the iteration on the user's."""
     consumer = AsyncConsumer(bootstrap_servers="127.0.0.1:9")
     consumer._reader.buffer.extend(ConsumerRecord("t", 0, i, 0, None, b"v", ()) for i in range(20_000))
     failures: list[BaseException] = []

@@ -1,4 +1,6 @@
-"""What is committed without waiting, of topics that go, and around a seek, while a group rebalances: simulated."""
+"""Commits while a group rebalances, simulated: asynchronous commits, deleted topics, seeks, cancelled listeners."""
+
+# ruff: noqa: SLF001  (sets up or checks internal state)
 
 import asyncio
 import contextlib
@@ -12,6 +14,7 @@ from ottla.client.group.rebalance_listener import RebalanceListener
 from ottla.errors import ErrorCode, KafkaError
 from ottla.testing.world import World
 from ottla.types import TopicPartition
+from tests.support.seeds import each_seed
 
 QUICK = {"auto_offset_reset": "earliest", "session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000}
 P0 = TopicPartition("t", 0)
@@ -36,9 +39,10 @@ async def read(consumer: AsyncConsumer, count: int, **options: Any) -> None:
         count -= len(await consumer.poll(1_000, **options))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_seed(4)
 def test_asynchronous_commits_of_a_listener_complete_before_the_rebalance(seed: int) -> None:
-    """The join has its own connection: should it overtake the commit, that one would be of an old generation."""
+    """JoinGroup has its own connection: if it overtook the commit, the commit's generation would be stale."""
+    consumer: AsyncConsumer
     outcomes: list[KafkaError | None] = []
 
     def note(offsets: dict[TopicPartition, CommittedOffset], error: KafkaError | None) -> None:
@@ -60,12 +64,11 @@ def test_asynchronous_commits_of_a_listener_complete_before_the_rebalance(seed: 
                 await consumer.poll(200)
             assert outcomes == [None]
 
-    consumer: AsyncConsumer
     World(seed).run(story)
 
 
 def test_an_asynchronous_commit_of_a_removed_member_fails_in_its_callback() -> None:
-    """Whether the coordinator says so or the member has heard of it already: the loop of the user goes on."""
+    """Whether the coordinator refuses it or the member knows already, the user's loop continues."""
     outcomes: list[KafkaError | None] = []
 
     async def story(world: World) -> None:
@@ -74,7 +77,7 @@ def test_an_asynchronous_commit_of_a_removed_member_fails_in_its_callback() -> N
         async with world.consumer(group_id="g", enable_auto_commit=False, **settings) as consumer:
             await consumer.subscribe(["t"])
             await read(consumer, 10)
-            await asyncio.sleep(20)  # the group does not wait for it
+            await asyncio.sleep(20)  # longer than max.poll.interval.ms
             await consumer.commit_async()
             await consumer.commit_async(callback=lambda offsets, error: outcomes.append(error))
             with pytest.raises(KafkaError, match="UNKNOWN_MEMBER_ID"):
@@ -86,7 +89,7 @@ def test_an_asynchronous_commit_of_a_removed_member_fails_in_its_callback() -> N
 
 
 def test_seeking_back_is_committed_even_while_an_older_commit_is_in_flight() -> None:
-    """Otherwise the older commit would have the last word, and whoever goes on would pass over ten records."""
+    """Otherwise the older commit would win, and the next owner would skip ten records."""
 
     async def story(world: World) -> None:
         await make(world, "t", records=20)
@@ -143,7 +146,8 @@ def test_a_deleted_topic_does_not_delay_commits_of_other_topics() -> None:
 
 
 def test_a_listener_cancelled_with_its_poll_is_called_again() -> None:
-    """It was about to say where to begin. Without it, reading would begin where the group has committed."""
+    """It may have been about to seek(). Without it, reading would start at the committed offset."""
+    consumer: AsyncConsumer
     heard: list[str] = []
 
     class Seeking(RebalanceListener):
@@ -170,7 +174,6 @@ def test_a_listener_cancelled_with_its_poll_is_called_again() -> None:
             assert [record.offset for record in records] == [5, 6, 7, 8, 9]
         assert heard == ["assigned", "assigned", "revoked"]
 
-    consumer: AsyncConsumer
     World(1).run(story)
 
 
@@ -203,7 +206,8 @@ def test_the_first_of_two_listener_failures_is_raised() -> None:
                     errors.append(str(error))
                 await second.poll(100)
             listener.fails = False
-            assert errors[0] == "revoked" and len(await first.assignment()) == 1
+            assert errors[0] == "revoked"
+            assert len(await first.assignment()) == 1
 
     World(1).run(story)
 

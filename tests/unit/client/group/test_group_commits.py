@@ -1,7 +1,9 @@
-"""Commits in order, retried and fenced; and the positions a group has stored. Decided with answers in hand."""
+"""Commits (order, retries, fencing) and the lookup of committed offsets, with scripted responses."""
+
+# ruff: noqa: SLF001  (sets up or checks internal state)
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,7 +12,6 @@ from ottla.client.consumer.subscription import TopicWatch, check_pattern
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.core.model import EARLIEST, CommittedOffset, Node
-from ottla.client.core.polling import Request
 from ottla.client.core.settings import ConsumerConfig, build
 from ottla.client.group.commits import Commits, CommittedLookup
 from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
@@ -21,11 +22,14 @@ from ottla.protocol.messages.offset_commit import OffsetCommitResponse
 from ottla.protocol.messages.offset_fetch import OffsetFetchResponse
 from ottla.types import TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.client.core.polling import Request
+
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class CommitWorld:
-    """Commits and lookups of one group, a coordinator that answers as told, time that moves when told to."""
+    """Commits and lookups of one group, with a scripted coordinator and a manual clock."""
 
     def __init__(self, **settings: Any) -> None:
         self.now = 1_000
@@ -97,17 +101,19 @@ class CommitWorld:
 
 
 def test_commits_are_sent_one_after_the_other() -> None:
-    """A commit that is overtaken by an older one would take the group back."""
+    """An older commit that overtakes a newer one would move the group back."""
     world = CommitWorld()
     world.commit({P0: 1})
     world.commit({P0: 2})
-    assert world.poll() == 1 and world.poll() == 0
+    assert world.poll() == 1
+    assert world.poll() == 0
     first = world.answer_commit()
     assert (first.generation_id_or_member_epoch, first.member_id) == (3, "me")
     assert world.poll() == 1
     world.answer_commit()
     assert [(stored[P0].offset, error) for stored, error in world.done] == [(1, None), (2, None)]
-    assert world.commits.committed == {P0: 2} and world.commits.is_idle
+    assert world.commits.committed == {P0: 2}
+    assert world.commits.is_idle
 
 
 def test_queued_commits_without_a_callback_are_merged() -> None:
@@ -116,7 +122,7 @@ def test_queued_commits_without_a_callback_are_merged() -> None:
         world.commit({P0: at, P1: at + 1}, waits=False)
     assert len(world.commits._queue) == 1
     world.poll()
-    world.commit({P0: 500}, waits=False)  # the one on its way is not touched
+    world.commit({P0: 500}, waits=False)  # the one in flight is not changed
     message = world.answer_commit()
     assert [p.committed_offset for p in message.topics[0].partitions] == [99, 100]
     world.poll()
@@ -129,7 +135,8 @@ def test_a_retriable_error_is_retried_for_the_remaining_partitions() -> None:
     world.commit({P0: 1, P1: 2})
     world.poll()
     world.answer_commit(p1=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    assert world.poll() == 0 and not world.done
+    assert world.poll() == 0
+    assert not world.done
     world.now += 200
     assert world.poll() == 1
     again = world.answer_commit()
@@ -145,7 +152,8 @@ def test_a_commit_times_out() -> None:
             world.answer_commit(p0=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         world.now += 100
     ((_, error),) = world.done
-    assert error is not None and error.code == ErrorCode.REQUEST_TIMED_OUT
+    assert error is not None
+    assert error.code == ErrorCode.REQUEST_TIMED_OUT
     assert "the last attempt failed with COORDINATOR_LOAD_IN_PROGRESS" in str(error)
 
 
@@ -165,7 +173,8 @@ def test_a_fenced_commit_fails_at_once_and_is_reported_to_the_membership(error: 
     world.poll()
     world.answer_commit(p0=error)
     assert [e.code for _, e in world.done if e] == [error]
-    assert world.fenced == [(error, 3)] and world.commits.is_idle
+    assert world.fenced == [(error, 3)]
+    assert world.commits.is_idle
 
 
 def test_a_coordinator_that_moved_is_looked_up_again() -> None:
@@ -174,11 +183,12 @@ def test_a_coordinator_that_moved_is_looked_up_again() -> None:
     world.poll()
     world.answer_commit(p0=ErrorCode.NOT_COORDINATOR)
     world.now += 200
-    assert world.poll() == 0 and world.coordinator.find() is None
+    assert world.poll() == 0
+    assert world.coordinator.find() is None
 
 
 def test_a_coordinator_that_left_the_cluster_is_looked_up_again() -> None:
-    """No error tells of it: the broker is no longer in the metadata, and so nothing is sent to it that could fail."""
+    """There is no error: the broker is no longer in the metadata, so nothing is sent to it that could fail."""
     world = CommitWorld()
     del world.view.brokers[1]
     world.commit({P0: 1})
@@ -188,14 +198,16 @@ def test_a_coordinator_that_left_the_cluster_is_looked_up_again() -> None:
     asked.on_response(FindCoordinatorResponse(coordinators=[answer]), 4, world.now)
     world.view.brokers = {2: Node(2, "h", 2)}
     world.now += 200
-    assert world.poll() == 1 and world.sent[0][0].destination == 2
+    assert world.poll() == 1
+    assert world.sent[0][0].destination == 2
 
 
 def test_auto_commit_skips_unchanged_positions() -> None:
     world = CommitWorld(auto_commit_interval_ms=1_000)
     assert not world.commits.is_auto_due(world.now)
     assert not world.commits.is_auto_due(world.now + 999)
-    assert world.commits.is_auto_due(world.now + 1_000) and not world.commits.is_auto_due(world.now + 1_001)
+    assert world.commits.is_auto_due(world.now + 1_000)
+    assert not world.commits.is_auto_due(world.now + 1_001)
     world.commits.committed = {P0: 5}
     assert world.commits.changed({P0: CommittedOffset(5), P1: CommittedOffset(6)}) == {P1: CommittedOffset(6)}
     world.commits.forget([P0])
@@ -208,7 +220,7 @@ def test_changed_positions_are_compared_with_queued_commits_too() -> None:
     back_at_five = {P0: CommittedOffset(5)}
     world.commit({P0: 9})
     world.poll()
-    assert world.commits.changed(back_at_five) == back_at_five, "soon 9 will be stored"
+    assert world.commits.changed(back_at_five) == back_at_five, "9 is in flight"
     world.commit({P0: 5})
     assert world.commits.changed(back_at_five) == {}
 
@@ -232,20 +244,20 @@ def test_a_commit_for_a_deleted_topic_is_not_retried_but_for_an_unknown_one_it_i
     world.commit({P1: 1})
     world.poll()
     world.answer_commit(p0=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    assert not world.done, "the coordinator may not have heard of it yet"
+    assert not world.done, "the coordinator's metadata may be stale"
     world.view.topic_errors["t"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     world.now += 200
     world.poll()
     world.answer_commit(p0=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert [e.code for _, e in world.done if e] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert world.poll() == 1, "the next one has its turn"
+    assert world.poll() == 1, "the next commit is sent"
 
 
 def test_a_partition_starts_at_the_committed_offset_or_by_the_reset_policy() -> None:
     """Spec: B7."""
     world = CommitWorld()
     world.begin(P0, P1)
-    assert world.positions.poll(world.now).requests == [], "nobody else looks for a place meanwhile"
+    assert world.positions.poll(world.now).requests == [], "no other lookup meanwhile"
     world.poll()
     asked = world.answer_fetch({0: 42, 1: -1})
     assert not asked.require_stable
@@ -281,7 +293,8 @@ def test_a_commit_missing_in_the_response_is_an_error() -> None:
     topic = OffsetCommitResponse.OffsetCommitResponseTopic(name="t", partitions=[stored, stray])
     request.on_response(OffsetCommitResponse(topics=[topic]), 9, world.now)
     ((_, error),) = world.done
-    assert error is not None and "t-1" in str(error)
+    assert error is not None
+    assert "t-1" in str(error)
     assert world.commits.committed == {P0: 7}
 
 
@@ -290,7 +303,8 @@ def test_read_committed_waits_for_pending_offsets_of_open_transactions() -> None
     world.begin(P0)
     world.poll()
     assert world.answer_fetch({0: -1}, p0=ErrorCode.UNSTABLE_OFFSET_COMMIT).require_stable
-    assert world.positions.states[P0].fetch_state is FetchState.AWAIT_COMMITTED and world.poll() == 0
+    assert world.positions.states[P0].fetch_state is FetchState.AWAIT_COMMITTED
+    assert world.poll() == 0
     world.now += 200
     assert world.poll() == 1
     world.answer_fetch({0: 9})
@@ -349,7 +363,8 @@ def test_missing_settings_are_derived() -> None:
     assert build(ConsumerConfig, None, {"group_id": "g", "session_timeout_ms": 6_000}).heartbeat_interval_ms == 2_000
     assert not build(ConsumerConfig, None, {}).enable_auto_commit
     config = build(ConsumerConfig, None, {"group_id": "g"})
-    assert config.enable_auto_commit and config.partition_assignment_strategy[0] == "range"
+    assert config.enable_auto_commit
+    assert config.partition_assignment_strategy[0] == "range"
     assert (config.session_timeout_ms, config.heartbeat_interval_ms, config.max_poll_interval_ms) == (
         45_000, 3_000, 300_000,
     )  # fmt: skip
@@ -379,11 +394,12 @@ def test_a_pattern_matches_whole_names_and_excludes_internal_topics() -> None:
     broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="h", port=1)
     request.on_response(MetadataResponse(brokers=[broker], topics=listed), 12, 10)
     assert seen == [("ab",)]
-    assert watch.poll(1_009).requests == [] and len(watch.poll(1_010).requests) == 1
+    assert watch.poll(1_009).requests == []
+    assert len(watch.poll(1_010).requests) == 1
 
 
 def test_an_empty_metadata_response_does_not_unsubscribe_a_pattern() -> None:
-    """It has just started. Believed, it would have every member give up all that it reads."""
+    """A broker that has just started knows no topics. Otherwise every member would give up all partitions."""
     seen: list[tuple[str, ...]] = []
     watch = TopicWatch(
         max_age_ms=1_000,
@@ -395,4 +411,5 @@ def test_an_empty_metadata_response_does_not_unsubscribe_a_pattern() -> None:
     (request,) = watch.poll(0).requests
     request.on_response(MetadataResponse(), 12, 10)
     assert seen == []
-    assert watch.poll(10).requests == [] and len(watch.poll(1_010).requests) == 1
+    assert watch.poll(10).requests == []
+    assert len(watch.poll(1_010).requests) == 1

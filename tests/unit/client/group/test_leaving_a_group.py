@@ -1,4 +1,4 @@
-"""How a member ends: with an error, with a listener that fails, or at the end of its share, which may be empty."""
+"""Leaving a group: after an error, with a failing listener, or at the end of the assigned partitions."""
 
 import asyncio
 from typing import Any
@@ -44,7 +44,7 @@ async def committed(world: World) -> dict[TopicPartition, Any]:
 
 
 class Committing(RebalanceListener):
-    """As in the manual: stores how far it is when partitions go. It knows nothing of losing them."""
+    """As in the docs: saves positions in on_partitions_revoked, and does not override on_partitions_lost."""
 
     def __init__(self, consumer: Any) -> None:
         self.consumer = consumer
@@ -56,7 +56,7 @@ class Committing(RebalanceListener):
 
 
 class Losing(Committing):
-    """Tries to store its position in any case."""
+    """Tries to store its position in on_partitions_lost too."""
 
     async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
         self.heard.append(f"lost {partitions[0]}")
@@ -69,7 +69,7 @@ def test_closing_after_an_error_stores_no_unprocessed_positions(
 ) -> None:
     async def story(world: World) -> None:
         await filled(world)
-        with pytest.raises(ValueError, match="processing failed"):
+        with pytest.raises(ValueError, match="processing failed"):  # noqa: PT012 - the block is what is tested
             async with member(world) as consumer:
                 listener = kind(consumer)
                 await consumer.subscribe(["t"], listener=listener)
@@ -80,10 +80,12 @@ def test_closing_after_an_error_stores_no_unprocessed_positions(
         assert (await committed(world))[T0].offset == 1
         async with member(world) as consumer:
             await consumer.subscribe(["t"])
-            assert await read(consumer, 1) == [1], "what was being processed comes again, and at once: it said goodbye"
+            assert await read(consumer, 1) == [1], (
+                "unprocessed records come again, at once, because the member has left"
+            )
 
     World(1).run(story)
-    assert ("on_partitions_lost failed" in caplog.text) == bool(heard), "the error that counts is the user's"
+    assert ("on_partitions_lost failed" in caplog.text) == bool(heard), "the user's error is the one that is raised"
 
 
 def test_closing_normally_stores_the_positions() -> None:
@@ -107,7 +109,8 @@ def test_has_own_lost_detects_an_overridden_method() -> None:
         def on_partitions_lost(self, partitions: list[TopicPartition]) -> None: ...
 
     assert [has_own_lost(each) for each in (None, RebalanceListener(), Bare(), Committing(None))] == [False] * 4
-    assert has_own_lost(BareLosing()) and has_own_lost(Losing(None))
+    assert has_own_lost(BareLosing())
+    assert has_own_lost(Losing(None))
 
 
 # --- with a listener that fails -----------------------------------------------------------------------------
@@ -127,10 +130,11 @@ def test_a_failing_listener_does_not_prevent_leaving_the_group() -> None:
             await consumer.commit_async({T0: 1})
             with pytest.raises(ValueError, match="the disk is full"):
                 await consumer.unsubscribe()
-            assert await consumer.subscription() == set() and await consumer.assignment() == set()
+            assert await consumer.subscription() == set()
+            assert await consumer.assignment() == set()
             with pytest.raises(OttlaError, match="not subscribed to any topics"):
                 await consumer.poll()
-            assert (await committed(world))[T0].offset == 1, "what was on its way was waited for"
+            assert (await committed(world))[T0].offset == 1, "the commit in flight was waited for"
             await consumer.subscribe(["t"])
             assert await read(consumer, 1) == [1]
 
@@ -165,7 +169,7 @@ async def until_end(consumer: AsyncConsumer, seen: list[tuple[int, int]], pause_
             try:
                 await consumer.commit()
             except KafkaError:
-                pass  # the group has moved on: it comes again
+                pass  # the group has rebalanced: the records come again
 
 
 def test_a_member_that_has_not_joined_is_not_at_the_end() -> None:
@@ -180,7 +184,7 @@ def test_a_member_that_has_not_joined_is_not_at_the_end() -> None:
             await read(consumer, 1)
             assert await consumer.is_at_end()
             await consumer.enforce_rebalance()
-            assert not await consumer.is_at_end(), "who knows what it gets next"
+            assert not await consumer.is_at_end(), "it may be assigned partitions next"
 
     World(1).run(story)
 
@@ -211,8 +215,8 @@ def test_members_without_partitions_are_at_the_end(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_late_member_leaves_nothing_unread(strategy: str) -> None:
-    """The newcomer to a cooperative group has nothing until the others have given something up. Whether it waits for
-    that or not: they are not at their end while it is on its way, so one of them reads it."""
+    """A new member of a cooperative group has no partitions until the others have revoked some. Whether it waits for
+    that or stops: the others are not at the end meanwhile, so one of them reads those partitions."""
 
     async def story(world: World) -> None:
         await filled(world, partitions=2)

@@ -1,4 +1,4 @@
-"""A member's way through a group, decided with time and answers in hand: no broker, no network."""
+"""The classic group protocol of a member, with scripted responses and a manual clock: no broker, no network."""
 
 from collections import deque
 from typing import Any
@@ -29,7 +29,7 @@ P0, P1, P2 = (TopicPartition("t", i) for i in range(3))
 
 
 class MemberWorld:
-    """One member, one coordinator that answers as told, and time that moves when told to."""
+    """One member, with a scripted coordinator and a manual clock."""
 
     def __init__(self, strategy: Any = "range", partitions: int = 3, **settings: Any) -> None:
         self.now = 1_000_000
@@ -76,7 +76,7 @@ class MemberWorld:
         )
 
     def poll(self) -> list[int]:
-        """Polls the deciders; the APIs that were asked for."""
+        """Polls the member and the coordinator lookup; returns the APIs of their requests."""
         asked = []
         self.wake_at = None
         for decider in (self.member, self.coordinator):
@@ -128,8 +128,11 @@ class MemberWorld:
     def answer_sync(self, blob: bytes = b"", error: int = 0) -> Any:
         return self.answer(ApiKey.SYNC_GROUP, SyncGroupResponse(error_code=error, assignment=blob))
 
+    def state(self) -> MemberState:
+        return self.member.state
+
     def stable(self) -> "MemberWorld":
-        """Through the first generation, as the leader of itself."""
+        """Goes through the first generation as the only member and leader."""
         self.member.prepared([], self.now)
         self.find_coordinator()
         assert self.poll() == [ApiKey.JOIN_GROUP]
@@ -148,15 +151,18 @@ class MemberWorld:
         return self.answer(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=error))
 
 
-def encode(config: ConsumerConfig, told: Subscription) -> bytes:
-    request = join_request(config, "", told.generation_id, told.owned_partitions, [("x", told)], "")(9)
-    return request.protocols[0].metadata
+def encode(config: ConsumerConfig, subscription: Subscription) -> bytes:
+    generation, owned = subscription.generation_id, subscription.owned_partitions
+    request = join_request(config, "", generation, owned, [("x", subscription)], "")(9)
+    metadata: bytes = request.protocols[0].metadata
+    return metadata
 
 
 def test_a_member_finds_its_coordinator_joins_leads_and_is_assigned() -> None:
-    """Spec: B2, B5. STYLE §3."""
+    """Spec: B2, B5."""
     world = MemberWorld()
-    assert world.poll() == [] and world.member.state is MemberState.PREPARING, "it waits for the user's poll()"
+    assert world.poll() == []
+    assert world.state() is MemberState.PREPARING, "it waits for the user's poll()"
     world.member.prepared([], world.now)
     world.find_coordinator()
     world.poll()
@@ -166,14 +172,16 @@ def test_a_member_finds_its_coordinator_joins_leads_and_is_assigned() -> None:
     )  # fmt: skip
     world.poll()
     request, sync = world.sent[0]
+    assert request.timeout_ms is not None
     assert request.timeout_ms > 300_000, "the others may take as long as max.poll.interval.ms"
     assert (sync.generation_id, sync.member_id, sync.protocol_name) == (1, "me", "range")
     world.answer_sync(sync.assignments[0].assignment)
-    assert world.member.state is MemberState.ASSIGNED and world.member.assignment == Assignment([P0, P1, P2])
+    assert world.state() is MemberState.ASSIGNED
+    assert world.member.assignment == Assignment([P0, P1, P2])
 
 
 def test_the_first_join_returns_only_a_member_id() -> None:
-    """Spec: B3. (KIP-394): the second one, at once, carries it."""
+    """Spec: B3. The second join follows at once with that id (KIP-394)."""
     world = MemberWorld()
     world.member.prepared([], world.now)
     world.find_coordinator()
@@ -188,15 +196,16 @@ def test_heartbeats_are_sent_at_their_interval_and_not_while_joining() -> None:
     """Spec: B7, B8."""
     world = MemberWorld(heartbeat_interval_ms=2_000).stable()
     for _ in range(3):
-        assert world.poll() == [] and world.wake_at == world.now + 2_000
+        assert world.poll() == []
+        assert world.wake_at == world.now + 2_000
         world.heartbeat()
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert world.member.state is MemberState.PREPARING
-    world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)  # it goes on while the user gives partitions up
+    assert world.state() is MemberState.PREPARING
+    world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)  # heartbeats continue while the user revokes partitions
     world.member.prepared([], world.now)
     assert world.poll() == [ApiKey.JOIN_GROUP]
     world.now += 10_000
-    assert world.poll() == [], "who is parked in JoinGroup counts as alive"
+    assert world.poll() == [], "a member that waits in JoinGroup counts as alive"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +225,8 @@ def test_each_heartbeat_error_has_its_own_reaction(error: ErrorCode, state: Memb
     world.heartbeat(error)
     assert (world.member.state, world.member.member_id) == (state, member_id)
     if state is MemberState.LOST:
-        assert world.member.generation == -1 and not world.member.has_generation
+        assert world.member.generation == -1
+        assert not world.member.has_generation
 
 
 def test_a_member_survives_a_coordinator_change() -> None:
@@ -226,7 +236,8 @@ def test_a_member_survives_a_coordinator_change() -> None:
     world.now += 200
     world.find_coordinator(node_id=2)
     assert world.poll() == [ApiKey.HEARTBEAT]
-    assert world.sent[0][0].destination == 2 and world.sent[0][1].generation_id == 1
+    assert world.sent[0][0].destination == 2
+    assert world.sent[0][1].generation_id == 1
 
 
 def test_a_lost_connection_during_a_join_keeps_the_member_id() -> None:
@@ -237,7 +248,8 @@ def test_a_lost_connection_during_a_join_keeps_the_member_id() -> None:
     world.fail(ApiKey.JOIN_GROUP)
     world.now += 200
     world.find_coordinator()
-    assert world.poll() == [ApiKey.JOIN_GROUP] and world.sent[0][1].member_id == "me"
+    assert world.poll() == [ApiKey.JOIN_GROUP]
+    assert world.sent[0][1].member_id == "me"
 
 
 @pytest.mark.parametrize("error", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR])
@@ -249,7 +261,7 @@ def test_a_late_sync_rejoins(error: ErrorCode) -> None:
     world.answer_join()
     world.poll()
     world.answer_sync(error=error)
-    assert world.member.state is MemberState.JOINING
+    assert world.state() is MemberState.JOINING
 
 
 def test_a_response_from_before_leaving_is_ignored() -> None:
@@ -259,11 +271,12 @@ def test_a_response_from_before_leaving_is_ignored() -> None:
     world.poll()
     world.member.depart()
     world.answer_join(generation=9)
-    assert world.member.state is MemberState.UNSUBSCRIBED and world.member.generation == -1
+    assert world.state() is MemberState.UNSUBSCRIBED
+    assert world.member.generation == -1
 
 
 def test_a_heartbeat_response_during_a_join_is_ignored() -> None:
-    """The two travel on different connections: the group may be a generation ahead of what the member knows."""
+    """The two use different connections: the group may be in a later generation than the member knows."""
     world = MemberWorld().stable()
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     world.now += world.config.heartbeat_interval_ms
@@ -271,7 +284,7 @@ def test_a_heartbeat_response_during_a_join_is_ignored() -> None:
     world.member.prepared([], world.now)
     assert world.poll() == [ApiKey.JOIN_GROUP]
     world.answer(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
-    assert world.member.state is MemberState.JOINING
+    assert world.state() is MemberState.JOINING
 
 
 def test_a_member_that_stops_polling_leaves_the_group_and_loses_its_partitions() -> None:
@@ -287,10 +300,12 @@ def test_a_member_that_stops_polling_leaves_the_group_and_loses_its_partitions()
     assert world.poll() == [ApiKey.LEAVE_GROUP]
     leave = world.answer(ApiKey.LEAVE_GROUP, LeaveGroupResponse())
     assert leave.members[0].member_id == "me"
-    assert world.member.state is MemberState.LOST and world.poll() == []
+    assert world.state() is MemberState.LOST
+    assert world.poll() == []
     world.member.enter_poll(world.now)
     world.member.given_up()
-    assert world.poll() == [ApiKey.JOIN_GROUP] and world.sent[0][1].member_id == ""
+    assert world.poll() == [ApiKey.JOIN_GROUP]
+    assert world.sent[0][1].member_id == ""
 
 
 def test_a_member_blocked_in_poll_is_not_idle() -> None:
@@ -301,12 +316,13 @@ def test_a_member_blocked_in_poll_is_not_idle() -> None:
 
 
 def test_a_static_member_does_not_send_leave_group() -> None:
-    """PROTOCOL §6.5."""
+    """Its session may outlive a restart (KIP-345)."""
     world = MemberWorld(group_instance_id="one").stable()
     assert world.member.depart() is None
     dynamic = MemberWorld().stable()
     goodbye = dynamic.member.depart()
-    assert goodbye is not None and goodbye(5).members[0].member_id == "me"
+    assert goodbye is not None
+    assert goodbye(5).members[0].member_id == "me"
 
 
 def test_only_the_leader_rejoins_when_a_topic_gets_more_partitions() -> None:
@@ -314,12 +330,12 @@ def test_only_the_leader_rejoins_when_a_topic_gets_more_partitions() -> None:
     leader = MemberWorld().stable()
     leader.show_topics(t=5)
     leader.poll()
-    assert leader.member.state is MemberState.PREPARING
+    assert leader.state() is MemberState.PREPARING
     follower = MemberWorld().stable()
     follower.member.is_leader = False
     follower.show_topics(t=5)
     follower.poll()
-    assert follower.member.state is MemberState.STABLE
+    assert follower.state() is MemberState.STABLE
 
 
 def test_a_member_that_changes_its_subscription_rejoins() -> None:
@@ -327,7 +343,8 @@ def test_a_member_that_changes_its_subscription_rejoins() -> None:
     world = MemberWorld().stable()
     world.member.want(["t", "u"], world.now)
     world.poll()
-    assert world.member.state is MemberState.PREPARING and world.pinned == {"t", "u"}
+    assert world.state() is MemberState.PREPARING
+    assert world.pinned == {"t", "u"}
 
 
 def test_the_leader_waits_for_the_metadata_of_all_members_topics() -> None:
@@ -336,7 +353,8 @@ def test_the_leader_waits_for_the_metadata_of_all_members_topics() -> None:
     world.find_coordinator()
     world.poll()
     world.answer_join(members={"me": Subscription(["t"]), "other": Subscription(["u"])})
-    assert world.poll() == [] and world.pinned == {"t", "u"}
+    assert world.poll() == []
+    assert world.pinned == {"t", "u"}
     world.show_topics(t=3, u=2)
     assert world.poll() == [ApiKey.SYNC_GROUP]
     shares = {a.member_id: read_assignment(a.assignment).partitions for a in world.sent[0][1].assignments}
@@ -344,7 +362,7 @@ def test_the_leader_waits_for_the_metadata_of_all_members_topics() -> None:
 
 
 def test_a_cooperative_member_keeps_its_partitions_and_reports_them() -> None:
-    """Spec: A4. (KIP-429): what it revoked is given out by joining again at once."""
+    """Spec: A4. It rejoins at once, so that what it revoked can be assigned to others (KIP-429)."""
     world = MemberWorld("cooperative-sticky").stable()
     assert world.member.is_cooperative
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -361,7 +379,7 @@ def test_a_cooperative_member_keeps_its_partitions_and_reports_them() -> None:
     assert len(read_assignment(mine).partitions) == 2
     world.answer_sync(mine)
     world.member.taken(world.member.accept().partitions, has_revoked=True, now=world.now)
-    assert world.member.state is MemberState.PREPARING, "so that the third partition goes to the other one"
+    assert world.state() is MemberState.PREPARING, "so that the third partition goes to the other one"
 
 
 class Broken(Assignor):
@@ -378,7 +396,8 @@ def test_a_failing_assignor_raises_in_poll_and_is_retried_with_the_next_one() ->
     world.poll()
     world.answer_join()
     assert world.poll() == []
-    assert world.member.state is MemberState.PREPARING and world.member.needs_user
+    assert world.state() is MemberState.PREPARING
+    assert world.member.needs_user
     with pytest.raises(OttlaError, match="assignor broken failed: ZeroDivisionError: by zero"):
         raise world.member.errors[0]
 
@@ -399,7 +418,7 @@ def test_a_non_retriable_join_error_is_raised_to_the_user(error: ErrorCode) -> N
     world.poll()
     world.answer_join(error=error)
     assert [e.code for e in world.member.errors] == [error]  # type: ignore[attr-defined]
-    assert world.poll() == [], "not again at once"
+    assert world.poll() == [], "it backs off"
     world.now += 2_000
     assert world.poll() == [ApiKey.JOIN_GROUP]
 
@@ -407,9 +426,9 @@ def test_a_non_retriable_join_error_is_raised_to_the_user(error: ErrorCode) -> N
 def test_a_fenced_commit_ends_only_the_membership_of_its_generation() -> None:
     world = MemberWorld().stable()
     world.member.note_fenced(ErrorCode.ILLEGAL_GENERATION, generation=0)
-    assert world.member.state is MemberState.STABLE
+    assert world.state() is MemberState.STABLE
     world.member.note_fenced(ErrorCode.UNKNOWN_MEMBER_ID, generation=1)
-    assert world.member.state is MemberState.LOST
+    assert world.state() is MemberState.LOST
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
@@ -426,7 +445,7 @@ def test_a_member_is_settled_when_its_assignment_is_complete(strategy: str) -> N
     world.answer_sync()
     world.member.accept()
     world.member.taken([], has_revoked=False, now=world.now)
-    # Cooperative members get nothing at first, until others have given something up.
+    # Cooperative members get nothing at first, until others have revoked something.
     assert world.member.is_settled == (strategy == "range")
     world.heartbeat()
     assert world.member.is_settled
@@ -438,7 +457,7 @@ def test_the_state_table_is_complete() -> None:
 
 
 def test_an_invalid_topic_name_of_another_member_does_not_block_the_group() -> None:
-    """Nobody can ask the cluster for it. The leader would join again and again, and the others with it."""
+    """Its metadata cannot be requested, so the leader would rejoin endlessly, and the others with it."""
     world = MemberWorld()
     world.member.prepared([], world.now)
     world.find_coordinator()

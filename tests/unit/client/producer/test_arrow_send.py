@@ -1,4 +1,4 @@
-"""Batches that were made of columns, on the sender's way: retried, renumbered, split, refused, and never doubled."""
+"""Batches built from Arrow columns in the sender: retried, renumbered, split, refused, and never duplicated."""
 
 import random
 from typing import Any
@@ -12,13 +12,14 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.protocol.record_batch import HEADER_SIZE, open_batch, read_records
 from ottla.types import TopicPartition
+from tests.support.seeds import each_seed
 from tests.support.worlds.producer_world import ProducerWorld
 
 P0 = TopicPartition("t", 0)
 
 
 def send(world: ProducerWorld, table: pa.Table) -> ArrowDelivery:
-    """What AsyncProducer does with a table, in a world without a network."""
+    """What AsyncProducer does with a table, without a network."""
     sending = ArrowSend(
         table,
         "t",
@@ -55,7 +56,8 @@ def test_a_batch_that_is_too_large_is_split(codec: str) -> None:
     world.settle()
     assert world.log() == [*texts(0, 20), "after"]
     assert delivery.result(0) == {P0: StoredRows(0, 19, 20)}
-    assert delivery.done() and "stored" in repr(delivery)
+    assert delivery.done()
+    assert "stored" in repr(delivery)
 
 
 def test_a_retry_after_a_lost_response_stores_nothing_twice() -> None:
@@ -84,12 +86,14 @@ def test_batches_after_a_refused_one_are_renumbered_without_changing_bytes_in_fl
     sent_before = batch_on(world.on_the_wire[1][1])
     kept = world.on_the_wire[1][1].topic_data[0].partition_data[0].records
     world.settle()
-    assert bytes(kept) == sent_before, "bytes that are on their way are nobody's to change"
+    assert bytes(kept) == sent_before, "bytes in flight must not change"
     assert world.log() == texts(0, 4) + texts(7, 3)
     assert behind.result(0)[P0].rows == 3
     error = refused.exception()
-    assert error is not None and error.code == ErrorCode.INVALID_RECORD
-    assert error.detail.startswith("row 0, for t-0: ") and "(3 of 3 rows failed)" in error.detail
+    assert error is not None
+    assert error.code == ErrorCode.INVALID_RECORD
+    assert error.detail.startswith("row 0, for t-0: ")
+    assert "(3 of 3 rows failed)" in error.detail
     with pytest.raises(KafkaError):
         refused.result(0)
     assert "failed" in repr(refused)
@@ -120,7 +124,8 @@ def test_row_numbers_count_through_all_chunks_of_a_table(monkeypatch: pytest.Mon
     world.settle()
     assert world.log() == [*texts(0, 4), *texts(8, 2)]
     error = delivery.exception()
-    assert error is not None and error.detail.startswith("row 4, for t-0: ")
+    assert error is not None
+    assert error.detail.startswith("row 4, for t-0: ")
     assert error.detail.endswith("(4 of 10 rows failed)")
     bad = pa.table({"value": texts(0, 10), "timestamp": [5] * 9 + [-5]})
     with pytest.raises(KafkaError, match="row 9: the timestamp -5 is negative"):
@@ -141,10 +146,12 @@ def test_result_times_out_when_no_response_arrives() -> None:
     delivery = send(world, numbers(0, 3))
     with pytest.raises(TimeoutError, match="3 rows"):
         delivery.result(0.01)
-    assert not delivery.done() and delivery.exception() is None and "in flight" in repr(delivery)
+    assert not delivery.done()
+    assert delivery.exception() is None
+    assert "in flight" in repr(delivery)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_seed(40)
 def test_every_row_is_stored_once_and_in_order_despite_network_failures(seed: int) -> None:
     source = random.Random(seed)
     world = ProducerWorld(
@@ -164,7 +171,7 @@ def test_every_row_is_stored_once_and_in_order_despite_network_failures(seed: in
         if world.on_the_wire and source.random() < 0.7:
             world.answer_next()
         elif source.random() < 0.3:
-            # The connection breaks: the broker got the first few requests, and nobody hears of any.
+            # The connection breaks: the broker got the first few requests, and all responses are lost.
             received = source.randrange(len(world.on_the_wire) + 1)
             for i in range(len(world.on_the_wire)):
                 world.answer_next("lose answer" if i < received else "lose request")

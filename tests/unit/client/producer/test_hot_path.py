@@ -1,4 +1,4 @@
-"""The way of a record into its batch, as plain Python and compiled: both take the same, refuse the same."""
+"""The hot path of send(), in pure Python and compiled: both accept and refuse the same records."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ def build(request: pytest.FixtureRequest) -> ModuleType:
     if request.param == "python":
         return hot_path
     if COMPILED is None:
-        pytest.skip("there is no compiled build here")
+        pytest.skip("not compiled here")
     return COMPILED
 
 
@@ -90,7 +90,8 @@ def test_unusual_records_take_the_slow_path_without_side_effects(
     assert appender.try_append("t", value, key, partition) is None
     for topic in ("unknown", None, b"t", ["t"]):
         assert appender.try_append(topic, b"v", None, None) is None
-    assert appender.buffered_bytes == 0 and appender.topics["t"].sticky.bytes_left == 10_000
+    assert appender.buffered_bytes == 0
+    assert appender.topics["t"].sticky.bytes_left == 10_000
     assert [rows(appender, i) for i in range(3)] == [[], [], []]
 
 
@@ -116,7 +117,8 @@ def test_batch_size_and_buffer_memory_are_limits(build: ModuleType) -> None:
     batch = appender.topics["t"].queues[2].open_batch
     appender.close_batch(appender.topics["t"].queues[2], batch)
     appender.release(600)
-    assert appender.try_append("t", b"", None, 2) is None and len(batch.records) == 1
+    assert appender.try_append("t", b"", None, 2) is None
+    assert len(batch.records) == 1
 
 
 def test_blocking_on_the_loop_that_sends_the_batch_raises(build: ModuleType) -> None:
@@ -125,7 +127,7 @@ def test_blocking_on_the_loop_that_sends_the_batch_raises(build: ModuleType) -> 
 
     async def wait() -> None:
         with pytest.raises(TimeoutError):
-            delivery.result(0)  # sent from elsewhere: it may come meanwhile
+            delivery.result(0)  # sent by another loop, so waiting is allowed
         outcome.loop = asyncio.get_running_loop()
         for part in (delivery, build.Delivery(outcome.split(1)[1], 0, 77)):
             with pytest.raises(OttlaError, match="would deadlock"):
@@ -153,7 +155,7 @@ def test_records_of_many_threads_are_appended_once_and_in_thread_order(build: Mo
     appender = opened(build, batch_size=2**40, buffer_memory=2**40)
     appender.topics["t"].sticky.bytes_left = 2**40
     threads, each = 4, 3000
-    places: list[list[int]] = [[] for _ in range(threads)]
+    deliveries: list[list[Any]] = [[] for _ in range(threads)]
     start = threading.Barrier(threads)
 
     def send(number: int) -> None:
@@ -162,13 +164,13 @@ def test_records_of_many_threads_are_appended_once_and_in_thread_order(build: Mo
         for i in range(each):
             value = b"%d %d" % (number, i)
             if rng.random() < 0.5:
-                promise = appender.try_append("t", value, None, None)
+                delivery = appender.try_append("t", value, None, None)
             else:
                 appender.reserve(len(value) + 21)
-                promise = appender.append_to(
+                delivery = appender.append_to(
                     appender.topics["t"].queues[1].open_batch, (0, None, value, ()), len(value) + 21
                 )
-            places[number].append(promise)
+            deliveries[number].append(delivery)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -186,6 +188,6 @@ def test_records_of_many_threads_are_appended_once_and_in_thread_order(build: Mo
     assert appender.buffered_bytes == batch.size_bytes - 61 == sum(len(value) + 21 for value in values)
     batch.outcome.succeed(0)
     for number in range(threads):
-        offsets = [promise.result().offset for promise in places[number]]
+        offsets = [delivery.result().offset for delivery in deliveries[number]]
         assert [values[offset] for offset in offsets] == [b"%d %d" % (number, i) for i in range(each)]
         assert all(before < after for before, after in itertools.pairwise(offsets))

@@ -1,4 +1,4 @@
-"""Partitions for records: by key as the Java client, sticky without one."""
+"""Partitioning: by key like the Java client, sticky without a key."""
 
 import itertools
 import random

@@ -1,13 +1,17 @@
-"""The producer in a simulated world: calls that wait end when they should, whatever the brokers do."""
+"""The producer in a simulated world: blocking calls end in time, whatever the brokers do."""
+
+# ruff: noqa: SLF001  (sets up or checks internal state)
 
 import asyncio
 from typing import Any
 
 import pytest
 
+from ottla.client.core.cluster_view import Leader
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.testing.world import World
+from ottla.types import TopicPartition
 
 SETTINGS = {"offsets_topic_num_partitions": "1", "transaction_state_log_num_partitions": "1"}
 QUICK = {"request_timeout_ms": 2_000, "delivery_timeout_ms": 10_000, "max_block_ms": 20_000, "linger_ms": 0}
@@ -29,7 +33,7 @@ def test_an_invalid_offset_is_refused_before_it_joins_the_transaction(wrong: Any
 
 
 def test_close_respects_its_timeout() -> None:
-    """The abort and the records on their way share the time."""
+    """The abort and the records in flight share the timeout."""
 
     async def story(world: World) -> None:
         producer = world.producer(transactional_id="x", **QUICK)
@@ -54,13 +58,14 @@ def test_flush_waits_for_all_records_and_leaves_failures_to_their_deliveries() -
             delivery = await producer.send("t", b"w")
             await producer.flush()
             error = delivery.exception()
-            assert error is not None and error.code == ErrorCode.REQUEST_TIMED_OUT
+            assert error is not None
+            assert error.code == ErrorCode.REQUEST_TIMED_OUT
 
     World(1, **SETTINGS).run(story)
 
 
 def test_a_record_in_flight_fails_after_the_delivery_timeout() -> None:
-    """The last try may go out just before: its answer is not waited for, only its number is not given to another."""
+    """A retry sent just before is not waited for, but its sequence number is not reused."""
 
     async def story(world: World) -> None:
         async with world.producer(**QUICK) as producer:
@@ -85,12 +90,13 @@ def test_a_transaction_ends_only_after_the_last_request_in_flight() -> None:
             await producer.begin_transaction()
             await (await producer.send("t", b"aborted"))
             world.network.partition("outside", "broker")
-            with pytest.raises(TransactionAbortable):
+            with pytest.raises(TransactionAbortable):  # noqa: PT012 - either call may notice
                 await producer.send("t", b"late")
                 await producer.commit_transaction()
             aborting = asyncio.ensure_future(producer.abort_transaction())
             await asyncio.sleep(0.1)
-            assert producer._sender.is_writing and producer._transactional.manager is not None
+            assert producer._sender.is_writing
+            assert producer._transactional.manager is not None
             assert not producer._transactional.manager._is_waiting, "the end would overtake the record"
             world.network.heal()
             await aborting
@@ -114,7 +120,11 @@ def test_records_without_a_leader_do_not_block_other_partitions() -> None:
             await producer.partitions_for("t")
             view = producer._network.view
             find_leader = view.find_leader
-            view.find_leader = lambda place: find_leader(place) if place.partition else None  # type: ignore[method-assign]
+
+            def no_leader_of_0(partition: TopicPartition) -> Leader | None:
+                return find_leader(partition) if partition.partition else None
+
+            view.find_leader = no_leader_of_0  # type: ignore[method-assign]
             for _ in range(60):
                 await producer.send("t", b"x" * 79, partition=0)
             started = world.loop.time()
@@ -127,7 +137,7 @@ def test_records_without_a_leader_do_not_block_other_partitions() -> None:
 
 
 def test_a_record_larger_than_the_free_buffer_waits_for_memory() -> None:
-    """Less than half of the buffer is taken, and still there is no room: whoever waits lets the network do its work."""
+    """Less than half of the buffer is used, and still the record does not fit: waiting must let the network send."""
 
     async def story(world: World) -> None:
         settings = QUICK | {"linger_ms": 5_000}

@@ -1,4 +1,6 @@
-"""The sender: batches out, answers in; no record lost, none doubled, order kept."""
+"""The sender: no record is lost, duplicated or reordered."""
+
+# ruff: noqa: SLF001  (sets up or checks internal state)
 
 import pytest
 
@@ -10,6 +12,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.record_batch import read_header
 from ottla.types import TopicPartition
+from tests.support.seeds import each_seed
 from tests.support.worlds.producer_world import VERSION, ProducerWorld, Stored
 
 
@@ -32,7 +35,8 @@ def test_a_batch_waits_for_linger_ms() -> None:
     world = ProducerWorld(linger_ms=20, enable_idempotence=False)
     world.send("a")
     poll = world.sender.poll(world.now)
-    assert not poll.requests and poll.wake_at == world.now + 20
+    assert not poll.requests
+    assert poll.wake_at == world.now + 20
     world.now += 20
     assert len(world.poll()) == 1
 
@@ -82,7 +86,7 @@ def test_max_in_flight_requests_is_a_limit() -> None:
 
 
 def test_a_batch_added_during_a_poll_does_not_expire() -> None:
-    """A user's thread may append between two looks; such a batch has no age yet, and must not expire."""
+    """A user's thread may append during a poll. Such a batch has no creation time yet and must not expire."""
     world = ProducerWorld(enable_idempotence=False)
     world.send("first")
     look = world.accumulator.partitions
@@ -164,13 +168,15 @@ def test_a_retriable_error_is_retried_after_the_backoff() -> None:
     world.poll()
     world.answer_next()
     poll = world.sender.poll(world.now)
-    assert not poll.requests and poll.wake_at == world.now + 100
+    assert not poll.requests
+    assert poll.wake_at == world.now + 100
     world.settle()
-    assert world.log() == ["v"] and stored_offset(delivery) == 0
+    assert world.log() == ["v"]
+    assert stored_offset(delivery) == 0
 
 
 def test_a_lost_response_does_not_duplicate_the_record() -> None:
-    """Spec: D3. The duplicate is recognised and answered with its first offset."""
+    """Spec: D3. The broker recognises the duplicate and returns its first offset."""
     world = ProducerWorld()
     delivery = world.send("v")
     world.poll()
@@ -178,11 +184,12 @@ def test_a_lost_response_does_not_duplicate_the_record() -> None:
     world.poll()
     world.answer_next("lose answer")
     world.settle()
-    assert world.log() == ["v"] and stored_offset(delivery) == 0
+    assert world.log() == ["v"]
+    assert stored_offset(delivery) == 0
 
 
 def test_without_idempotence_a_lost_response_duplicates_the_record() -> None:
-    """What idempotence is for: the test above would bite."""
+    """Shows that the test above depends on idempotence."""
     world = ProducerWorld(enable_idempotence=False)
     world.send("v")
     world.poll()
@@ -213,7 +220,7 @@ def test_order_is_kept_when_the_first_of_five_in_flight_fails() -> None:
 
 
 def test_batches_are_retried_one_by_one() -> None:
-    """More than five at once, and the broker might not recognise the first any more."""
+    """With more than five at once, the broker might no longer recognise the first one as a duplicate."""
     world = ProducerWorld(batch_size=1)
     world.send("0")
     world.settle()
@@ -237,7 +244,8 @@ def test_retries_end_with_the_delivery_timeout() -> None:
     start = world.now
     world.settle()
     error = delivery.exception()
-    assert error is not None and error.code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert error is not None
+    assert error.code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
     assert 2_000 <= world.now - start < 4_000
 
 
@@ -255,13 +263,13 @@ def test_a_record_waits_for_a_partition_leader() -> None:
     world.view.keep_only((), world.now)
     delivery = world.send("v")
     assert not world.poll()
-    assert world.view.poll(world.now + 200).requests, "it asks who leads"
+    assert world.view.poll(world.now + 200).requests, "it requests metadata"
     world.show_topic(1)
     world.settle()
     assert stored_offset(delivery) == 0
 
 
-# Numbers
+# Sequence numbers
 
 
 def test_sequences_count_records_and_start_at_0() -> None:
@@ -294,17 +302,19 @@ def test_sequences_wrap_around_to_0() -> None:
 
 
 def test_a_sequence_gap_is_fatal_and_later_sends_fail() -> None:
-    """Spec: D3. The broker lost what it had acknowledged; going on would hide it."""
+    """Spec: D3. The broker lost acknowledged records; continuing would hide that."""
     world = ProducerWorld(batch_size=1)
     world.send("a")
     world.settle()
-    # An unclean election: the new leader's log is another one, where this producer is at 7.
+    # After an unclean leader election, the new leader's log has sequence 7 for this producer.
     world.broker.producers[TopicPartition("t", 0), 1001] = (0, [Stored(7, 7, 0)])
     delivery, behind = world.send("b"), world.send("c")
     world.settle()
     error = delivery.exception()
-    assert error is not None and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert world.sender.fatal_error is error and behind.exception() is not None
+    assert error is not None
+    assert error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert world.sender.fatal_error is error
+    assert behind.exception() is not None
     with pytest.raises(KafkaError) as later:
         world.send("d")
     assert later.value is error
@@ -324,7 +334,8 @@ def test_batches_after_a_refused_one_are_renumbered() -> None:
 
 
 def test_the_first_batch_of_a_producer_is_sent_alone() -> None:
-    """A broker without memory of a producer takes any number: were the first refused, it would store the second."""
+    """A broker without state of a producer accepts any sequence: after refusing the first batch it would store the
+    second."""
     world = ProducerWorld(batch_size=1)
     deliveries = [world.send(f"{i}") for i in range(4)]
     world.poll()
@@ -346,10 +357,11 @@ def test_after_an_unknown_outcome_the_partition_restarts_under_a_new_epoch() -> 
     world.now += 2_000
     world.poll()
     error = lost.exception()
-    assert error is not None, "its time is over before the retry"
+    assert error is not None, "delivery.timeout.ms passes before the retry"
     delivery = world.send("next")
     world.settle()
-    assert world.log() == ["lost", "next"] and stored_offset(delivery) == 1
+    assert world.log() == ["lost", "next"]
+    assert stored_offset(delivery) == 1
     assert world.broker.producers[TopicPartition("t", 0), 1001][0] == 1
 
 
@@ -385,12 +397,12 @@ def test_requesting_a_producer_id_is_retried_and_a_refusal_is_fatal() -> None:
     assert delivery.exception() is refused.sender.fatal_error is not None
 
 
-# Everything at once
+# Random failures
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_seed(60)
 def test_random_failures_neither_lose_nor_duplicate_nor_reorder_acknowledged_records(seed: int) -> None:
-    """Spec: D3. Random faults on two partitions; the log is then held against what each promise said."""
+    """Spec: D3. Random faults on two partitions; then the log is compared with the result of each Delivery."""
     world = ProducerWorld(
         partitions=2,
         seed=seed,
@@ -415,7 +427,7 @@ def test_random_failures_neither_lose_nor_duplicate_nor_reorder_acknowledged_rec
             if rng.random() < 0.7:
                 world.answer_next("resign" if rng.random() < 0.1 else "")
             else:
-                # The connection breaks: the broker got the first few requests, and nobody hears of any.
+                # The connection breaks: the broker got the first few requests, and all responses are lost.
                 received = rng.randrange(len(world.on_the_wire) + 1)
                 for i in range(len(world.on_the_wire)):
                     world.answer_next("lose answer" if i < received else "lose request")
@@ -436,4 +448,5 @@ def test_random_failures_neither_lose_nor_duplicate_nor_reorder_acknowledged_rec
         places = [order[value] for value in log]
         assert places == sorted(places), "records changed their order"
     assert world.sender.fatal_error is None
-    assert world.accumulator.buffered_bytes == 0 and not world.accumulator.unfinished
+    assert world.accumulator.buffered_bytes == 0
+    assert not world.accumulator.unfinished

@@ -1,4 +1,4 @@
-"""The transactional producer's decider: what it asks, in which order, and what each answer leads to."""
+"""The transaction manager: which requests it sends, in which order, and how it handles each response."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +36,7 @@ LOST = "lost"
 
 
 class View:
-    """The cluster: one broker, or none while it is not known."""
+    """The cluster: one broker, or none before the first metadata."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, Any] = {1: object()}
@@ -47,7 +47,7 @@ class View:
 
 
 class Desk:
-    """A decider, and a coordinator that answers as it is told: NONE unless an error is planned for that request."""
+    """A transaction manager and a scripted coordinator, which answers NONE unless an error is planned for a request."""
 
     def __init__(self, version: int = BY_WRITING, **settings: Any) -> None:
         self.now = 1_000
@@ -74,7 +74,7 @@ class Desk:
         self.planned[api] = list(answers)
 
     def run(self, operation: Operation | None = None) -> Operation | None:
-        """Polls and answers until there is nothing to do; time moves when the decider waits."""
+        """Polls and answers until there is nothing to do; the clock moves when the manager waits."""
         for _ in range(100):
             poll = self.transactions.poll(self.now)
             if not poll.requests:
@@ -90,7 +90,7 @@ class Desk:
         highest = HIGHEST[api]
         version = highest if request.max_version is None else min(highest, request.max_version)
         message = request.build(version)
-        message.encode(version)  # it can be said in that version
+        message.encode(version)  # can be encoded in that version
         self.asked.append(api)
         self.messages.append((version, message))
         planned = self.planned.get(api)
@@ -133,6 +133,9 @@ class Desk:
             return EndTxnResponse(error_code=code, producer_id=70, producer_epoch=self.epoch)
         return EndTxnResponse(error_code=code)
 
+    def state(self) -> State:
+        return self.transactions.state
+
     # --- stories --------------------------------------------------------------------------------------------
 
     def start(self) -> "Desk":
@@ -156,7 +159,7 @@ class Desk:
             raise operation.error
 
     def write(self) -> None:
-        """A batch wants to go to t-0."""
+        """The sender asks whether a batch may be sent to t-0."""
         if not self.transactions.may_send(PLACE):
             self.run()
             assert self.transactions.may_send(PLACE)
@@ -168,7 +171,7 @@ class Desk:
         return self.transactions.send_offsets(GroupMetadata("g"), {PLACE: CommittedOffset(5)})
 
 
-# --- the order of things ------------------------------------------------------------------------------------
+# --- order of requests --------------------------------------------------------------------------------------
 
 
 def test_partitions_and_groups_are_added_by_requests_up_to_version_1() -> None:
@@ -213,7 +216,8 @@ def test_the_transaction_version_is_checked_for_each_transaction() -> None:
 def test_an_empty_transaction_ends_without_a_request(version: int, commit: bool) -> None:
     desk = Desk(version).begin()
     desk.end(commit)
-    assert desk.asked == [] and desk.transactions.state is State.READY
+    assert desk.asked == []
+    assert desk.transactions.state is State.READY
 
 
 def test_the_end_waits_for_records_in_flight() -> None:
@@ -222,7 +226,8 @@ def test_the_end_waits_for_records_in_flight() -> None:
     desk.unfinished = True
     operation = desk.transactions.end(commit=True)
     desk.run()
-    assert not operation.is_done and desk.asked == []
+    assert not operation.is_done
+    assert desk.asked == []
     desk.unfinished = False
     desk.finish(operation)
 
@@ -241,13 +246,15 @@ def test_a_coordinator_missing_in_the_metadata_is_waited_for() -> None:
     (request,) = desk.transactions.poll(desk.now).requests
     desk.answer(request)
     poll = desk.transactions.poll(desk.now)
-    assert not poll.requests and poll.wake_at == desk.now + 100 and desk.view.updates == 1
+    assert not poll.requests
+    assert poll.wake_at == desk.now + 100
+    assert desk.view.updates == 1
     desk.view.brokers[1] = object()
     desk.finish(operation)
 
 
 def test_a_coordinator_that_has_left_is_looked_up_again() -> None:
-    """It died between two requests, so none of them failed: only the picture of the cluster tells."""
+    """It died between two requests, so none of them failed: only the metadata shows it."""
     desk = Desk().begin()
     desk.write()
     desk.asked.clear()
@@ -256,7 +263,8 @@ def test_a_coordinator_that_has_left_is_looked_up_again() -> None:
     assert desk.transactions.poll(desk.now).requests == []
     desk.now += 100
     (request,) = desk.transactions.poll(desk.now).requests
-    assert request.api_key == FIND and desk.view.updates == 1
+    assert request.api_key == FIND
+    assert desk.view.updates == 1
     desk.view.brokers[1] = object()
     desk.answer(request)
     desk.finish(operation)
@@ -300,10 +308,12 @@ def test_calls_in_the_wrong_order_name_the_call_to_make_first(
 def test_records_are_refused_outside_a_transaction() -> None:
     desk = Desk()
     refused = desk.transactions.refusal()
-    assert isinstance(refused, OttlaError) and "init_transactions()" in refused.hint
+    assert isinstance(refused, OttlaError)
+    assert "init_transactions()" in refused.hint
     desk.start()
     refused = desk.transactions.refusal()
-    assert isinstance(refused, OttlaError) and "begin_transaction()" in refused.hint
+    assert isinstance(refused, OttlaError)
+    assert "begin_transaction()" in refused.hint
     desk.transactions.begin()
     assert desk.transactions.refusal() is None
     desk.transactions.end(commit=True)
@@ -326,7 +336,7 @@ RETRIED = [
 @pytest.mark.parametrize("code", RETRIED)
 @pytest.mark.parametrize("api", [INIT, ADD, ADD_GROUP, OFFSETS, END])
 def test_retriable_errors_are_retried(api: ApiKey, code: ErrorCode | str) -> None:
-    """PROTOCOL 11.10: 14, 15, 16, 51, 3, 7, and a lost connection."""
+    """The retriable codes 14, 15, 16, 51, 3, 7, and a lost connection."""
     desk = Desk(BY_REQUEST)
     desk.plan(api, code, code)
     desk.begin()
@@ -367,15 +377,19 @@ def test_the_backoff_doubles_but_stays_short_for_concurrent_transactions() -> No
 )
 @pytest.mark.parametrize("api", [INIT, ADD, ADD_GROUP, OFFSETS, END])
 def test_fatal_errors_of_a_coordinator_make_the_producer_unusable(api: ApiKey, code: ErrorCode) -> None:
-    """PROTOCOL 11.10: 90, 53, 48, 49, and 47 from a coordinator."""
+    """The codes 90, 53, 48, 49, and 47 from a coordinator."""
     desk = Desk(BY_REQUEST)
     desk.plan(api, code)
-    with pytest.raises(TransactionFatal) as caught:
+
+    def one_transaction() -> None:
         desk.begin()
         desk.transactions.may_send(PLACE)
         desk.run()
         desk.finish(desk.offsets())
         desk.end()
+
+    with pytest.raises(TransactionFatal) as caught:
+        one_transaction()
     expected = ErrorCode.PRODUCER_FENCED if code == ErrorCode.INVALID_PRODUCER_EPOCH else code
     assert caught.value.code == expected
     assert desk.transactions.state is State.FATAL_ERROR
@@ -406,13 +420,17 @@ ABORTABLE = [
 
 @pytest.mark.parametrize(("version", "api", "code"), ABORTABLE)
 def test_after_an_abortable_error_only_abort_is_allowed(version: int, api: ApiKey, code: ErrorCode) -> None:
-    """PROTOCOL 11.10: 120, 59, 29, 30, and 22, 25, 82 from TxnOffsetCommit."""
+    """The codes 120, 59, 29, 30, and 22, 25, 82 from TxnOffsetCommit."""
     desk = Desk(version).begin()
     desk.plan(api, code)
-    with pytest.raises(TransactionAbortable) as caught:
+
+    def write_and_commit_offsets() -> None:
         desk.transactions.may_send(PLACE)
         desk.run()
         desk.finish(desk.offsets())
+
+    with pytest.raises(TransactionAbortable) as caught:
+        write_and_commit_offsets()
     assert caught.value.code == code
     assert desk.transactions.drops_records
     for call in (desk.transactions.begin, lambda: desk.transactions.end(commit=True), desk.offsets):
@@ -420,7 +438,8 @@ def test_after_an_abortable_error_only_abort_is_allowed(version: int, api: ApiKe
             call()
     assert not desk.transactions.may_send(PLACE)
     desk.end(commit=False)
-    assert desk.transactions.state is State.READY and desk.transactions.error is None
+    assert desk.transactions.state is State.READY
+    assert desk.transactions.error is None
     desk.transactions.begin()
     desk.write()
     desk.end()
@@ -437,7 +456,7 @@ def test_a_commit_refused_as_abortable_is_aborted() -> None:
 
 
 def test_a_failed_batch_fails_the_transaction_and_old_protocols_request_a_new_epoch() -> None:
-    """PROTOCOL 11.10: after the abort, because nobody knows which numbers the brokers have."""
+    """After the abort the brokers' sequence numbers are unknown, so a new epoch is needed (KIP-360)."""
     for version, asked in ((BY_REQUEST, [ADD, END, INIT]), (BY_WRITING, [END])):
         desk = Desk(version).begin()
         desk.write()
@@ -462,7 +481,7 @@ def test_the_new_epoch_is_requested_with_the_old_one() -> None:
 
 
 def test_an_unanswered_add_partitions_is_repeated_before_the_abort() -> None:
-    """Otherwise the coordinator could hold open what the producer believes never began."""
+    """Otherwise the coordinator could keep a transaction open that the producer believes never began."""
     desk = Desk(BY_REQUEST).begin()
     desk.transactions.may_send(PLACE)
     (request,) = desk.transactions.poll(desk.now).requests
@@ -480,7 +499,7 @@ def test_an_unanswered_add_partitions_is_repeated_before_the_abort() -> None:
     ],
 )
 def test_a_retriable_error_does_not_mean_that_the_lost_request_was_rejected(code: ErrorCode) -> None:
-    """Were the abort left out, the coordinator would end it at its timeout, and fence a producer that did nothing."""
+    """Without the abort, the coordinator would abort at the timeout and fence the producer."""
     desk = Desk(BY_REQUEST).begin()
     desk.transactions.may_send(PLACE)
     (request,) = desk.transactions.poll(desk.now).requests
@@ -503,7 +522,8 @@ def test_pending_offsets_fail_with_the_abort() -> None:
     desk = Desk().begin()
     operation = desk.offsets()
     desk.end(commit=False)
-    assert operation.is_done and operation.error is not None
+    assert operation.is_done
+    assert operation.error is not None
 
 
 def test_an_error_of_the_aborted_transaction_is_ignored_during_the_abort() -> None:
@@ -515,7 +535,8 @@ def test_an_error_of_the_aborted_transaction_is_ignored_during_the_abort() -> No
     desk.plan(OFFSETS, ErrorCode.ILLEGAL_GENERATION)
     desk.answer(request)
     desk.finish(operation)
-    assert desk.transactions.state is State.READY and desk.asked[-1] == END
+    assert desk.transactions.state is State.READY
+    assert desk.asked[-1] == END
 
 
 def test_a_refused_abort_is_fatal() -> None:
@@ -552,7 +573,9 @@ TWO_PHASE = {"transaction.two.phase.commit.enable": True}
 def test_two_phase_commit_uses_version_6() -> None:
     desk = Desk(BY_WRITING, **TWO_PHASE).begin()
     version, init = desk.messages[-1]
-    assert version == 6 and init.enable2_pc and not init.keep_prepared_txn
+    assert version == 6
+    assert init.enable2_pc
+    assert not init.keep_prepared_txn
     desk.write()
     prepared = desk.prepare().transactions.prepared
     assert prepared is not None
@@ -567,9 +590,11 @@ def test_preparing_refuses_new_records_and_waits_for_those_in_flight() -> None:
     desk.write()
     desk.unfinished = True
     waiting, operation = desk.offsets(), desk.transactions.prepare()
-    assert desk.transactions.refusal() is not None and desk.transactions.may_send(PLACE)
+    assert desk.transactions.refusal() is not None
+    assert desk.transactions.may_send(PLACE)
     desk.run()
-    assert waiting.is_done and not operation.is_done
+    assert waiting.is_done
+    assert not operation.is_done
     desk.unfinished = False
     desk.finish(operation)
     assert desk.transactions.state is State.PREPARED
@@ -591,11 +616,13 @@ def test_a_new_instance_keeps_a_prepared_transaction_and_ends_it_with_its_own_ep
     desk = Desk(BY_WRITING, **TWO_PHASE)
     desk.epoch, desk.ongoing = 4, 4
     desk.finish(desk.transactions.init(keep_prepared=True))
-    assert desk.transactions.prepared is not None and desk.transactions.prepared.producer_epoch == 4
+    assert desk.transactions.prepared is not None
+    assert desk.transactions.prepared.producer_epoch == 4
     assert desk.transactions.state is State.PREPARED
     desk.end(commit=False)
     assert desk.messages[-1][1].producer_epoch == 5
-    assert desk.transactions.state is State.READY and desk.transactions.prepared is None
+    assert desk.state() is State.READY
+    assert desk.transactions.prepared is None
 
 
 def test_without_two_phase_commit_version_6_is_not_used() -> None:

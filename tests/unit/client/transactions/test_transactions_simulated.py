@@ -1,11 +1,10 @@
 """The transactional producer and a whole broker in a simulated world: the output equals the input exactly once,
-whatever is killed or cut when. Spec: E9, R1.
-
-More seeds: OTTLA_SEEDS=1000 ./run test tests/unit/client/transactions/test_transactions_simulated.py
+whatever is killed or disconnected. Spec: E9, R1.
 """
 
+# ruff: noqa: SLF001  (sets up or checks internal state)
+
 import asyncio
-import os
 from typing import Any
 
 import pytest
@@ -15,16 +14,16 @@ from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.testing.world import BOOTSTRAP, World
 from ottla.types import TopicPartition
 from tests.support.processes.copier import ABORTED, GROUP, INPUT, OUTPUT, check, fill
+from tests.support.seeds import each_seed
 from tests.support.wire.transactional import RawClient
 
-SEEDS = range(int(os.environ.get("OTTLA_SEEDS", "5")))
 SETTINGS = {"offsets_topic_num_partitions": "2", "transaction_state_log_num_partitions": "2"}
 VERSIONS = pytest.mark.parametrize("version", [1, 2], ids=["added by request", "added by writing"])
 QUICK = {"request_timeout_ms": 2_000, "max_block_ms": 20_000, "delivery_timeout_ms": 10_000, "linger_ms": 0}
 
 
 class ClientCopier:
-    """Copies INPUT to OUTPUT with this project's own client; a new instance starts where the last commit was."""
+    """Copies INPUT to OUTPUT; a new instance starts at the last commit."""
 
     def __init__(self, world: World, version: int, partitions: int, aborts: float = 0.0) -> None:
         self.world = world
@@ -41,7 +40,7 @@ class ClientCopier:
                 if await self._instance():
                     return
             except KafkaError:
-                await asyncio.sleep(0.05)  # fenced, or out of time: the next instance goes on
+                await asyncio.sleep(0.05)  # fenced or timed out: the next instance continues
         raise AssertionError("no instance came to the end")
 
     async def _instance(self) -> bool:
@@ -52,7 +51,7 @@ class ClientCopier:
         if self.version == 1:
             producer._transactional.manager.transaction_version = lambda: 1
         try:
-            # First the producer, which ends what the last instance left, then the position it may have committed.
+            # First the producer, which ends the last transaction, then the offset that it may have committed.
             await producer.init_transactions()
             stored = await admin.list_group_offsets(GROUP, require_stable=True)
             positions = {p: stored[p].offset if p in stored else 0 for p in self.places}
@@ -72,7 +71,7 @@ class ClientCopier:
         finally:
             await consumer.close()
             await admin.close()
-            # As if it crashed: nothing is ended politely.
+            # As after a crash: nothing is closed.
             await producer.close(timeout_ms=0)
 
     async def _transaction(self, producer: Any, consumer: Any, positions: dict[Any, int]) -> dict[Any, int]:
@@ -95,7 +94,7 @@ class ClientCopier:
 
 @VERSIONS
 @pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power loss"])
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(5)
 def test_the_copy_is_exact_despite_kills(seed: int, power_loss: bool, version: int) -> None:
     async def story(world: World) -> None:
         client = RawClient(BOOTSTRAP)
@@ -123,12 +122,9 @@ def test_the_copy_is_exact_despite_kills(seed: int, power_loss: bool, version: i
 
 
 @VERSIONS
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(5)
 def test_instances_that_replace_each_other_never_duplicate_output(seed: int, version: int) -> None:
-    """Zombies are fenced. Every instance is replaced while it works; the old one runs on until it is told off.
-
-    Spec: E9.
-    """
+    """Spec: E9. Every instance is replaced while it works, and the old one runs until it is fenced."""
 
     async def story(world: World) -> None:
         client = RawClient(BOOTSTRAP)
@@ -148,9 +144,9 @@ def test_instances_that_replace_each_other_never_duplicate_output(seed: int, ver
     World(seed, **SETTINGS).run(story)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(5)
 def test_a_prepared_transaction_survives_broker_kills_and_time(seed: int) -> None:
-    """KIP-939: the broker is killed, the producer is gone, hours pass; its decision is still to be made, and holds."""
+    """KIP-939: the broker is killed, the producer is gone, hours pass; the transaction can still be ended."""
 
     async def story(world: World) -> None:
         client = RawClient(BOOTSTRAP)
