@@ -14,12 +14,12 @@ from ottla.client.admin.transaction_model import (
     STATES,
     TRANSACTIONS_TOPIC,
     HangingTransaction,
-    Moment,
+    HistoryStep,
     StoredTransaction,
     TransactionDescription,
+    history_of,
     read_key,
     read_value,
-    tell,
 )
 from ottla.client.blocking import Admin, Consumer
 from ottla.clock import system_clock
@@ -355,7 +355,7 @@ def timeline(
         raise CommandError(f"transactional id {name} has no history", hint)
     first = steps[0][1]
     is_whole = first is not None and first.state == "Empty" and first.producer_epoch == 0
-    moments = tell(steps)
+    moments = history_of(steps)
     shown = moments[-last:]
     if as_json:
         print_json([_moment_json(moment) for moment in shown])
@@ -393,7 +393,7 @@ def read_steps(
     return steps, sorted(others)
 
 
-def _moment_json(moment: Moment) -> dict[str, Any]:
+def _moment_json(moment: HistoryStep) -> dict[str, Any]:
     return {
         "at_ms": moment.at_ms,
         "gap_ms": moment.gap_ms,
@@ -405,7 +405,7 @@ def _moment_json(moment: Moment) -> dict[str, Any]:
     }
 
 
-def _print_moment(moment: Moment) -> None:
+def _print_moment(moment: HistoryStep) -> None:
     line = Text(time_text(moment.at_ms))
     gap = "" if moment.gap_ms is None else f"+{duration(max(0, moment.gap_ms) / 1000)}"
     line.append(f"  {gap:>12}  ", style="dim")

@@ -1,1 +1,1 @@
-"""The client library: admin, producer and consumer, async at heart with a blocking face."""
+"""The client library: async Admin, Producer and Consumer, and a blocking API generated from them."""

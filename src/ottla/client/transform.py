@@ -369,10 +369,10 @@ def _output(record: ConsumerRecord, result: Any) -> Output:
         return result
     if result is None or isinstance(result, str | bytes | bytearray | memoryview):
         return Output(result)
-    given = f"{_place(record)}: the function returned {type(result).__name__}"
+    problem = f"{_place(record)}: the function returned {type(result).__name__}"
     if isinstance(result, Mapping):
-        raise OttlaError(given, "Return json.dumps(…) of it, or an Output.")
-    raise OttlaError(given, "Return bytes, text, an Output, a list of them, or None.")
+        raise OttlaError(problem, "Return json.dumps(…) of it, or an Output.")
+    raise OttlaError(problem, "Return bytes, text, an Output, a list of them, or None.")
 
 
 def _following(records: list[ConsumerRecord]) -> dict[PartitionLike, OffsetLike]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ottla.cli.consume.transaction_formatter import transaction_json, transaction_text
-from ottla.client.admin.transaction_model import StoredTransaction, tell
+from ottla.client.admin.transaction_model import StoredTransaction, history_of
 from ottla.client.core.model import ConsumerRecord
 from ottla.protocol.primitives import ProtocolError
 from ottla.types import TopicPartition
@@ -41,15 +41,15 @@ def test_the_timeline_explains_each_step() -> None:
         (0, stored("CompleteAbort", producer_id=8, update_ms=6_020)),
         (9_000, None),
     ]
-    assert [moment.what for moment in tell(life)] == [
+    assert [moment.what for moment in history_of(life)] == [
         "begun",
         "taken over by epoch 1, kept as prepared",
         "abort decided after its timeout",
         "completed",
         "begun",
         "abort decided, its producer fenced",
-        "completed, goes on as producer 8",
-        "forgotten: nobody used it any more",
+        "completed, continues as producer 8",
+        "expired: not used any more",
     ]
 
 

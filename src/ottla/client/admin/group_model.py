@@ -1,4 +1,4 @@
-"""What the admin tells of groups: listings, members, committed offsets. Plain values. Pure."""
+"""Values about groups that the admin returns: listings, descriptions, members. Pure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +10,12 @@ from ottla.protocol.primitives import ProtocolError
 from ottla.types import TopicPartition
 
 CONSUMER = "consumer"
-"""The protocol type of consumers, whose subscriptions and assignments can be read."""
+"""The protocol type of consumers. Only their subscriptions and assignments can be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One group of a list. `state` and `group_type` are empty where an old broker does not tell."""
+    """One group of a list. `state` and `group_type` are empty if an old broker does not return them."""
 
     group_id: str
     protocol_type: str
@@ -26,7 +26,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What a member told the group's leader: topics it wants, partitions it had, and the assignor's own bytes."""
+    """A member's subscription: its topics, the partitions it owned, and the assignor's user data."""
 
     topics: tuple[str, ...]
     owned_partitions: tuple[TopicPartition, ...] = ()
@@ -37,14 +37,14 @@ class MemberSubscription:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member. While a group rebalances nobody tells what its members want and have."""
+    """One member. During a rebalance the broker does not return its subscription and assignment."""
 
     member_id: str
     group_instance_id: str | None
     client_id: str
     client_host: str
     subscription: MemberSubscription | None
-    """None where it is not known, or not a consumer's."""
+    """None if it is not known, or the member is not a consumer."""
     assignment: tuple[TopicPartition, ...]
     metadata: bytes = b""
     assignment_bytes: bytes = b""
@@ -55,13 +55,13 @@ class GroupMember:
 
     @property
     def host(self) -> str:
-        """The address alone: brokers write it Java's way, with a slash in front."""
+        """The address without the slash that brokers put in front of it, as Java does."""
         return self.client_host.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group, its members and the broker that coordinates it. `protocol` is the assignor, where there is one."""
+    """A group, its members and its coordinator. `protocol` is the assignor, if there is one."""
 
     group_id: str
     state: str
@@ -71,16 +71,16 @@ class GroupDescription:
     coordinator: Node
     members: tuple[GroupMember, ...]
     epoch: int | None = None
-    """The group's epoch under the new protocol (KIP-848); classic groups keep their generation to themselves."""
+    """The group epoch of the new protocol (KIP-848). Brokers do not return the generation of a classic group."""
 
     @property
     def owners(self) -> dict[TopicPartition, GroupMember]:
-        """Which member has which partition."""
+        """The owner of each partition."""
         return {partition: member for member in self.members for partition in member.assignment}
 
 
 def read_subscription(metadata: bytes) -> MemberSubscription | None:
-    """A consumer's subscription, or None where the bytes are no such thing.
+    """A consumer's subscription, or None if the bytes are not one.
 
     >>> read_subscription(bytes.fromhex("000000000001000174ffffffff")).topics
     ('t',)
@@ -98,7 +98,7 @@ def read_subscription(metadata: bytes) -> MemberSubscription | None:
 
 
 def read_assignment(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """A consumer's partitions in order; none where the bytes are no assignment.
+    """A consumer's partitions in order; empty if the bytes are not an assignment.
 
     >>> read_assignment(bytes.fromhex("000000000001000174000000020000000000000001ffffffff"))
     (TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1))

@@ -1,4 +1,4 @@
-"""What the admin tells of transactions, and what `__transaction_state` holds of them. Plain values. Pure."""
+"""Values about transactions: what the admin returns, and what `__transaction_state` stores. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 _STORED_STATES = (*STATES, "PrepareEpochFence")
 NEVER_MS = INT32_MAX
-"""The timeout of a transaction that an outside coordinator decides (KIP-939)."""
+"""The timeout of two-phase commit transactions, which an external coordinator ends (KIP-939)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """A transaction that is stored and waits for its end: whoever holds this may commit or abort it, anywhere."""
+    """A prepared transaction. Pass it to the admin in any process to commit or abort the transaction."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     is_empty: bool = False
-    """Nothing was sent in it, so the coordinator has never heard of it."""
+    """Nothing was sent in it, so the coordinator does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class FencedProducer:
-    """The id and epoch that a transactional id was given; whoever had an older epoch is refused from now on."""
+    """The new producer id and epoch of a transactional id. Producers with an older epoch are fenced."""
 
     producer_id: int
     producer_epoch: int
@@ -75,7 +75,7 @@ class FencedProducer:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """An open transaction in a partition that no coordinator will ever end: readers wait behind it for ever."""
+    """An open transaction in a partition that no coordinator will ever end. It blocks read_committed consumers."""
 
     partition: TopicPartition
     producer: ProducerState
@@ -115,7 +115,7 @@ class StoredTransaction:
 
 
 def read_key(key: bytes) -> str | None:
-    """The transactional id, or None for a kind of record that nobody knows yet. ProtocolError for damage."""
+    """The transactional id, or None for an unknown kind of record. Raises ProtocolError if the key is corrupt."""
     return TransactionLogKey.decode(key, 0, 2).transactional_id if key[:2] == b"\0\0" else None
 
 
@@ -145,8 +145,8 @@ def read_value(transactional_id: str, value: bytes) -> StoredTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """One step in the life of a transactional id."""
+class HistoryStep:
+    """One step in the history of a transactional id."""
 
     at_ms: int
     what: str
@@ -154,30 +154,30 @@ class Moment:
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
-    """Those the step is about: added ones, or all that were decided."""
+    """The partitions that were added, or all partitions of a commit or abort."""
     gap_ms: int | None
-    """Since the step before; None for the first."""
+    """The time since the step before; None for the first."""
 
 
-def tell(steps: Iterable[tuple[int, StoredTransaction | None]]) -> list[Moment]:
-    """The life of one transactional id from its records, oldest first, each with its timestamp."""
-    told: list[Moment] = []
+def history_of(steps: Iterable[tuple[int, StoredTransaction | None]]) -> list[HistoryStep]:
+    """The history of one transactional id, from its records with their timestamps, oldest first."""
+    history: list[HistoryStep] = []
     before: StoredTransaction | None = None
     for timestamp, now in steps:
         at = timestamp if now is None else now.update_ms
-        gap = at - told[-1].at_ms if told else None
+        gap = at - history[-1].at_ms if history else None
         if now is None:
             last = (-1, -1) if before is None else (before.producer_id, before.producer_epoch)
-            told.append(Moment(at, "forgotten: nobody used it any more", "gone", *last, (), gap))
+            history.append(HistoryStep(at, "expired: not used any more", "gone", *last, (), gap))
         else:
             what, partitions = _step(before, now)
-            told.append(Moment(at, what, now.state, now.producer_id, now.producer_epoch, partitions, gap))
+            history.append(HistoryStep(at, what, now.state, now.producer_id, now.producer_epoch, partitions, gap))
         before = now
-    return told
+    return history
 
 
 def _step(before: StoredTransaction | None, now: StoredTransaction) -> tuple[str, tuple[TopicPartition, ...]]:
-    """What a record says beside the one before it."""
+    """What a record means after the one before it, and the partitions it is about."""
     if now.state == "Empty":
         return ("first seen" if before is None else "a producer started", ())
     if now.state == "Ongoing":
@@ -204,5 +204,5 @@ def _step(before: StoredTransaction | None, now: StoredTransaction) -> tuple[str
         return f"abort decided{why}", now.partitions
     if now.state in ("CompleteCommit", "CompleteAbort"):
         renewed = before is not None and before.producer_id != now.producer_id
-        return "completed" + (f", goes on as producer {now.producer_id}" if renewed else ""), ()
+        return "completed" + (f", continues as producer {now.producer_id}" if renewed else ""), ()
     return now.state, now.partitions

@@ -1,4 +1,4 @@
-"""Looks up offsets by time (ListOffsets) at the leaders, one request each, asking again while leaders move."""
+"""Looks up offsets by timestamp (ListOffsets): one request per leader, with retries while leaders move."""
 
 import asyncio
 from collections import defaultdict
@@ -28,7 +28,7 @@ async def list_offsets(
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """For each partition the first offset at or after a timestamp (or EARLIEST, LATEST, MAX_TIMESTAMP).
 
-    None where no record is that late.
+    None if no record is at or after the timestamp.
     """
     found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
 

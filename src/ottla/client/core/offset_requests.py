@@ -1,4 +1,4 @@
-"""ListOffsets requests from what is wanted, and offsets from what comes back. Pure."""
+"""Builds ListOffsets requests and reads the responses. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,7 @@ def build_list_offsets(
 
 
 def read_list_offsets(response: Any) -> list[tuple[TopicPartition, ErrorCode, OffsetAndTimestamp | None]]:
-    """Every partition of a ListOffsets response: its error, or its offset (None: no record is that late)."""
+    """Every partition of a ListOffsets response: its error, or its offset (None: no such record)."""
     read = []
     for topic in response.topics:
         for p in topic.partitions:
