@@ -105,7 +105,7 @@ def test_the_retriable_codes_are_the_ones_the_java_client_retries() -> None:
 def test_an_unknown_error_code_is_unknown_server_error() -> None:
     assert ErrorCode(12345) is ErrorCode.UNKNOWN_SERVER_ERROR
     with pytest.raises(ValueError, match="'NONE' is not a valid ErrorCode"):
-        ErrorCode("NONE")
+        ErrorCode("NONE")  # type: ignore[arg-type]
 
 
 def test_an_error_shows_its_code_and_detail() -> None:

@@ -1,18 +1,21 @@
-"""Coverage-guided fuzzing of every decoder that meets bytes from outside (R8).
+"""Coverage-guided fuzzing of every decoder of untrusted bytes.
 
-    PYTHONPATH=src:.extras/fuzz .venv/bin/python tools/fuzz/decoders.py TARGET [libFuzzer arguments]
+    PYTHONPATH=.:src:.extras/fuzz .venv/bin/python tools/fuzz/decoders.py TARGET [libFuzzer arguments]
 
 The targets are in targets.py. A finding (an exception, a crash, a hang) is written to a file; running the target
-with that file replays it. `all` shares the input among all targets; its first byte chooses.
+with that file replays it. With `all`, the first byte of the input chooses the target.
 """
 
 import sys
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import atheris
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 with atheris.instrument_imports(include=["ottla"]):
-    from targets import TARGETS
+    from tools.fuzz.targets import TARGETS
 
 
 def everything(data: bytes) -> None:

@@ -1,13 +1,11 @@
-"""What must hold for any bytes from outside (R8): a decoder decodes, or raises the one error it documents.
+"""Fuzz targets: for any bytes, a decoder decodes or raises the one error it documents (docs/specification.md#r8).
 
-Each target takes bytes and returns nothing. Anything it raises is a finding. The fuzzer (decoders.py) feeds them
-by coverage; a test feeds them by chance in every test run.
+Each target takes bytes and returns nothing. Any exception is a finding. The fuzzer (decoders.py) generates input
+guided by coverage; a test generates random input in every test run.
 """
 
 import struct
 from collections.abc import Callable
-
-from tests.support.wire.messages import every_message
 
 from ottla.client.consumer.arrow import read_partition
 from ottla.errors import KafkaError
@@ -21,6 +19,7 @@ from ottla.protocol.api import API
 from ottla.protocol.compression import CompressionError
 from ottla.protocol.primitives import ProtocolError
 from ottla.types import TopicPartition
+from tests.support.wire.messages import every_message
 
 MAX_BYTES = 1 << 20
 MESSAGES = every_message()
@@ -100,7 +99,8 @@ def columns(data: bytes) -> None:
     except KafkaError:
         assert expected is None
         return
-    assert expected is not None and next_offset == data[1] + 1
+    assert expected is not None
+    assert next_offset == data[1] + 1
     batch.validate(full=True)
     for name in ("key", "value", "offset"):
         assert batch.column(name).to_pylist() == [getattr(record, name) for record in expected]

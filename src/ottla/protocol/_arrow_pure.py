@@ -6,13 +6,15 @@ bits (lowest bit first, 0 is null), offsets, data.
 """
 
 import struct
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.protocol import _pure
 from ottla.protocol._pure import BytesLike
 from ottla.protocol._pure import encode_varint as varint
 from ottla.protocol.batch_layout import RECORD_OVERHEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 INTERFACE = 2
 """Increased with every change of a kernel's signature or behaviour, so that a stale build is not used."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from importlib.machinery import ExtensionFileLoader, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ottla.protocol import _pure
 
@@ -29,38 +29,69 @@ def find_compiled(name: str, interface: int) -> ModuleType | None:
     return found if getattr(found, "INTERFACE", None) == interface else None
 
 
-def _compiled_kernels() -> ModuleType | None:
+def compiled_kernels() -> ModuleType | None:
     return find_compiled(f"{__package__}._kernels", _pure.INTERFACE)
 
 
-def _checksum() -> Callable[..., int]:
+def checksum() -> Callable[..., int]:
     """CRC-32C as `crc32c(buffer, crc=0)`, native if an implementation is installed."""
     try:
         from fastcrc.crc32 import iscsi
 
-        return iscsi
+        return cast("Callable[..., int]", iscsi)
     except ImportError:
         pass
     try:
         from crc32c import crc32c
 
-        return crc32c
+        return cast("Callable[..., int]", crc32c)
     except ImportError:
         return _pure.crc32c
 
 
-_kernels: Any = _compiled_kernels()
+_kernels: Any = compiled_kernels()
 NATIVE: bool = _kernels is not None
 if _kernels is None:
     _kernels = _pure
 
-crc32c: Callable[..., int] = _checksum()
-unpack_header = _kernels.unpack_header
-encode_batch = _kernels.encode_batch
-encode_records = _kernels.encode_records
-decode_records = _kernels.decode_records
-scan_keys = _kernels.scan_keys
-inspect_records = _kernels.inspect_records
-filter_records = _kernels.filter_records
-encode_varint = _kernels.encode_varint
-decode_varint = _kernels.decode_varint
+crc32c: Callable[..., int] = checksum()
+if TYPE_CHECKING:
+    # Both implementations have the signatures of `_pure`.
+    from ottla.protocol._pure import (
+        decode_records,
+        decode_varint,
+        encode_batch,
+        encode_records,
+        encode_varint,
+        filter_records,
+        inspect_records,
+        scan_keys,
+        unpack_header,
+    )
+else:
+    unpack_header = _kernels.unpack_header
+    encode_batch = _kernels.encode_batch
+    encode_records = _kernels.encode_records
+    decode_records = _kernels.decode_records
+    scan_keys = _kernels.scan_keys
+    inspect_records = _kernels.inspect_records
+    filter_records = _kernels.filter_records
+    encode_varint = _kernels.encode_varint
+    decode_varint = _kernels.decode_varint
+
+__all__ = [
+    "NATIVE",
+    "checksum",
+    "compiled_kernels",
+    "crc32c",
+    "decode_records",
+    "decode_varint",
+    "encode_batch",
+    "encode_records",
+    "encode_varint",
+    "filter_records",
+    "find_compiled",
+    "inspect_records",
+    "scan_keys",
+    "unpack_header",
+]

@@ -97,7 +97,7 @@ class ColumnBuilder:
         self._list_offsets = pa.allocate_buffer(4 * (capacity + 1))
         self._key_bits = pa.allocate_buffer((capacity + 7) // 8)
         self._value_bits = pa.allocate_buffer((capacity + 7) // 8)
-        self._columns = _decoder.RecordColumns(
+        self._columns: _arrow_pure.RecordColumns = _decoder.RecordColumns(
             capacity,
             INT32_MAX,
             UNITS[timestamp_unit],

@@ -95,9 +95,9 @@ def _fits(name: str, kind: pa.DataType) -> bool:
     if name == "topic":
         return _is_text(kind)
     if name == "partition":
-        return types.is_integer(kind) or types.is_null(kind)
+        return bool(types.is_integer(kind) or types.is_null(kind))
     if name == "timestamp":
-        return types.is_timestamp(kind) or types.is_int64(kind) or types.is_null(kind)
+        return bool(types.is_timestamp(kind) or types.is_int64(kind) or types.is_null(kind))
     if types.is_null(kind):
         return True
     if types.is_map(kind):
@@ -112,7 +112,7 @@ def _fits(name: str, kind: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     types = pa.types
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

@@ -13,13 +13,15 @@ What makes the generated code fast:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.protocol import primitives
 from ottla.protocol.primitives import ProtocolError
 from ottla.protocol.schema import MISSING, Field, Message, Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 FORMATS = {
     "bool": "?",
@@ -77,7 +79,8 @@ class Source:
 
     def build(self, filename: str) -> Callable[..., Any]:
         exec(compile("\n".join(self.lines), f"<{filename}>", "exec"), self.globals)
-        return self.globals[self.name]
+        built: Callable[..., Any] = self.globals[self.name]
+        return built
 
 
 _structs: dict[str, struct.Struct] = {}
@@ -112,7 +115,7 @@ def build_constructor(cls: type[Struct]) -> Callable[..., None]:
             missing = source.constant("missing", MISSING)
             arguments.append(f"{name}={missing}")
             source(f"self.{name} = [] if {name} is {missing} else {name}")
-        elif isinstance(default, Struct) and not default._shared:
+        elif isinstance(default, Struct) and not default._shared:  # noqa: SLF001 - names of fields have no underscore
             missing, made = source.constant("missing", MISSING), source.constant("struct", declared.struct)
             arguments.append(f"{name}={missing}")
             source(f"self.{name} = {made}() if {name} is {missing} else {name}")

@@ -58,12 +58,13 @@ def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
 
         # Kafka reads the default level as "the fast compressor", and only other levels as high compression.
         # Independent blocks and no content checksum: the Java client reads nothing else.
-        return lz4.frame.compress(
+        compressed: bytes = lz4.frame.compress(
             data,
             compression_level=0 if level in (None, _LZ4_LEVEL_DEFAULT) else level,
             block_linked=False,
             store_size=False,
         )
+        return compressed
     if codec == Codec.ZSTD:
         import cramjam
 

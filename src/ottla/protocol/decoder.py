@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.protocol import primitives
 from ottla.protocol.compiler import (
@@ -18,6 +17,9 @@ from ottla.protocol.compiler import (
 )
 from ottla.protocol.primitives import ProtocolError
 from ottla.protocol.schema import Field, Message, Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def build_decoder(cls: type[Message], version: int, *, of_bytes: bool) -> Callable[..., Any]:
@@ -81,7 +83,7 @@ class Decoder:
         default = declared.default()
         if not isinstance(default, Struct):
             return repr(default)
-        if default._shared:
+        if default._shared:  # noqa: SLF001 - names of fields have no underscore
             return self.source.constant("default", default)
         return f"{self.source.constant('struct', declared.struct)}()"
 

@@ -17,11 +17,13 @@ its default there; writing another value raises ProtocolError, unless the field 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from ottla.protocol.primitives import MALFORMED, MISFIT, Buffer, ProtocolError
 from ottla.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Records = Buffer
 """What a `records` field holds: a view of the received bytes, or any bytes to send."""
@@ -242,7 +244,8 @@ class Message(Struct):
         # Text is decoded in one call from bytes, but in two from a memoryview, so each has its own decoder.
         decoders = cls._decoders if type(buffer) is bytes else cls._view_decoders
         try:
-            return decoders[version](buffer, offset)[0]
+            found: Self = decoders[version](buffer, offset)[0]
+            return found
         except MALFORMED as error:
             raise ProtocolError(f"{cls.__name__} v{version}: {error}") from None
 
@@ -251,7 +254,8 @@ class Message(Struct):
         """Like `decode`, but also returns the position after the message."""
         decoders = cls._decoders if type(buffer) is bytes else cls._view_decoders
         try:
-            return decoders[version](buffer, offset)
+            found: tuple[Self, int] = decoders[version](buffer, offset)
+            return found
         except MALFORMED as error:
             raise ProtocolError(f"{cls.__name__} v{version}: {error}") from None
 

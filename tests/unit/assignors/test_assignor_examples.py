@@ -1,4 +1,4 @@
-"""Every exact example of. Spec: A1, A2, A3, A4., and the upstream expectations for the built-in assignors."""
+"""Spec: A1, A2, A3, A4. Exact examples, and Kafka's own test cases for the built-in assignors."""
 
 import random
 import time
@@ -17,6 +17,7 @@ from ottla.assignors import (
     Subscription,
 )
 from ottla.types import TopicPartition
+from tests.support.seeds import each_seed
 
 
 def parse(text: str) -> list[TopicPartition]:
@@ -72,7 +73,7 @@ class TestRange:
     def test_more_members_than_partitions(self) -> None:
         same(share(RangeAssignor(), {"topic1": 1}, {"c1": ["topic1"], "c2": ["topic1"]}), c1="topic1-0", c2="")
 
-    def test_a_topic_nobody_has_gives_nothing(self) -> None:
+    def test_a_topic_without_partitions_adds_nothing(self) -> None:
         same(share(RangeAssignor(), {}, {"c1": ["nowhere"]}), c1="")
 
     def test_different_subscriptions(self) -> None:
@@ -111,7 +112,7 @@ class TestRoundRobin:
         del members["C0"]
         same(share(RoundRobinAssignor(), counts, members), C1="t0p0 t1p1", C2="t1p0 t2p0 t2p1 t2p2")
 
-    def test_the_turn_goes_on_over_topics(self) -> None:
+    def test_the_turn_continues_from_topic_to_topic(self) -> None:
         members: dict[str, Subscription | list[str]] = {"c1": ["t1"], "c2": ["t1", "t2"], "c3": ["t1"]}
         same(share(RoundRobinAssignor(), {"t1": 3, "t2": 2}, members), c1="t1-0", c2="t1-1 t2-0,1", c3="t1-2")
 
@@ -119,13 +120,14 @@ class TestRoundRobin:
 class TestSticky:
     """Spec: A3."""
 
-    def test_an_even_start_and_a_member_that_leaves(self) -> None:
+    def test_a_balanced_start_and_a_leaving_member(self) -> None:
         counts = dict.fromkeys(["t0", "t1", "t2", "t3"], 2)
         everyone = {key: list(counts) for key in ["C0", "C1", "C2"]}
         first = again(StickyAssignor(), counts, {}, everyone)
         same(first, C0="t0p0 t1p1 t3p0", C1="t0p1 t2p0 t3p1", C2="t1p0 t2p1")
         second = again(StickyAssignor(), counts, first, {m: t for m, t in everyone.items() if m != "C1"})
-        assert set(first["C0"]) <= set(second["C0"]) and set(first["C2"]) <= set(second["C2"])
+        assert set(first["C0"]) <= set(second["C0"])
+        assert set(first["C2"]) <= set(second["C2"])
         assert {len(second["C0"]), len(second["C2"])} == {4}
 
     def test_different_subscriptions(self) -> None:
@@ -145,7 +147,7 @@ class TestSticky:
         third = again(StickyAssignor(), counts, second, {key: ["t1", "t2"] for key in ["c3", "c4"]}, 3)
         same(third, c3="t1-2 t2-3 t1-0 t2-1", c4="t2-2 t1-1 t2-0")
 
-    def test_a_zombies_claim_of_an_older_generation_counts_for_nothing(self) -> None:
+    def test_a_zombies_claim_of_an_older_generation_is_ignored(self) -> None:
         claim = parse("a-0,2 b-1")
         subscriptions: dict[str, Subscription | list[str]] = {
             "c1": Subscription(["a", "b"], owned_partitions=claim, generation_id=10),
@@ -153,7 +155,7 @@ class TestSticky:
         }
         same(share(StickyAssignor(), {"a": 3, "b": 3}, subscriptions), c1="a-0,2 b-1", c2="a-1 b-0,2")
 
-    def test_its_own_user_data_serves_where_the_subscription_has_no_place_for_it(self) -> None:
+    def test_user_data_replaces_fields_that_old_subscriptions_lack(self) -> None:
         counts = {"t": 4}
         before = StickyAssignor()
         before.on_assignment(StickyAssignor().assign(ClusterMetadata.of(counts), {"x": Subscription(["t"])})["x"], 3)
@@ -161,7 +163,7 @@ class TestSticky:
         shares = share(StickyAssignor(), counts, subscriptions)
         assert sorted(shares["b"]) == parse("t-0,1")
 
-    def test_cooperative_gives_what_moves_in_the_second_round(self) -> None:
+    def test_cooperative_assigns_moving_partitions_in_the_second_rebalance(self) -> None:
         """KIP-429."""
         counts = {"t": 3}
         first = again(CooperativeStickyAssignor(), counts, {}, {"c1": ["t"]})
@@ -174,8 +176,8 @@ class TestSticky:
             c2="t-2",
         )
 
-    @pytest.mark.parametrize("seed", range(60))
-    def test_any_group_ends_up_balanced_and_keeps_what_it_can(self, seed: int) -> None:
+    @each_seed(60)
+    def test_any_group_ends_up_balanced_and_sticky(self, seed: int) -> None:
         rng = random.Random(seed)
         counts = {f"t{i}": rng.randint(1, 8) for i in range(rng.randint(1, 8))}
         members = {
@@ -198,7 +200,8 @@ class TestSticky:
 def balanced(counts: dict[str, int], members: dict[str, list[str]], shares: dict[str, list[TopicPartition]]) -> None:
     given = [partition for share_ in shares.values() for partition in share_]
     wanted = {TopicPartition(t, i) for topics in members.values() for t in topics for i in range(counts[t])}
-    assert len(given) == len(set(given)) and set(given) == wanted
+    assert len(given) == len(set(given))
+    assert set(given) == wanted
     for member, share_ in shares.items():
         assert {partition.topic for partition in share_} <= set(members[member])
         for other in shares:
@@ -314,7 +317,7 @@ def test_sticky_without_racks_and_different_subscriptions() -> None:
     same(shares, c0="t1-5 t2-0,2,4,6", c1="t1-3 t2-1,3,5 t3-0", c2="t1-0,1,2,4 t3-1")
 
 
-def test_sticky_gives_up_what_is_far_away() -> None:
+def test_sticky_moves_partitions_to_the_right_rack() -> None:
     owned = ["t1-0,1,2,3,4", "t1-5 t2-0,1,2,3", "t2-4,5,6 t3-0,1"]
     shares, _ = rack_share(StickyAssignor(), T672, 1, "abc", ALL, owned=owned)
     assert shares == [sorted(parse(part)) for part in UNIFORM.split("|")]
@@ -331,7 +334,7 @@ def test_a_large_uniform_group_is_assigned_twice_in_seconds() -> None:
     """A tenth of upstream's own measure (1,000,000 partitions, 2,000 members, 30 s); the whole is in the benchmarks."""
     counts = {f"topic{i}": 200 for i in range(500)}
     members = dict.fromkeys([f"m{i:04}" for i in range(200)], sorted(counts))
-    started = time.thread_time()  # of this thread: whoever else is at work does not count
+    started = time.thread_time()  # of this thread: other processes do not count
     first = again(StickyAssignor(), counts, {}, members)
     second = again(StickyAssignor(), counts, first, members, 2)
     assert time.thread_time() - started < 15

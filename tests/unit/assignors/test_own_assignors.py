@@ -1,4 +1,4 @@
-"""Assignors of one's own: the shipped examples, how they are chosen, and what is refused of what they give."""
+"""Custom assignors: the shipped examples, how they are chosen, and how their results are checked."""
 
 import random
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def names(shares: Mapping[str, Assignment]) -> dict[str, list[str]]:
     return {member: [str(p) for p in share.partitions] for member, share in shares.items()}
 
 
-def test_random_gives_every_partition_once_and_only_to_those_who_want_it() -> None:
+def test_random_assigns_every_partition_once_to_a_subscriber() -> None:
     """Spec: A6."""
     seen = set()
     for seed in range(50):
@@ -46,13 +46,13 @@ def test_a_partition_goes_to_a_member_in_the_rack_of_its_leader() -> None:
     assert shares == {"a": ["t-0", "t-5"], "b": ["t-1"], "c": ["t-2", "t-3"], "d": ["t-4"]}
 
 
-def test_a_member_whose_user_data_is_no_rack_still_gets_a_share() -> None:
+def test_a_member_with_other_user_data_still_gets_partitions() -> None:
     subscriptions = {"a": Subscription(["t0"], user_data=b"\xff\xfe"), "b": Subscription(["t0"])}
     shares = names(run_assignor(RackByUserDataAssignor(), CLUSTER, subscriptions))
     assert sorted(shares["a"] + shares["b"]) == ["t0-0", "t0-1", "t0-2"]
 
 
-def test_broadcast_gives_every_member_all_partitions_of_its_topics() -> None:
+def test_broadcast_assigns_all_partitions_to_every_subscriber() -> None:
     """Spec: A7."""
     shares = names(run_assignor(BroadcastAssignor(), CLUSTER, BOTH))
     assert shares == {"a": ["t0-0", "t0-1", "t0-2", "t1-0", "t1-1"], "b": ["t0-0", "t0-1", "t0-2"]}
@@ -112,7 +112,7 @@ class Demanding(Mine):
         ([42], "not an assignor: 42"),
     ],
 )
-def test_what_is_no_assignor_is_refused_with_the_reason(chosen: Any, message: str) -> None:
+def test_an_invalid_assignor_is_an_error_with_the_reason(chosen: Any, message: str) -> None:
     """Spec: A6. A name may not clash with a built-in one."""
     with pytest.raises(ConfigError, match=message):
         choose_assignors(chosen)
@@ -150,30 +150,32 @@ class Raw(Assignor):
         ({"a": Assignment([A0]), "b": Assignment([A1, A0])}, "assigned t0-0 to both a and b"),
     ],
 )
-def test_an_assignor_that_raises_or_gives_too_little_or_too_much_is_named(answer: Any, message: str) -> None:
+def test_an_assignor_with_an_invalid_result_is_an_error_with_its_name(answer: Any, message: str) -> None:
     with pytest.raises(OttlaError, match=message):
         run_assignor(Raw(answer), CLUSTER, BOTH)
 
 
-def test_partitions_that_nobody_got_are_found() -> None:
+def test_unassigned_partitions_are_found() -> None:
     shares = run_assignor(Raw({"a": Assignment([A0]), "b": Assignment([A1])}), CLUSTER, BOTH)
     assert [str(p) for p in left_over(CLUSTER, BOTH, shares)] == ["t0-2", "t1-0", "t1-1"]
 
 
-def test_an_eager_sticky_member_is_believed_by_its_user_data_alone() -> None:
-    """It owns nothing when it joins, as Java's does, yet tells a generation: what it had must still count."""
+def test_the_claim_of_an_eager_sticky_member_comes_from_its_user_data() -> None:
+    """It owns nothing when it joins, like Java's, but sends a generation: its previous assignment must count."""
     from ottla.assignors import StickyAssignor
 
     member = StickyAssignor()
     member.on_assignment(Assignment([A0, A1]), 7)
-    told = member.subscription(["t0"])
-    joined = Subscription(["t0"], user_data=told.user_data, generation_id=7)
+    sent = member.subscription(["t0"])
+    joined = Subscription(["t0"], user_data=sent.user_data, generation_id=7)
     assert member.claim(joined) == ([A0, A1], 7)
 
 
-def test_a_newcomer_without_a_share_does_not_make_the_others_claims_old() -> None:
-    """Two members come shortly after each other, so that the rebalance for the first never gets to an assignment: it
-    has the newer generation, and nothing; what the others had in the one before is still theirs."""
+def test_a_new_member_without_partitions_does_not_make_other_claims_stale() -> None:
+    """Two members join in quick succession, so that the first rebalance never reaches an assignment.
+
+    The first member then has a newer generation and no partitions. The claims of the others must still count.
+    """
     from ottla.assignors import StickyAssignor
 
     cluster = ClusterMetadata.of({"t0": 6})
@@ -183,10 +185,11 @@ def test_a_newcomer_without_a_share_does_not_make_the_others_claims_old() -> Non
         member.on_assignment(Assignment([TopicPartition("t0", index) for index in indexes]), 1)
         joined[name] = Subscription(["t0"], user_data=member.subscription(["t0"]).user_data, generation_id=2)
     shares = names(StickyAssignor().assign(cluster, joined))
-    assert {*shares["a"]} <= {"t0-1", "t0-3", "t0-5"} and {*shares["b"]} <= {"t0-0", "t0-2", "t0-4"}
+    assert {*shares["a"]} <= {"t0-1", "t0-3", "t0-5"}
+    assert {*shares["b"]} <= {"t0-0", "t0-2", "t0-4"}
 
 
-def test_a_zombies_claim_does_not_take_a_partition_from_whoever_has_it() -> None:
+def test_a_zombies_claim_does_not_take_a_partition_from_its_owner() -> None:
     from ottla.assignors import CooperativeStickyAssignor
 
     cluster = ClusterMetadata.of({"t0": 6})
@@ -201,7 +204,7 @@ def test_a_zombies_claim_does_not_take_a_partition_from_whoever_has_it() -> None
     assert shares == {"a": ["t0-0", "t0-1", "t0-2"], "b": ["t0-3", "t0-4", "t0-5"]}
 
 
-def test_what_two_members_claim_in_one_generation_is_given_to_neither_at_first() -> None:
+def test_a_partition_claimed_by_two_members_is_first_revoked_from_both() -> None:
     from ottla.assignors import CooperativeStickyAssignor
 
     cluster = ClusterMetadata.of({"t0": 4})

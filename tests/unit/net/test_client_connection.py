@@ -1,4 +1,4 @@
-"""The client's end of a connection: agreeing on versions, pipelining, and every way a broker can let one down."""
+"""The client side of a connection: negotiating versions, pipelining, and every kind of failure of a broker."""
 
 import asyncio
 import itertools
@@ -16,15 +16,17 @@ from ottla.protocol.api import API, ApiKey
 from ottla.protocol.framing import decode_request_header, encode_response
 from ottla.protocol.messages.api_versions import ApiVersionsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.primitives import ProtocolError
 from ottla.testing.sim_loop import SimLoop
 from ottla.testing.sim_network import SimNetwork
 from ottla.types import Endpoint
+from tests.support.seeds import each_seed
 
 HERE = Endpoint("broker", 9092)
 
 
 class Broker(asyncio.Protocol):
-    """A broker that does what the test says: `on_request(broker, api_key, version, correlation_id)`."""
+    """A broker that runs a callback of the test: `on_request(broker, api_key, version, correlation_id)`."""
 
     made = 0
 
@@ -73,7 +75,7 @@ def friendly(broker: Broker, api_key: int, version: int, correlation_id: int) ->
 def simulate(
     story: Callable[[], Coroutine[Any, Any, None]], on_request: Callable[..., None] | None = friendly, seed: int = 1
 ) -> None:
-    """Runs a story in a world where a broker listens (or nobody, if `on_request` is None)."""
+    """Runs a story in a simulation with one broker, or none if `on_request` is None."""
     loop = SimLoop(seed)
     SimNetwork(loop)
 
@@ -93,7 +95,7 @@ def fails_with(code: ErrorCode, *words: str) -> Any:
     return pytest.raises(KafkaError, match=f"{code.name}: .*" + ".*".join(words))
 
 
-def test_it_agrees_on_versions_and_uses_the_highest_both_know() -> None:
+def test_the_highest_version_that_both_sides_support_is_used() -> None:
     async def story() -> None:
         connection = await Connection.open(HERE)
         assert connection.version_for(ApiKey.METADATA) == 8
@@ -112,8 +114,8 @@ def test_it_agrees_on_versions_and_uses_the_highest_both_know() -> None:
     simulate(story, broker)
 
 
-def test_a_broker_that_is_too_old_for_our_greeting_is_greeted_again_in_its_own_version() -> None:
-    """PROTOCOL §2.3: the answer in version 0 with error 35 says what it knows."""
+def test_api_versions_is_retried_in_a_version_that_an_older_broker_supports() -> None:
+    """KIP-511: a broker answers an unknown version in version 0, with error 35 and the versions it supports."""
     asked: list[int] = []
 
     def old(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
@@ -133,7 +135,7 @@ def test_a_broker_that_is_too_old_for_our_greeting_is_greeted_again_in_its_own_v
     assert asked == [API[ApiKey.API_VERSIONS].max_version, 2]
 
 
-def test_a_very_old_broker_that_names_nothing_is_greeted_in_version_0() -> None:
+def test_api_versions_is_retried_in_version_0_if_the_broker_lists_no_versions() -> None:
     asked: list[int] = []
 
     def ancient(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
@@ -151,7 +153,7 @@ def test_a_very_old_broker_that_names_nothing_is_greeted_in_version_0() -> None:
     assert asked == [API[ApiKey.API_VERSIONS].max_version, 0]
 
 
-def test_a_refusal_in_a_strange_layout_is_a_refusal_all_the_same() -> None:
+def test_a_rejected_api_versions_request_in_an_unknown_layout_is_retried_in_version_0() -> None:
     """librdkafka's mock cluster writes its list of versions in a compact form here."""
     asked: list[int] = []
 
@@ -170,8 +172,8 @@ def test_a_refusal_in_a_strange_layout_is_a_refusal_all_the_same() -> None:
     assert asked == [API[ApiKey.API_VERSIONS].max_version, 0]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_many_requests_may_be_under_way_and_each_gets_its_own_answer(seed: int) -> None:
+@each_seed(5)
+def test_many_requests_in_flight_each_get_their_own_response(seed: int) -> None:
     async def story() -> None:
         connection = await Connection.open(HERE)
         futures = [connection.send(ApiKey.METADATA, metadata) for _ in range(50)]
@@ -182,7 +184,7 @@ def test_many_requests_may_be_under_way_and_each_gets_its_own_answer(seed: int) 
     simulate(story, seed=seed)
 
 
-def test_answers_larger_than_the_buffer_arrive_whole() -> None:
+def test_responses_larger_than_the_buffer_are_received_completely() -> None:
     name = "x" * 30_000
 
     def verbose(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
@@ -204,10 +206,10 @@ def test_answers_larger_than_the_buffer_arrive_whole() -> None:
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("piece", [100_000, 1 << 20, 3 << 20])
-def test_large_answers_arrive_in_pieces_of_any_size_and_small_ones_behind_them(
+def test_large_responses_arrive_in_pieces_of_any_size_and_small_ones_after_them(
     new_loop: Callable[[], asyncio.AbstractEventLoop], piece: int
 ) -> None:
-    """On real sockets: the kernel is told to wait for much of a large answer, and for no more than there will be."""
+    """On real sockets: SO_RCVLOWAT is raised for a large response, but not above the bytes that are still to come."""
     counts = [170, 0, 3, 140, 1]
 
     def on_request(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
@@ -237,7 +239,7 @@ def test_large_answers_arrive_in_pieces_of_any_size_and_small_ones_behind_them(
         runner.run(story())
 
 
-def test_nobody_there_is_told_with_address_and_reason() -> None:
+def test_a_refused_connection_is_an_error_with_address_and_reason() -> None:
     async def story() -> None:
         with fails_with(ErrorCode.NETWORK_EXCEPTION, "cannot connect to broker:9092: connection refused"):
             await Connection.open(HERE)
@@ -245,7 +247,7 @@ def test_nobody_there_is_told_with_address_and_reason() -> None:
     simulate(story, None)
 
 
-def test_a_broker_that_says_nothing_is_given_up() -> None:
+def test_connecting_to_a_silent_broker_times_out() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
         with fails_with(ErrorCode.NETWORK_EXCEPTION, "broker:9092 did not answer within 3000 ms"):
@@ -255,7 +257,7 @@ def test_a_broker_that_says_nothing_is_given_up() -> None:
     simulate(story, lambda *_: None)
 
 
-def test_something_that_is_no_broker_is_recognised() -> None:
+def test_a_peer_that_speaks_another_protocol_is_recognised() -> None:
     async def story() -> None:
         with fails_with(ErrorCode.NETWORK_EXCEPTION, "does not speak the Kafka protocol"):
             await Connection.open(HERE)
@@ -263,7 +265,7 @@ def test_something_that_is_no_broker_is_recognised() -> None:
     simulate(story, lambda broker, *_: broker.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
 
 
-def test_unreadable_bytes_are_an_error_and_end_the_connection() -> None:
+def test_a_malformed_response_is_an_error_and_closes_the_connection() -> None:
     def garbage(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
         if api_key == ApiKey.API_VERSIONS:
             broker.answer_versions(version, correlation_id)
@@ -282,7 +284,7 @@ def test_unreadable_bytes_are_an_error_and_end_the_connection() -> None:
     simulate(story, garbage)
 
 
-def test_an_answer_with_the_wrong_number_is_not_taken_for_ours() -> None:
+def test_a_response_with_a_wrong_correlation_id_is_rejected() -> None:
     def confused(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
         if api_key == ApiKey.API_VERSIONS:
             broker.answer_versions(version, correlation_id)
@@ -297,7 +299,7 @@ def test_an_answer_with_the_wrong_number_is_not_taken_for_ours() -> None:
     simulate(story, confused)
 
 
-def test_a_request_without_answer_times_out_and_takes_the_connection_with_it() -> None:
+def test_a_request_that_times_out_closes_the_connection() -> None:
     def silent(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
         if api_key == ApiKey.API_VERSIONS:
             broker.answer_versions(version, correlation_id)
@@ -316,7 +318,7 @@ def test_a_request_without_answer_times_out_and_takes_the_connection_with_it() -
     simulate(story, silent)
 
 
-def test_a_broker_that_hangs_up_fails_what_is_under_way() -> None:
+def test_requests_in_flight_fail_when_the_broker_disconnects() -> None:
     def rude(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
         if api_key == ApiKey.API_VERSIONS:
             broker.answer_versions(version, correlation_id)
@@ -335,11 +337,12 @@ def test_a_broker_that_hangs_up_fails_what_is_under_way() -> None:
     simulate(story, rude)
 
 
-def test_a_request_that_wants_no_answer_is_done_when_it_is_written() -> None:
+def test_a_request_without_response_is_done_when_it_is_written() -> None:
     async def story() -> None:
         connection = await Connection.open(HERE)
         future = connection.send(ApiKey.METADATA, metadata, expects_response=False)
-        assert future.done() and future.result().message is None
+        assert future.done()
+        assert future.result().message is None
         assert connection.in_flight == 0
 
     simulate(story, lambda b, k, v, c: b.answer_versions(v, c) if k == ApiKey.API_VERSIONS else None)
@@ -354,11 +357,12 @@ def peers(**options: Any) -> Peers:
     return made
 
 
-def test_requests_made_before_the_connection_is_up_go_out_in_order() -> None:
+def test_requests_made_before_the_connection_is_established_are_sent_in_order() -> None:
     async def story() -> None:
         nodes = peers()
         futures = [nodes.send(0, ApiKey.METADATA, metadata) for _ in range(5)]
-        assert nodes.load(0) == 5 and not nodes.is_connected(0)
+        assert nodes.load(0) == 5
+        assert not nodes.is_connected(0)
         assert [(await f).message.cluster_id for f in futures] == [f"answer {i}" for i in range(1, 6)]
         assert nodes.is_connected(0)
         await nodes.close()
@@ -366,8 +370,8 @@ def test_requests_made_before_the_connection_is_up_go_out_in_order() -> None:
     simulate(story)
 
 
-def test_each_lane_has_a_connection_of_its_own() -> None:
-    """So that a long poll holds nobody up."""
+def test_each_lane_has_its_own_connection() -> None:
+    """So that a long poll does not delay other requests."""
 
     def parks_the_first(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
         if api_key == ApiKey.API_VERSIONS or broker.asked.count((ApiKey.METADATA, version)) > 1 or Broker.made > 1:
@@ -379,7 +383,8 @@ def test_each_lane_has_a_connection_of_its_own() -> None:
         parked = nodes.send(0, ApiKey.METADATA, metadata, lane="fetch")
         await asyncio.sleep(1)
         await nodes.send(0, ApiKey.METADATA, metadata)
-        assert Broker.made == 2 and not parked.done()
+        assert Broker.made == 2
+        assert not parked.done()
         await nodes.close()
         with pytest.raises(KafkaError):
             await parked
@@ -387,7 +392,7 @@ def test_each_lane_has_a_connection_of_its_own() -> None:
     simulate(story, parks_the_first)
 
 
-def test_a_broker_that_is_gone_is_called_less_and_less_often_and_found_again() -> None:
+def test_reconnecting_backs_off_and_succeeds_once_the_broker_returns() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
         nodes = peers(reconnect_backoff=Backoff(100, 1_000))
@@ -428,7 +433,7 @@ def test_an_outage_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFix
     ]
 
 
-def test_a_lost_connection_comes_back_with_the_next_request() -> None:
+def test_the_next_request_reconnects_after_a_lost_connection() -> None:
     async def story() -> None:
         nodes = peers()
         await nodes.send(0, ApiKey.METADATA, metadata)
@@ -442,7 +447,7 @@ def test_a_lost_connection_comes_back_with_the_next_request() -> None:
     simulate(story)
 
 
-def test_a_node_that_moved_is_called_at_its_new_address() -> None:
+def test_a_node_that_moved_is_reached_at_its_new_address() -> None:
     async def story() -> None:
         nodes = peers()
         await nodes.send(0, ApiKey.METADATA, metadata)
@@ -457,7 +462,7 @@ def test_a_node_that_moved_is_called_at_its_new_address() -> None:
     simulate(story)
 
 
-def test_after_close_nothing_is_sent_and_what_waited_fails() -> None:
+def test_after_close_nothing_is_sent_and_pending_requests_fail() -> None:
     async def story() -> None:
         nodes = peers()
         waiting = nodes.send(0, ApiKey.METADATA, metadata)
@@ -474,8 +479,9 @@ def test_a_message_that_cannot_be_encoded_fails_its_caller_only() -> None:
     async def story() -> None:
         nodes = peers()
         await nodes.send(0, ApiKey.METADATA, metadata)
-        with pytest.raises(ValueError):
-            await nodes.send(0, ApiKey.METADATA, lambda version: MetadataRequest(topics="nonsense"))
+        wrong: Any = "nonsense"
+        with pytest.raises(ProtocolError, match="MetadataRequest v13: topics"):
+            await nodes.send(0, ApiKey.METADATA, lambda version: MetadataRequest(topics=wrong))
         await nodes.send(0, ApiKey.METADATA, metadata)
         await nodes.close()
 

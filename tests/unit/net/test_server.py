@@ -1,4 +1,4 @@
-"""The server's promises about frames: order, one write, bounded memory, and one bad peer spoiling nothing."""
+"""The server: order of responses, few writes, bounded memory, and isolation of misbehaving peers."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -16,6 +16,7 @@ from ottla.net.server import Connection, Disconnect, Limits, Server
 from ottla.net.spare_buffers import SpareBuffers
 from ottla.testing.sim_loop import SimLoop
 from ottla.testing.sim_network import SimNetwork
+from tests.support.seeds import each_seed
 
 MIB = 1024 * 1024
 
@@ -60,7 +61,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    """Runs a story on a loop of each kind."""
+    """Runs a story on uvloop and on asyncio."""
     new_loop = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
 
     def run_story(story: Coroutine[Any, Any, None]) -> None:
@@ -127,7 +128,7 @@ def test_a_handler_may_keep_views_into_its_frame(run: Run) -> None:
     run(story())
 
 
-def test_the_memory_of_large_frames_is_used_again_once_nobody_looks_at_it() -> None:
+def test_a_buffer_is_reused_once_no_view_of_it_exists() -> None:
     spares = SpareBuffers()
     first = spares.take(100_000)
     identity, view = id(first), memoryview(first)
@@ -138,7 +139,7 @@ def test_the_memory_of_large_frames_is_used_again_once_nobody_looks_at_it() -> N
     assert id(spares.take(90_000)) == identity
 
 
-def test_a_view_comes_back_when_the_last_slice_of_it_is_gone() -> None:
+def test_a_view_returns_to_the_pool_with_its_last_slice() -> None:
     spares = SpareBuffers(count=2)
     view = spares.view(100_000)
     view[:4] = b"mine"
@@ -147,12 +148,13 @@ def test_a_view_comes_back_when_the_last_slice_of_it_is_gone() -> None:
     others = [spares.view(100_000) for _ in range(3)]
     for other in others:
         other[:] = bytes(100_000)
-    assert bytes(kept) == b"ne", "nobody else writes where somebody still looks"
+    assert bytes(kept) == b"ne", "a view in use is not overwritten"
     memory = others[-1].obj
     identity = id(memory)
     del memory, other, others, kept
     found = [spares.view(90_000) for _ in range(2)]
-    assert identity in [id(view.obj) for view in found] and {view.nbytes for view in found} == {90_000}
+    assert identity in [id(view.obj) for view in found]
+    assert {view.nbytes for view in found} == {90_000}
 
 
 def test_large_frames_in_a_row_need_no_new_memory(run: Run) -> None:
@@ -171,12 +173,13 @@ def test_large_frames_in_a_row_need_no_new_memory(run: Run) -> None:
                 for _ in range(6):
                     writer.write(frame(bytes(200_000)))
                     await read_frame(reader)
-            assert len(taken) == 6 and len(set(taken)) == 1
+            assert len(taken) == 6
+            assert len(set(taken)) == 1
 
     run(story())
 
 
-def test_what_is_answered_in_one_read_leaves_in_one_write(run: Run) -> None:
+def test_responses_to_one_read_leave_in_one_write(run: Run) -> None:
     class Spy:
         def __init__(self, transport: Any) -> None:
             self.transport, self.writes = transport, 0
@@ -193,7 +196,8 @@ def test_what_is_answered_in_one_read_leaves_in_one_write(run: Run) -> None:
             writer.write(frame(b"x"))
             await read_frame(reader)
             (connection,) = server.connections
-            spy = connection.transport = Spy(connection.transport)
+            spy = Spy(connection.transport)
+            connection.transport = cast("asyncio.Transport", spy)
             writer.write(frame(b"y") * 100)
             for _ in range(100):
                 await read_frame(reader)
@@ -251,7 +255,7 @@ def test_later_responses_wait_for_an_earlier_one(run: Run) -> None:
     run(story())
 
 
-def test_a_late_answer_may_also_be_no_answer(run: Run) -> None:
+def test_a_late_response_may_be_none(run: Run) -> None:
     async def story() -> None:
         handle = Parking()
         async with serving(handle) as (_, port), connected(port) as (reader, writer):
@@ -282,7 +286,7 @@ def send_some(sock: socket.socket, data: bytes) -> int:
         return 0
 
 
-def test_a_flood_on_one_connection_leaves_the_others_their_turn(run: Run) -> None:
+def test_a_flood_on_one_connection_does_not_starve_the_others(run: Run) -> None:
     async def story() -> None:
         handled: list[bytes] = []
 
@@ -306,7 +310,7 @@ def test_a_flood_on_one_connection_leaves_the_others_their_turn(run: Run) -> Non
     run(story())
 
 
-def test_a_client_that_leaves_cancels_what_it_waited_for(run: Run) -> None:
+def test_pending_requests_are_cancelled_when_the_client_disconnects(run: Run) -> None:
     async def story() -> None:
         handle = Parking()
         begun = []
@@ -332,7 +336,7 @@ def test_a_client_that_leaves_cancels_what_it_waited_for(run: Run) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 1001, 2**31 - 1])
-def test_a_size_out_of_bounds_ends_the_connection_with_one_line(
+def test_an_invalid_frame_size_closes_the_connection_with_one_log_line(
     run: Run, size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spec: R8. Giant and negative lengths."""
@@ -353,7 +357,7 @@ def test_a_size_out_of_bounds_ends_the_connection_with_one_line(
 
 
 def test_a_size_prefix_alone_gets_little_memory(run: Run) -> None:
-    """Spec: R8. A claim of 100 MB costs the claimant, not the server."""
+    """Spec: R8. A size prefix of 100 MB does not allocate 100 MB."""
 
     async def story() -> None:
         async with serving(echo) as (server, port), connected(port) as (_, writer):
@@ -365,7 +369,7 @@ def test_a_size_prefix_alone_gets_little_memory(run: Run) -> None:
     run(story())
 
 
-def test_garbage_is_reported_by_the_handler_and_ends_only_that_connection(
+def test_a_request_that_the_handler_rejects_closes_only_that_connection(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     def picky(request: bytes | memoryview, connection: Connection) -> bytes:
@@ -386,7 +390,7 @@ def test_garbage_is_reported_by_the_handler_and_ends_only_that_connection(
     assert len([r for r in caplog.records if "unknown api key 9999" in r.message and not r.exc_info]) == 1
 
 
-def test_garbage_behind_a_parked_request_waits_its_turn(run: Run) -> None:
+def test_an_invalid_request_behind_a_pending_one_does_not_cancel_it(run: Run) -> None:
     async def story() -> None:
         handle = Parking()
 
@@ -427,7 +431,7 @@ def test_a_failing_handler_is_logged_once_with_its_traceback(run: Run, caplog: p
     assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["late", "at once"]
 
 
-def test_a_half_frame_and_silence_end_after_the_idle_time(run: Run) -> None:
+def test_an_incomplete_frame_does_not_keep_an_idle_connection_open(run: Run) -> None:
     async def story() -> None:
         async with serving(echo, Limits(max_idle_ms=80)) as (server, port), connected(port) as (reader, writer):
             writer.write(frame(b"half")[:6])
@@ -437,7 +441,7 @@ def test_a_half_frame_and_silence_end_after_the_idle_time(run: Run) -> None:
     run(story())
 
 
-def test_no_more_connections_than_allowed(run: Run) -> None:
+def test_connections_above_the_limit_are_refused(run: Run) -> None:
     async def story() -> None:
         async with serving(echo, Limits(max_connections=1)) as (server, port), connected(port) as (reader, writer):
             writer.write(frame(b"one"))
@@ -454,8 +458,8 @@ def test_no_more_connections_than_allowed(run: Run) -> None:
 # --- slow readers -----------------------------------------------------------------------------------------
 
 
-def test_a_peer_that_does_not_read_is_not_served_further(run: Run) -> None:
-    """Spec: R8. Memory stays bounded however much is asked for."""
+def test_requests_of_a_peer_that_does_not_read_are_held(run: Run) -> None:
+    """Spec: R8. Memory stays bounded however much the peer requests."""
     handled = []
 
     def big(request: bytes | memoryview, connection: Connection) -> bytes:
@@ -469,7 +473,8 @@ def test_a_peer_that_does_not_read_is_not_served_further(run: Run) -> None:
             await until(lambda: len(handled) > 1)
             await asyncio.sleep(0.1)
             (connection,) = server.connections
-            assert len(handled) < 40 and connection.transport.get_write_buffer_size() < 4 * MIB
+            assert len(handled) < 40
+            assert connection.transport.get_write_buffer_size() < 4 * MIB
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(500):
                 assert len(await read_frame(reader)) == MIB
@@ -477,7 +482,7 @@ def test_a_peer_that_does_not_read_is_not_served_further(run: Run) -> None:
     run(story())
 
 
-def test_late_responses_are_not_even_begun_for_a_peer_that_does_not_read(run: Run) -> None:
+def test_late_responses_are_not_computed_for_a_peer_that_does_not_read(run: Run) -> None:
     """Spec: R8. Pipelined fetches are answered one by one, so their data is never in memory all at once."""
     begun = []
 
@@ -500,7 +505,7 @@ def test_late_responses_are_not_even_begun_for_a_peer_that_does_not_read(run: Ru
     run(story())
 
 
-def test_a_peer_that_never_reads_is_cut(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_peer_that_never_reads_is_disconnected(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     def big(request: bytes | memoryview, connection: Connection) -> bytes:
         return frame(bytes(MIB))
 
@@ -515,8 +520,8 @@ def test_a_peer_that_never_reads_is_cut(run: Run, caplog: pytest.LogCaptureFixtu
     assert [r for r in caplog.records if "read no byte" in r.message]
 
 
-def test_a_slow_peer_that_does_read_is_kept(run: Run) -> None:
-    """Whoever has taken some bytes by the end of its time gets as much time again."""
+def test_a_slow_peer_that_keeps_reading_stays_connected(run: Run) -> None:
+    """A peer that has read some bytes since the last check gets as much time again."""
 
     def big(request: bytes | memoryview, connection: Connection) -> bytes:
         return frame(bytes(24 * MIB))
@@ -540,7 +545,7 @@ def test_a_slow_peer_that_does_read_is_kept(run: Run) -> None:
     run(story())
 
 
-def test_too_many_waiting_requests_stop_the_reading_not_the_answers(run: Run) -> None:
+def test_too_many_pending_requests_pause_reading_but_not_the_responses(run: Run) -> None:
     async def story() -> None:
         handle = Parking()
         limits = Limits(max_waiting_requests=4)
@@ -580,7 +585,7 @@ def test_finished_responses_behind_an_unfinished_one_are_bounded_in_bytes(run: R
 # --- the end ----------------------------------------------------------------------------------------------
 
 
-def test_closing_lets_requests_under_way_finish(run: Run) -> None:
+def test_closing_waits_for_requests_in_flight(run: Run) -> None:
     async def story() -> None:
         handle = Parking()
         server = Server(handle)
@@ -590,7 +595,7 @@ def test_closing_lets_requests_under_way_finish(run: Run) -> None:
             await until(lambda: b"wait" in handle.parked and len(server.connections) == 2)
             closing = asyncio.ensure_future(server.close(grace_ms=60_000))
             assert await idle.read() == b""
-            with pytest.raises(OSError):
+            with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", port)
             handle.release(b"wait")
             assert await read_frame(reader) == b"wait"
@@ -600,7 +605,7 @@ def test_closing_lets_requests_under_way_finish(run: Run) -> None:
     run(story())
 
 
-def test_closing_does_not_wait_longer_than_it_was_told(run: Run) -> None:
+def test_closing_waits_no_longer_than_its_grace_period(run: Run) -> None:
     async def story() -> None:
         handle = Parking()
         server = Server(handle)
@@ -609,7 +614,8 @@ def test_closing_does_not_wait_longer_than_it_was_told(run: Run) -> None:
             writer.write(frame(b"wait"))
             await until(lambda: b"wait" in handle.parked)
             await server.close(grace_ms=50)
-            assert handle.parked[b"wait"].cancelled() and not server.connections
+            assert handle.parked[b"wait"].cancelled()
+            assert not server.connections
 
     run(story())
 
@@ -623,7 +629,7 @@ def test_a_taken_port_is_an_os_error(run: Run) -> None:
     run(story())
 
 
-def test_every_interface_and_a_name_with_two_addresses_get_one_port(run: Run) -> None:
+def test_all_interfaces_and_all_addresses_of_a_name_share_one_port(run: Run) -> None:
     async def story() -> None:
         for host in ("", "localhost"):
             server = Server(echo)
@@ -639,8 +645,8 @@ def test_every_interface_and_a_name_with_two_addresses_get_one_port(run: Run) ->
 # --- the simulated world ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_same_server_keeps_its_promises_in_the_simulated_world(seed: int) -> None:
+@each_seed(20)
+def test_responses_keep_their_order_in_simulations(seed: int) -> None:
     """Random pieces, random delays, a mix of requests that wait and requests that do not."""
     loop = SimLoop(seed)
     SimNetwork(loop)
@@ -680,7 +686,7 @@ def test_the_same_server_keeps_its_promises_in_the_simulated_world(seed: int) ->
     loop.run(story())
 
 
-def test_an_idle_connection_ends_on_time_in_the_simulated_world() -> None:
+def test_an_idle_connection_is_closed_after_max_idle_ms() -> None:
     loop = SimLoop()
     SimNetwork(loop)
 
@@ -700,7 +706,7 @@ def test_an_idle_connection_ends_on_time_in_the_simulated_world() -> None:
     loop.run(story())
 
 
-def test_a_parked_request_is_not_idle() -> None:
+def test_a_connection_with_a_pending_request_is_not_idle() -> None:
     loop = SimLoop()
     SimNetwork(loop)
 

@@ -1,6 +1,5 @@
-"""Batches into Arrow columns and columns into batches: the same records as through objects, whatever the way."""
+"""Converts batches to Arrow columns and back: the same records as through objects."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -28,16 +27,15 @@ rows_of = st.tuples(
 
 
 @pytest.fixture(params=["chosen", "pure"])
-def twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever is chosen on this machine, and the plain twin."""
+def implementations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test with the implementation in use and with the one in Python."""
     if request.param == "pure":
         monkeypatch.setattr(arrow_batches, "_decoder", _arrow_pure)
         monkeypatch.setattr(arrow_rows, "_encoder", _arrow_pure)
-    yield
 
 
 def as_records(batch: pa.RecordBatch) -> list[ConsumerRecord]:
-    """The rows as the objects that poll() would have given."""
+    """The rows as the objects that poll() would return."""
     batch.validate(full=True)
     milliseconds = batch.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
     return [
@@ -85,7 +83,7 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
     ),
     data=st.data(),
 )
-def test_columns_are_the_objects_whatever_the_codec_and_range(batches: list[Any], data: st.DataObject) -> None:
+def test_columns_equal_the_objects_for_any_codec_and_range(batches: list[Any], data: st.DataObject) -> None:
     """Spec: F1."""
     stored, end = b"", 0
     for rows, codec in batches:
@@ -97,20 +95,22 @@ def test_columns_are_the_objects_whatever_the_codec_and_range(batches: list[Any]
     assert batch.schema == SCHEMA
     assert as_records(batch) == [record for record in as_objects(stored, start) if start <= record.offset < until]
     assert next_offset == min(until, end)
-    assert set(batch.column("topic").to_pylist()) <= {"orders"} and set(batch.column("partition").to_pylist()) <= {3}
+    assert set(batch.column("topic").to_pylist()) <= {"orders"}
+    assert set(batch.column("partition").to_pylist()) <= {3}
 
 
-def test_a_range_is_read_in_as_many_pieces_as_one_likes(twins: None) -> None:
+def test_a_range_can_be_read_in_any_number_of_pieces(implementations: None) -> None:
     stored = plain(0, *"abc", codec=Codec.LZ4) + plain(3, *"defgh") + plain(10, "k")
     offset, found = 0, []
     for _ in range(20):
         batch, offset = read_partition(T0, stored, offset, max_records=2)
         assert batch.num_rows <= 2
         found += as_records(batch)
-    assert found == as_objects(stored) and offset == 11
+    assert found == as_objects(stored)
+    assert offset == 11
 
 
-def test_spark_gets_microseconds_and_only_the_columns_it_wants(twins: None) -> None:
+def test_unit_and_columns_can_be_chosen(implementations: None) -> None:
     batch, _ = read_partition(T0, plain(5, "a", "b"), 0, timestamp_unit="us", columns=["offset", "timestamp", "value"])
     assert batch.schema == pa.schema(
         [("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("value", pa.binary())]
@@ -122,14 +122,14 @@ def test_spark_gets_microseconds_and_only_the_columns_it_wants(twins: None) -> N
         read_partition(T0, plain(5, "a"), 0, timestamp_unit="ns")
 
 
-def test_a_broker_that_stamps_the_time_is_told_apart(twins: None) -> None:
+def test_log_append_time_has_its_own_timestamp_type(implementations: None) -> None:
     stored = plain(0, "mine") + plain(1, "a", "b", log_append_time=True)
     batch, _ = read_partition(T0, stored, 0)
     assert batch.column("timestamp_type").to_pylist() == [0, 1, 1]
     assert [record.timestamp for record in as_records(batch)] == [NOW, NOW + 1, NOW + 1]
 
 
-def test_lists_of_headers_are_empty_and_never_null(twins: None) -> None:
+def test_lists_of_headers_are_empty_and_never_null(implementations: None) -> None:
     """Null lists make Spark's writer several times slower."""
     stored = build_batch([(NOW, None, b"a", ()), (NOW, None, b"b", [("h", b"1"), ("i", None)]), (NOW, None, b"c", ())])
     headers = read_partition(T0, stored, 0)[0].column("headers")
@@ -140,7 +140,7 @@ def test_lists_of_headers_are_empty_and_never_null(twins: None) -> None:
     assert none_at_all.to_pylist() == [[], []]
 
 
-def test_header_names_that_are_no_text_read_as_in_objects(twins: None) -> None:
+def test_header_names_that_are_not_utf8_read_as_in_objects(implementations: None) -> None:
     stored = build_batch([(NOW, None, b"a", [("näme", b"1"), ("xxx", b"2")])])
     broken = stored.replace(b"xxx", b"\xff\xfe-")
     batch, _ = read_partition(T0, broken, 0, check_crcs=False)
@@ -148,7 +148,7 @@ def test_header_names_that_are_no_text_read_as_in_objects(twins: None) -> None:
     assert as_records(batch) == as_objects(broken, check_crcs=False)
 
 
-def test_aborted_records_and_markers_are_passed_over(twins: None) -> None:
+def test_aborted_records_and_markers_are_skipped(implementations: None) -> None:
     """Spec: E7."""
     stored = (
         written(0, ANN, "no")
@@ -159,18 +159,22 @@ def test_aborted_records_and_markers_are_passed_over(twins: None) -> None:
         + marker(5, BOB, commit=True)
     )
     batch, next_offset = read_partition(T0, stored, 0, aborted=[(ANN, 0)])
-    assert batch.column("value").to_pylist() == [b"yes", b"again"] and next_offset == 6
+    assert batch.column("value").to_pylist() == [b"yes", b"again"]
+    assert next_offset == 6
     batch, next_offset = read_partition(T0, stored, 0)
-    assert batch.column("value").to_pylist() == [b"no", b"yes", b"again"] and next_offset == 6
+    assert batch.column("value").to_pylist() == [b"no", b"yes", b"again"]
+    assert next_offset == 6
     batch, next_offset = read_partition(T0, stored, 0, 3, aborted=[(ANN, 0)])
-    assert batch.column("value").to_pylist() == [b"yes"] and next_offset == 3
+    assert batch.column("value").to_pylist() == [b"yes"]
+    assert next_offset == 3
 
 
-def test_damage_names_partition_and_offset_and_comes_after_what_is_whole(twins: None) -> None:
+def test_a_corrupt_batch_is_an_error_after_the_valid_ones_before_it(implementations: None) -> None:
     damaged = bytearray(plain(0, "a") + plain(1, "b", "c"))
     damaged[-1] ^= 1
     batch, next_offset = read_partition(T0, damaged, 0)
-    assert batch.column("value").to_pylist() == [b"a"] and next_offset == 1
+    assert batch.column("value").to_pylist() == [b"a"]
+    assert next_offset == 1
     with pytest.raises(KafkaError) as caught:
         read_partition(T0, damaged, 1)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
@@ -185,7 +189,7 @@ def test_damage_names_partition_and_offset_and_comes_after_what_is_whole(twins: 
         read_partition(T0, bomb, 0, check_crcs=False)
 
 
-def test_a_header_that_promises_too_many_records_takes_no_memory(twins: None) -> None:
+def test_a_header_that_claims_too_many_records_allocates_nothing(implementations: None) -> None:
     boast = bytearray(plain(0, "a"))
     boast[57:61] = (2**31 - 1).to_bytes(4, "big")
     boast[23:27] = (2**31 - 2).to_bytes(4, "big")
@@ -215,7 +219,7 @@ def sent(table: Any) -> list[tuple[bytes | None, bytes | None]]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(rows_of, min_size=1, max_size=10))
-def test_what_was_read_as_columns_is_written_back_as_the_same_batch(rows: list[Any]) -> None:
+def test_columns_read_from_a_batch_are_written_as_the_same_batch(rows: list[Any]) -> None:
     stored = build_batch(rows)
     batch, _ = read_partition(T0, stored, 0)
     assert batch_of(batch) == stored
@@ -234,7 +238,7 @@ STRING_TYPES = [
 
 
 @pytest.mark.parametrize("kind", STRING_TYPES, ids=str)
-def test_any_type_that_holds_bytes_is_taken_sliced_or_not(kind: pa.DataType, twins: None) -> None:
+def test_any_binary_type_is_accepted_sliced_or_not(kind: pa.DataType, implementations: None) -> None:
     words = ["one", None, "", "four" * 10, "fünf", "six"]
     column = pa.array(words, pa.string()).cast(kind)
     raw = [None if word is None else word.encode() for word in words]
@@ -243,14 +247,14 @@ def test_any_type_that_holds_bytes_is_taken_sliced_or_not(kind: pa.DataType, twi
     assert sent(part) == [(raw[i], raw[i + 1]) for i in range(1, 5)]
 
 
-def test_columns_in_several_chunks_are_taken(twins: None) -> None:
+def test_columns_in_several_chunks_are_accepted(implementations: None) -> None:
     chunked = pa.chunked_array([["a"], [], ["b", "c"], [None]], pa.string())
     other = pa.chunked_array([["k1", "k2", "k3"], ["k4"]], pa.string())
     expected = [(b"k1", b"a"), (b"k2", b"b"), (b"k3", b"c"), (b"k4", None)]
     assert sent(pa.table({"value": chunked, "key": other})) == expected
 
 
-def test_a_column_of_nothing_but_null_is_tombstones(twins: None) -> None:
+def test_a_null_column_means_tombstones(implementations: None) -> None:
     assert sent(pa.table({"key": ["k"], "value": pa.nulls(1)})) == [(b"k", None)]
     fixed = pa.array([b"abc", None], pa.binary(3))
     assert sent(pa.table({"value": fixed})) == [(None, b"abc"), (None, None)]
@@ -267,12 +271,12 @@ def test_a_column_of_nothing_but_null_is_tombstones(twins: None) -> None:
     ],
     ids=lambda column: str(column.type),
 )
-def test_timestamps_of_any_unit_are_taken_and_null_is_now(column: pa.Array) -> None:
+def test_timestamps_of_any_unit_are_accepted_and_null_is_now(column: pa.Array) -> None:
     records = read_records(batch_of(pa.table({"value": ["a", "b"], "timestamp": column})))
     assert [record.timestamp for record in records] == [NOW, NOW]
 
 
-PAIRS = [[("a", b"1"), ("b", None)], [], [("c", b"")]]
+PAIRS: list[list[tuple[str, bytes | None]]] = [[("a", b"1"), ("b", None)], [], [("c", b"")]]
 
 
 @pytest.mark.parametrize(
@@ -287,14 +291,14 @@ PAIRS = [[("a", b"1"), ("b", None)], [], [("c", b"")]]
     ],
     ids=lambda column: str(column.type)[:30],
 )  # fmt: skip
-def test_headers_of_any_layout_are_taken(column: pa.Array, twins: None) -> None:
+def test_headers_of_any_layout_are_accepted(column: pa.Array, implementations: None) -> None:
     table = pa.table({"value": ["x", "y", "z"], "headers": column})
     expected = [tuple(row) for row in PAIRS]
     assert [record.headers for record in read_records(batch_of(table))] == expected
     assert [record.headers for record in read_records(batch_of(table.slice(1)))] == expected[1:]
 
 
-def test_a_null_list_of_headers_is_none(twins: None) -> None:
+def test_a_null_list_of_headers_is_empty(implementations: None) -> None:
     column = pa.array([None, [{"key": "k", "value": b"v"}]], arrow_batches.HEADERS)
     records = read_records(batch_of(pa.table({"value": ["a", "b"], "headers": column})))
     assert [record.headers for record in records] == [(), (("k", b"v"),)]
@@ -302,7 +306,7 @@ def test_a_null_list_of_headers_is_none(twins: None) -> None:
     assert records[0].headers == ()
 
 
-def test_frames_of_other_libraries_are_taken() -> None:
+def test_data_frames_of_other_libraries_are_accepted() -> None:
     import duckdb
     import pandas
     import polars
@@ -333,13 +337,13 @@ def test_frames_of_other_libraries_are_taken() -> None:
         ({"value": ["v"]}, "neither a topic nor a column topic"),
     ],
 )
-def test_a_wrong_schema_is_refused_by_column_and_type(columns: dict[str, Any], message: str) -> None:
+def test_a_wrong_schema_is_an_error_with_column_and_type(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(OttlaError, match=message) as caught:
         arrow_rows.check_schema(pa.table(columns).schema, needs_topic="topic" not in message or "neither" in message)
     assert caught.value.hint
 
 
-def test_what_is_no_table_is_refused() -> None:
+def test_anything_but_a_table_is_an_error() -> None:
     with pytest.raises(OttlaError, match="not list"):
         arrow_rows.as_table([{"value": b"v"}])
     two = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["value", "value"])
@@ -347,7 +351,7 @@ def test_what_is_no_table_is_refused() -> None:
         arrow_rows.check_schema(two.schema, needs_topic=False)
 
 
-def test_a_null_topic_and_a_partition_out_of_range_name_their_rows() -> None:
+def test_a_null_topic_or_invalid_partition_is_an_error_with_its_row() -> None:
     batch = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": ["t", None], "partition": [0, 2**40]})
     with pytest.raises(OttlaError, match="row 11: the topic is null"):
         arrow_rows.topics_of(batch, 10)

@@ -1,4 +1,4 @@
-"""The Arrow kernels: both twins, the compiled and the plain, do the same and refuse the same."""
+"""The Arrow kernels: the compiled and the Python implementation return and reject the same."""
 
 import os
 import random
@@ -24,7 +24,7 @@ INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 
 
 def compiled() -> Any:
-    """The extensions whatever OTTLA_PURE says, so that one run tests both twins."""
+    """The extensions, even with OTTLA_PURE, so that one run tests both implementations."""
     folder = Path(_pure.__file__).parent
     for name in ("_arrow_decode", "_arrow_encode"):
         if not any((folder / f"{name}{suffix}").exists() for suffix in EXTENSION_SUFFIXES):
@@ -38,8 +38,8 @@ def compiled() -> Any:
 
 NATIVE = compiled()
 needs_both = pytest.mark.skipif(NATIVE is None, reason="the extensions are not built")
-TWINS = [pytest.param(NATIVE, id="native", marks=needs_both), pytest.param(_arrow_pure, id="pure")]
-both = pytest.mark.parametrize("kernels", TWINS)
+IMPLEMENTATIONS = [pytest.param(NATIVE, id="native", marks=needs_both), pytest.param(_arrow_pure, id="pure")]
+both = pytest.mark.parametrize("kernels", IMPLEMENTATIONS)
 
 text = st.text(st.characters(codec="utf-8"), max_size=8)
 blob = st.none() | st.binary(max_size=80)
@@ -51,7 +51,7 @@ rows_of = st.tuples(st.integers(0, 2**53) | st.integers(1_700_000_000_000, 1_700
 
 
 class Columns:
-    """A kernel with buffers of its own around it, and what it put there as rows."""
+    """A kernel with its buffers, and their content as rows."""
 
     def __init__(self, kernels: Any, capacity: int, bytes_max: int = INT32_MAX, multiplier: int = 1) -> None:
         self.offsets, self.timestamps = bytearray(8 * capacity), bytearray(8 * capacity)
@@ -142,7 +142,7 @@ def records_of(section: bytes, count: int, base: int, append_time: int | None = 
 @both
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(rows_of, max_size=12), append_time=st.none() | st.integers(0, 2**53))
-def test_columns_hold_what_the_objects_hold(kernels: Any, rows: list[Any], append_time: int | None) -> None:
+def test_columns_equal_the_objects(kernels: Any, rows: list[Any], append_time: int | None) -> None:
     section, count, base = section_of(rows)
     columns = Columns(kernels, count)
     assert columns.add(section, count, base, append_time=append_time)
@@ -156,7 +156,7 @@ def test_columns_hold_what_the_objects_hold(kernels: Any, rows: list[Any], appen
 
 
 @both
-def test_sections_follow_each_other_in_the_same_columns(kernels: Any) -> None:
+def test_sections_are_appended_to_the_same_columns(kernels: Any) -> None:
     first = [(1000, b"a", None, [("h", b"1")]), (1001, None, b"", [])]
     second = [(2000, b"", b"xyz", [("i", None), ("j", b"")])]
     columns = Columns(kernels, 3)
@@ -169,18 +169,19 @@ def test_sections_follow_each_other_in_the_same_columns(kernels: Any) -> None:
 
 
 @both
-def test_only_offsets_that_were_asked_for_are_taken(kernels: Any) -> None:
+def test_only_the_requested_offsets_are_added(kernels: Any) -> None:
     section, count, base = section_of([(i, None, b"%d" % i, []) for i in range(10)])
     columns = Columns(kernels, 10)
     assert not columns.add(section, count, base, from_offset=103, until_offset=107)
     assert [row[0] for row in columns.rows()] == [103, 104, 105, 106]
-    assert not columns.kernel.is_full and columns.kernel.last_offset == 106
+    assert not columns.kernel.is_full
+    assert columns.kernel.last_offset == 106
     assert columns.add(section, count, base, from_offset=107)
     assert [row[0] for row in columns.rows()] == [103, 104, 105, 106, 107, 108, 109]
 
 
 @both
-def test_a_full_builder_says_so_and_takes_nothing_more(kernels: Any) -> None:
+def test_a_full_builder_reports_it_and_adds_nothing_more(kernels: Any) -> None:
     section, count, base = section_of([(i, b"k", b"v" * 10, []) for i in range(10)])
     columns = Columns(kernels, 4)
     assert not columns.add(section, count, base)
@@ -194,7 +195,7 @@ def test_a_full_builder_says_so_and_takes_nothing_more(kernels: Any) -> None:
 
 
 @both
-def test_microseconds_are_a_thousand_times_milliseconds_where_they_fit(kernels: Any) -> None:
+def test_milliseconds_are_converted_to_microseconds_if_they_fit(kernels: Any) -> None:
     section, count, base = section_of([(1_700_000_000_123, None, b"v", []), (-1, None, b"w", [])])
     columns = Columns(kernels, 2, multiplier=1000)
     columns.add(section, count, base)
@@ -207,14 +208,14 @@ def test_microseconds_are_a_thousand_times_milliseconds_where_they_fit(kernels: 
 
 
 @both
-def test_nothing_of_a_damaged_section_stays(kernels: Any) -> None:
+def test_nothing_of_a_corrupt_section_is_kept(kernels: Any) -> None:
     good, good_count, good_base = section_of([(5, b"key", b"value", [("h", b"c")])])
     bad, count, base = section_of([(6, b"other", b"value", [("h", b"c")]), (7, b"more", None, [])])
     columns = Columns(kernels, 4)
     columns.add(good, good_count, good_base)
     before = columns.rows()
     for damaged in (bad[:-1], bad + b"\x00", bad[:-2] + b"\x7f" + bad[-1:]):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=r"length|bounds|follow"):
             columns.add(damaged, count, base)
         assert columns.rows() == before
     nulls, null_count, null_base = section_of([(8, None, None, []), (9, None, None, [])])
@@ -225,13 +226,13 @@ def test_nothing_of_a_damaged_section_stays(kernels: Any) -> None:
 @needs_both
 @settings(max_examples=150, deadline=None)
 @given(st.lists(rows_of, min_size=1, max_size=5), st.data())
-def test_twins_refuse_the_same_bytes(rows: list[Any], data: st.DataObject) -> None:
+def test_both_implementations_reject_the_same_bytes(rows: list[Any], data: st.DataObject) -> None:
     section, count, base = section_of(rows)
     damaged = bytearray(section)
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     end = data.draw(st.integers(0, len(damaged)))
-    outcomes = []
+    outcomes: list[Any] = []
     for kernels in (NATIVE, _arrow_pure):
         columns = Columns(kernels, count)
         try:
@@ -243,7 +244,7 @@ def test_twins_refuse_the_same_bytes(rows: list[Any], data: st.DataObject) -> No
 
 
 @both
-def test_buffers_that_are_too_small_are_refused(kernels: Any) -> None:
+def test_buffers_that_are_too_small_are_an_error(kernels: Any) -> None:
     section, count, base = section_of([(i, b"k", b"v", [("h", b"c")]) for i in range(3)])
     columns = Columns(kernels, 3)
     columns.add(section, count, base)
@@ -259,7 +260,7 @@ def test_buffers_that_are_too_small_are_refused(kernels: Any) -> None:
 
 
 @both
-def test_a_count_that_cannot_be_is_refused_before_anything_is_read(kernels: Any) -> None:
+def test_an_impossible_count_is_an_error_before_anything_is_read(kernels: Any) -> None:
     columns = Columns(kernels, 1)
     with pytest.raises(ValueError, match="do not fit"):
         columns.add(b"\x00" * 20, 1_000_000, 0)
@@ -291,7 +292,7 @@ def rows_in(kernels: Any, batch: pa.RecordBatch, monkeypatch: pytest.MonkeyPatch
 @both
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(rows_of, min_size=1, max_size=12), data=st.data())
-def test_rows_become_the_bytes_that_objects_become(kernels: Any, rows: list[Any], data: st.DataObject) -> None:
+def test_rows_and_objects_are_encoded_to_the_same_bytes(kernels: Any, rows: list[Any], data: st.DataObject) -> None:
     before, after = data.draw(st.integers(0, 9)), data.draw(st.integers(0, 3))
     padding = [(7, b"not", b"this", [("x", b"y")])]
     batch = table_of(padding * before + rows + padding * after).slice(before, len(rows))
@@ -304,7 +305,7 @@ def test_rows_become_the_bytes_that_objects_become(kernels: Any, rows: list[Any]
 
 
 @both
-def test_a_batch_takes_as_many_rows_as_fit(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_holds_as_many_rows_as_fit(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = rows_in(kernels, table_of([(1, None, b"v" * 79, [])] * 10), monkeypatch)
     assert opened.measure(1 << 20) == 1000
     taken = [opened.encode(None, 0, 10, size, 0)[1] for size in (1, 100, 199, 200, 10_000)]
@@ -313,8 +314,8 @@ def test_a_batch_takes_as_many_rows_as_fit(kernels: Any, monkeypatch: pytest.Mon
 
 
 @both
-def test_rows_are_written_in_the_order_that_is_asked_for(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [(10 - i, b"k%d" % i, b"v%d" % i, []) for i in range(4)]
+def test_rows_are_written_in_the_requested_order(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[Any] = [(10 - i, b"k%d" % i, b"v%d" % i, []) for i in range(4)]
     opened = rows_in(kernels, table_of(rows), monkeypatch)
     opened.measure(1 << 20)
     order = array("i", [3, 1, 0, 2])
@@ -329,8 +330,8 @@ def test_rows_are_written_in_the_order_that_is_asked_for(kernels: Any, monkeypat
 
 
 @both
-def test_wrong_rows_are_named(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    fine = (1, b"k", b"v", [])
+def test_an_invalid_row_is_an_error_with_its_number(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fine: Any = (1, b"k", b"v", [])
     for bad, match in [
         ((-5, None, b"v", []), "row 12: the timestamp -5 is negative"),
         ((1, None, b"v", [(None, b"c")]), "row 12: a header's key is null"),
@@ -348,7 +349,7 @@ def test_wrong_rows_are_named(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @both
-def test_offsets_that_point_outside_their_buffer_are_refused(kernels: Any) -> None:
+def test_offsets_outside_their_buffer_are_an_error(kernels: Any) -> None:
     ends = array("i", [0, 3, 90])
     rows = kernels.RowColumns(2, 0, None, (None, ends, b"abcdef", 4, 0), None, 7, None)
     with pytest.raises(ValueError, match="row 1: its value lies outside"):
@@ -360,7 +361,7 @@ def test_offsets_that_point_outside_their_buffer_are_refused(kernels: Any) -> No
 
 
 @both
-def test_the_hash_of_a_key_is_the_clients(kernels: Any) -> None:
+def test_keys_are_hashed_like_the_java_client(kernels: Any) -> None:
     source = random.Random(3)
     for size in [*range(20), 63, 64, 65, 1000]:
         key = source.randbytes(size)
@@ -368,7 +369,7 @@ def test_the_hash_of_a_key_is_the_clients(kernels: Any) -> None:
 
 
 @both
-def test_rows_go_where_they_ask_to_then_by_key_then_anywhere(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_go_to_their_partition_then_by_key_then_to_any(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [b"a", None, b"b", b"c", None, b"a"]
     opened = rows_in(kernels, table_of([(1, key, b"v" * 9, []) for key in keys]), monkeypatch, first_row=50)
     opened.measure(1 << 20)
@@ -412,7 +413,7 @@ def test_rows_without_a_key_change_partition_when_a_batch_is_full(
     assert opened.stick(array("i", [-1] * 10), 0, 0, 1, 5) == (1, 100), "one row gets its place in any case"
 
 
-def test_pure_python_can_be_forced_and_does_the_same() -> None:
+def test_pure_python_can_be_forced_with_the_same_result() -> None:
     program = (
         "import ottla.protocol.arrow_batches as i, ottla.protocol.arrow_rows as o; print(i.NATIVE, o.NATIVE, "
         "i._decoder.__name__, o._encoder.__name__)"

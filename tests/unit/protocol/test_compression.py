@@ -1,4 +1,4 @@
-"""The codecs: Kafka's framing both ways, and no bomb that expands past its bound."""
+"""The codecs: Kafka's framing in both directions, and limits against decompression bombs."""
 
 import gzip
 import os
@@ -41,13 +41,13 @@ def streamed_zstd(data: bytes) -> bytes:
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=st.binary(max_size=5000) | st.binary(max_size=40).map(lambda piece: piece * 3000))
 @settings(max_examples=40, deadline=None)
-def test_what_is_compressed_expands_to_itself(codec: Codec, data: bytes) -> None:
+def test_compressed_data_decompresses_to_the_original(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, data), max_bytes=len(data)) == data
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_kind_of_buffer_is_taken_and_bytes_are_given(codec: Codec, kind: type) -> None:
+def test_any_buffer_is_accepted_and_bytes_are_returned(codec: Codec, kind: type) -> None:
     packed = compress(codec, kind(SAMPLE))
     assert type(packed) is bytes
     expanded = decompress(codec, kind(packed), max_bytes=len(SAMPLE))
@@ -56,7 +56,7 @@ def test_any_kind_of_buffer_is_taken_and_bytes_are_given(codec: Codec, kind: typ
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_the_bound_holds_to_the_byte(codec: Codec) -> None:
+def test_the_size_limit_is_exact(codec: Codec) -> None:
     packed = compress(codec, SAMPLE)
     assert len(packed) < len(SAMPLE) / 3
     assert decompress(codec, packed, max_bytes=len(SAMPLE)) == SAMPLE
@@ -66,14 +66,14 @@ def test_the_bound_holds_to_the_byte(codec: Codec) -> None:
         decompress(codec, packed, max_bytes=0)
 
 
-def test_uncompressed_bytes_are_bounded_too() -> None:
+def test_uncompressed_bytes_have_the_limit_too() -> None:
     assert decompress(Codec.NONE, b"abc", max_bytes=3) == b"abc"
     with pytest.raises(CompressionError):
         decompress(Codec.NONE, b"abcd", max_bytes=3)
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7, -1])
-def test_codecs_that_do_not_exist_are_refused(codec: int) -> None:
+def test_an_unknown_codec_is_an_error(codec: int) -> None:
     with pytest.raises(CompressionError):
         compress(codec, b"x")
     with pytest.raises(CompressionError):
@@ -138,11 +138,11 @@ def test_snappy_streams_may_follow_each_other() -> None:
     assert decompress(Codec.SNAPPY, xerial(raw_snappy(b"one")) + xerial(raw_snappy(b"two")), 6) == b"onetwo"
 
 
-def test_an_empty_xerial_stream_is_no_bytes() -> None:
+def test_an_empty_xerial_stream_is_empty() -> None:
     assert decompress(Codec.SNAPPY, xerial(), 0) == b""
 
 
-def test_lz4_frames_have_independent_blocks_and_no_checksum_as_the_java_reader_wants() -> None:
+def test_lz4_frames_have_independent_blocks_and_no_checksum_for_the_java_client() -> None:
     info = lz4.frame.get_frame_info(compress(Codec.LZ4, SAMPLE))
     assert not info["block_linked"]
     assert not info["content_checksum"]
@@ -208,10 +208,10 @@ def sixty_four_megabytes() -> dict[str, tuple[Codec, bytes]]:
 
 
 @pytest.mark.parametrize("name", sorted(bombs(1 << 20)))
-def test_a_bomb_is_refused_and_memory_follows_the_bound(
+def test_a_decompression_bomb_is_an_error_and_memory_stays_below_the_limit(
     name: str, sixty_four_megabytes: dict[str, tuple[Codec, bytes]]
 ) -> None:
-    """Spec: R8. What a bomb may take is the bound, not what it claims or would become."""
+    """Spec: R8. Memory use follows the limit, not the claimed or real size."""
     codec, bomb = sixty_four_megabytes[name]
     bound = 1 << 20
     tracemalloc.start()
@@ -241,7 +241,7 @@ for codec, bomb in bombs:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to know the memory in use")
-def test_native_code_does_not_allocate_past_the_bound_either() -> None:
+def test_native_codecs_do_not_allocate_more_than_the_limit() -> None:
     """Spec: R8. In a process whose whole address space may grow by 48 MB, bombs of 256 MB are refused, not fatal."""
     inputs = [item for name, item in bombs(256 << 20).items() if "members" not in name and name != "xerial"]
     # A frame that claims four gigabytes, and a snappy block that does.
@@ -273,14 +273,14 @@ def test_a_snappy_block_cannot_claim_more_than_it_can_hold() -> None:
 
 
 @pytest.mark.timeout(10)
-def test_thousands_of_empty_gzip_members_take_time_in_proportion() -> None:
-    """Spec: R8. Zlib copies what follows a member that ends; were that the whole rest each time, this took minutes."""
+def test_thousands_of_empty_gzip_members_take_linear_time() -> None:
+    """Spec: R8. zlib copies the input that follows a member. Copying all of it each time would take minutes."""
     members = gzip.compress(b"") * 200_000
     assert decompress(Codec.GZIP, members + gzip.compress(b"end"), 3) == b"end"
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_data_cut_short_is_refused(codec: Codec) -> None:
+def test_truncated_data_is_an_error(codec: Codec) -> None:
     packed = compress(codec, SAMPLE[:100_000])
     for size in {0, 1, 4, 10, 15, 17, len(packed) // 2, len(packed) - 1} - ({0} if codec == Codec.SNAPPY else set()):
         with pytest.raises(CompressionError):
@@ -293,7 +293,7 @@ def test_data_cut_short_is_refused(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", COMPRESSING)
 @given(data=st.binary(max_size=200))
 @settings(max_examples=150, deadline=None)
-def test_garbage_is_refused_or_expands_within_the_bound(codec: Codec, data: bytes) -> None:
+def test_random_data_is_an_error_or_stays_below_the_limit(codec: Codec, data: bytes) -> None:
     try:
         assert len(decompress(codec, data, max_bytes=1000)) <= 1000
     except CompressionError:
@@ -303,7 +303,7 @@ def test_garbage_is_refused_or_expands_within_the_bound(codec: Codec, data: byte
 @pytest.mark.parametrize("codec", COMPRESSING)
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_damaged_data_is_refused_or_expands_within_the_bound(codec: Codec, data: st.DataObject) -> None:
+def test_corrupt_data_is_an_error_or_stays_below_the_limit(codec: Codec, data: st.DataObject) -> None:
     packed = bytearray(compress(codec, SAMPLE[:3000]))
     for _ in range(data.draw(st.integers(1, 4))):
         packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""Frames: sizes, headers, and ApiVersions' own rules."""
+"""Frames: sizes, headers, and the special rules of ApiVersions."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def size_and_frame(data: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("version", range(0, 14))
-def test_a_request_comes_back_as_it_was_sent(version: int) -> None:
+def test_a_request_survives_encoding_and_decoding(version: int) -> None:
     request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
     size, frame = size_and_frame(encode_request(ApiKey.METADATA, version, 5, "me", request))
     assert size == len(frame)
@@ -51,7 +51,7 @@ def test_a_request_in_parts_is_the_same_and_copies_nothing_large(sizes: list[int
 
 
 @pytest.mark.parametrize("version", range(0, 14))
-def test_a_response_comes_back_as_it_was_sent(version: int) -> None:
+def test_a_response_survives_encoding_and_decoding(version: int) -> None:
     response = MetadataResponse(topics=[MetadataResponse.MetadataResponseTopic(name="t")])
     size, frame = size_and_frame(encode_response(ApiKey.METADATA, version, -5, response))
     assert size == len(frame)
@@ -97,7 +97,7 @@ def test_unknown_tags_of_a_header_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("version", [6, 99, 32767, -1])
-def test_an_unknown_version_of_api_versions_still_has_a_header(version: int) -> None:
+def test_the_header_of_an_unknown_api_versions_version_is_readable(version: int) -> None:
     """Spec: R4. It must be answered, so its correlation id must be read."""
     header = RequestHeader(request_api_key=18, request_api_version=version, correlation_id=77, client_id="new")
     frame = header.encode(1) + b"\xff\xff nobody knows what follows"
@@ -113,7 +113,7 @@ def test_api_versions_always_answers_with_the_oldest_header(version: int) -> Non
 
 
 @pytest.mark.parametrize("asked", range(0, 6))
-def test_a_refusal_of_api_versions_is_read_in_version_0_whatever_was_asked(asked: int) -> None:
+def test_a_rejected_api_versions_request_is_answered_in_version_0(asked: int) -> None:
     refusal = bytes.fromhex("00000007002300000001001200000004")
     correlation_id, response = decode_response(ApiKey.API_VERSIONS, asked, refusal)
     assert (correlation_id, response.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
@@ -156,7 +156,7 @@ def test_a_malformed_response_is_a_protocol_error(frame: str) -> None:
         decode_response(ApiKey.DESCRIBE_CLUSTER, 0, bytes.fromhex(frame))
 
 
-def test_a_header_that_cannot_be_written_is_a_protocol_error() -> None:
+def test_a_header_that_cannot_be_encoded_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError):
         encode_request(18, 0, 2**31, "c", ApiVersionsRequest())
     with pytest.raises(ProtocolError):
@@ -176,7 +176,7 @@ def test_a_newer_version_of_the_consumer_protocol_reads_as_the_newest_known() ->
     assert (read.topics, read.rack_id) == (["t"], "r")
 
 
-def test_a_stored_value_of_an_unknown_version_is_refused() -> None:
+def test_a_stored_value_of_an_unknown_version_is_an_error() -> None:
     stored = framing.encode_versioned(OffsetCommitValue(offset=1), 3)
     with pytest.raises(ProtocolError, match="has no version 9"):
         framing.decode_versioned(OffsetCommitValue, b"\0\x09" + stored[2:])

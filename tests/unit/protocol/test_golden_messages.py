@@ -1,5 +1,7 @@
 """Golden bytes: what other implementations read and write, byte for byte."""
 
+from typing import Any
+
 import pytest
 
 from ottla.errors import ErrorCode
@@ -24,7 +26,7 @@ MEMBER = GroupMetadataValue.MemberMetadata(
     member_id="m1", group_instance_id=None, client_id="c", client_host="/127.0.0.1", rebalance_timeout=300_000,
     session_timeout=45_000, subscription=b"\x01", assignment=b"\x02",
 )  # fmt: skip
-ONGOING = {
+ONGOING: dict[str, Any] = {
     "producer_id": 1000, "producer_epoch": 3, "transaction_timeout_ms": 60_000, "transaction_status": 1,
     "transaction_partitions": [TransactionLogValue.PartitionsSchema(topic="t", partition_ids=[0, 1])],
     "transaction_last_update_timestamp_ms": NOW + 500, "transaction_start_timestamp_ms": NOW,
@@ -119,11 +121,11 @@ def test_an_api_versions_request_has_the_golden_bytes() -> None:
     golden = "00120003000000070003636c69000278023100"
     assert framing.encode_request(ApiKey.API_VERSIONS, 3, 7, "cli", request).hex() == "00000013" + golden
     header = framing.decode_request_header(bytes.fromhex(golden))
-    assert header == (ApiKey.API_VERSIONS, 3, 7, "cli", 14)
+    assert tuple(header) == (ApiKey.API_VERSIONS, 3, 7, "cli", 14)
     assert ApiVersionsRequest.decode(bytes.fromhex(golden), 3, header.body_offset) == request
 
 
-def test_the_answer_to_an_unknown_version_of_api_versions_has_the_golden_bytes() -> None:
+def test_the_response_to_an_unknown_version_of_api_versions_has_the_golden_bytes() -> None:
     """Spec: R4. ApiVersions in an unknown version is answered in v0."""
     entry = ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=4)
     response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[entry])

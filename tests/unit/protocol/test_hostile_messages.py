@@ -1,6 +1,6 @@
-"""Hostile bytes: whatever arrives is a message or a ProtocolError, and costs no more than its own size.
+"""Spec: R8. Hostile bytes decode to a message or raise ProtocolError, and allocate no more than their own size.
 
-R8. Every decoder is tried; the seed of a failure is its test's name, so it fails again.
+The tests cover every decoder. The random seed is the name of the test, so a failure repeats.
 """
 
 import random
@@ -10,13 +10,13 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.wire.messages import every_message, full
 
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.primitives import ProtocolError, uvarint
 from ottla.protocol.schema import Message, Struct, field
+from tests.support.wire.messages import every_message, full
 
 each_message = pytest.mark.parametrize("cls", every_message(), ids=lambda cls: cls.__name__)
 
@@ -35,7 +35,7 @@ def edges(cls: type[Message]) -> set[int]:
 
 
 def try_to_decode(cls: type[Message], data: bytes, version: int) -> bool:
-    """Whether the bytes are a message. Anything but a message or a ProtocolError fails the test by itself."""
+    """Whether the bytes are a message. Any exception but ProtocolError fails the test."""
     try:
         message, end = cls.read(data, version)
     except ProtocolError:
@@ -48,7 +48,7 @@ def try_to_decode(cls: type[Message], data: bytes, version: int) -> bool:
 
 
 @each_message
-def test_a_message_cut_short_is_refused_wherever_it_was_cut(cls: type[Message]) -> None:
+def test_a_truncated_message_is_an_error(cls: type[Message]) -> None:
     for version in edges(cls):
         encoded = full(cls, version).encode(version)
         for cut in sorted({*range(min(len(encoded), 40)), *range(0, len(encoded), 1 + len(encoded) // 40)}):
@@ -56,7 +56,7 @@ def test_a_message_cut_short_is_refused_wherever_it_was_cut(cls: type[Message]) 
 
 
 @each_message
-def test_changed_bytes_are_a_message_or_refused(cls: type[Message]) -> None:
+def test_corrupt_bytes_are_a_message_or_an_error(cls: type[Message]) -> None:
     chance = random.Random(cls.__name__)
     for version in edges(cls):
         encoded = full(cls, version).encode(version)
@@ -68,14 +68,14 @@ def test_changed_bytes_are_a_message_or_refused(cls: type[Message]) -> None:
 
 
 @each_message
-def test_random_bytes_are_a_message_or_refused(cls: type[Message]) -> None:
+def test_random_bytes_are_a_message_or_an_error(cls: type[Message]) -> None:
     chance = random.Random(cls.__name__)
     for _ in range(15):
         try_to_decode(cls, chance.randbytes(chance.randrange(200)), chance.choice(cls.versions))
 
 
 def takes_at_most(limit_bytes: int, cls: type[Message], data: bytes, version: int) -> bool:
-    """Whether decoding stays below. Threads that earlier tests left behind are counted too, so it has a few tries."""
+    """Whether decoding stays below the limit. Threads of earlier tests allocate, too, so it has a few attempts."""
     for _ in range(20):
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
@@ -105,7 +105,7 @@ def test_a_giant_count_or_length_anywhere_allocates_nothing(cls: type[Message]) 
 
 
 class Hollow(Message, versions=range(0, 3), flexible_since=2):
-    """An array whose elements take no bytes at all in version 0."""
+    """An array whose elements take no bytes in version 0."""
 
     items: "list[Hollow.Nothing]" = field("[]Nothing")
 
@@ -113,7 +113,7 @@ class Hollow(Message, versions=range(0, 3), flexible_since=2):
         later: int = field("int8", "1+")
 
 
-def test_a_count_of_elements_without_width_is_refused_too() -> None:
+def test_a_giant_count_of_empty_elements_is_an_error_too() -> None:
     assert len(Hollow.decode(struct.pack(">i", 3) + b"xyz", 0).items) == 3
     tracemalloc.start()
     try:
@@ -127,7 +127,7 @@ def test_a_count_of_elements_without_width_is_refused_too() -> None:
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
 @pytest.mark.parametrize("length", [6, 100, 2**31 - 2])
-def test_records_that_claim_to_be_longer_than_the_frame_are_refused(version: int, length: int) -> None:
+def test_records_longer_than_the_frame_are_an_error(version: int, length: int) -> None:
     partition = ProduceRequest.PartitionProduceData(records=b"batch")
     topic = ProduceRequest.TopicProduceData(partition_data=[partition])
     encoded = ProduceRequest(topic_data=[topic]).encode(version)
@@ -151,7 +151,7 @@ def test_records_that_claim_to_be_longer_than_the_frame_are_refused(version: int
     ],
     ids=["a byte is missing", "not UTF-8", "null where there is none", "not UTF-8, compact", "longer than 32767"],
 )
-def test_a_malformed_string_is_refused(data: str, version: int) -> None:
+def test_a_malformed_string_is_an_error(data: str, version: int) -> None:
     with pytest.raises(ProtocolError):
         MetadataRequest.decode(bytes.fromhex(data), version)
 
@@ -159,10 +159,11 @@ def test_a_malformed_string_is_refused(data: str, version: int) -> None:
 def test_the_longest_string_is_accepted() -> None:
     data = "02" + "00" * 16 + uvarint(32_768).hex() + "61" * 32_767 + "00" * 4
     topics = MetadataRequest.decode(bytes.fromhex(data), 12).topics
-    assert topics is not None and topics[0].name == "a" * 32_767
+    assert topics is not None
+    assert topics[0].name == "a" * 32_767
 
 
-def test_an_array_of_numbers_that_claims_too_much_is_refused() -> None:
+def test_an_array_of_numbers_longer_than_the_frame_is_an_error() -> None:
     topic = MetadataResponse.MetadataResponseTopic(
         name="t", partitions=[MetadataResponse.MetadataResponsePartition(replica_nodes=list(range(1000)))]
     )
@@ -176,7 +177,7 @@ def test_an_array_of_numbers_that_claims_too_much_is_refused() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300), st.integers(4, 18))
-def test_nothing_gets_past_the_busiest_decoders(data: bytes, version: int) -> None:
+def test_the_most_used_decoders_raise_only_protocol_errors(data: bytes, version: int) -> None:
     try_to_decode(FetchRequest, data, version)
     try_to_decode(FetchResponse, data, version)
     try_to_decode(ProduceRequest, data, min(version, 13))

@@ -1,4 +1,4 @@
-"""Every message in every version: round trips, and the same bytes as the plainest reading of the rules."""
+"""Every message in every version: round trips, and the same bytes as a simple reference encoder."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ each_message = pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__na
 
 
 def check(message: Message, version: int) -> None:
-    """A message keeps its value, and its bytes are the ones the rules ask for."""
+    """A message survives encoding and decoding, and its bytes equal those of the reference encoder."""
     cls = type(message)
     encoded = message.encode(version)
     assert encoded == reference_encode(message, version)
@@ -39,7 +39,7 @@ def test_every_api_with_a_table_finds_its_messages() -> None:
         assert {api.request.__name__, api.response.__name__} == {f"{api.name}Request", f"{api.name}Response"} <= names
 
 
-def test_an_api_without_a_table_says_so() -> None:
+def test_an_api_without_a_table_is_a_lookup_error() -> None:
     vote = API[ApiKey.VOTE]
     assert (vote.name, vote.versions) == ("Vote", range(0, 3))
     with pytest.raises(LookupError, match="no message table for Vote"):
@@ -50,7 +50,7 @@ def test_what_the_broker_serves_is_not_among_the_unserved_tables() -> None:
     assert [API[key].name for key in SERVED if API[key].package != "messages"] == []
 
 
-def test_the_table_of_apis_is_light_and_loads_a_message_only_when_asked() -> None:
+def test_messages_are_imported_on_first_use() -> None:
     program = """
 import sys
 from ottla.protocol.api import API

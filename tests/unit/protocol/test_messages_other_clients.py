@@ -1,11 +1,10 @@
-"""Our bytes as other clients' libraries read and write them."""
+"""kafka-python and aiokafka read our messages, and we read theirs."""
 
 import importlib
 import pkgutil
 from typing import Any
 
 import pytest
-from tests.support.wire.messages import every_message, full
 
 from ottla.protocol.messages.api_versions import ApiVersionsResponse
 from ottla.protocol.messages.fetch import FetchRequest
@@ -14,6 +13,7 @@ from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.schema import Message
+from tests.support.wire.messages import every_message, full
 
 kafka_protocol = pytest.importorskip("kafka.protocol", reason="kafka-python is not installed")
 
@@ -49,7 +49,7 @@ def test_kafka_python_reads_our_bytes_and_writes_the_same(cls: type[Message]) ->
                 message.error_code = 0  # kafka-python reads any error as a body of version 0
             ours = message.encode(version)
             read = theirs.decode(ours, version=version)
-            read._header = None  # a decoded message lacks it, and cannot be encoded without
+            read._header = None  # noqa: SLF001 - a decoded message lacks it, and cannot be encoded without
             assert read.encode(version=version) == ours, f"v{version}"
 
 

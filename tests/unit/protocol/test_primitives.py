@@ -19,23 +19,23 @@ def test_an_unsigned_varint_holds_seven_bits_a_byte_lowest_first(value: int, enc
 
 
 @given(st.integers(0, 2**31), st.binary(max_size=4), st.binary(max_size=4))
-def test_an_unsigned_varint_is_read_back_wherever_it_stands(value: int, before: bytes, after: bytes) -> None:
+def test_an_unsigned_varint_is_read_at_any_position(value: int, before: bytes, after: bytes) -> None:
     encoded = uvarint(value)
     assert read_uvarint(before + encoded + after, len(before)) == (value, len(before) + len(encoded))
 
 
 @pytest.mark.parametrize("hostile", ["808080808001", "808080808000", "ffffffffff7f", "ffffffff0f", "8180808008"])
-def test_an_unsigned_varint_longer_or_larger_than_a_java_int_is_refused(hostile: str) -> None:
+def test_an_unsigned_varint_longer_or_larger_than_a_java_int_is_an_error(hostile: str) -> None:
     with pytest.raises(ProtocolError):
         read_uvarint(bytes.fromhex(hostile), 0)
 
 
-def test_a_value_too_large_for_any_length_is_not_written() -> None:
+def test_a_value_too_large_for_a_length_is_an_error() -> None:
     with pytest.raises(ProtocolError):
         uvarint(2**32)
 
 
-def test_an_unsigned_varint_that_breaks_off_is_an_index_error_for_the_caller_to_translate() -> None:
+def test_a_truncated_unsigned_varint_is_an_index_error() -> None:
     with pytest.raises(IndexError):
         read_uvarint(b"\x80", 0)
     assert IndexError in primitives.MALFORMED
@@ -51,7 +51,7 @@ def test_unknown_tags_are_skipped() -> None:
     ["02 01 00 01 00", "02 03 00 01 00", "01 00 05 aa", "03 00 00", "ffffffff07", "01 00 ffffffff07"],
     ids=["twice", "descending", "too long", "too many", "two billion", "two billion bytes"],
 )
-def test_a_tag_section_out_of_order_or_out_of_bounds_is_refused(section: str) -> None:
+def test_a_tag_section_out_of_order_or_out_of_bounds_is_an_error(section: str) -> None:
     data = bytes.fromhex(section.replace(" ", ""))
     with pytest.raises(ProtocolError):
         skip_tags(data, 1, data[0])

@@ -1,4 +1,4 @@
-"""Our batches in other clients' readers and theirs in ours: kafka-python and aiokafka, every codec."""
+"""kafka-python and aiokafka read our batches, and we read theirs, with every codec."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ ROWS: list[Any] = [
 
 
 def has_codec(library: Any, codec: Codec) -> bool:
-    """Whether the other client found the package it needs for a codec."""
+    """Whether the other client has the package that it needs for a codec."""
     known = kafka.codec if library is kafka_python_records else aiokafka.codec
     return codec is Codec.NONE or bool(getattr(known, f"has_{codec.name.lower()}")())
 
@@ -137,10 +137,11 @@ def test_they_read_our_markers(commit: bool) -> None:
     reader = aiokafka_records.DefaultRecordBatch(bytearray(batch))
     assert reader.is_control_batch
     (record,) = reader
+    assert record.key is not None
     assert AiokafkaControlRecord.parse(record.key) == AiokafkaControlRecord(0, int(commit))
 
 
-def test_a_fetched_run_of_batches_reads_alike() -> None:
+def test_several_fetched_batches_read_the_same() -> None:
     codecs = [codec for codec in Codec if has_codec(kafka_python_records, codec)]
     run = b"".join(build_batch(ROWS[:50], base_offset=50 * n, codec=codec) for n, codec in enumerate(codecs))
     cut = run[:-10]

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from tests.support.processes.oracle import extras_directory
-from tests.support.wire.messages import every_message
 
 from ottla.protocol.api import API, snake_case
 from ottla.protocol.schema import Field, Message, Struct
 from ottla.types import ZERO_UUID
+from tests.support.processes.oracle import extras_directory
+from tests.support.wire.messages import every_message
 
 JARS = extras_directory() / "kafka"
 MODULES = ("clients", "group-coordinator", "share-coordinator", "transaction-coordinator")
@@ -159,7 +159,8 @@ def test_a_table_has_the_published_fields_in_every_version(name: str) -> None:
 
 
 def every_field(cls: type[Message]) -> Iterator[tuple[str, Field]]:
-    for struct in [cls, *(value for value in vars(cls).values() if isinstance(value, type))]:
+    nested = [value for value in vars(cls).values() if isinstance(value, type) and issubclass(value, Struct)]
+    for struct in (cls, *nested):
         for field in struct._fields:
             yield f"{struct.__name__}.{field.name}", field
 
