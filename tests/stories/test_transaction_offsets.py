@@ -311,6 +311,7 @@ def test_batches_sent_without_waiting_stay_in_order(protocol: Protocol, seed: in
             answered, response = decode_response(0, protocol.produce, await reader.readexactly(size))
             assert answered == number
             assert response.responses[0].partition_responses[0].error_code == 0, f"batch {number}"
+        writer.close()
         producer._added.add("t")
         await producer.commit()
         for partition in (0, 1):

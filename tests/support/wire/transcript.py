@@ -276,6 +276,9 @@ def tell(story: str, seed: int = 1, **settings: str) -> str:
             step = head.splitlines()[-1]
             said = await stage.play(step)
             told.append("\n".join([head, "----", *said]))
+        for speaker in stage.speakers.values():
+            speaker.hang_up()
+        await asyncio.sleep(QUIET_S)
         return told
 
     pieces: list[str] = World(seed, **settings).run(play)
