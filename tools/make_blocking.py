@@ -3,7 +3,8 @@
 .venv/bin/python tools/make_blocking.py
 
 Every public method gets the signature and the docstring of the async one. Its body waits for the async method, or calls
-the function of blocking/by_hand.py that has its name. `tests/unit/client/blocking` checks that the files are current.
+the function of blocking/by_hand.py that has its name. `tests/live/client/test_generated_files.py` checks that the
+files are current.
 """
 
 import ast
@@ -45,7 +46,6 @@ class BlockingClass:
     note: str
     """Ends the first paragraph of the class docstring."""
     bases: str = ""
-    attributes: str = ""
     init: str = ""
 
     @property

@@ -1,4 +1,4 @@
-"""The types are true for users: the examples, all of them run by tests, and a page of the public API pass strictly."""
+"""What type checkers and editors see of the public API: the examples and a page of calls pass mypy --strict."""
 
 import subprocess
 import sys
@@ -54,7 +54,9 @@ def produce(producer: Producer) -> None:
     assert_type(producer.send("orders", b"v", key="k", headers={"h": "x"}), Delivery)
     assert_type(producer.send_and_wait("orders", None).offset, int)
     assert_type(producer.send("orders").result(), RecordMetadata)
-    with producer.transaction():
+    assert_type(producer.transaction(), AbstractContextManager[None])
+    with producer as entered, producer.transaction():
+        assert_type(entered, Producer)
         producer.send_offsets_to_transaction({("orders", 0): 1, TopicPartition("orders", 1): 2}, "group")
     assert_type(producer.prepare_transaction(), PreparedTransaction)
 
@@ -65,6 +67,8 @@ def consume(consumer: Consumer) -> None:
     for record in consumer.poll(100):
         assert_type(record, ConsumerRecord)
         assert_type(record.value, bytes | None)
+    for each in consumer:
+        assert_type(each, ConsumerRecord)
     assert_type(consumer.assignment(), set[TopicPartition])
     consumer.commit({("orders", 0): 3})
     consumer.commit({TopicPartition("orders", 0): CommittedOffset(3, metadata="m")})
@@ -124,17 +128,30 @@ def transform() -> None:
     assert_type(ottla.transform(lambda record: record.value, "a", "b", group_id="g"), Transformed)
 
 
-def mistakes(producer: Producer, consumer: Consumer) -> None:
+def mistakes(producer: Producer, consumer: Consumer, admin: Admin) -> None:
+    reveal_type(producer.send_and_wait)
+    reveal_type(consumer.poll)
+    reveal_type(admin.describe_groups)
     producer.send("orders", 42)  # type: ignore[arg-type]
     producer.send(7, b"v")  # type: ignore[arg-type]
     consumer.assign(["orders"])  # type: ignore[list-item]
     consumer.seek(("orders", 0), "end")  # type: ignore[arg-type]
+    admin.create_topic("orders", partitions="3")  # type: ignore[arg-type]
+    admin.create_topic("orders", partition=3)  # type: ignore[call-arg]
     OffsetStore()  # type: ignore[abstract]
 """
 
 
-def test_users_see_true_types(tmp_path: Path) -> None:
-    """A wrong `type: ignore` is an error too, so the mistakes at the end of the page are really noticed."""
+REVEALED = (
+    "-> tuple[str, int, int, int, fallback=ottla.client.core.model.RecordMetadata]",
+    "def (timeout_ms: int =, *, max_records: int | None =) -> ottla.client.core.model.Records",
+    "def (group_ids: typing.Sequence[str]) -> list[ottla.client.admin.group_model.GroupDescription]",
+)
+"""Signatures of the generated blocking API."""
+
+
+def test_users_see_the_types_of_the_public_api(tmp_path: Path) -> None:
+    """An unused `type: ignore` is an error too, so the mistakes at the end of the page are really found."""
     page = tmp_path / "page.py"
     page.write_text(PAGE)
     checked = [*sorted(EXAMPLES.glob("*.py")), page]
@@ -149,6 +166,9 @@ def test_users_see_true_types(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    shown = [line for line in done.stdout.splitlines() if "Revealed type" in line]
+    assert len(shown) == len(REVEALED)
+    assert all(expected in line for expected, line in zip(REVEALED, shown, strict=True)), shown
 
 
 def test_every_example_is_run_by_a_test() -> None:
