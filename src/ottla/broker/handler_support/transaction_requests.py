@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
+from ottla.broker.handler_support.later import Later
 from ottla.broker.handler_support.transaction_seams import TransactionalAppend, Verdicts
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
@@ -45,7 +46,7 @@ def answer_with(
     except KafkaError as error:
         return refuse(error.code)
     if isinstance(reply, asyncio.Future):
-        return _answer_later(reply, pack, refuse)
+        return Later(lambda: _answer_later(reply, pack, refuse))
     return pack(reply)
 
 
@@ -85,7 +86,7 @@ def verifier(services: "Services") -> Callable[[TransactionalAppend], Verdicts |
             code = for_producer(error.code, append.produce_version, implicit)
             return dict.fromkeys(append.partitions, code)
         if isinstance(answer, asyncio.Future):
-            return _verified_later(append, answer, implicit)
+            return Later(lambda: _verified_later(append, answer, implicit))
         return _verdicts(append, answer, implicit)
 
     return verify
