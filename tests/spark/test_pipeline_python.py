@@ -12,13 +12,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.support.waiting import eventually
-
 from ottla import Admin, Consumer, Producer
 from ottla.pipeline.checking import check
 from ottla.pipeline.frames import Frames
 from ottla.pipeline.loading import load
 from ottla.pipeline.queries import Queries
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.support.waiting import eventually
-
 from ottla import Admin, Consumer, Producer
 from ottla.pipeline.checking import check
 from ottla.pipeline.failures import failure_of
@@ -24,6 +22,7 @@ from ottla.pipeline.progress import Batch
 from ottla.pipeline.queries import Queries
 from ottla.spark.database.connections import connect
 from ottla.spark.database.options import DatabaseOptions
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,7 +140,8 @@ def test_bad_records_are_kept_in_a_topic_with_the_reason(spark: "SparkSession", 
     bad = shop.read("bad")
     assert sorted((record.value for record in bad), key=str) == [None, b"[]", b'{"id": "x", "item": "pear"}', b"{half"]
     headers = dict(next(record.headers for record in bad if record.value == b"{half"))
-    assert headers["ottla.topic"] == shop.topic("orders").encode() and headers["ottla.offset"] == b"1"
+    assert headers["ottla.topic"] == shop.topic("orders").encode()
+    assert headers["ottla.offset"] == b"1"
     assert b"not JSON with the columns of the schema: {half" in headers["ottla.error"]
     assert len(shop.read("results")) == 3
 
@@ -153,7 +153,8 @@ def test_a_bad_record_stops_the_pipeline_where_it_is_told_so(spark: "SparkSessio
         run(spark, shop.pipeline(POLICY.replace("POLICY", "fail")), shop.bootstrap)
     failure = failure_of(stopped.value)
     assert failure.cause.startswith(f"bad record in {shop.topic('orders')}-0 at offset 1: its value is not JSON")
-    assert "on_bad_record" in failure.cure and not failure.curable
+    assert "on_bad_record" in failure.cure
+    assert not failure.curable
     assert shop.read("results") == []
 
 
@@ -331,13 +332,18 @@ def test_validate_finds_what_spark_would(spark: "SparkSession", shop: Shop) -> N
     without_words = Pipeline(**{**made.__dict__, "sources": {"orders": made.sources["orders"]}})
     found = {problem.key: (problem.line, problem.cause) for problem in check(spark, without_words, shop.bootstrap)}
     line, cause = found.pop("outputs.column.sql")
-    assert line == 13 and "itm" in cause and "Did you mean" in cause
+    assert line == 13
+    assert "itm" in cause
+    assert "Did you mean" in cause
     line, cause = found.pop("outputs.sums.sql")
-    assert line == 17 and "watermark" in cause
+    assert line == 17
+    assert "watermark" in cause
     line, cause = found.pop("outputs.key.sink.key")
-    assert line == 21 and cause == "there is no column nope in the result; there are item"
+    assert line == 21
+    assert cause == "there is no column nope in the result; there are item"
     line, cause = found.pop("outputs.table.sink")
-    assert line == 24 and "column id is bigint in the query and TEXT in table taken" in cause
+    assert line == 24
+    assert "column id is bigint in the query and TEXT in table taken" in cause
     assert found == {}
     told = [f"{problem.key}: {problem.cause}" for problem in check(spark, made, shop.bootstrap)]
     assert any(told_of.startswith("sources.words.schema: 'word strng' is no list of columns") for told_of in told)

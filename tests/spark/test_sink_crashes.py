@@ -7,7 +7,6 @@ kills use failpoints (`ottla/spark/sink/failpoints.py`) in the code path that pr
 
 import contextlib
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -15,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.processes.oracle import Target
-from tests.support.processes.spark_driver import LIMIT_S, Driver, start
-from tests.support.waiting import eventually, until
 
 from ottla import Broker
 from ottla.client.blocking import Admin, Consumer, Producer
 from ottla.client.core.model import LATEST
 from ottla.types import TopicPartition
+from tests.support.processes.oracle import Target
+from tests.support.processes.spark_driver import LIMIT_S, Driver, start
+from tests.support.waiting import eventually, until
 
 PARTITIONS = 2
 PLACES = ["before-decision", "after-decision", "after-part-commit", "after-commit"]
@@ -43,7 +42,7 @@ class Story:
     """One query from one topic to another, and the drivers that run it."""
 
     def __init__(self, bootstrap: str, name: str, directory: Path, *, query: str = "copy", **task: Any) -> None:
-        self.bootstrap, self.directory = bootstrap, directory
+        self.bootstrap, self.directory, self.starts = bootstrap, directory, 0
         self.input, self.output = f"{name}-in", f"{name}-out"
         self.task = {
             "bootstrap": bootstrap,
@@ -58,7 +57,6 @@ class Story:
                 "spark.sql.shuffle.partitions": "2",
                 "spark.driver.memory": "700m",
                 "spark.executor.memory": "512m",
-                "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
                 "spark.local.dir": str(directory / "local"),
                 "spark.sql.warehouse.dir": str(directory / "warehouse"),
             },
@@ -75,7 +73,8 @@ class Story:
             producer.flush()
 
     def start(self, failpoint: str = "") -> Driver:
-        return start(self.task, failpoint)
+        self.starts += 1
+        return start(self.task, self.directory / f"driver-{self.starts}.log", failpoint)
 
     def failpoints(self, action: str, *places: str) -> str:
         """One action at each of these places, once. Parts are committed at once, so one is held back for the others."""
@@ -118,7 +117,8 @@ NUMBERS = [f"{number:03}" for number in range(200)]
 
 def orders() -> tuple[list[str], list[str]]:
     """Orders, and the totals of their windows that a batch query would give. The last window stays open."""
-    sent, totals = [], {}
+    sent: list[str] = []
+    totals: dict[int, tuple[int, int]] = {}
     for number in range(200):
         at = 1_700_000_000 + number // 2
         sent.append(json.dumps({"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)), "amount": number}))
@@ -227,7 +227,8 @@ def test_tasks_that_fail_and_workers_that_are_killed_after_they_prepared_are_ret
     story.produce(NUMBERS)
     failed, killed = tmp_path / "failed", tmp_path / "killed"
     story.start(f"after-prepare:fail:{failed},after-prepare:kill:{killed}").wait()
-    assert failed.exists() and killed.exists()
+    assert failed.exists()
+    assert killed.exists()
     assert story.written() == NUMBERS
 
 
@@ -240,5 +241,6 @@ def test_an_executor_that_is_killed_with_prepared_parts_is_replaced(
     story.produce(NUMBERS)
     killed = tmp_path / "killed"
     printed = story.start(f"after-prepare:kill-executor:{killed}").wait()
-    assert killed.exists() and "Lost executor" in printed
+    assert killed.exists()
+    assert "Lost executor" in printed
     assert story.written() == NUMBERS

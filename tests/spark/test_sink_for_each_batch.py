@@ -19,13 +19,13 @@ pytest.importorskip("pyspark")
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
-from tests.support.waiting import until
 
 from ottla import Broker
 from ottla.client.blocking import Admin, Consumer
 from ottla.spark.datasource import OttlaDataSource
 from ottla.spark.sink.batch_writer import BatchWriter
 from ottla.types import TopicPartition
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PARTITIONS, ITEMS = 2, 8
 POINTS = ["after-prepare", "before-part-commit", "after-write"]
-"""Where a batch fails: in a task, on the driver with one part committed and one not, in the user's function at its end."""
+"""Where a batch fails: in a task, on the driver between two commits, at the end of the user's function."""
 
 
 class FailingSource(OttlaDataSource):
@@ -128,7 +128,7 @@ class Sums:
         writer = self.frame().writeStream.foreachBatch(function).outputMode("update").trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(self.directory / "checkpoint")).start()
         try:
-            assert query.awaitTermination(200), f"still at it: {query.status}"
+            assert query.awaitTermination(900), f"still at it: {query.status}"
         except Exception as error:
             return str(error)
         return ""
@@ -167,7 +167,7 @@ class Sums:
                 names = [listing.transactional_id for listing in found]
                 return [name for name in names if name.startswith(f"{self.topic}-sums-")]
 
-            assert until(lambda: not left(), 100), left()
+            assert until(lambda: not left(), 600), left()
 
 
 def aggregated(orders: "DataFrame") -> "DataFrame":

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
-from tests.support.processes.oracle import RealKafka, oracle_available
-from tests.support.waiting import until
-from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 from ottla import Admin, Broker, Producer
 from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.tasks import Place, Rows, write_at_least_once, write_exactly_once
+from tests.support.processes.oracle import RealKafka, oracle_available
+from tests.support.waiting import until
+from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,7 +102,6 @@ def place(run: SinkRun, batch: int = 0) -> Place:
     return run.place(batch, 0)
 
 
-@pytest.mark.timeout(400)
 def test_a_task_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
     run = stage.start()
     written = write_exactly_once(stage.options, place(run), rows_of(stage, 1000, away.go))
@@ -110,7 +109,6 @@ def test_a_task_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) ->
     assert stage.read() == expected(1000)
 
 
-@pytest.mark.timeout(400)
 def test_a_driver_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
     """Everything was prepared; the broker dies and comes back while the driver decides and commits."""
     run = stage.start()
@@ -120,7 +118,6 @@ def test_a_driver_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) 
     assert stage.read() == ["0", "1", "2"]
 
 
-@pytest.mark.timeout(400)
 def test_at_least_once_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
     """The producer is idempotent: nothing is doubled by its own retries."""
     write_at_least_once(stage.options, rows_of(stage, 1000, away.go))
@@ -128,11 +125,11 @@ def test_at_least_once_goes_on_when_the_broker_is_back(stage: SinkStage, away: A
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_query_outlives_a_broker_that_is_away_for_a_minute(
-    spark: "SparkSession", topic: str, tmp_path: Path, keeper: ThreadPoolExecutor
+@pytest.mark.parametrize("away_s", [8, pytest.param(60, marks=pytest.mark.long)])
+def test_a_query_survives_a_broker_outage(
+    spark: "SparkSession", topic: str, tmp_path: Path, keeper: ThreadPoolExecutor, away_s: int
 ) -> None:
-    """Spec: F2. It goes away while a task of the second batch has half of its rows out; nothing is restarted."""
+    """Spec: F2. The broker goes away while a task of the second batch has sent half of its rows; no restart."""
     middle, gone = tmp_path / "middle", tmp_path / "gone"
 
     def wait_in_the_middle(batches: Iterator[Any]) -> Iterator[Any]:
@@ -162,12 +159,13 @@ def test_a_query_outlives_a_broker_that_is_away_for_a_minute(
             .trigger(availableNow=True)
             .start()
         )
-        assert until(lambda: middle.exists() or not query.isActive, 250) and query.isActive, query.exception()
+        assert until(lambda: middle.exists() or not query.isActive, 900)
+        assert query.isActive, query.exception()
         away = Away(broker, keeper)
-        away.go(for_s=60)
+        away.go(for_s=away_s)
         gone.touch()
         away.join()
-        assert query.awaitTermination(250)
+        assert query.awaitTermination(900)
         assert out.read() == expected(300)
 
 

@@ -13,21 +13,20 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.support.processes.oracle import Target, extras_directory
-
 from ottla import Admin, Producer
+from tests.support.processes.oracle import Target, extras_directory
 
 JARS = sorted(str(jar) for jar in (extras_directory() / "spark-kafka").glob("*.jar"))
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(not JARS, reason="Spark's Kafka connector is not there (./run setup-extras fetches it)"),
 ]
 
 SCRIPT = """
 import json, sys
 from ottla.spark import session
+from tests.support.spark_queries import start_patiently
 jars, bootstrap, topic, directory = sys.argv[1:]
 spark = session("beside", master="local[2]", conf={"spark.jars": jars, "spark.driver.memory": "1g"})
 spark.sparkContext.setLogLevel("ERROR")
@@ -55,7 +54,7 @@ def take(frame, batch_id):
 def run(source, **more):
     frame = spark.readStream.format(source).options(**{**options, **more}).load()
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", directory)
-    assert writer.trigger(availableNow=True).start().awaitTermination(250), source
+    start_patiently(writer.trigger(availableNow=True).start).awaitTermination()
 run("kafka")
 print("half", flush=True)
 sys.stdin.readline()
@@ -71,16 +70,18 @@ def start(script: str, target: Target, topic: str, directory: Path) -> "subproce
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=Path(__file__).parents[2],
     )
 
 
 def finish(process: "subprocess.Popen[str]", told: str = "") -> dict[str, Any]:
     try:
-        output, errors = process.communicate(told, timeout=400)
+        output, errors = process.communicate(told)
     finally:
         process.kill()
     assert process.returncode == 0, errors[-3000:]
-    return json.loads(output.splitlines()[-1])
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return found
 
 
 def test_both_give_the_same_rows_and_a_query_moves_over_with_its_checkpoint(
@@ -99,9 +100,13 @@ def test_both_give_the_same_rows_and_a_query_moves_over_with_its_checkpoint(
             producer.begin_transaction()
             producer.send(topic, str(value).encode(), partition=0)
             producer.flush()
-            _ = producer.commit_transaction() if is_kept else producer.abort_transaction()
+            if is_kept:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
     process = start(SCRIPT + MOVE + "print(json.dumps(found))", ottla, topic, tmp_path)
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     assert process.stdout.readline().strip() == "half", process.stderr.read()[-3000:]
     with Producer(bootstrap_servers=ottla.bootstrap) as producer:
         for number in range(301, 310):

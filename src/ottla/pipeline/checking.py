@@ -48,11 +48,11 @@ def check_streaming(spark: "SparkSession", frames: Frames, output: Output, frame
     if not frame.isStreaming:
         raise OttlaError("the result does not come from the source", "Select from one of the sources.")
     rows = counted(frames.for_sink(output, frame))
-    jvm: Any = spark._jvm
+    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
     mode = {"append": modes.Append, "complete": modes.Complete, "update": modes.Update}[output.output_mode]()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-    checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), mode)
+    checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), mode)  # noqa: SLF001 - PySpark has no public way
 
 
 def _attempt(made: Pipeline, path: tuple[str, ...], attempt: Any) -> list[Problem]:
@@ -99,7 +99,7 @@ def check_topics(made: Pipeline, bootstrap: str) -> list[Problem]:
         return [Problem(made.file, made.line_of("bootstrap"), "bootstrap", cause, "Are they running?")]
     problems = []
     places = {topic: _place_of_source(made, topic) for topic in made.topics_in}
-    places |= {topic: ("sink",) if ("sink",) in made.lines else ("outputs",) for topic in made.topics_out}
+    places |= dict.fromkeys(made.topics_out, ("sink",) if ("sink",) in made.lines else ("outputs",))
     for topic, path in places.items():
         if topic not in there:
             close = difflib.get_close_matches(topic, there, n=1)

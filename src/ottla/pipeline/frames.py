@@ -1,6 +1,5 @@
 """The DataFrames of a pipeline: records parsed, watermarks set, SQL or functions applied, rows fit for their sink."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,8 @@ from ottla.pipeline.problems import PipelineError, Problem
 from ottla.pipeline.python_file import carry_to_workers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -47,10 +48,12 @@ class Frames:
         carry_to_workers(Path(self.pipeline.file))
         wanted = {name: inputs[name] for name in output.sources}
         is_single = len(wanted) == 1 and not self.pipeline.tables
-        found = output.function(*wanted.values()) if is_single else output.function(**wanted)
+        found: DataFrame = output.function(*wanted.values()) if is_single else output.function(**wanted)
         if not hasattr(found, "writeStream"):
             raise self._mistake(
-                ("outputs", output.name), f"the function gave {type(found).__name__}, not a DataFrame", "Return it."
+                ("outputs", output.name),
+                f"the function returned {type(found).__name__}, not a DataFrame",
+                "Return a streaming DataFrame.",
             )
         return found
 

@@ -158,7 +158,7 @@ def _several(path: Path, functions: Mapping[str, Callable[..., Any]], changes: M
     made = read_pipeline(document, str(path), lines=lines, functions=named)
     for called, function in named.items():
         declared = getattr(function, MARK)
-        inputs = {each: None for each in made.outputs[called].sources}
+        inputs = dict.fromkeys(made.outputs[called].sources)
         _check_parameters(path, declared, function, inputs, one="source" in declared.keys)
     return made
 
@@ -204,7 +204,7 @@ def _check_parameters(
         if one and len(inputs) == 1:
             signature.bind(None)
         else:
-            signature.bind(**{name: None for name in inputs})
+            signature.bind(**dict.fromkeys(inputs))
     except TypeError as error:
         wanted = "one DataFrame" if one and len(inputs) == 1 else ", ".join(inputs)
         _refuse(path, declared, function.__name__, f"cannot be called with {wanted}: {error}", "Mend its parameters.")

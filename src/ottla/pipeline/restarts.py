@@ -33,7 +33,7 @@ class Restarts:
             self._begin_anew()
         if not failure.curable or self.in_a_row >= self.max_in_a_row:
             return None
-        delay = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2**self.in_a_row)
+        delay: float = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2**self.in_a_row)
         self.in_a_row += 1
         self.total += 1
         self.unproven.add(failure.query)

@@ -5,8 +5,8 @@
 >>> orders = spark.readStream.format("ottla").option("kafka.bootstrap.servers", "127.0.0.1:9092")
 ...     .option("subscribe", "orders").load()
 
-A session of your own needs nothing more: Spark finds the format through the package `pyspark_ottla`, which comes
-with ottla.
+A session that you create yourself works too: Spark finds the format through the package `pyspark_ottla`, which is
+installed with ottla.
 """
 
 from typing import TYPE_CHECKING, Any

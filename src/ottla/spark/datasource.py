@@ -1,6 +1,6 @@
-"""The data source `format("ottla")`: says what Spark can ask for; the work is in source, sink and batch_writer.
+"""The data source `format("ottla")`: what Spark can ask for. The work is done in source/ and sink/.
 
-Spark pickles these objects and carries them between processes, so they hold options and nothing alive.
+Spark pickles these objects between processes, so they hold options and no connections.
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OttlaDataSource(DataSource):
-    """Reads and writes the topics of an Ottla broker or of any Kafka.
+    """Reads and writes the topics of Ottla or any other Kafka-compatible broker.
 
     >>> spark.read.format("ottla").option("kafka.bootstrap.servers", "127.0.0.1:9092").option("subscribe", "a").load()
     """

@@ -1,4 +1,4 @@
-"""How the mistakes that people can mend reach them through Spark: cause and cure first, without a traceback."""
+"""How errors that users can fix reach them through Spark: message and hint first, without a traceback."""
 
 import os
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ AWAY = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION, Erro
 
 @contextmanager
 def explained(bootstrap: str = "") -> Iterator[None]:
-    """Around what Spark calls in a worker of its own: a user's mistake is shown as one line, the rest as it is.
+    """Wraps what Spark calls in one of its workers: a user's mistake is shown as one line, other errors unchanged.
 
-    Spark prints the text of an exception and, before it, the traceback. It ends the worker afterwards, so the switch
-    that leaves the traceback out is for this one exception alone.
+    Spark prints the traceback and then the text of an exception. It ends the worker afterwards, so hiding the traceback
+    affects only this exception.
     """
     try:
         yield
@@ -24,11 +24,11 @@ def explained(bootstrap: str = "") -> Iterator[None]:
         if isinstance(error, ExplainedError):
             raise
         is_away = isinstance(error, KafkaError) and error.code in AWAY
-        raise (BrokersAway if is_away else ExplainedError)(*in_words(error, bootstrap)) from None
+        raise (BrokersAway if is_away else ExplainedError)(*message_and_hint(error, bootstrap)) from None
 
 
 class ExplainedError(OttlaError):
-    """An error whose text has the hint in it: Spark shows the text and nothing else."""
+    """An error whose text includes the hint: Spark shows only the text."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -36,14 +36,14 @@ class ExplainedError(OttlaError):
 
 
 class BrokersAway(ExplainedError):
-    """Nobody answered as long as we were ready to wait. Who starts the query again later may succeed.
+    """No broker answered in time. A restart of the query may succeed.
 
-    Its name travels with the text through Spark, and tells a pipeline's supervisor so.
+    Spark passes its name on with the text, which is how a pipeline's supervisor recognises it.
     """
 
 
-def in_words(error: OttlaError | KafkaError, bootstrap: str) -> tuple[str, str]:
-    """What is wrong, and how to put it right."""
+def message_and_hint(error: OttlaError | KafkaError, bootstrap: str) -> tuple[str, str]:
+    """The message and the hint of an error."""
     if isinstance(error, OttlaError):
         return error.message, error.hint
     if error.code in AWAY:

@@ -1,4 +1,4 @@
-"""A SparkSession with everything in place: Java, the Python of its workers, what a stream on one machine wants."""
+"""A SparkSession that is set up: Java, the Python of its workers, good settings for streams on one machine."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from ottla.spark.java import java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What a stream of micro-batches on one machine wants and Spark does not default to.
+# Settings for micro-batches on one machine that differ from Spark's defaults.
 LOCAL_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -21,16 +21,16 @@ LOCAL_CONF = {
     "spark.sql.session.timeZone": "UTC",
 }
 
-# What Spark adds to the environment of a format when a stream of it begins.
+# The variables that Spark adds to the environment of a format when a stream of it begins.
 WORKER_ENVIRONMENT = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
 
 
 def session(
     app_name: str = "ottla", *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """Starts a session, or gives the one that runs. `format("ottla")` is known in it, in the thread that calls.
+    """Starts a session, or returns the running one. `format("ottla")` is available in it, in the calling thread.
 
-    Without `master` Spark decides: spark-submit's answer, SPARK_REMOTE, else this machine with all its cores.
+    Without `master` Spark decides: the master of spark-submit, SPARK_REMOTE, else this machine with all its cores.
 
     >>> spark = session("orders", master="local[4]", conf={"spark.driver.memory": "2g"})
     """
@@ -50,7 +50,7 @@ def session(
         if master or not submitted:
             builder = builder.master(master or "local[*]")
         if (master or "local").startswith("local"):
-            # Nothing leaves this machine, so Spark need not look for its address, nor warn about what it finds.
+            # Everything stays on this machine, so Spark need not look up its address, nor warn about it.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             for name, value in LOCAL_CONF.items():
                 builder = builder.config(name, value)
@@ -63,24 +63,24 @@ def session(
 
 
 def make_active(spark: "SparkSession") -> None:
-    """Makes this the session of the thread that calls.
+    """Makes this the active session of the calling thread.
 
-    Spark looks up where to write in the calling thread's own session, and finds formats in Python in no other. A thread
-    of the user's own has none; and Python's main thread may lose it, when its connection to Java is made anew. With
-    Spark Connect the server sees to it.
+    Spark looks up Python formats for writing only in the active session of the calling thread. A thread that the user
+    started has none, and Python's main thread may lose it when its connection to the JVM is reopened. With Spark
+    Connect the server takes care of it.
     """
     from pyspark.sql import SparkSession
 
     if isinstance(spark, SparkSession):
-        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001 - PySpark has no public way
 
 
 def name_environment(spark: "SparkSession") -> None:
-    """Gives our formats the variables that a stream would add, so that it only has to overwrite them.
+    """Adds the variables that a stream would add to our formats, so that streams only overwrite them.
 
-    The map belongs to all streams of a format, and Spark does not guard it: two streams that begin at the same moment
-    may both add a name, which leaves the map with a wrong size, and no task with it can be serialized ever after. With
-    Spark Connect the map is the server's, and out of reach.
+    All streams of a format share one map, and Spark does not synchronize it: two streams that begin at the same moment
+    may both add a name. This corrupts the map's size, and no task with it can be serialized any more. With Spark
+    Connect the map is on the server and out of reach.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
@@ -89,19 +89,19 @@ def name_environment(spark: "SparkSession") -> None:
         return
     for name in ("ottla", "ottla-database"):
         try:
-            source = spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(name)
+            source = spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(name)  # noqa: SLF001 - PySpark has no public way
             variables = source.dataSourceCls().envVars()
-        except Py4JError:  # not on the path of the workers: register() will do, or the first use says what is wrong
+        except Py4JError:  # not on the path of the workers: register() helps, or the first use reports it
             continue
         for variable in WORKER_ENVIRONMENT:
             variables.putIfAbsent(variable, "")
 
 
 def register(spark: "SparkSession") -> None:
-    """Makes the formats known where Spark does not find them by itself.
+    """Registers the formats if Spark does not find them by itself.
 
-    Where ottla is installed, it does: `pyspark_ottla` and `pyspark_ottla_database` are on the path of its workers.
-    This call is for a cluster whose workers get ottla with the job (`--py-files`).
+    It does if ottla is installed: `pyspark_ottla` and `pyspark_ottla_database` are on the path of its workers. This
+    call is for a cluster whose workers receive ottla with the job (`--py-files`).
     """
     from ottla.spark.database.sink import DatabaseDataSource
     from ottla.spark.datasource import OttlaDataSource
@@ -112,9 +112,9 @@ def register(spark: "SparkSession") -> None:
 
 
 def prepare_environment() -> None:
-    """Sets what Spark reads from the environment, where the user has not: JAVA_HOME, PYSPARK_PYTHON."""
+    """Sets JAVA_HOME and, unless the user did, PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON."""
     os.environ["JAVA_HOME"] = java_home()
-    # Else the workers run whatever python3 is on the path, which need not have ottla.
+    # Otherwise the workers run the first python3 on the path, which may not have ottla.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
@@ -125,6 +125,6 @@ def check_version() -> None:
     major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
     if (major, minor) < (4, 2):
         raise OttlaError(
-            f"the pipeline needs PySpark 4.2 or newer, and this is {pyspark.__version__}",
+            f"the pipeline needs PySpark 4.2 or newer; {pyspark.__version__} is installed",
             "pip install --upgrade 'pyspark>=4.2'",
         )

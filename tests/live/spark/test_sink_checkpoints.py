@@ -14,14 +14,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StringType, StructField, StructType
-from tests.support.waiting import eventually
-from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 from ottla import Admin, Broker
 from ottla.spark.sink.errors import LostForGood, LostPart, NotOwner
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.sink.sink import SinkMessage, StreamSink
 from ottla.spark.sink.states import BatchState
+from tests.support.waiting import eventually
+from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 SCHEMA = StructType([StructField("value", StringType())])
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
-from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 from ottla.spark.sink import driver as sink_driver
 from ottla.spark.sink.clients import run
 from ottla.spark.sink.driver import Batch
 from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.tasks import Place, Written
+from tests.support.waiting import eventually
+from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 _runs = itertools.count(1)
 
@@ -21,7 +21,7 @@ class Job(SinkRun):
     """One start of a batch write."""
 
     def __init__(self, stage: SinkStage, job: str) -> None:
-        sink_driver._drivers.clear()
+        sink_driver.drivers.clear()
         super().__init__(stage, job, f"job-run-{next(_runs)}")
 
     def place(self, batch: int, task: int) -> Place:

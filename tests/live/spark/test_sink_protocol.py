@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.processes.oracle import Target
-from tests.support.waiting import eventually
-from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 from ottla import Broker
 from ottla.client.blocking import Admin
@@ -21,6 +18,9 @@ from ottla.spark.sink.decisions import is_decided
 from ottla.spark.sink.errors import LostForGood, LostPart, NotOwner, SinkError
 from ottla.spark.sink.ledger import Entry
 from ottla.spark.sink.states import BatchState
+from tests.support.processes.oracle import Target
+from tests.support.waiting import eventually
+from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,11 @@ def test_batches_become_visible_when_the_driver_commits_them(stage: SinkStage) -
     assert stage.ledger() == {task: Entry(3, stage.query) for task in range(3)}
     assert not stage.is_held_back()
     state = stage.state()
-    assert state.is_done() and state.decision is not None and state.decision.batch == 2
-    assert state.decision.held_ms >= 0 and state.decision.open_ms >= state.decision.held_ms
+    assert state.is_done()
+    assert state.decision is not None
+    assert state.decision.batch == 2
+    assert state.decision.held_ms >= 0
+    assert state.decision.open_ms >= state.decision.held_ms
 
 
 def test_a_driver_that_dies_before_its_decision_has_written_nothing(stage: SinkStage) -> None:
@@ -377,7 +380,7 @@ def test_a_driver_that_is_kept_does_what_the_latest_options_say(two_phase: Targe
     stage.options = replace(stage.options, kafka={**stage.options.kafka, "client.id": "another"})
     fourth.commit(2, fourth.write(2, 0, ["last"]))
     assert stage.read() == sorted([*(row for row in rows(0) if not row.startswith("0-1")), "last", "next"])
-    assert len(sink_driver._drivers) == 1, "and the one before is closed"
+    assert len(sink_driver.drivers) == 1, "and the one before is closed"
 
 
 def test_two_frames_under_one_name_are_told_from_one_that_is_written_again(stage: SinkStage) -> None:
@@ -424,7 +427,8 @@ def test_at_most_once_never_writes_a_batch_twice(stage: SinkStage) -> None:
     run.write_at_most_once(0, 0, ["a"])
     assert stage.read() == ["a"]
     replayed = stage.start().write_at_most_once(0, 0, ["a"])
-    assert replayed.state is BatchState.SETTLED and stage.read() == ["a"]
+    assert replayed.state is BatchState.SETTLED
+    assert stage.read() == ["a"]
     with pytest.raises(NotOwner, match="belongs to another query"):
         stage.start(query="another").write_at_most_once(0, 0, ["b"])
 

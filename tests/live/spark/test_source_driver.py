@@ -41,10 +41,13 @@ class Query:
         self.reader.stop()
 
     def initial(self) -> dict[str, Any]:
-        return json.loads(json.dumps(self.reader.initialOffset()))
+        found: dict[str, Any] = json.loads(json.dumps(self.reader.initialOffset()))
+        return found
 
     def latest(self, start: dict[str, Any], limit: Any = None) -> dict[str, Any]:
-        return json.loads(json.dumps(self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())))
+        chosen = limit or self.reader.getDefaultReadLimit()
+        found: dict[str, Any] = json.loads(json.dumps(self.reader.latestOffset(start, chosen)))
+        return found
 
     def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
         return [piece for task in self.reader.partitions(start, end) for piece in task.value]
@@ -166,12 +169,14 @@ def test_offsets_show_in_a_group_and_a_group_that_refuses_them_stops_nothing(
         assert "@group" not in end
         with caplog.at_level(logging.WARNING, logger="ottla.spark"):
             query.reader.commit(end)
-        assert f"were not committed to group taken-{topic}" in caplog.text, "it belongs to its members"
+        assert f"group taken-{topic}: the query's offsets could not be committed" in caplog.text, (
+            "it belongs to its members"
+        )
         member.close()
         query.reader.commit(end)
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             assert admin.list_group_offsets(f"taken-{topic}") == {}, "it is left in peace for a while"
-            query.reader._show_after = 0.0
+            query.reader._show_after = 0.0  # noqa: SLF001
             query.reader.commit(end)
             assert admin.list_group_offsets(f"taken-{topic}")[TopicPartition(topic, 0)].offset == 4
 
@@ -199,7 +204,10 @@ def test_a_checkpoint_of_sparks_own_source_is_carried_on(broker: Any, topic: str
 
 def test_a_checkpoint_of_something_else_is_refused(broker: Any, topic: str) -> None:
     create(broker.bootstrap, topic)
-    with Query(broker.bootstrap, subscribe=topic) as query, pytest.raises(OttlaError, match="none of this source"):
+    with (
+        Query(broker.bootstrap, subscribe=topic) as query,
+        pytest.raises(OttlaError, match="an offset of another kind of source"),
+    ):
         query.latest({"logOffset": 7})
 
 
@@ -254,7 +262,7 @@ def test_a_topic_made_again_between_the_plan_of_a_batch_and_its_tasks_is_not_tak
         produce(broker.bootstrap, topic, 5)
         (task,) = pickle.loads(pickle.dumps(query.reader.partitions(start, end)))
         if fails:
-            with pytest.raises(OttlaError, match=f"data loss: topic {topic} was deleted and made again"):
+            with pytest.raises(OttlaError, match=f"data loss: topic {topic} was deleted and recreated"):
                 list(query.reader.read(task))
             return
         assert list(query.reader.read(task)) == []
@@ -296,7 +304,7 @@ def test_old_news_of_a_topic_are_no_loss_of_data(
         topics = there(lookup, must_exist)
         return answers.pop()(topics) if answers else topics
 
-    there = Lookup._described
+    there = Lookup._described  # noqa: SLF001
     monkeypatch.setattr(Lookup, "_described", behind)
     with Query(broker.bootstrap, subscribe=topic, **kept) as query:
         if available_now:

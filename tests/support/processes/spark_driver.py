@@ -9,11 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from tests.support.spark_queries import start_patiently
 
 LIMIT_S = 800.0
 """A bound for a machine with many times more work than cores; nothing here takes more than seconds of its own."""
@@ -22,9 +23,9 @@ LIMIT_S = 800.0
 class Driver:
     """One driver process and everything it started, in its own process group."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", output: IO[bytes]) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self._process = process
-        self._output = output
+        self._log = log
 
     @property
     def pid(self) -> int:
@@ -60,25 +61,24 @@ class Driver:
         self._process.wait(30)
 
     def printed(self) -> str:
-        size = os.fstat(self._output.fileno()).st_size
-        return os.pread(self._output.fileno(), size, 0).decode(errors="replace")
+        return self._log.read_text(errors="replace")
 
 
-def start(task: Mapping[str, Any], failpoint: str = "") -> Driver:
-    """Starts a driver. `task` describes what to run: see `run_query`."""
+def start(task: Mapping[str, Any], log: Path, failpoint: str = "") -> Driver:
+    """Starts a driver that prints to `log`. `task` describes what to run: see `run_query`."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     if failpoint:
         environment["OTTLA_FAILPOINT"] = failpoint
-    output = tempfile.TemporaryFile()  # noqa: SIM115
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.processes.spark_driver", json.dumps(task)],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env=environment,
-    )
-    return Driver(process, output)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.processes.spark_driver", json.dumps(task)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+        )
+    return Driver(process, log)
 
 
 def run_query(task: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ def run_query(task: Mapping[str, Any]) -> None:
     A query that fails is started again, up to `restarts` times. With `database`, an SQLite file, a second query copies
     the values into its table `copied` at the same time.
     """
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as f
 
     from ottla.spark import session
 
@@ -102,15 +102,15 @@ def run_query(task: Mapping[str, Any]) -> None:
         .load()
     )
     if task["query"] == "windows":
-        orders = source.select(F.from_json(F.col("value").cast("string"), "at timestamp, amount long").alias("order"))
+        orders = source.select(f.from_json(f.col("value").cast("string"), "at timestamp, amount long").alias("order"))
         totals = (
             orders.select("order.*")
             .withWatermark("at", "1 second")
-            .groupBy(F.window("at", "10 seconds"))
-            .agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
+            .groupBy(f.window("at", "10 seconds"))
+            .agg(f.count("*").alias("orders"), f.sum("amount").alias("amount"))
         )
         rows = totals.select(
-            F.to_json(F.struct(F.col("window.start").cast("long").alias("start"), "orders", "amount")).alias("value")
+            f.to_json(f.struct(f.col("window.start").cast("long").alias("start"), "orders", "amount")).alias("value")
         )
     else:
         rows = source.selectExpr("key", "value")
@@ -130,35 +130,23 @@ def run_query(task: Mapping[str, Any]) -> None:
             )
         )
     writers = [writer.outputMode("append").trigger(availableNow=True) for writer in writers]
-    starts = [writer.start for writer in writers]
-    running = [start() for start in starts]
-    for start, query in zip(starts, running, strict=True):
-        run_to_the_end(start, task.get("restarts", 0), query)
+    running = [start_patiently(writer.start) for writer in writers]
+    for writer, query in zip(writers, running, strict=True):
+        run_to_the_end(writer, query, task.get("restarts", 0))
 
 
-def run_to_the_end(start: Callable[[], Any], restarts: int = 0, query: Any = None) -> Any:
-    """Runs a query to its end and gives it back. One that fails is started again up to `restarts` times.
-
-    Spark gives a new Python process ten seconds to connect back, which no setting changes and a busy machine does not
-    always keep. A query that fails for this has done nothing yet, so it is started again without being counted.
-    """
+def run_to_the_end(writer: Any, query: Any, restarts: int) -> None:
+    """Waits until a query has written everything. One that fails is started again up to `restarts` times."""
     while True:
-        query = query or start()
         try:
             query.awaitTermination()
-            return query
-        except Exception as error:
-            print("failed:", str(error)[:300])
-            if not is_slow_start(error):
-                restarts -= 1
-            if restarts < 0:
+            return
+        except Exception as error:  # as a supervisor would: restart whatever the error is
+            print("failed:", str(error)[:300], flush=True)
+            if not restarts:
                 raise
-            query = None
-
-
-def is_slow_start(error: Exception) -> bool:
-    """Whether Spark gave up on a Python process that took longer than its ten seconds to start."""
-    return "Timed out while waiting for the Python worker to connect back" in str(error)
+        restarts -= 1
+        query = start_patiently(writer.start)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A stage for the exactly-once sink without Spark: its tasks and its driver, called as Spark would call them.
+"""The exactly-once sink without Spark: its tasks and its driver, called as Spark would call them.
 
 >>> stage = SinkStage(broker.bootstrap, "orders")
 >>> run = stage.start()                                # a run of the query, as after a start of the driver
@@ -26,26 +26,27 @@ from ottla.spark.sink.sink import SinkMessage, batch_of
 from ottla.spark.sink.tasks import Place, Rows, Written, write_at_most_once, write_exactly_once
 from ottla.types import TopicPartition
 
+PARTITIONS = 2
 _numbers = itertools.count(1)
 
 
 class SinkStage:
-    """One query that writes to one topic of its own, and whoever reads it."""
+    """One query that writes to its own topic, and a reader of that topic."""
 
-    def __init__(self, bootstrap: str, topic: str, *, partitions: int = 2, **options: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, **options: str) -> None:
         self.bootstrap, self.topic = bootstrap, topic
         self.query = str(uuid.uuid4())
         self.sink = options.pop("sinkName", f"sink-{topic}")
         self.names = Names(self.sink)
         written = {"kafka.bootstrap.servers": bootstrap, "topic": topic, **options}
         self.options = SinkOptions.parse(written, True)
-        self.partitions = [TopicPartition(topic, index) for index in range(partitions)]
+        self.partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
         with Admin(bootstrap_servers=bootstrap) as admin:
-            admin.create_topic(topic, partitions=partitions)
+            admin.create_topic(topic, partitions=PARTITIONS)
 
     def start(self, query: str | None = None) -> "SinkRun":
-        """The query is started (again): every process is new and knows nothing."""
-        sink_driver._drivers.clear()
+        """Starts the query (again): every process is new."""
+        sink_driver.drivers.clear()
         return SinkRun(self, query or self.query, f"run-{next(_numbers)}")
 
     def read(self, isolation_level: str = "read_committed") -> list[str]:
@@ -61,8 +62,8 @@ class SinkStage:
         return sorted(found)
 
     def _await_markers(self) -> None:
-        """A coordinator answers when it has decided; its markers reach the partitions a moment later."""
-        deadline = monotonic() + 100
+        """A coordinator answers EndTxn when it has decided; its markers reach the partitions a moment later."""
+        deadline = monotonic() + 600
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             while ending := [
                 listing.transactional_id
@@ -72,7 +73,7 @@ class SinkStage:
                 assert monotonic() < deadline, f"still ending: {ending}"
 
     def is_held_back(self) -> bool:
-        """Whether an open transaction keeps readers from the end of a partition."""
+        """Whether an open transaction blocks readers before the end of a partition."""
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             wanted = dict.fromkeys(self.partitions, LATEST)
             return admin.list_offsets(wanted) != admin.list_offsets(wanted, isolation_level="read_committed")
@@ -91,13 +92,13 @@ class SinkRun:
         self.stage, self.query, self.name, self.call = stage, query, name, call
 
     def for_each_batch(self) -> "SinkRun":
-        """One write of this run inside foreachBatch. The driver may find itself in another process each time."""
-        sink_driver._drivers.clear()
+        """One write of this run inside foreachBatch. Each may commit in another process."""
+        sink_driver.drivers.clear()
         return SinkRun(self.stage, self.query, self.name, f"call-{next(_numbers)}")
 
     def write(self, batch: int, task: int, values: Sequence[str]) -> Written:
         """A task writes its rows of a batch."""
-        sink_tasks._first_batches.pop((self.stage.sink, self.name), None)  # a worker that has seen nothing yet
+        sink_tasks.first_batches.pop((self.stage.sink, self.name), None)  # a new worker
         return write_exactly_once(self.stage.options, self.place(batch, task), self._rows(values))
 
     def write_at_most_once(self, batch: int, task: int, values: Sequence[str]) -> Written:
@@ -110,10 +111,10 @@ class SinkRun:
         run(sink_driver.driver(self.stage.options, self.stage.sink).abort(self._batch(batch, written)))
 
     def decide(self, batch: int, *written: Written) -> Any:
-        """The driver gets as far as its decision, and no further."""
+        """The driver writes its decision and commits nothing."""
         driver = sink_driver.driver(self.stage.options, self.stage.sink)
-        plan = run(driver._decide(self._batch(batch, written)))
-        sink_driver._drivers.clear()
+        plan = run(driver.decide(self._batch(batch, written)))
+        sink_driver.drivers.clear()
         return plan
 
     def place(self, batch: int, task: int) -> Place:

@@ -206,7 +206,7 @@ def test_what_needs_spark_does_not_belong_at_the_top_of_a_file(tmp_path: Path, l
     pytest.importorskip("pyspark")
     from pyspark import SparkContext
 
-    if SparkContext._active_spark_context is not None:
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001
         pytest.skip("a session of another test is up")
     (found,) = problems(tmp_path, f"from pyspark.sql import functions as f\n{line}\n{TWO}", name="shop.py")
     assert found.startswith("shop.py:2: Spark is not up yet when the file is read: make columns and UDFs inside the")

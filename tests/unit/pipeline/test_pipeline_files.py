@@ -35,20 +35,25 @@ def problems(tmp_path: Path, text: str, **more: Any) -> list[str]:
 def test_the_examples_are_read() -> None:
     """Spec: F4. A pipeline is a small Python file or a few lines of YAML."""
     revenue = load(EXAMPLES / "revenue.yaml")
-    assert revenue.name == "revenue" and revenue.topics_in == ["orders"]
+    assert revenue.name == "revenue"
+    assert revenue.topics_in == ["orders"]
     assert revenue.topics_out == ["revenue", "orders.bad"]
     assert revenue.sources["orders"].watermark == ("at", "10 seconds")
     assert revenue.outputs["revenue"].trigger == "1 second"
     big = load(EXAMPLES / "big_orders.py")
     sink = big.outputs["big_orders"].sink
-    assert isinstance(sink, DatabaseSink) and sink.url == f"sqlite:///{EXAMPLES}/big_orders.db"
-    assert sink.upsert_keys == ("id",) and big.outputs["big_orders"].sources == ("orders", "prices")
+    assert isinstance(sink, DatabaseSink)
+    assert sink.url == f"sqlite:///{EXAMPLES}/big_orders.db"
+    assert sink.upsert_keys == ("id",)
+    assert big.outputs["big_orders"].sources == ("orders", "prices")
 
 
 def test_a_few_lines_are_enough(tmp_path: Path) -> None:
     made = read(tmp_path, GOOD)
     output = made.outputs["shop"]
-    assert made.name == "shop" and output.guarantee == "exactly-once" and output.sink == TopicSink("results")
+    assert made.name == "shop"
+    assert output.guarantee == "exactly-once"
+    assert output.sink == TopicSink("results")
     assert made.checkpoint == str(tmp_path / "checkpoints" / "shop"), "relative to the file"
     assert made.sources["orders"].starting_offsets == "earliest"
     assert made.group_of("shop") == "shop"
@@ -71,12 +76,17 @@ def test_several_sources_tables_and_outputs(tmp_path: Path) -> None:
         trigger: 500 ms
         """,
     )
-    assert made.sources["orders"].topics == ("orders-eu", "orders-us") and made.sources["payments"].schema is None
-    assert made.tables["items"].format == "json" and made.tables["items"].path == str(tmp_path / "items.json")
+    assert made.sources["orders"].topics == ("orders-eu", "orders-us")
+    assert made.sources["payments"].schema is None
+    assert made.tables["items"].format == "json"
+    assert made.tables["items"].path == str(tmp_path / "items.json")
     paid, table = made.outputs["paid"], made.outputs["table"]
-    assert isinstance(paid.sink, TopicSink) and paid.sink.key == ("a", "b") and paid.trigger == "500 milliseconds"
+    assert isinstance(paid.sink, TopicSink)
+    assert paid.sink.key == ("a", "b")
+    assert paid.trigger == "500 milliseconds"
     assert (paid.guarantee, table.guarantee) == ("exactly-once", "at-least-once")
-    assert made.group_of("paid") == "shop.paid" and made.kafka["linger.ms"] == "5"
+    assert made.group_of("paid") == "shop.paid"
+    assert made.kafka["linger.ms"] == "5"
 
 
 def test_every_mistake_has_its_line_and_its_cure(tmp_path: Path) -> None:
@@ -186,8 +196,10 @@ def test_values_can_be_changed_from_outside(tmp_path: Path) -> None:
     }
     made = read(tmp_path, GOOD, changes)
     source = made.sources["orders"]
-    assert source.starting_offsets == "latest" and source.options == {"maxOffsetsPerTrigger": "10"}
-    assert made.kafka == {"client.id": "other"} and made.checkpoint == "/elsewhere"
+    assert source.starting_offsets == "latest"
+    assert source.options == {"maxOffsetsPerTrigger": "10"}
+    assert made.kafka == {"client.id": "other"}
+    assert made.checkpoint == "/elsewhere"
     assert "there is no such key" in problems(tmp_path, GOOD, changes={"source.nope": "1"})[0]
     assert "sink has no keys" in problems(tmp_path, GOOD, changes={"sink.topic": "x"})[0]
 
@@ -209,11 +221,14 @@ TWO = """
 
 def test_several_functions_of_a_file_are_outputs_of_one_pipeline(tmp_path: Path) -> None:
     made = read(tmp_path, TWO, name="shop.py")
-    assert made.name == "shop" and list(made.outputs) == ["items", "matched"]
-    assert made.outputs["items"].sources == ("orders",) and made.outputs["matched"].sources == ("orders", "paid")
+    assert made.name == "shop"
+    assert list(made.outputs) == ["items", "matched"]
+    assert made.outputs["items"].sources == ("orders",)
+    assert made.outputs["matched"].sources == ("orders", "paid")
     assert made.checkpoint == str(tmp_path / "cp")
     function = made.outputs["items"].function
-    assert function is not None and function.__name__ == "items"
+    assert function is not None
+    assert function.__name__ == "items"
 
 
 @pytest.mark.parametrize(

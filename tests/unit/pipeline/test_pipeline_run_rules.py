@@ -35,7 +35,8 @@ def test_waits_double_and_a_batch_makes_them_short_again() -> None:
     restarts = Restarts(max_in_a_row=8)
     gone = Failure("gone")
     assert [restarts.delay_after(gone) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert restarts.delay_after(gone) is None and restarts.total == 8
+    assert restarts.delay_after(gone) is None
+    assert restarts.total == 8
     restarts.on_batch("shop")
     assert restarts.delay_after(gone) == 1
     assert restarts.delay_after(Failure("a mistake", curable=False)) is None
@@ -141,7 +142,8 @@ def test_a_report_of_spark_becomes_a_batch() -> None:
     batch = batch_of("revenue", report)
     assert (batch.rows_in, batch.rows_out, batch.bad) == (100, 12, {"orders": 3})
     assert batch.positions == {"orders": {"0": 60, "1": 40}, "paid": {"0": 5}}
-    assert batch.ended_ms == 1_794_744_002_000 and batch.state_rows == 6
+    assert batch.ended_ms == 1_794_744_002_000
+    assert batch.state_rows == 6
     assert positions_in(['{"a": {"0": 1}, "@group": "g"}', "-", '{"b": {"2": 3}}']) == {"a": {"0": 1}, "b": {"2": 3}}
 
 
@@ -189,7 +191,8 @@ def test_a_pipeline_is_found_by_its_name(made: Pipeline) -> None:
 def test_checkpoints_elsewhere_have_their_state_at_home(made: Pipeline, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    assert local_path("s3://bucket/x") is None and local_path("file:///a%20b") == Path("/a b")
+    assert local_path("s3://bucket/x") is None
+    assert local_path("file:///a%20b") == Path("/a b")
     far = StateDirectory(replace(made, checkpoint="hdfs://host/x"))
     assert far.path.is_relative_to(tmp_path / "state")
 

@@ -114,7 +114,8 @@ def test_one_output_that_always_fails_is_given_up_though_the_other_works(begin: 
     gone = RuntimeError("x ottla.spark.database.connections.DatabaseUnavailable: cannot connect to x.")
     run = begin(*(Scripted(batch("topic", n), failed("table", gone)) for n in range(9)), max_restarts=4)
     assert run.run() == Failure("cannot connect to x.", query="table")
-    assert run.waits == [1, 2, 4, 8] and run.run_state.phase == "failed"
+    assert run.waits == [1, 2, 4, 8]
+    assert run.run_state.phase == "failed"
 
 
 def of_spark(error: Exception) -> Exception:
@@ -125,7 +126,8 @@ def of_spark(error: Exception) -> Exception:
 def test_a_part_that_the_next_start_writes_again_is_no_reason_to_give_up(begin: Begin) -> None:
     dropped = LostPart("batch 7 was decided, and the broker no longer has the part of task 1")
     run = begin(Scripted(failed("topic", of_spark(dropped))), Scripted(batch("topic", 7), ENDED))
-    assert run.run() is None and run.waits == [1]
+    assert run.run() is None
+    assert run.waits == [1]
 
 
 @pytest.mark.parametrize(
@@ -159,13 +161,15 @@ def test_a_part_that_no_start_brings_back_ends_the_run_at_once(begin: Begin, mee
         meet()
     run = begin(Scripted(failed("topic", of_spark(caught.value))))
     failure = run.run()
-    assert failure is not None and "lostParts=replace" in failure.cause
+    assert failure is not None
+    assert "lostParts=replace" in failure.cause
     assert (run.waits, run.run_state.phase) == ([], "failed")
 
 
 def test_a_driver_that_dies_without_a_word_is_trusted_again_after_any_batch(begin: Begin) -> None:
     run = begin(*(Scripted(batch("topic", n)) for n in range(5)), Scripted(ENDED), max_restarts=1)
-    assert run.run() is None and run.waits == [1] * 5
+    assert run.run() is None
+    assert run.waits == [1] * 5
 
 
 def test_a_stop_that_ends_well_is_no_failure(begin: Begin) -> None:
@@ -173,7 +177,8 @@ def test_a_stop_that_ends_well_is_no_failure(begin: Begin) -> None:
     run = begin(driver)
     run.ctrl_c_at = ["started"]
     assert run.run() is None
-    assert driver.asked == ["stop"] and run.run_state.phase == "stopped"
+    assert driver.asked == ["stop"]
+    assert run.run_state.phase == "stopped"
 
 
 @pytest.mark.parametrize("curable", [True, False])
@@ -182,7 +187,9 @@ def test_a_stop_whose_last_batch_fails_says_so_and_starts_nothing(begin: Begin, 
     run = begin(Scripted(STARTED, failed("topic", error)))
     run.ctrl_c_at = ["started"]
     failure = run.run()
-    assert failure is not None and failure.curable is curable and failure.query == "topic"
+    assert failure is not None
+    assert failure.curable is curable
+    assert failure.query == "topic"
     assert (run.run_state.phase, run.run_state.last_failure, run.waits) == ("failed", failure.cause, [])
 
 
@@ -191,7 +198,8 @@ def test_a_second_stop_ends_it_at_once_whatever_becomes_of_the_batch(begin: Begi
     run = begin(driver)
     run.ctrl_c_at = ["started", "batch"]
     assert run.run() is None
-    assert driver.asked == ["stop", "kill"] and run.run_state.phase == "stopped"
+    assert driver.asked == ["stop", "kill"]
+    assert run.run_state.phase == "stopped"
 
 
 # --- the queries of a driver that is asked to stop ------------------------------------------------------------
@@ -232,18 +240,20 @@ def finish(**running: InBatch) -> list[Batch]:
     queries = Queries(SimpleNamespace(pipeline=None), once=False)  # type: ignore[arg-type]
     queries.running = [Running(name, query) for name, query in running.items()]  # type: ignore[arg-type]
     batches: list[Batch] = []
-    queries._finish(batches.append)
+    queries._finish(batches.append)  # noqa: SLF001
     return batches
 
 
 def test_queries_finish_the_batch_that_they_are_in() -> None:
     topic, table = InBatch(), InBatch()
     assert [(batch.query, batch.batch_id) for batch in finish(topic=topic, table=table)] == [("topic", 0), ("table", 0)]
-    assert topic.is_stopped and table.is_stopped
+    assert topic.is_stopped
+    assert table.is_stopped
 
 
 def test_a_batch_that_fails_after_the_stop_is_told_once_the_others_are_done() -> None:
     table = InBatch()
     with pytest.raises(QueryFailed, match="topic: no room") as caught:
         finish(topic=InBatch(RuntimeError("no room")), table=table)
-    assert failure_of(caught.value) == Failure("no room", query="topic") and table.is_stopped
+    assert failure_of(caught.value) == Failure("no room", query="topic")
+    assert table.is_stopped

@@ -74,9 +74,10 @@ def test_a_sink_that_cannot_make_its_topic_is_tried_again_unless_it_may_not(
 
     monkeypatch.setattr(clients.admin, "create_topic", refuse)
     with pytest.raises(OttlaError) as caught:
-        asyncio.run(clients._create_decisions(Names("shop")))
+        asyncio.run(clients._create_decisions(Names("shop")))  # noqa: SLF001
     failure = through_spark(caught.value)
-    assert failure.curable is curable and f"cannot be created: {code}" in failure.cause
+    assert failure.curable is curable
+    assert f"cannot be created: {code}" in failure.cause
 
 
 def test_a_sink_that_cannot_read_its_decisions_is_tried_again(
@@ -93,6 +94,7 @@ def test_a_sink_that_cannot_read_its_decisions_is_tried_again(
 
     monkeypatch.setattr(sink_clients, "PATIENCE_MS", -1)
     with pytest.raises(OttlaError) as caught:
-        asyncio.run(clients._replay(Silent(), TopicPartition("shop-decisions", 0), 0, 5))  # type: ignore[arg-type]
+        asyncio.run(clients._replay(Silent(), TopicPartition("shop-decisions", 0), 0, 5))  # type: ignore[arg-type]  # noqa: SLF001
     failure = through_spark(caught.value)
-    assert failure.curable and failure.cause.startswith("shop-decisions-0 could not be read to its end within")
+    assert failure.curable
+    assert failure.cause.startswith("shop-decisions-0 could not be read to its end within")

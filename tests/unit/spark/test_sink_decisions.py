@@ -1,6 +1,5 @@
 """The records and names behind the sink's decisions. What they lead to is in test_sink_model.py."""
 
-
 import pytest
 
 from ottla.spark.sink.decisions import (
@@ -34,16 +33,19 @@ DECISION = Decision("q", 7, PARTS, (RUN,), decided_ms=5, open_ms=4, held_ms=3)
 
 def test_records_come_back_as_they_were_written() -> None:
     state = SinkState().replay(DECISION_KEY, DECISION.to_bytes()).replay(b"from the future", b"?")
-    assert state.decision == DECISION and not state.is_done()
+    assert state.decision == DECISION
+    assert not state.is_done()
     done = state.replay(DONE_KEY, Done("q", 7, 8, 9).to_bytes())
-    assert done.done == Done("q", 7, 8, 9) and done.is_done()
+    assert done.done == Done("q", 7, 8, 9)
+    assert done.is_done()
     assert not done.replay(DECISION_KEY, Decision("q", 8, PARTS, (RUN,)).to_bytes()).is_done(), "that was batch 7"
     assert done.replay(DECISION_KEY, None).decision is None
 
 
 def test_names_say_whose_they_are() -> None:
     names = Names("a-sink")
-    assert names.task(3) == "a-sink-3" and names.task_of("a-sink-3") == 3
+    assert names.task(3) == "a-sink-3"
+    assert names.task_of("a-sink-3") == 3
     assert [names.task_of(other) for other in ("a-sink-driver", "a-sink", "a-sink-3-4", "b-3", "a-sink-x")] == [
         None
     ] * 5
@@ -110,8 +112,11 @@ def test_a_batch_is_known_by_its_end_too() -> None:
 def test_the_driver_takes_copies_for_what_is_missing_only() -> None:
     copies = [Part(0, 11, 6), Part(1, 12, 11)]
     plan = decide_commit(SinkState(DECISION), {0: Entry(8, "q")}, "q", 7, Run("r2", 0, "other"), copies, 0)
-    assert plan.commit == (copies[1],) and plan.abort == (copies[0],)
-    assert plan.is_new and plan.takes_over and [run.run for run in plan.decision.runs] == ["r1", "r2"]
+    assert plan.commit == (copies[1],)
+    assert plan.abort == (copies[0],)
+    assert plan.is_new
+    assert plan.takes_over
+    assert [run.run for run in plan.decision.runs] == ["r1", "r2"]
     assert plan.decision.parts == {0: PARTS[0], 1: copies[1]}
 
 
@@ -132,7 +137,8 @@ def test_an_owner_that_was_displaced_knows_it() -> None:
     displaced = SinkState(Decision("q", 7, {}, (Run("r1", 0, "a"), Run("r2", 1_794_786_567_039, "b"))))
     with pytest.raises(NotOwner, match=r"run r2 on b, since 2026-11-15 23:49:27 UTC; this is run r1\. Two drivers"):
         decide_commit(displaced, {}, "q", 8, Run("r1", 0, "a"), [], 0)
-    assert is_decided(displaced, "q", 7) and not is_decided(displaced, "q", 8)
+    assert is_decided(displaced, "q", 7)
+    assert not is_decided(displaced, "q", 8)
     assert moment(0) == "1970-01-01 00:00:00 UTC"
 
 

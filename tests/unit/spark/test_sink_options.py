@@ -8,7 +8,7 @@ from ottla.spark.sink.options import SinkOptions
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 
 
-def parse(streaming: bool = True, **options: str) -> SinkOptions:
+def parse(streaming: bool = True, /, **options: str) -> SinkOptions:
     return SinkOptions.parse({**SERVERS, **options}, streaming)
 
 
@@ -16,7 +16,9 @@ def test_it_is_exactly_once_unless_told_otherwise() -> None:
     """Spec: D1."""
     options = parse(topic="orders")
     assert (options.delivery, options.two_phase_commit, options.topic) == ("exactly-once", "auto", "orders")
-    assert options.include_headers and not options.include_timestamp and options.sink_name is None
+    assert options.include_headers
+    assert not options.include_timestamp
+    assert options.sink_name is None
 
 
 def test_spark_hands_names_over_in_small_letters() -> None:
@@ -30,7 +32,9 @@ def test_spark_hands_names_over_in_small_letters() -> None:
         },
         True,
     )
-    assert options.sink_name == "s" and not options.include_headers and options.two_phase_commit == "required"
+    assert options.sink_name == "s"
+    assert not options.include_headers
+    assert options.two_phase_commit == "required"
 
 
 def test_settings_of_the_producer_are_passed_on() -> None:
@@ -82,9 +86,8 @@ def test_what_the_idempotent_producer_does_not_take_is_refused_before_a_task_mak
     with pytest.raises(SinkError) as refused:
         parse(delivery=delivery, **{f"kafka.{name}": value, "kafka.linger.ms": "1"})
     told = str(refused.value)
-    assert told.startswith(f"Option kafka.{name}: Must set {name} to") and told.endswith(
-        "Leave it out: the sink's producer is always idempotent."
-    )
+    assert told.startswith(f"Option kafka.{name}: Must set {name} to")
+    assert told.endswith("Leave it out: the sink's producer is always idempotent.")
 
 
 def test_the_brokers_must_be_named() -> None:

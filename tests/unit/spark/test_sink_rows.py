@@ -1,6 +1,7 @@
 """Columns as records: which are written, what is refused, and the digest by which two runs of a task are compared."""
 
 import datetime
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -8,6 +9,9 @@ from ottla.spark.sink.decisions import Digest
 from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.sink.rows import digest, to_records, used_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
 
 pa = pytest.importorskip("pyarrow")
 types = pytest.importorskip("pyspark.sql.types")
@@ -27,7 +31,7 @@ TEXT, BYTES, INT, LONG, TIME = (
 HEADERS = types.ArrayType(types.StructType().add("key", TEXT).add("value", BYTES))
 
 
-def used(columns: "dict[str, types.DataType]", **more: str) -> list[str]:
+def used(columns: "dict[str, DataType]", **more: str) -> list[str]:
     schema = types.StructType([types.StructField(name, kind) for name, kind in columns.items()])
     return used_columns(schema, options(**more))
 
@@ -62,7 +66,7 @@ def test_names_are_compared_as_spark_does() -> None:
         ({"value": TEXT, "headers": types.MapType(TEXT, TEXT)}, "column headers is of type map<string,string>"),
     ],
 )
-def test_a_wrong_column_is_named_with_its_type(columns: "dict[str, types.DataType]", words: str) -> None:
+def test_a_wrong_column_is_named_with_its_type(columns: "dict[str, DataType]", words: str) -> None:
     with pytest.raises(SinkError) as refused:
         used(columns, topic="t")
     assert words in str(refused.value)
@@ -78,7 +82,8 @@ def test_some_topic_must_be_named() -> None:
 def test_text_becomes_bytes_and_nothing_stays_null() -> None:
     batch = pa.record_batch({"VALUE": pa.array(["a", None, "ü"])})
     records = to_records(batch, ["value"], options(topic="t"), 0)
-    assert records.schema.names == ["value"] and records.column(0).to_pylist() == [b"a", None, "ü".encode()]
+    assert records.schema.names == ["value"]
+    assert records.column(0).to_pylist() == [b"a", None, "ü".encode()]
 
 
 def test_a_row_without_a_topic_is_named() -> None:
@@ -104,7 +109,8 @@ def test_the_digest_is_of_the_rows_whatever_their_order_and_batches() -> None:
         return found
 
     assert of(["abc", None, "de"], ["f"]) == of(["f", "de"], ["abc", None]) == Digest(4, 12, 2 * sum(b"abcdef"))
-    assert of(["abc"]) != of(["abd"]) and of(["a", "b"]) != of(["ab"])
+    assert of(["abc"]) != of(["abd"])
+    assert of(["a", "b"]) != of(["ab"])
 
 
 def test_the_digest_of_a_slice_is_of_the_slice() -> None:

@@ -43,14 +43,15 @@ def test_an_offset_comes_back_from_the_checkpoint_as_it_was() -> None:
 
 @pytest.mark.parametrize("stranger", [{"logOffset": 3}, {"a": {"0": "x"}}, {"a": {"x": 1}}, [1], 7, {"a": {"0": True}}])
 def test_an_offset_of_another_source_is_refused(stranger: object) -> None:
-    with pytest.raises(OttlaError, match="none of this source") as caught:
+    with pytest.raises(OttlaError, match="an offset of another kind of source") as caught:
         SourceOffset.from_dict(stranger)
     assert "checkpointLocation" in caught.value.hint
 
 
 def test_a_batch_goes_as_far_as_there_are_records() -> None:
     end, losses = advance(SourceOffset({A0: 5, A1: 7}), found({A0: 9, A1: 7}), None)
-    assert end.positions == {A0: 9, A1: 7} and not losses
+    assert end.positions == {A0: 9, A1: 7}
+    assert not losses
     assert ranges_between(SourceOffset({A0: 5, A1: 7}), end) == [OffsetRange(A0, 5, 9)]
 
 
@@ -64,7 +65,8 @@ def test_with_nothing_new_the_offset_stays_the_same() -> None:
 def test_the_first_batch_says_where_it_began_even_if_it_is_empty() -> None:
     """Spark runs it in any case; the query that failed in it goes on from there, not from where the topic ends then."""
     end, _ = advance(SourceOffset({A0: 5}, is_initial=True), found({A0: 5}), None)
-    assert not end.is_initial and end.started == {A0: 5}
+    assert not end.is_initial
+    assert end.started == {A0: 5}
     assert ranges_between(SourceOffset({A0: 9}, is_initial=True), end) == []
     assert ranges_between(end, advance(end, found({A0: 9}), None)[0]) == [OffsetRange(A0, 5, 9)]
 
@@ -78,13 +80,15 @@ def test_the_first_batch_is_repeated_as_it_was_wherever_the_query_would_begin_no
     assert first == again == [OffsetRange(A0, 10, 15), OffsetRange(A1, 0, 3)]
     after, _ = advance(end, found({A0: 20, A1: 3}), None)
     assert ranges_between(end, after) == [OffsetRange(A0, 15, 20)]
-    assert not after.started and not after.is_initial
+    assert not after.started
+    assert not after.is_initial
 
 
 def test_a_new_partition_is_read_from_its_beginning_and_the_end_says_so() -> None:
     start = SourceOffset({A0: 5})
     end, losses = advance(start, found({A0: 5, A1: 4}), None)
-    assert not losses and through_json(end).started == {A1: 0}
+    assert not losses
+    assert through_json(end).started == {A1: 0}
     assert ranges_between(start, through_json(end)) == [OffsetRange(A1, 0, 4)]
     after, _ = advance(end, found({A0: 6, A1: 6}), None)
     assert ranges_between(end, after) == [OffsetRange(A0, 5, 6), OffsetRange(A1, 4, 6)]
@@ -108,7 +112,7 @@ def test_a_new_partition_without_its_first_records_is_a_loss() -> None:
 
 def test_a_partition_that_is_gone_is_a_loss_and_left_out() -> None:
     end, losses = advance(SourceOffset({A0: 5, A1: 5, B0: 1}), found({A0: 6}), None)
-    assert [loss.text for loss in losses] == ["a-1, b-0 are not there any more"]
+    assert [loss.text for loss in losses] == ["a-1, b-0 no longer exist"]
     assert end.positions == {A0: 6}
 
 
@@ -116,19 +120,21 @@ def test_a_topic_made_again_is_noticed_by_its_id_even_if_it_has_grown_past_the_p
     start = SourceOffset({A0: 5}, topic_ids={"a": "old"})
     end, losses = advance(start, found({A0: 50}, a="new"), None)
     assert [loss.text for loss in losses] == [
-        "topic a was deleted and made again, so the query's offsets are none of its own"
+        "topic a was deleted and recreated, so the query's offsets are not valid for it"
     ]
     assert ranges_between(start, end) == [OffsetRange(A0, 0, 50)]
-    assert end.topic_ids == {"a": "new"} and advance(end, found({A0: 50}, a="new"), None) == (end, [])
+    assert end.topic_ids == {"a": "new"}
+    assert advance(end, found({A0: 50}, a="new"), None) == (end, [])
 
 
-def test_an_end_that_was_cut_off_is_a_loss_and_nothing_is_read_twice() -> None:
+def test_a_truncated_partition_is_a_loss_and_nothing_is_read_twice() -> None:
     start = SourceOffset({A0: 9}, topic_ids={"a": "id"})
     end, losses = advance(start, found({A0: 4}, a="id"), None)
-    assert "a-0 ends at offset 4, before 9, where the query is" in losses[0].text
-    assert ranges_between(start, end) == [] and end.positions == {A0: 4}
+    assert "a-0 ends at offset 4, but the query is at 9" in losses[0].text
+    assert ranges_between(start, end) == []
+    assert end.positions == {A0: 4}
     without_ids, _ = advance(SourceOffset({A0: 9}), found({A0: 4}), None)
-    assert ranges_between(SourceOffset({A0: 9}), without_ids) == [OffsetRange(A0, 0, 4)], "most likely made again"
+    assert ranges_between(SourceOffset({A0: 9}), without_ids) == [OffsetRange(A0, 0, 4)], "most likely recreated"
 
 
 def test_the_limit_is_shared_in_proportion_to_what_waits() -> None:

@@ -26,9 +26,13 @@ def refusal(options: dict[str, str], **changes: str) -> str:
 def test_two_options_are_enough_and_the_rest_has_sparks_defaults() -> None:
     options = parse()
     assert options.subscription.topics == ("orders",)
-    assert options.starting is None and options.ending is None, "earliest or latest, as batch and stream differ"
-    assert options.fail_on_data_loss and not options.include_headers and not options.latest_if_no_match
-    assert options.max_offsets_per_trigger is None and options.min_partitions is None
+    assert options.starting is None, "the default differs between batch and stream"
+    assert options.ending is None
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert not options.latest_if_no_match
+    assert options.max_offsets_per_trigger is None
+    assert options.min_partitions is None
     assert options.max_trigger_delay_ms == 15 * 60_000
     assert options.client_settings == {"bootstrap.servers": "127.0.0.1:9092", "isolation.level": "read_committed"}
 
@@ -38,7 +42,8 @@ def test_case_does_not_matter() -> None:
         {"KAFKA.Bootstrap.Servers": "a:1", "SUBSCRIBE": "Orders", "StartingOffsets": "EARLIEST"}
     )
     assert options.subscription.topics == ("Orders",), "but in a topic's name it does"
-    assert options.starting is not None and options.starting.everywhere == EARLIEST
+    assert options.starting is not None
+    assert options.starting.everywhere == EARLIEST
 
 
 def test_options_survive_the_way_to_another_process() -> None:
@@ -77,20 +82,26 @@ def test_where_to_begin_is_a_word_offsets_or_a_time() -> None:
         parse(startingOffsets="latest").starting,
         parse(startingOffsets='{"orders":{"0":23,"1":-2}}').starting,
     )
-    assert latest is not None and latest.everywhere == LATEST
-    assert offsets is not None and offsets.offsets == {ORDERS_0: 23, ORDERS_1: EARLIEST}
+    assert latest is not None
+    assert latest.everywhere == LATEST
+    assert offsets is not None
+    assert offsets.offsets == {ORDERS_0: 23, ORDERS_1: EARLIEST}
     time = parse(startingTimestamp="1700000000000").starting
-    assert time is not None and time.timestamp_ms == 1_700_000_000_000
+    assert time is not None
+    assert time.timestamp_ms == 1_700_000_000_000
     times = parse(endingOffsetsByTimestamp='{"orders":{"0":1000}}').ending
-    assert times is not None and times.timestamps_ms == {ORDERS_0: 1000}
+    assert times is not None
+    assert times.timestamps_ms == {ORDERS_0: 1000}
 
 
 def test_one_time_for_all_comes_before_one_for_each_and_that_before_offsets() -> None:
     written = {"startingOffsets": "latest", "startingOffsetsByTimestamp": '{"orders":{"0":5}}'}
     bound = parse(**written).starting
-    assert bound is not None and bound.option == "startingOffsetsByTimestamp"
+    assert bound is not None
+    assert bound.option == "startingOffsetsByTimestamp"
     bound = parse(**written, startingTimestamp="7").starting
-    assert bound is not None and bound.option == "startingTimestamp"
+    assert bound is not None
+    assert bound.option == "startingTimestamp"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +154,8 @@ def test_a_wrong_value_is_refused_with_what_is_right(options: dict[str, str], to
 )
 def test_an_unknown_option_is_refused_with_the_nearest(name: str, nearest: str) -> None:
     told = refusal(LEAST, **{name: "x"})
-    assert f"unknown option {name.lower()}" in told and nearest in told
+    assert f"unknown option {name.lower()}" in told
+    assert nearest in told
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -164,7 +176,8 @@ def test_other_kafka_options_go_to_the_client() -> None:
 
 def test_the_group_is_for_display_and_never_joined() -> None:
     options = parse(**{"kafka.group.id": "billing"})
-    assert options.group_id == "billing" and "group.id" not in options.client_settings
+    assert options.group_id == "billing"
+    assert "group.id" not in options.client_settings
 
 
 def test_a_batch_cannot_begin_at_the_end_nor_end_at_the_beginning() -> None:

@@ -138,7 +138,8 @@ def batch_place(options: SinkOptions, call: str, task: int, local_property: Call
     `local_property` looks up Spark's local properties. They are missing if the function does not run in the thread of
     the query: with Spark Connect, and in threads that the user started. Then the run is this one write.
     """
-    assert options.sink_name is not None and options.batch_id is not None
+    assert options.sink_name is not None
+    assert options.batch_id is not None
     batch, query, group = local_property(BATCH_ID), local_property(QUERY_ID), local_property(RUN_ID)
     if batch is not None and int(batch) != options.batch_id:
         raise SinkError(

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from ottla.client.admin.admin import AsyncAdmin
-from ottla.client.blocking import LoopThread
+from ottla.client.blocking.loop import LoopThread
 from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.core.model import EARLIEST, LATEST
 from ottla.client.core.settings import AdminConfig, ConsumerConfig

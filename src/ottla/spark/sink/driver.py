@@ -48,8 +48,8 @@ FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode
 TRIES = 3
 """How often a fenced driver checks whether it still owns the sink: a task that reads may have fenced it."""
 
-_drivers: dict[tuple[str, str], "Driver"] = {}
-os.register_at_fork(after_in_child=_drivers.clear)
+drivers: dict[tuple[str, str], "Driver"] = {}
+os.register_at_fork(after_in_child=drivers.clear)
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Batch:
 def driver(options: SinkOptions, sink: str) -> "Driver":
     """The driver of this sink in this process. It outlives a query and follows the latest options."""
     key = (options.bootstrap, sink)
-    found = _drivers.get(key)
+    found = drivers.get(key)
     if found is not None and found.options.kafka != options.kafka:
         run(found.close())  # its connections use other settings
         found = None
     if found is None:
-        found = _drivers[key] = Driver(clients(options), options, Names(sink))
+        found = drivers[key] = Driver(clients(options), options, Names(sink))
     found.options = options
     return found
 
@@ -103,7 +103,7 @@ class Driver:
     async def commit(self, batch: Batch) -> None:
         """Makes a batch visible, once, whatever happened before."""
         await async_failpoint("before-decision")
-        plan = await self._decide(batch)
+        plan = await self.decide(batch)
         state = move(batch.state, BatchState.DECIDED)
         try:
             await async_failpoint("after-decision")
@@ -142,7 +142,7 @@ class Driver:
 
     # --- deciding -----------------------------------------------------------------------------------------
 
-    async def _decide(self, batch: Batch) -> Plan:
+    async def decide(self, batch: Batch) -> Plan:
         """The plan for a batch. Its decision is on record when this returns."""
         for attempt in range(TRIES):
             try:

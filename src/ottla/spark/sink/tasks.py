@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.core.model import CommittedOffset
 from ottla.clock import system_clock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.spark.sink.clients import PATIENCE_MS, Clients, clients, run
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from ottla.client.producer.arrow_send import ArrowDelivery
     from ottla.spark.sink.options import SinkOptions
 
-_first_batches: dict[tuple[str, str], int] = {}
+first_batches: dict[tuple[str, str], int] = {}
 """(sink, run) -> the first batch that this worker had a task of."""
-os.register_at_fork(after_in_child=_first_batches.clear)
+os.register_at_fork(after_in_child=first_batches.clear)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def write_exactly_once(options: "SinkOptions", place: Place, rows: Rows) -> Writ
 def _must_look(place: Place) -> bool:
     if place.is_job or place.call:
         return True  # such a write can come more than once in a run
-    first_batch = _first_batches.setdefault((place.sink, place.run), place.batch)
+    first_batch = first_batches.setdefault((place.sink, place.run), place.batch)
     return may_be_decided(first_batch, place.batch)
 
 

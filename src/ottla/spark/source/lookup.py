@@ -1,4 +1,4 @@
-"""What the brokers say about the topics that a source reads: which partitions, and where they begin and end."""
+"""Looks up the partitions of a source's topics, and where they begin and end."""
 
 import difflib
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger("ottla.spark")
 
 
 class Lookup:
-    """Asks for a source. Lives in one process, as connections do."""
+    """The lookups of one source, over one admin client. Not shared between processes."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -44,7 +44,7 @@ class Lookup:
     # --- partitions ---------------------------------------------------------------------------------------
 
     def found(self, *, must_exist: bool) -> Found:
-        """Every partition that is subscribed to. With `must_exist` a topic that is not there is an error."""
+        """Every subscribed partition. With `must_exist` a missing topic is an error."""
         deadline = monotonic() + NEWS_S
         while True:
             partitions, topic_ids = self.partitions(must_exist=must_exist)
@@ -54,7 +54,7 @@ class Lookup:
             except KafkaError as error:
                 if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or monotonic() >= deadline:
                     raise
-            # One broker knows of the topic, and its leader does not (yet, or any more).
+            # One broker knows the topic and its leader does not (yet, or any more).
             self._topics = []
             time.sleep(0.1)
 
@@ -94,23 +94,23 @@ class Lookup:
 
     def _missing_topic(self, name: str, there: Iterable[str]) -> OttlaError:
         close = difflib.get_close_matches(name, list(there), n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(close)}?" if close else "Create it first, as with: ottla topic create."
+        hint = f"Did you mean {' or '.join(close)}?" if close else "Create it first, for example: ottla topic create."
         return OttlaError(f"there is no topic {name} at {self.options.bootstrap}", hint)
 
     # --- offsets ------------------------------------------------------------------------------------------
 
     def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """EARLIEST or LATEST of each; the latest is the last stable offset for those who read committed."""
+        """EARLIEST or LATEST of each; for read_committed the latest is the last stable offset."""
         if not wanted:
             return {}
         found = self.admin.list_offsets(wanted, isolation_level=self.options.isolation_level)
         return {partition: result.offset if result is not None else 0 for partition, result in found.items()}
 
     def settled(self, start: SourceOffset, found: Found | None = None) -> Found:
-        """What is there, `found` if it was asked for before; asks again where that would be a loss and may be none.
+        """The current offsets, or `found` if they are known. Asks again if they mean a data loss that may be none.
 
-        A broker may not have heard yet of a topic that is new, or has grown, or was made again; a new leader may not
-        know yet how far all the others are.
+        A broker may have stale metadata of a topic that is new, got more partitions or was recreated; a new leader may
+        not know the high watermark yet.
         """
         found = found or self.found(must_exist=False)
         deadline = monotonic() + NEWS_S
@@ -129,7 +129,7 @@ class Lookup:
         return self.found(must_exist=False)
 
     def resolve(self, bound: Bound, found: Found, *, is_start: bool) -> dict[TopicPartition, int]:
-        """The offsets behind what the user wrote for the beginning or the end."""
+        """The offsets that the user's option for the beginning or the end stands for."""
         if bound.everywhere is not None:
             return dict(found.earliest if bound.everywhere == EARLIEST else found.latest)
         if bound.offsets is not None:
@@ -153,9 +153,9 @@ class Lookup:
         if not earliest <= offset <= latest:
             text = f"{option} has {offset} for {partition}, which has offsets {earliest} to {latest}"
             if self.options.fail_on_data_loss:
-                hint = "-2 is the earliest and -1 the latest; with failOnDataLoss=false the nearest is taken."
+                hint = "-2 is the earliest and -1 the latest offset; with failOnDataLoss=false the nearest is used."
                 raise OttlaError(text, hint)
-            log.warning("%s: the nearest is taken", text)
+            log.warning("%s: using the nearest", text)
         return min(max(offset, earliest), latest)
 
     def _at(
@@ -166,7 +166,7 @@ class Lookup:
         for partition, at in times.items():
             answer = answers[partition]
             if answer is not None:
-                # What came in since the other lookup belongs to the next batch.
+                # Records produced since the other lookup belong to the next batch.
                 resolved[partition] = min(answer.offset, found.latest[partition])
             elif is_start and not self.options.latest_if_no_match:
                 raise OttlaError(
@@ -191,4 +191,4 @@ def _missing_partitions(option: str, missing: list[TopicPartition], there: Itera
     topic = missing[0].topic
     count = sum(1 for partition in there if partition.topic == topic)
     hint = f"{topic} has partitions 0 to {count - 1}." if count else f"{topic} is not subscribed to."
-    return OttlaError(f"{option} names {', '.join(map(str, missing[:5]))}, which is not there", hint)
+    return OttlaError(f"{option} names {', '.join(map(str, missing[:5]))}, which does not exist", hint)

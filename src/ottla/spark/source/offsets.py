@@ -1,13 +1,13 @@
 """The source's offsets as Spark keeps them, how far the next batch goes, and which task reads what. Pure.
 
 An offset is a dict that Spark writes into the checkpoint as JSON. Topics have their names as keys, as with Spark's own
-Kafka source; what else must outlive a restart has keys that no topic can have:
+Kafka source; what else must survive a restart has keys that no topic can have:
 
 >>> {"orders": {"0": 120, "1": 98}, "@group": "ottla-source-orders-1f3a", "@ids": {"orders": "AAEC…"}}
 
-`@start` holds where partitions began that the previous offset says nothing of: all of them in the first batch, and
-those that were new in a later one. Spark asks for the initial offset again when it repeats the first batch, and by then
-the answer may be another; what to read is therefore decided by what the end of the batch says.
+`@start` holds the beginnings of partitions that the previous offset does not include: all of them in the first batch,
+and new ones in a later batch. When Spark repeats the first batch it asks for the initial offset again, and by then the
+answer may differ. Therefore the end offset of a batch determines what the batch reads.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +22,7 @@ from ottla.types import TopicPartition
 GROUP, IDS, START, INITIAL = "@group", "@ids", "@start", "@initial"
 
 NEWS_S = 5.0
-"""How long news of a topic may take to reach all brokers."""
+"""How long metadata of a topic may take to reach all brokers."""
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -36,21 +36,21 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets it spans. Records may be fewer: markers, aborted and compacted ones are not given out."""
+        """How many offsets it spans. There may be fewer records: markers, aborted and compacted ones are not read."""
         return self.end - self.start
 
 
 @dataclass(frozen=True)
 class SourceOffset:
-    """How far a query is, in each partition."""
+    """The position of a query in each partition."""
 
     positions: Offsets
     group: str = ""
-    """Where the positions are shown: the consumer group that they are committed to."""
+    """The consumer group that the positions are committed to, for display."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Tells a topic from another of the same name that was made after it."""
+    """Distinguishes a topic from a later one of the same name."""
     started: Offsets = field(default_factory=dict)
-    """Where the batch that ends here began, for the partitions that its start offset does not tell."""
+    """Where the batch that ends here began, for partitions that its start offset does not include."""
     is_initial: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class SourceOffset:
 
     @classmethod
     def from_dict(cls, found: Any) -> "SourceOffset":
-        """What to_dict() made. An offset of Spark's own Kafka source is read too."""
+        """The inverse of to_dict(). Also reads offsets of Spark's own Kafka source."""
         try:
             topics = {name: entries for name, entries in found.items() if not name.startswith("@")}
             return cls(
@@ -79,8 +79,8 @@ class SourceOffset:
             )
         except (AttributeError, TypeError, ValueError):
             raise OttlaError(
-                f"the checkpoint has an offset that is none of this source: {str(found)[:200]}",
-                "It belongs to another query. Give this one a checkpointLocation of its own.",
+                f"the checkpoint has an offset of another kind of source: {str(found)[:200]}",
+                "It belongs to another query. Give this one its own checkpointLocation.",
             ) from None
 
 
@@ -110,7 +110,7 @@ def from_topics(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition,
 
 @dataclass(frozen=True)
 class Found:
-    """What the brokers say of every partition that is subscribed to."""
+    """The first and last offsets of every subscribed partition."""
 
     earliest: Offsets
     latest: Offsets
@@ -119,25 +119,24 @@ class Found:
 
 @dataclass(frozen=True)
 class Loss:
-    """Records that the query has not read and will never read: what happened, in words."""
+    """Records that the query has not read and cannot read any more; `text` says what happened."""
 
     text: str
 
 
 def advance(start: SourceOffset, found: Found, limit: int | None) -> tuple[SourceOffset, list[Loss]]:
-    """The end of the next batch, and what is lost on the way to it. `limit` is a number of offsets, for all together.
+    """The end of the next batch, and what is lost before it. `limit` is a number of offsets over all partitions.
 
-    Where something is lost, the end says with `started` where to go on: a caller that puts up with the loss uses it as
-    it is.
+    After a loss, `started` of the end says where to continue: a caller that accepts the loss uses the end as it is.
     """
     started, losses = where_it_begins(start, found)
     begins = {partition: started.get(partition, start.positions.get(partition, 0)) for partition in found.latest}
-    # The answers about the beginning and the end of a partition are not of one moment.
+    # The beginning and the end of a partition were not looked up at the same moment.
     ends = {partition: max(latest, begins[partition]) for partition, latest in found.latest.items()}
     if limit is not None:
         ends = share_out(begins, ends, limit)
     if start.is_initial:
-        started = begins  # Spark runs a first batch in any case, be there records or not
+        started = begins  # Spark runs a first batch even without records
     elif not losses and ends == start.positions:
         return start, []
     topics = {partition.topic for partition in ends}
@@ -146,7 +145,7 @@ def advance(start: SourceOffset, found: Found, limit: int | None) -> tuple[Sourc
 
 
 def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartition, int], list[Loss]]:
-    """Where the partitions begin that do not simply go on where `start` left them, and what that costs."""
+    """Where partitions begin that do not continue at their position in `start`, and what is lost by that."""
     started: dict[TopicPartition, int] = {}
     made_again = others_of_a_name(start, found)
     losses = [Loss(recreated(topic)) for topic in sorted(made_again)]
@@ -167,32 +166,32 @@ def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartit
             has_same_id = partition.topic in start.topic_ids and partition.topic in found.topic_ids
             started[partition] = latest if has_same_id else earliest
             losses.append(
-                Loss(f"{partition} ends at offset {latest}, before {position}, where the query is: its end was cut off")
+                Loss(f"{partition} ends at offset {latest}, but the query is at {position}: its end was truncated")
             )
     gone = sorted(start.positions.keys() - found.latest.keys())
     if gone:
-        losses.append(Loss(f"{', '.join(map(str, gone))} {'is' if len(gone) == 1 else 'are'} not there any more"))
+        losses.append(Loss(f"{', '.join(map(str, gone))} no longer {'exists' if len(gone) == 1 else 'exist'}"))
     return started, losses
 
 
 def others_of_a_name(start: SourceOffset, found: Found) -> set[str]:
-    """The topics that are not the ones whose offsets the query has."""
+    """The topics with another id than those whose offsets the query has."""
     return {topic for topic, topic_id in found.topic_ids.items() if start.topic_ids.get(topic, topic_id) != topic_id}
 
 
 def may_be_old_news(start: SourceOffset, found: Found) -> bool:
-    """Whether a topic or a partition seems to be gone: so it also looks to a broker that has not heard of it yet."""
+    """Whether a topic or a partition seems to be gone. A broker with stale metadata reports the same."""
     return not start.positions.keys() <= found.latest.keys() or bool(others_of_a_name(start, found))
 
 
 def recreated(topic: str) -> str:
-    return f"topic {topic} was deleted and made again, so the query's offsets are none of its own"
+    return f"topic {topic} was deleted and recreated, so the query's offsets are not valid for it"
 
 
 def share_out(begins: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """Ends that let `limit` offsets through, each partition in proportion to what waits in it.
+    """Ends that include `limit` offsets, each partition in proportion to its backlog.
 
-    A partition whose part is less than one gets one, so that none starves; together they may then pass the limit.
+    A partition whose share is less than one gets one, so that none starves; the total may then exceed the limit.
     """
     sizes = {partition: end - begins[partition] for partition, end in ends.items()}
     total = sum(sizes.values())
@@ -217,7 +216,7 @@ def waiting(start: SourceOffset, found: Found) -> int:
 
 
 def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
-    """What a batch reads. A function of its offsets alone, so that a batch that is repeated reads the same."""
+    """What a batch reads. Depends only on its offsets, so that a repeated batch reads the same."""
     if start == end:
         return []
     found = []
@@ -226,7 +225,7 @@ def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
         if first is None:
             raise OttlaError(
                 f"the checkpoint does not say where {partition} begins",
-                "It belongs to another query. Give this one a checkpointLocation of its own.",
+                "It belongs to another query. Give this one its own checkpointLocation.",
             )
         if first < last:
             found.append(OffsetRange(partition, first, last))
@@ -247,7 +246,7 @@ def split(
         return found
     total = sum(piece.size for piece in found)
     small = [piece for piece in found if parts_of(piece.size, total, min_partitions) == 1]
-    # What stays whole takes no share of the cuts: they go to the large ones.
+    # Small ranges stay whole; all cuts go to the large ones.
     rest, wanted = total - sum(piece.size for piece in small), max(1, min_partitions - len(small))
     whole = set(small)
     return cut(found, lambda piece: 1 if piece in whole else parts_of(piece.size, rest, wanted))
@@ -267,7 +266,7 @@ def cut(ranges: Iterable[OffsetRange], parts: Callable[[OffsetRange], int]) -> l
 
 
 def gather(pieces: Iterable[OffsetRange], least: int | None) -> list[list[OffsetRange]]:
-    """What each task reads: a piece, or as many small ones in a row as make `least` offsets together."""
+    """What each task reads: one range, or consecutive small ones until they have `least` offsets together."""
     tasks: list[list[OffsetRange]] = []
     size = 0
     for piece in pieces:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ottla.client.blocking import Consumer
-from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.consumer.completed_fetch import CompletedFetch
+from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.spark.explaining import BrokersAway
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 ROWS_PER_BATCH = 10_000
 BYTES_PER_BATCH = 2 * 1024 * 1024
-"""An Arrow batch grows up to so many rows, and not beyond the record batch that makes it so many bytes. With the two
-fetches that are under way they bound what a task holds in memory."""
+"""The limits of an Arrow batch: this many rows, or the record batch that reaches this many bytes. Together with the two
+fetches in flight they bound a task's memory."""
 
 COLUMNS = {"timestampType": "timestamp_type"}
-"""What Spark's columns are called elsewhere in Ottla, where that differs."""
+"""Ottla's own names for Spark's columns, if they differ."""
 
 IDLE_CONSUMERS_MAX = 4
-"""Consumers that a worker keeps for the next task. Spark ends a worker that was idle for a minute, and them with it."""
+"""How many consumers a worker keeps for the next task. Spark ends a worker that was idle for a minute."""
 
 GLANCE_MS = 2_000
-"""How long to wait for records before asking whether the topic is still there."""
+"""How long to wait for records before checking whether the topic still exists."""
 
 ASK_AGAIN_MS = 100
 
@@ -50,17 +50,17 @@ class AsyncRangeConsumer(AsyncConsumer):
     """Reads one partition at a time, from one offset to another."""
 
     async def start(self, piece: OffsetRange, topic_id: bytes = ZERO_UUID) -> None:
-        """With an id, another topic of the same name is an OFFSET_OUT_OF_RANGE."""
+        """With an id, another topic of the same name gives OFFSET_OUT_OF_RANGE."""
         await self.assign([piece.partition])
         state = self._positions.state(piece.partition)
         state.fetch_until, state.topic_id = piece.end, topic_id
         await self.seek(piece.partition, piece.start)
 
     async def next_fetch(self, timeout_ms: int) -> CompletedFetch | None:
-        """What the next fetch brought, as it came: the caller reads it while the one after it is under way."""
+        """The next fetch, not decoded. The caller reads it while the following one is in flight."""
         deadline = self._network.now() + timeout_ms
         while True:
-            self._raise_errors()
+            self._reader.raise_errors()
             fetched = self._fetcher.take_fetch()
             if fetched is not None:
                 self._network.wake()
@@ -68,10 +68,10 @@ class AsyncRangeConsumer(AsyncConsumer):
             remaining_ms = deadline - self._network.now()
             if remaining_ms <= 0:
                 return None
-            await self._network.until(self._is_worth_a_look, remaining_ms)
+            await self._network.until(self._reader.has_something_to_do, remaining_ms)
 
     async def is_gone(self, partition: TopicPartition) -> bool:
-        """Whether the brokers say that there is no such partition, also when news of it have reached everybody."""
+        """Whether the partition does not exist, also after stale metadata had time to be refreshed."""
         deadline = self._network.now() + NEWS_S * 1000
         while True:
             try:
@@ -85,11 +85,11 @@ class AsyncRangeConsumer(AsyncConsumer):
             await asyncio.sleep(ASK_AGAIN_MS / 1000)
 
     async def met_another(self, partition: TopicPartition, topic_id: bytes) -> bool:
-        """Whether it was not the offset that was wrong, but the topic: a broker told of one with another id."""
+        """Whether the error was about the topic and not the offset: a broker reported another topic id."""
         return self._positions.state(partition).topic_id not in (topic_id, ZERO_UUID)
 
     async def is_another(self, topic: str, topic_id: bytes) -> bool:
-        """Whether the topic of this name is not the one with this id, also when its news have reached everybody."""
+        """Whether the topic of this name has another id, also after stale metadata had time to be refreshed."""
         view, deadline = self._network.view, self._network.now() + NEWS_S * 1000
 
         def is_it() -> bool:
@@ -108,7 +108,7 @@ class AsyncRangeConsumer(AsyncConsumer):
 
 
 class RangeConsumer(Consumer):
-    """As AsyncRangeConsumer, for a worker's own thread."""
+    """The blocking API of AsyncRangeConsumer."""
 
     _async: AsyncRangeConsumer
 
@@ -135,33 +135,33 @@ class RangeConsumer(Consumer):
         return self._call(self._async.rest())
 
 
-_idle: dict[tuple[tuple[str, str], ...], RangeConsumer] = {}
-"""Consumers that no task uses just now, by their settings. A worker runs one task after the other."""
+idle: dict[tuple[tuple[str, str], ...], RangeConsumer] = {}
+"""Consumers that no task uses at the moment, by their settings. A worker runs one task after the other."""
 
 _of_parents: list[RangeConsumer] = []
-"""What a forked process found here. It is not its own, and closing it would disturb the parent: it is left alone."""
+"""Consumers inherited by a forked process. They are never closed here, because that would disturb the parent."""
 
 
 def _leave_to_parent() -> None:
-    _of_parents.extend(_idle.values())
-    _idle.clear()
+    _of_parents.extend(idle.values())
+    idle.clear()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def borrow(settings: Mapping[str, str]) -> RangeConsumer:
-    return _idle.pop(_key(settings), None) or RangeConsumer({**DEFAULTS, **settings})
+    return idle.pop(_key(settings), None) or RangeConsumer({**DEFAULTS, **settings})
 
 
 def give_back(settings: Mapping[str, str], consumer: RangeConsumer) -> None:
     consumer.rest()
-    before = _idle.pop(_key(settings), None)
+    before = idle.pop(_key(settings), None)
     if before is not None:
         before.close()
-    _idle[_key(settings)] = consumer
-    while len(_idle) > IDLE_CONSUMERS_MAX:
-        _idle.pop(next(iter(_idle))).close()
+    idle[_key(settings)] = consumer
+    while len(idle) > IDLE_CONSUMERS_MAX:
+        idle.pop(next(iter(idle))).close()
 
 
 def _key(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -177,16 +177,16 @@ def read_range(
     poll_timeout_ms: int,
     topic_id: bytes = ZERO_UUID,
 ) -> "Iterator[pyarrow.RecordBatch]":
-    """The records of a range, in order. Ends when the position has passed the end, whatever the last offsets hold.
+    """The records of a range, in order. Ends when the position has reached the end, also if that is a marker.
 
-    `topic_id` is that of the topic that the range was planned for, where it is known.
+    `topic_id` is that of the topic that the range was planned for, if it is known.
     """
     consumer = borrow(settings)
     is_whole = False
     try:
-        yield from _read(consumer, piece, topic_id, schema, fail_on_data_loss, poll_timeout_ms)
+        yield from read(consumer, piece, topic_id, schema, fail_on_data_loss, poll_timeout_ms)
         is_whole = True
-    except GeneratorExit:  # Spark has rows enough
+    except GeneratorExit:  # Spark has enough rows
         is_whole = True
         raise
     finally:
@@ -196,7 +196,7 @@ def read_range(
             consumer.close()
 
 
-def _read(
+def read(
     consumer: RangeConsumer,
     piece: OffsetRange,
     topic_id: bytes,
@@ -217,15 +217,15 @@ def _read(
                 position = after_loss(consumer, piece, position, fail_on_data_loss)
             elif consumer.is_another(partition.topic, topic_id):
                 lost(recreated(partition.topic), fail_on_data_loss)
-                return  # what the new one has is for the next batch, which begins with it
+                return  # the next batch reads the new topic from its beginning
             consumer.start(OffsetRange(partition, position, end), topic_id)
             continue
         if fetched is None:
             if patience.is_over():
                 raise BrokersAway(
-                    f"nothing came of {partition} from offset {position} on for {poll_timeout_ms} ms, "
-                    f"and the batch goes up to {end}",
-                    "Are the brokers there? kafkaConsumer.pollTimeoutMs says how long to wait for them.",
+                    f"no records of {partition} from offset {position} on within {poll_timeout_ms} ms; "
+                    f"the batch ends at {end}",
+                    "Are the brokers running? kafkaConsumer.pollTimeoutMs sets how long to wait for them.",
                 )
             if consumer.is_gone(partition):
                 lost(
@@ -233,13 +233,13 @@ def _read(
                 )
                 return
             continue
-        patience.begin_anew()
+        patience.restart()
         yield from batches_of(fetched, end, schema)
         position = fetched.next_offset
 
 
 def batches_of(fetched: CompletedFetch, end: int, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
-    """The records of a fetch before `end`. Afterwards its `next_offset` is past all that it holds, or past `end`."""
+    """The records of a fetch before `end`. Moves its `next_offset` past the fetch, or past `end`."""
     import pyarrow as pa
 
     from ottla.protocol.arrow_batches import ColumnBuilder
@@ -257,7 +257,7 @@ def batches_of(fetched: CompletedFetch, end: int, schema: "pyarrow.Schema") -> "
             except OttlaError as error:
                 raise OttlaError(error.message, TIMESTAMP_HINT) from None
             if not is_whole:
-                # Full, and the rest of the section is for the next; or the end lies within the section.
+                # The batch is full and the rest of the section is for the next one, or the section contains the end.
                 fetched.took(builder.last_offset + 1 if builder.is_full else end)
                 break
             fetched.took()
@@ -266,12 +266,12 @@ def batches_of(fetched: CompletedFetch, end: int, schema: "pyarrow.Schema") -> "
 
 
 def after_loss(consumer: RangeConsumer, piece: OffsetRange, position: int, fail_on_data_loss: bool) -> int:
-    """Where to go on when the brokers do not have the offset that we are at."""
+    """Where to continue if the brokers no longer have the current offset."""
     partition, _, end = piece
     earliest = consumer.beginning_offsets([partition])[partition]
     if earliest <= position:
         latest = consumer.end_offsets([partition])[partition]
-        text = f"{partition} ends at offset {latest}, and the batch goes from {position} to {end}: its end was cut off"
+        text = f"{partition} ends at offset {latest}, but the batch goes from {position} to {end}: it was truncated"
         lost(text, fail_on_data_loss)
         return end
     text = f"offsets {position} to {min(earliest, end) - 1} of {partition} are gone; the first there is {earliest}"
@@ -280,31 +280,31 @@ def after_loss(consumer: RangeConsumer, piece: OffsetRange, position: int, fail_
 
 
 TIMESTAMP_HINT = (
-    "Spark counts microseconds and has no such timestamp. Begin behind the record: startingOffsets, or a topic that "
-    "takes the broker's time (message.timestamp.type=LogAppendTime)."
+    "Spark's timestamps are microseconds and cannot hold it. Start after the record (startingOffsets), or use a topic "
+    "with message.timestamp.type=LogAppendTime."
 )
 
 LOSS_HINT = (
-    "Records are kept for retention.ms or up to retention.bytes of a topic: raise them, or run the query more often. "
-    "To go on without the lost records set failOnDataLoss to false."
+    "A topic keeps records for retention.ms or up to retention.bytes: raise them, or run the query more often. "
+    "To continue without the lost records set failOnDataLoss to false."
 )
 
 
 def lost(text: str, fail_on_data_loss: bool) -> None:
-    """Records are gone that a query has yet to read: an error or a warning."""
+    """Reports records that are gone before the query has read them: an error or a warning."""
     if fail_on_data_loss:
         raise OttlaError(f"data loss: {text}", LOSS_HINT)
     log.warning("data loss: %s", text)
 
 
 class Patience:
-    """How long nothing may come."""
+    """A deadline that starts again with every fetch."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        self.begin_anew()
+        self.restart()
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         self._deadline = monotonic() + self._timeout_ms / 1000
 
     def glance_ms(self) -> int:

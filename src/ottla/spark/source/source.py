@@ -1,4 +1,4 @@
-"""The driver's side of the source: how far a batch goes, which task reads what, and progress shown as a group."""
+"""The driver's side of the source: how far a batch goes, which task reads what, and progress as group offsets."""
 
 import logging
 import re
@@ -56,10 +56,10 @@ COMMIT_TIMEOUT_MS = 5_000
 """Group offsets are for display: a batch does not wait longer for them."""
 
 SHOW_AGAIN_S = 30
-"""How long a group that did not take them is left in peace."""
+"""How long to wait after a group refused them."""
 
 RETRY_S = 0.5
-"""The pause before brokers that failed to answer are asked again."""
+"""The back-off after brokers failed to answer."""
 
 log = logging.getLogger("ottla.spark")
 
@@ -67,7 +67,7 @@ HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("v
 
 
 def spark_schema(options: SourceOptions) -> StructType:
-    """The columns, as Spark's own Kafka source has them."""
+    """The same columns as Spark's own Kafka source."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -83,12 +83,12 @@ def spark_schema(options: SourceOptions) -> StructType:
 
 
 def check_schema(options: SourceOptions, schema: StructType | None) -> None:
-    """The columns are what they are; a schema that the user gave must be the same."""
+    """The columns are fixed; a schema that the user passes must be the same."""
     own = spark_schema(options)
     if schema is not None and schema != own:
         raise OttlaError(
             f"the columns of format ottla are fixed: {own.simpleString()}; schema() asks for {schema.simpleString()}",
-            "Leave schema() out, and make columns of the value afterwards, as with from_json.",
+            "Remove schema(), and parse the value afterwards, for example with from_json.",
         )
 
 
@@ -102,11 +102,11 @@ class Task(InputPartition):
 
 
 def read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
-    """What one task gives Spark: Arrow batches of its ranges. Runs in a worker process."""
+    """The Arrow batches of one task's ranges. Runs in a worker process."""
     settle()
     schema = to_arrow_schema(spark_schema(options), timezone="UTC")
     with explained(options.bootstrap):
-        for piece in partition.value or ():  # None is Spark's stand-in where there is nothing to read
+        for piece in partition.value or ():  # Spark passes None if there is nothing to read
             topic_id = partition.topic_ids.get(piece.partition.topic) if isinstance(partition, Task) else None
             yield from read_range(
                 piece,
@@ -121,13 +121,13 @@ def read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
 def tasks_for(
     ranges: Iterable[OffsetRange], options: SourceOptions, topic_ids: Mapping[str, str]
 ) -> list[InputPartition]:
-    """The tasks of a batch. A function of what is to be read and of the options alone."""
+    """The tasks of a batch. Depends only on the ranges and on the options, so that a repeated batch is the same."""
     pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
     return [Task(task, topic_ids) for task in gather(pieces, options.min_records_per_partition)]
 
 
 class BatchReader(DataSourceReader):
-    """`spark.read.format("ottla")`: everything between two sets of offsets, decided when the query is planned."""
+    """`spark.read.format("ottla")`: the records between two sets of offsets, chosen when the query is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType | None = None) -> None:
         with explained(options.bootstrap):
@@ -146,7 +146,7 @@ class BatchReader(DataSourceReader):
                 if start > end:
                     raise OttlaError(
                         f"{partition} would be read from offset {start} back to {end}",
-                        "Choose an end after the beginning.",
+                        "Choose ending offsets after the starting offsets.",
                     )
             return tasks_for(ranges, options, found.topic_ids)
 
@@ -155,16 +155,16 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("ottla")`: lives in a process of its own as long as the query runs."""
+    """`spark.readStream.format("ottla")`: lives in its own process as long as the query runs."""
 
     def __init__(self, options: SourceOptions, schema: StructType | None = None) -> None:
-        # What is wrong with them is told by the first call: Spark cannot show an error that is raised here.
+        # They are checked by the first call: Spark cannot show an error that is raised here.
         self.options = options
         self._schema = schema
         self._lookup: Lookup | None = None
         self._committer: Admin | None = None
         self._target: Found | None = None
-        """What was there when a query began that reads what is available now, and then ends."""
+        """With the trigger availableNow: the offsets when the query began, which is where it ends."""
         self._seen: Found | None = None
         self._last_batch_at: float | None = None
         self._is_warned = False
@@ -189,7 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _new_group(self) -> str:
-        """A group id of the query's own. It is made once and lives in the checkpoint with the offsets."""
+        """A group id for this query. It is generated once and kept in the checkpoint with the offsets."""
         if self.options.group_id is not None:
             return ""
         return f"{self.options.group_id_prefix}-{self.options.subscription.label}-{uuid.uuid4().hex[:8]}"
@@ -210,7 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with explained(self.options.bootstrap):
             offset = SourceOffset.from_dict(start)
-            # Spark has finished all before it, but calls commit() only with the next batch, and that may be far off.
+            # Spark has finished everything before it, but calls commit() only with the next batch, which may be late.
             self._show(offset)
             offset = self._of_this_query(offset)
             found = self._patiently(lambda: self._ask().settled(offset, self._target))
@@ -236,7 +236,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _waits_for_more(self, offset: SourceOffset, found: Found) -> bool:
         """Whether `minOffsetsPerTrigger` is not reached and `maxTriggerDelay` not over."""
         least = self.options.min_offsets_per_trigger
-        # A query that reads what is available now would wait for ever.
+        # A query with the trigger availableNow would wait forever.
         if least is None or self._target is not None or self._last_batch_at is None:
             return False
         is_late = (monotonic() - self._last_batch_at) * 1000 >= self.options.max_trigger_delay_ms
@@ -248,16 +248,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if len(kept) == len(offset.positions):
             return offset
         others = ", ".join(sorted({partition.topic for partition in offset.positions if partition not in kept}))
-        hint = "Give this query a checkpointLocation of its own"
+        hint = "Give this query its own checkpointLocation"
         if not kept:
             raise OttlaError(
-                f"the checkpoint is of a query that read {others}, and this one reads {self.options.subscription}",
+                f"the checkpoint is of a query that read {others}; this one reads {self.options.subscription}",
                 f"{hint}.",
             )
         if self.options.fail_on_data_loss:
             raise OttlaError(
                 f"the checkpoint has offsets of {others}, which this query no longer reads",
-                f"{hint}, or set failOnDataLoss to false to go on without {others}.",
+                f"{hint}, or set failOnDataLoss to false to continue without {others}.",
             )
         if not self._is_warned:
             log.warning("the checkpoint has offsets of %s, which this query no longer reads", others)
@@ -273,7 +273,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- which task reads what ----------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        # Nobody is asked here: a batch that is repeated must get the same tasks.
+        # No request is sent here: a repeated batch must get the same tasks.
         with explained(self.options.bootstrap):
             last = SourceOffset.from_dict(end)
             return tasks_for(ranges_between(SourceOffset.from_dict(start), last), self.options, last.topic_ids)
@@ -287,7 +287,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._show(SourceOffset.from_dict(end))
 
     def _show(self, offset: SourceOffset) -> None:
-        """Commits to the query's group how far it is. Spark itself goes by its checkpoint alone."""
+        """Commits the query's progress to its group, for display. Spark itself uses only its checkpoint."""
         group = self.options.group_id or offset.group
         if offset.is_initial or not group or not offset.positions or offset.positions == self._shown:
             return
@@ -299,9 +299,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._committer = Admin(settings)
             self._committer.alter_group_offsets(group, offset.positions)
             self._shown = dict(offset.positions)
-        except Exception as error:  # whatever it is, a display must not stop the query
+        except Exception as error:  # a display must not stop the query
             self._show_after = monotonic() + SHOW_AGAIN_S
-            log.warning("the query's offsets were not committed to group %s, for display: %s", group, error)
+            log.warning("group %s: the query's offsets could not be committed for display: %s", group, error)
 
     def stop(self) -> None:
         for client in (self._lookup, self._committer):
@@ -319,7 +319,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._lookup
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Asks again while brokers are away, as long as a task would wait for them."""
+        """Retries while brokers do not answer, as long as a task would wait for them."""
         deadline = monotonic() + self.options.poll_timeout_ms / 1000
         while True:
             try:
@@ -327,5 +327,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except KafkaError as error:
                 if not error.retriable or monotonic() >= deadline:
                     raise
-                log.warning("asking %s again: %s", self.options.bootstrap, error)
+                log.warning("brokers at %s: retrying after %s", self.options.bootstrap, error)
             time.sleep(RETRY_S)

@@ -5,12 +5,12 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.support.processes.oracle import Target
-from tests.support.worlds.sink_stage import SinkStage
 
 from ottla.client.blocking import Admin
 from ottla.pipeline.loading import load
 from ottla.pipeline.status import QueryStatus, status_of
+from tests.support.processes.oracle import Target
+from tests.support.worlds.sink_stage import SinkStage
 
 FILE = """\
 name: copy
@@ -57,7 +57,8 @@ def test_the_last_decision_and_how_long_readers_were_held_are_told(stage: SinkSt
         run.commit(batch, run.write(batch, 0, ["a", "b"]))
     query = look(stage, tmp_path)
     assert query.decided_batch == 2
-    assert query.held_ms is not None and 0 <= query.held_ms < 60_000
+    assert query.held_ms is not None
+    assert 0 <= query.held_ms < 60_000
 
 
 def test_looking_at_a_query_that_never_wrote_leaves_no_topic_behind(stage: SinkStage, tmp_path: Path) -> None:
