@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
 
 from ottla import Admin, ErrorCode, KafkaError, OttlaError, Producer, TopicPartition, TransactionFatal
 from ottla.client.core.model import ConfigResource
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def place(admin: Admin, topic: str) -> TopicPartition:
     return TopicPartition(topic, 0)
 
 
-def test_features_are_told_with_the_level_in_use(admin: Admin) -> None:
+def test_features_are_described_with_their_finalized_level(admin: Admin) -> None:
     features = {feature.name: feature for feature in admin.describe_features()}
     agreed = features["transaction.version"]
     assert agreed.min_version <= agreed.finalized == 2 <= agreed.max_version
@@ -30,7 +30,7 @@ def test_features_are_told_with_the_level_in_use(admin: Admin) -> None:
     assert {f.name for f in admin.describe_features(node.node_id)} == features.keys()
 
 
-def test_what_has_settings_is_listed_and_described(admin: Admin, place: TopicPartition) -> None:
+def test_config_resources_are_listed_and_described(admin: Admin, place: TopicPartition) -> None:
     (node, *_) = admin.describe_cluster().brokers
     eventually(lambda: ConfigResource("topic", place.topic) in admin.list_config_resources())
     assert ConfigResource("broker", f"{node.node_id}") in admin.list_config_resources(["broker"])
@@ -38,14 +38,16 @@ def test_what_has_settings_is_listed_and_described(admin: Admin, place: TopicPar
     settings = {entry.name: entry for entry in admin.describe_configs("broker", f"{node.node_id}")}
     assert settings["offsets.retention.minutes"].value == "10080"
     (explained,) = admin.describe_configs("topic", place.topic, names=["retention.ms"], with_documentation=True)
-    assert explained.documentation and explained.config_type == "long" and explained.is_default
+    assert explained.documentation
+    assert explained.config_type == "long"
+    assert explained.is_default
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "said"),
     [("topics", "t", "nothing of the kind 'topics'"), ("broker", "one", "'one' is not the id of a broker")],
 )
-def test_settings_of_what_has_none_are_refused(admin: Admin, kind: str, name: str, said: str) -> None:
+def test_configs_of_unknown_resources_are_refused(admin: Admin, kind: str, name: str, said: str) -> None:
     with pytest.raises(OttlaError, match=said):
         admin.describe_configs(kind, name)
     with pytest.raises(OttlaError, match=said):
@@ -54,7 +56,7 @@ def test_settings_of_what_has_none_are_refused(admin: Admin, kind: str, name: st
         admin.list_config_resources(["topics"])
 
 
-def test_producers_are_fenced_and_what_they_have_open_is_aborted(admin: Admin, broker: Any, place: Any) -> None:
+def test_fencing_producers_aborts_their_open_transactions(admin: Admin, broker: Any, place: Any) -> None:
     """Spec: E3. As a successor would, without being one."""
     with Producer(bootstrap_servers=broker.bootstrap, transactional_id=place.topic) as producer:
         producer.init_transactions()
@@ -72,15 +74,17 @@ def test_producers_are_fenced_and_what_they_have_open_is_aborted(admin: Admin, b
             producer.commit_transaction()
         assert caught.value.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
     (described,) = admin.describe_transactions([place.topic])
-    assert described.state in ("Empty", "CompleteAbort") and described.partitions == ()
+    assert described.state in ("Empty", "CompleteAbort")
+    assert described.partitions == ()
 
 
-def test_directories_tell_the_size_of_every_replica(admin: Admin, broker: Any, place: TopicPartition) -> None:
+def test_log_directories_list_the_size_of_every_replica(admin: Admin, broker: Any, place: TopicPartition) -> None:
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send_and_wait(place.topic, b"x" * 10_000)
     (directory,) = admin.describe_log_dirs()
     sizes = {replica.partition: replica.size_bytes for replica in directory.replicas}
-    assert sizes[place] > 10_000 and directory.total_bytes > directory.usable_bytes > 0
+    assert sizes[place] > 10_000
+    assert directory.total_bytes > directory.usable_bytes > 0
     for ask in (lambda: admin.describe_log_dirs([99]), lambda: admin.describe_features(99)):
         with pytest.raises(KafkaError, match="there is no broker 99; there are") as caught:
             ask()

@@ -59,7 +59,7 @@ def test_a_group_is_listed_with_its_state_and_its_coordinator(
         assert admin.list_groups(types=["share"]) == []
 
 
-def test_members_are_described_with_what_they_want_and_have(
+def test_members_are_described_with_subscription_and_assignment(
     admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
     bootstrap = broker.bootstrap
@@ -77,12 +77,14 @@ def test_members_are_described_with_what_they_want_and_have(
         assert by_client["ann"].member_id == ann.member_id
         assert by_client["ann"].assignment == (partitions[0], partitions[2])
         assert by_client["ann"].subscription.topics == (topic,)
-        assert by_client["bob"].group_instance_id == "desk-2" and by_client["bob"].is_static
-        assert by_client["bob"].host == "127.0.0.1" and by_client["bob"].client_host == "/127.0.0.1"
+        assert by_client["bob"].group_instance_id == "desk-2"
+        assert by_client["bob"].is_static
+        assert by_client["bob"].host == "127.0.0.1"
+        assert by_client["bob"].client_host == "/127.0.0.1"
         assert described.owners[partitions[1]].member_id == bob.member_id
 
 
-def test_while_others_join_a_member_is_shown_with_what_it_had(
+def test_during_a_rebalance_a_member_keeps_its_old_assignment(
     admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
     """As Apache Kafka tells it: subscriptions are told of a stable group alone, assignments always."""
@@ -97,11 +99,12 @@ def test_while_others_join_a_member_is_shown_with_what_it_had(
         (described,) = admin.describe_groups([group])
         by_client = {member.client_id: member for member in described.members}
         assert (described.state, described.protocol) == ("PreparingRebalance", "")
-        assert by_client["ann"].assignment == tuple(partitions) and by_client["ann"].subscription is None
+        assert by_client["ann"].assignment == tuple(partitions)
+        assert by_client["ann"].subscription is None
         assert by_client["bob"].assignment == ()
 
 
-def test_a_group_that_is_not_there_is_an_error_and_the_others_keep_their_order(
+def test_a_missing_group_is_an_error_and_the_others_keep_their_order(
     admin: Admin, broker: Any, group: str, partitions: list[TopicPartition]
 ) -> None:
     for name in (f"{group}-b", f"{group}-a"):
@@ -131,7 +134,7 @@ def test_removing_a_static_member_by_its_instance_id(
         assert ann.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_removing_everyone_and_one_of_two(
+def test_removing_all_members_or_one_of_two(
     admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
     bootstrap = broker.bootstrap
@@ -147,7 +150,7 @@ def test_removing_everyone_and_one_of_two(
 # Offsets
 
 
-def test_positions_are_committed_read_and_forgotten(admin: Admin, group: str, partitions: list[TopicPartition]) -> None:
+def test_offsets_are_committed_read_and_deleted(admin: Admin, group: str, partitions: list[TopicPartition]) -> None:
     """Spec: C2. With the metadata that the committer gave."""
     first, second, third = partitions
     assert admin.list_group_offsets(group) == {}
@@ -174,7 +177,7 @@ def test_metadata_is_measured_in_javas_characters_not_bytes(
             admin.alter_group_offsets(group, {partitions[0]: CommittedOffset(1, -1, metadata)})
 
 
-def test_what_a_coordinator_refuses_is_an_error_with_its_code(
+def test_a_coordinators_error_is_raised_with_its_code(
     admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
     with joining(broker.bootstrap, group, [topic]) as ann:
@@ -242,10 +245,11 @@ def test_a_coordinator_that_moves_or_loads_is_looked_up_again(
     monkeypatch.setattr(requests, "ask", failing)
     with Admin(bootstrap_servers=broker.bootstrap, retry_backoff_ms=1) as admin:
         assert admin.list_group_offsets(group, partitions) == {}
-    assert not errors and lookups >= 4  # a real Kafka may add errors of its own
+    assert not errors
+    assert lookups >= 4
 
 
-def test_an_old_brokers_one_coordinator_at_a_time_is_enough(
+def test_old_brokers_that_find_one_coordinator_at_a_time_are_supported(
     broker: Any, group: str, partitions: list[TopicPartition]
 ) -> None:
     """FindCoordinator below version 4 takes one key; OffsetFetch below 8 takes one group."""

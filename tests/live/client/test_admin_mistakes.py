@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
 
 from ottla import Admin, NewTopic, OttlaError, TopicPartition
 from ottla.client.core.model import LATEST
+from tests.support.waiting import eventually
 
 NOBODY = "127.0.0.1:1"
 
@@ -39,19 +39,20 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_each_mistake_is_told_before_anybody_is_asked(name: str) -> None:
+def test_a_mistake_is_an_error_before_anything_is_sent(name: str) -> None:
     """One name in place of a list would be taken letter by letter: `delete_topics("ab")` must not delete a and b."""
     mistake, said = MISTAKES[name]
     with Admin(bootstrap_servers=NOBODY) as admin, pytest.raises(OttlaError, match=said):
         mistake(admin)
 
 
-def test_partitions_are_plain_pairs_as_for_a_consumer(broker: Any, topic: str) -> None:
+def test_partitions_may_be_plain_pairs(broker: Any, topic: str) -> None:
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topics([NewTopic(f"{topic}-pairs", 1)])
         pair, partition = (f"{topic}-pairs", 0), TopicPartition(f"{topic}-pairs", 0)
         found = admin.list_offsets({pair: LATEST})[partition]
-        assert found is not None and found.offset == 0
+        assert found is not None
+        assert found.offset == 0
         admin.alter_group_offsets(topic, {pair: 0})
         assert admin.list_group_offsets(topic, [pair])[partition].offset == 0
         admin.delete_group_offsets(topic, [pair])
@@ -59,7 +60,7 @@ def test_partitions_are_plain_pairs_as_for_a_consumer(broker: Any, topic: str) -
         assert admin.delete_records({pair: 0}) == {partition: 0}
 
 
-def test_any_whole_number_counts_partitions(broker: Any, topic: str) -> None:
+def test_any_integer_type_is_accepted_for_partitions(broker: Any, topic: str) -> None:
     """Such as numpy's, which is none of Python's own."""
 
     class Three:

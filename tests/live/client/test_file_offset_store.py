@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
 
 from ottla import Admin, Consumer, FileOffsetStore, OttlaError, Producer, StoredOffsets, TopicPartition
 from ottla.clock import monotonic
+from tests.support.waiting import eventually
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 PATIENCE_S = 60
@@ -53,7 +53,7 @@ def test_two_stores_on_one_file_keep_each_others_offsets(tmp_path: Path) -> None
     assert FileOffsetStore(path).load([FIRST, SECOND]) == {FIRST: 12, SECOND: 8}
 
 
-def test_whoever_is_killed_while_saving_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_process_killed_while_saving_does_not_block_others(tmp_path: Path) -> None:
     """Two processes save at the same time; one dies with the lock in its hands and the new file half done."""
     path = tmp_path / "positions.json"
     with saver(path, 0, 50) as victim, saver(path, 1, 50) as other:
@@ -84,7 +84,7 @@ def test_whoever_is_killed_while_saving_holds_nobody_up(tmp_path: Path) -> None:
     }, "nothing of what was half done, all of what was done"
 
 
-def test_a_file_that_was_damaged_meanwhile_is_not_written_over(tmp_path: Path) -> None:
+def test_a_corrupt_file_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "positions.json"
     store = FileOffsetStore(path)
     store.save({FIRST: 5})
@@ -94,7 +94,7 @@ def test_a_file_that_was_damaged_meanwhile_is_not_written_over(tmp_path: Path) -
     assert path.read_text() == "{"
 
 
-def test_members_that_share_a_file_hand_their_partitions_over(broker: Any, topic: str, tmp_path: Path) -> None:
+def test_members_that_share_a_file_take_over_partitions(broker: Any, topic: str, tmp_path: Path) -> None:
     """A second member joins, takes over, and is alone in the end: every record is processed once."""
     count, path = 30, tmp_path / "positions.json"
     with Admin(bootstrap_servers=broker.bootstrap) as admin:

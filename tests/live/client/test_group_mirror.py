@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.waiting import PATIENCE_S, eventually
 
 from ottla import Admin, AsyncConsumer, Consumer, DatabaseOffsetStore, Producer, SnapshotStore
 from ottla.assignors.broadcast import BroadcastAssignor
@@ -22,6 +21,7 @@ from ottla.client.stores.stored_offsets import AsyncStoredOffsets, StoredOffsets
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
+from tests.support.waiting import PATIENCE_S, eventually
 
 SETTINGS = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
 
@@ -53,7 +53,7 @@ def read(reader: Consumer, count: int) -> None:
         found += len(reader.poll(200))
 
 
-def test_a_file_of_offsets_shows_as_the_groups_lag(
+def test_offsets_in_a_file_show_as_the_groups_lag(
     broker: Any, filled: str, admin: Admin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In `ottla group describe`, and in the last offset before the goodbye."""
@@ -76,7 +76,7 @@ def test_a_file_of_offsets_shows_as_the_groups_lag(
     assert stored == {TopicPartition(filled, 0): 13}
 
 
-def test_members_of_a_broadcast_show_their_progress_side_by_side(
+def test_members_of_a_broadcast_mirror_their_offsets_separately(
     broker: Any, filled: str, admin: Admin, tmp_path: Path
 ) -> None:
     """Spec: A7. One ahead, one behind; neither shows in the group itself, where they would clobber each other."""
@@ -108,7 +108,7 @@ def test_members_of_a_broadcast_show_their_progress_side_by_side(
         assert offsets_of(admin, filled) == {}
 
 
-def test_offsets_that_were_not_mirrored_are_never_replaced(broker: Any, filled: str, admin: Admin) -> None:
+def test_offsets_that_were_not_mirrored_are_never_overwritten(broker: Any, filled: str, admin: Admin) -> None:
     place, group = TopicPartition(filled, 0), f"{filled}-real"
     admin.alter_group_offsets(group, {place: 3})
     with Consumer(bootstrap_servers=broker.bootstrap) as reader:
@@ -120,7 +120,7 @@ def test_offsets_that_were_not_mirrored_are_never_replaced(broker: Any, filled: 
     assert admin.list_group_offsets(group) == {place: CommittedOffset(3)}
 
 
-def test_a_group_with_members_is_left_to_them(broker: Any, filled: str, admin: Admin) -> None:
+def test_a_group_with_members_is_not_mirrored_to(broker: Any, filled: str, admin: Admin) -> None:
     group = f"{filled}-busy"
     with (
         Consumer(SETTINGS, bootstrap_servers=broker.bootstrap, group_id=group) as member,
@@ -135,7 +135,7 @@ def test_a_group_with_members_is_left_to_them(broker: Any, filled: str, admin: A
         assert offsets_of(admin, group) == {}
 
 
-def test_a_database_shows_what_it_has_committed_and_nothing_else(broker: Any, filled: str, admin: Admin) -> None:
+def test_a_database_mirrors_only_committed_offsets(broker: Any, filled: str, admin: Admin) -> None:
     """Spec: E10."""
     place, group = TopicPartition(filled, 0), f"{filled}-lag"
     with (
@@ -160,10 +160,11 @@ def test_a_database_shows_what_it_has_committed_and_nothing_else(broker: Any, fi
     assert offsets_of(admin, group) == {0: 6}, "close() waits for it"
     with late.transaction():
         late.save({place: 9})  # stored; that the consumer is closed by now is no reason to fail
-    assert late.load([place]) == {place: 9} and offsets_of(admin, group) == {0: 6}
+    assert late.load([place]) == {place: 9}
+    assert offsets_of(admin, group) == {0: 6}
 
 
-def test_snapshots_show_their_progress_in_their_own_transactions(broker: Any, filled: str, admin: Admin) -> None:
+def test_snapshots_mirror_their_offsets_in_their_transactions(broker: Any, filled: str, admin: Admin) -> None:
     """Spec: E10."""
     place, group = TopicPartition(filled, 0), f"{filled}-lag"
     names = {f"{filled}-offsets", f"{filled}-state"}
@@ -187,7 +188,7 @@ def test_snapshots_show_their_progress_in_their_own_transactions(broker: Any, fi
         SnapshotStore.open(**settings, mirror_group=f"{group}-real")
 
 
-def test_the_async_face_shows_its_progress_too(broker: Any, filled: str, admin: Admin, tmp_path: Path) -> None:
+def test_an_async_consumer_mirrors_its_offsets(broker: Any, filled: str, admin: Admin, tmp_path: Path) -> None:
     async def story() -> None:
         async with AsyncConsumer(SETTINGS, bootstrap_servers=broker.bootstrap, group_id=filled) as reader:
             offsets = AsyncStoredOffsets(reader, FileOffsetStore(tmp_path / "positions.json"))
@@ -202,7 +203,7 @@ def test_the_async_face_shows_its_progress_too(broker: Any, filled: str, admin: 
     assert offsets_of(admin, filled) == {0: 10, 1: 10}
 
 
-def test_a_mirror_needs_a_group_that_is_not_the_consumers_own_by_name(broker: Any) -> None:
+def test_a_mirror_needs_another_group_than_the_consumers_own(broker: Any) -> None:
     with Consumer(bootstrap_servers=broker.bootstrap) as alone:
         with pytest.raises(OttlaError, match="the consumer has no group"):
             GroupMirror(alone)

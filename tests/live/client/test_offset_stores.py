@@ -73,7 +73,7 @@ def test_nothing_is_stored_before_the_commit(database: Database, connection: Any
     assert store.load([FIRST]) == {FIRST: 6}
 
 
-def test_consumers_with_different_names_do_not_meet(connection: Any) -> None:
+def test_consumers_with_different_names_are_independent(connection: Any) -> None:
     """Spec: A7. In a broadcast every member has its own offsets."""
     for name, offset in (("one", 10), ("two", 12), ("three", 100_000)):
         store = DatabaseOffsetStore(connection, name=name)
@@ -102,7 +102,7 @@ def test_a_consumer_that_was_replaced_cannot_store_its_results(database: Databas
     assert database.results() == [5]
 
 
-def test_two_that_begin_a_partition_cannot_both_store(database: Database, connection: Any) -> None:
+def test_two_consumers_cannot_both_start_a_partition(database: Database, connection: Any) -> None:
     one = DatabaseOffsetStore(connection)
     one.load([FIRST])
     connection.rollback()
@@ -166,7 +166,7 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats(broker: Any, topic: str, 
     assert database.results() == list(range(count))
 
 
-def test_parameters_are_written_as_the_module_wants_them() -> None:
+def test_parameters_use_the_paramstyle_of_the_module() -> None:
     class Cursor:
         def __init__(self) -> None:
             self.statements: list[str] = []
@@ -196,6 +196,6 @@ def test_parameters_are_written_as_the_module_wants_them() -> None:
         DatabaseOffsetStore(Connection(), paramstyle="named", create=False)
 
 
-def test_a_table_name_is_a_name_and_nothing_else() -> None:
+def test_an_invalid_table_name_is_refused() -> None:
     with pytest.raises(OttlaError, match="not a valid table name"):
         DatabaseOffsetStore(sqlite3.connect(":memory:"), table="offsets; drop table results")

@@ -151,7 +151,7 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats(step: str) -> None:
 
 
 @each_seed(5)
-def test_whatever_is_killed_or_cut_the_sums_are_written_once(seed: int) -> None:
+def test_sums_are_written_exactly_once_despite_kills_and_partitions(seed: int) -> None:
     """Spec: E10. The broker dies, the network is cut or lets nothing through, the task dies, all at random."""
 
     async def story(world: World) -> None:
@@ -189,7 +189,7 @@ def test_whatever_is_killed_or_cut_the_sums_are_written_once(seed: int) -> None:
     World(seed, transaction_state_log_num_partitions="2").run(story)
 
 
-def test_only_what_came_after_the_full_snapshot_is_replayed() -> None:
+def test_only_input_after_the_full_snapshot_is_replayed() -> None:
     """Spec: E10."""
 
     async def story(world: World) -> None:
@@ -250,7 +250,7 @@ def places(broker: Any, topic: str) -> dict[str, Any]:
     }
 
 
-def test_the_blocking_face_does_the_same(places: dict[str, Any], topic: str) -> None:
+def test_the_blocking_store_does_the_same(places: dict[str, Any], topic: str) -> None:
     with SnapshotStore.open(**places) as store:
         assert store.restored == ({}, None, {})
         with store.transaction({("in", 0): 5}):
@@ -264,7 +264,7 @@ def test_the_blocking_face_does_the_same(places: dict[str, Any], topic: str) -> 
         assert store.restored.state_offsets == {TopicPartition("in", 0): 5}
 
 
-def test_the_instance_before_is_fenced_before_anything_is_read(places: dict[str, Any], topic: str) -> None:
+def test_the_previous_instance_is_fenced_before_anything_is_read(places: dict[str, Any], topic: str) -> None:
     """Spec: E10. Init the transactional producer first, read the snapshot second."""
     zombie = SnapshotStore.open(**places)
     with zombie.transaction({("in", 0): 5}):
@@ -283,7 +283,7 @@ def test_the_instance_before_is_fenced_before_anything_is_read(places: dict[str,
     zombie.close()
 
 
-def test_by_the_time_of_reading_nobody_else_can_commit(
+def test_no_other_instance_can_commit_while_a_snapshot_is_read(
     places: dict[str, Any], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the old instance could commit behind the reader's back, and its input would be done twice.
@@ -325,7 +325,7 @@ def test_by_the_time_of_reading_nobody_else_can_commit(
     zombies[0].close()
 
 
-def test_there_is_no_other_way_to_a_store() -> None:
+def test_a_store_cannot_be_created_without_open() -> None:
     """Spec: E10. The wrong order is impossible by construction."""
     with pytest.raises(OttlaError, match=r"AsyncSnapshotStore\(\) cannot be called directly"):
         AsyncSnapshotStore(None, None, None)  # type: ignore[arg-type]
@@ -333,14 +333,14 @@ def test_there_is_no_other_way_to_a_store() -> None:
         SnapshotStore(None, None, None, None)  # type: ignore[arg-type]
 
 
-def test_a_stranger_in_the_incremental_topic_is_named(broker: Any, places: dict[str, Any], topic: str) -> None:
+def test_a_foreign_record_in_the_incremental_topic_is_named(broker: Any, places: dict[str, Any], topic: str) -> None:
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send(f"{topic}-offsets", b"hello", partition=0)
     with pytest.raises(OttlaError, match=r"offset 0 of .*-offsets-0 is not an incremental snapshot"):
         SnapshotStore.open(**places)
 
 
-def test_a_full_snapshot_that_is_gone_is_an_error(broker: Any, places: dict[str, Any], topic: str) -> None:
+def test_a_missing_full_snapshot_is_an_error(broker: Any, places: dict[str, Any], topic: str) -> None:
     with SnapshotStore.open(**places) as store:
         store.save_full(b"state")
     with Admin(bootstrap_servers=broker.bootstrap) as admin:

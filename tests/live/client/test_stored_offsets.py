@@ -100,7 +100,7 @@ def read_to_end(reader: Consumer, errors: list[Exception] | None = None) -> list
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
-def test_a_store_that_fails_to_load_is_asked_again_before_anything_is_read(
+def test_a_store_that_fails_to_load_is_retried_before_anything_is_read(
     broker: Any, place: TopicPartition, reset: str
 ) -> None:
     """Read from auto.offset.reset instead, the next save() would have put a lower offset over the stored one."""
@@ -123,13 +123,14 @@ def test_a_store_that_fails_to_load_is_asked_again_before_anything_is_read(
         )
         assert following.heard == []
         assert read_to_end(reader, errors) == list(range(15, COUNT))
-        assert len(errors) == 3 and store.failures == 0
+        assert len(errors) == 3
+        assert store.failures == 0
         offsets.save()
         assert store.offsets == {place: COUNT}
     assert following.heard == [("assigned", 1), ("revoked", 1)]
 
 
-def test_partitions_that_the_store_never_told_of_go_without_a_trace(broker: Any, place: TopicPartition) -> None:
+def test_partitions_lost_before_they_were_loaded_are_not_reported(broker: Any, place: TopicPartition) -> None:
     store, following = MemoryStore({place: 15}, failures=10**6), Hearing()
     with reading(broker, place) as reader:
         reader.subscribe([place.topic], listener=StoredOffsets(reader, store, following))
@@ -137,27 +138,29 @@ def test_partitions_that_the_store_never_told_of_go_without_a_trace(broker: Any,
             read_to_end(reader)
         with pytest.raises(OSError, match="the disk is away"):
             reader.poll(0)
-    assert store.offsets == {place: 15} and following.heard == []
+    assert store.offsets == {place: 15}
+    assert following.heard == []
     with reading(broker, place) as reader:
         store.failures = 0
         reader.subscribe([place.topic], listener=StoredOffsets(reader, store))
         assert read_to_end(reader) == list(range(15, COUNT))
 
 
-def test_what_the_store_does_not_know_begins_where_the_group_would(broker: Any, place: TopicPartition) -> None:
+def test_partitions_missing_from_the_store_start_as_the_group_would(broker: Any, place: TopicPartition) -> None:
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.alter_group_offsets(place.topic, {place: 12})
     store, errors = MemoryStore({}, failures=1), []
     with reading(broker, place) as reader:
         reader.subscribe([place.topic], listener=StoredOffsets(reader, store))
-        assert read_to_end(reader, errors) == list(range(12, COUNT)) and len(errors) == 1
+        assert read_to_end(reader, errors) == list(range(12, COUNT))
+        assert len(errors) == 1
     assert store.offsets == {place: COUNT}
 
 
 @pytest.mark.parametrize(
     ("kind", "heard"), [(Hearing, [("lost", 1)]), (OnlyRevoked, [("revoked", 1)])], ids=["lost", "revoked"]
 )
-def test_what_is_lost_is_not_stored(
+def test_offsets_of_lost_partitions_are_not_stored(
     broker: Any, place: TopicPartition, kind: Any, heard: list[tuple[str, int]]
 ) -> None:
     """Somebody else may have stored more by now; or what was given out was never processed."""
@@ -180,7 +183,7 @@ def test_what_is_lost_is_not_stored(
     assert [each for each in following.heard if each[0] != "assigned"] == [*heard, ("revoked", 1)]
 
 
-def test_a_listener_that_hears_of_a_loss_cannot_have_it_stored(broker: Any, place: TopicPartition) -> None:
+def test_a_listener_cannot_store_offsets_of_lost_partitions(broker: Any, place: TopicPartition) -> None:
     store = MemoryStore({})
 
     class Saving(RebalanceListener):
@@ -202,7 +205,7 @@ def test_a_listener_that_hears_of_a_loss_cannot_have_it_stored(broker: Any, plac
 @pytest.mark.parametrize(
     ("kind", "heard"), [(Hearing, [("assigned", 1), ("lost", 1)]), (OnlyRevoked, [])], ids=["lost", "revoked"]
 )
-def test_a_block_that_ends_in_an_error_stores_no_more_than_was_saved(
+def test_a_with_block_that_fails_stores_only_what_was_saved(
     broker: Any, place: TopicPartition, kind: Any, heard: list[tuple[str, int]]
 ) -> None:
     """What was given out and not processed comes again; and the next listener shall not store it either."""
@@ -238,7 +241,7 @@ class PlainOrAsync(Hearing):
     ],
     ids=["plain", "async", "deaf", "none"],
 )
-def test_the_next_listener_of_an_async_consumer_may_be_of_any_kind(
+def test_the_next_listener_of_an_async_consumer_may_be_plain_or_async(
     broker: Any, place: TopicPartition, following: Any, heard: Any
 ) -> None:
     store = MemoryStore({place: 15}, failures=2)
@@ -265,18 +268,18 @@ def test_the_next_listener_of_an_async_consumer_may_be_of_any_kind(
         assert following.heard == heard
 
 
-def test_the_next_listener_of_a_blocking_consumer_is_a_plain_one(broker: Any, place: TopicPartition) -> None:
+def test_the_next_listener_of_a_blocking_consumer_must_not_be_async(broker: Any, place: TopicPartition) -> None:
     with reading(broker, place) as reader:
         offsets = StoredOffsets(reader, MemoryStore({}), Deaf())
         reader.subscribe([place.topic], listener=offsets)
         read_to_end(reader)
         offsets.on_partitions_lost([place])
-        with pytest.raises(OttlaError, match="on_partitions_revoked of the next listener is async"):
+        with pytest.raises(OttlaError, match="on_partitions_revoked of the listener is async"):
             StoredOffsets(reader, MemoryStore({}), PlainOrAsync()).on_partitions_revoked([place])
 
 
-def test_a_transaction_that_is_tried_again_after_a_rollback_stores_the_offsets_once_more() -> None:
-    """E10: they went with the results. Left out of the second try, they would let every result be made twice."""
+def test_a_transaction_repeated_after_a_rollback_stores_the_offsets_again() -> None:
+    """Spec: E10. They went with the results. Left out of the second try, they would let every result be made twice."""
     place = TopicPartition("t", 0)
 
     async def story(world: World) -> None:

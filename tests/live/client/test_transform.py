@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
 
 from ottla import Admin, AsyncConsumer, AsyncProducer, Consumer, ErrorCode, Producer
 from ottla.client.core.model import LATEST, ConsumerRecord
@@ -19,6 +18,7 @@ from ottla.client.transactions.errors import TransactionAbortable
 from ottla.client.transform import GUARANTEES, Output, async_transform, transform
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
+from tests.support.waiting import eventually
 
 COUNT = 60
 PARTITIONS = 2
@@ -71,7 +71,7 @@ def number_of(record: ConsumerRecord) -> int:
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_nothing_is_lost_or_repeated_while_nothing_goes_wrong(topics: Topics, guarantee: str) -> None:
+def test_without_failures_nothing_is_lost_or_repeated(topics: Topics, guarantee: str) -> None:
     done = topics.run(lambda record: f"{number_of(record) * 10}", guarantee)
     assert (done.consumed, done.produced, done.failed, done.aborted) == (COUNT, COUNT, 0, 0)
     assert topics.output() == [number * 10 for number in range(COUNT)]
@@ -133,7 +133,7 @@ def test_members_share_the_work_and_write_everything_once(topics: Topics) -> Non
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-def test_an_instance_without_a_share_is_at_the_end(topics: Topics, guarantee: str) -> None:
+def test_an_instance_without_partitions_is_at_the_end(topics: Topics, guarantee: str) -> None:
     """More instances than partitions: those that got nothing have nothing to wait for."""
     stop = threading.Event()
 
@@ -169,7 +169,7 @@ def test_an_instance_without_a_share_is_at_the_end(topics: Topics, guarantee: st
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_a_member_that_was_put_out_while_it_worked_goes_on(topics: Topics, guarantee: str) -> None:
+def test_a_member_removed_while_it_worked_continues(topics: Topics, guarantee: str) -> None:
     """As after max.poll.interval.ms: its records come again, to whoever has them now."""
     removed = False
 
@@ -193,7 +193,7 @@ def test_a_member_that_was_put_out_while_it_worked_goes_on(topics: Topics, guara
 
 
 @pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS])
-def test_at_most_once_works_on_nothing_whose_commit_was_refused(
+def test_at_most_once_processes_nothing_whose_commit_failed(
     topics: Topics, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
     commit, calls, seen = AsyncConsumer.commit, 0, []
@@ -279,7 +279,7 @@ ottla.transform(lambda record: record.value, source, to, group_id=group, bootstr
 """
 
 
-def test_ctrl_c_aborts_the_transaction_that_is_open(topics: Topics) -> None:
+def test_ctrl_c_aborts_the_open_transaction(topics: Topics) -> None:
     """Left open, it would hold up all who read committed records until it timed out."""
     command = [sys.executable, "-c", CHILD, topics.bootstrap, topics.source, topics.to, topics.group]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
@@ -294,12 +294,13 @@ def test_ctrl_c_aborts_the_transaction_that_is_open(topics: Topics) -> None:
     is_left(topics)
     with Admin(bootstrap_servers=topics.bootstrap) as admin:
         states = {each.state for each in admin.list_transactions() if each.transactional_id.startswith(topics.group)}
-    assert states and "Ongoing" not in states
+    assert states
+    assert "Ongoing" not in states
     assert topics.run(lambda record: record.value, "exactly-once").consumed == COUNT
     assert topics.output() == list(range(COUNT))
 
 
-def test_ctrl_c_does_not_wait_for_ever(
+def test_ctrl_c_does_not_wait_forever(
     topics: Topics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     close, may_close = AsyncProducer.close, threading.Event()
@@ -345,7 +346,7 @@ def test_assigned_partitions_need_a_transactional_id_and_then_work(topics: Topic
     assert topics.output() == list(range(COUNT))
 
 
-def test_what_was_aborted_is_read_again(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_an_aborted_transaction_are_read_again(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spec: E9. A transaction that the cluster refuses is done again, in order and with the records after it."""
     send_offsets, calls = AsyncProducer.send_offsets_to_transaction, 0
 
@@ -376,7 +377,7 @@ def test_an_error_names_the_record(topics: Topics) -> None:
     assert topics.output() == []
 
 
-def test_what_cannot_be_written(topics: Topics) -> None:
+def test_results_that_cannot_be_written_are_refused(topics: Topics) -> None:
     """Exactly once it is an error, and nothing of its transaction is seen; at most once it is counted."""
 
     def function(record: ConsumerRecord) -> bytes | None:
@@ -390,7 +391,7 @@ def test_what_cannot_be_written(topics: Topics) -> None:
     assert done.failed == 1
 
 
-def test_one_record_may_become_several_or_none_and_go_anywhere(topics: Topics) -> None:
+def test_a_record_may_become_several_or_none_in_any_topic(topics: Topics) -> None:
     def function(record: ConsumerRecord) -> list[Any] | None:
         if number_of(record) % 2:
             return None
@@ -401,7 +402,7 @@ def test_one_record_may_become_several_or_none_and_go_anywhere(topics: Topics) -
     assert topics.output() == sorted([*range(0, COUNT, 2), *[1000] * (COUNT // 2)])
 
 
-def test_it_stops_when_told(topics: Topics) -> None:
+def test_it_stops_when_stop_is_set(topics: Topics) -> None:
     stop = threading.Event()
 
     def function(record: ConsumerRecord) -> bytes | None:
@@ -412,7 +413,7 @@ def test_it_stops_when_told(topics: Topics) -> None:
     assert 0 < done.consumed <= 7
 
 
-def test_the_async_face_awaits_the_function(topics: Topics) -> None:
+def test_async_transform_awaits_the_function(topics: Topics) -> None:
     async def function(record: ConsumerRecord) -> bytes | None:
         await asyncio.sleep(0)
         return record.value
@@ -436,7 +437,7 @@ def test_the_async_face_awaits_the_function(topics: Topics) -> None:
         ({"lingerms": 1}, "lingerms"),
     ],
 )
-def test_nonsense_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused_by_name(options: dict[str, Any], message: str) -> None:
     arguments = {"source": "a", "to": "b", "group_id": "g", **options}
     with pytest.raises(OttlaError, match=message):
         transform(lambda record: None, **arguments)

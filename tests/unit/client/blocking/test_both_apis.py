@@ -67,7 +67,8 @@ def test_every_method_of_every_public_class_is_documented(name: str) -> None:
 
 
 def test_docstrings_of_the_blocking_api_do_not_say_await() -> None:
-    assert Consumer.assign.__doc__ is not None and AsyncConsumer.assign.__doc__ is not None
+    assert Consumer.assign.__doc__ is not None
+    assert AsyncConsumer.assign.__doc__ is not None
     assert ">>> await consumer.assign(" in AsyncConsumer.assign.__doc__
     assert ">>> consumer.assign(" in Consumer.assign.__doc__
     for _, blocking in PAIRS:

@@ -9,9 +9,9 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
-from tests.support.waiting import PATIENCE_S, eventually
 
 from ottla.client.core.callers_thread import Call, CallersThread
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_callbacks_run_in_the_waiting_thread_and_may_call_again(loop: asyncio.Ab
     assert callers.wait(outer(), loop) == ("outer", here, "inner")
 
 
-def test_breaking_off_cancels_the_coroutine_and_ends_the_wait(loop: asyncio.AbstractEventLoop) -> None:
+def test_an_interrupt_cancels_the_coroutine_and_ends_the_wait(loop: asyncio.AbstractEventLoop) -> None:
     """As Ctrl-C does, in a thread that can be told apart: a job raises where the signal would."""
     ended = threading.Event()
 
@@ -82,7 +82,7 @@ def test_breaking_off_cancels_the_coroutine_and_ends_the_wait(loop: asyncio.Abst
     assert ended.wait(PATIENCE_S)
 
 
-def test_an_error_is_gone_with_the_last_who_looks_at_it(loop: asyncio.AbstractEventLoop) -> None:
+def test_an_error_is_freed_with_its_last_reference(loop: asyncio.AbstractEventLoop) -> None:
     """Without help of the garbage collector: a ring would keep every frame, and what is in it, until then."""
 
     class Seen(Exception):

@@ -15,7 +15,7 @@ def test_dotted_names_and_keywords_mean_the_same() -> None:
     assert dotted.linger_ms == keywords.linger_ms == 20
 
 
-def test_an_unknown_setting_is_refused_with_the_one_that_was_meant() -> None:
+def test_an_unknown_setting_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError) as caught:
         build(ProducerConfig, {"linger.msec": 5}, {})
     assert caught.value.message == "Unknown setting linger.msec"
@@ -36,7 +36,7 @@ def test_the_same_setting_twice_is_refused() -> None:
         build(ProducerConfig, {"linger.ms": 5}, {"linger_ms": 6})
 
 
-def test_a_value_that_is_no_value_is_refused() -> None:
+def test_an_invalid_value_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Invalid value abc for configuration linger\.ms: Not a number of type INT"):
         build(ProducerConfig, {"linger.ms": "abc"}, {})
     with pytest.raises(ConfigError, match=r"Invalid value -1 for configuration linger\.ms"):
@@ -47,7 +47,7 @@ def test_a_value_that_is_no_value_is_refused() -> None:
         build(ConsumerConfig, {"auto.offset.reset": "first"}, {})
 
 
-def test_none_leaves_the_default() -> None:
+def test_none_keeps_the_default() -> None:
     assert build(ProducerConfig, {"compression.level": None, "linger.ms": None}, {}).linger_ms == 5
 
 
@@ -69,7 +69,7 @@ def test_none_leaves_the_default() -> None:
         ),
     ],
 )
-def test_a_written_contradiction_to_idempotence_is_refused_by_name(written: dict[str, object], message: str) -> None:
+def test_a_setting_that_contradicts_idempotence_is_refused(written: dict[str, object], message: str) -> None:
     """Spec: D2."""
     with pytest.raises(ConfigError) as caught:
         build(ProducerConfig, {"enable.idempotence": True, **written}, {})
@@ -77,12 +77,12 @@ def test_a_written_contradiction_to_idempotence_is_refused_by_name(written: dict
 
 
 @pytest.mark.parametrize("written", [{"retries": 0}, {"acks": "1"}, {"max.in.flight.requests.per.connection": 10}])
-def test_without_a_word_on_idempotence_it_gives_way(written: dict[str, object]) -> None:
+def test_idempotence_is_turned_off_unless_it_was_set(written: dict[str, object]) -> None:
     """Spec: D2. What was not set is filled in, so that it fits what was."""
     assert not build(ProducerConfig, written, {}).enable_idempotence
 
 
-def test_what_idempotence_needs_is_filled_in() -> None:
+def test_idempotence_sets_what_it_needs() -> None:
     """Spec: D2."""
     config = build(ProducerConfig, {"enable.idempotence": True}, {})
     assert (config.acks_code, config.retries, config.max_in_flight_requests_per_connection) == (-1, INT32_MAX, 5)
@@ -98,12 +98,12 @@ def test_the_delivery_timeout_covers_a_linger_and_a_request() -> None:
 @pytest.mark.parametrize(
     "server", ["broker", "broker:", ":9092", "broker:http", "broker:0", "broker:65536", "broker:٣"]
 )
-def test_a_malformed_address_is_refused_when_the_client_is_made(server: str) -> None:
+def test_a_malformed_address_is_refused_when_the_client_is_created(server: str) -> None:
     with pytest.raises(ConfigError, match=r"Invalid url in bootstrap\.servers"):
         build(AdminConfig, {"bootstrap.servers": server}, {})
 
 
-def test_an_address_may_be_a_name_or_a_number() -> None:
+def test_an_address_may_be_a_host_name_or_an_ip_address() -> None:
     assert parse_endpoint("kafka-1.example:9092") == Endpoint("kafka-1.example", 9092)
     assert parse_endpoint("[::1]:19092") == Endpoint("::1", 19092)
 
@@ -118,7 +118,7 @@ def test_an_address_may_be_a_name_or_a_number() -> None:
         ("PT0S", 0),
     ],
 )
-def test_a_consumer_may_begin_so_long_before_now(written: str, milliseconds: int) -> None:
+def test_a_reset_by_duration_is_parsed_as_in_java(written: str, milliseconds: int) -> None:
     config = build(ConsumerConfig, {"auto.offset.reset": f"by_duration:{written}"}, {})
     assert config.reset_duration_ms == milliseconds
 
@@ -127,12 +127,12 @@ def test_a_consumer_may_begin_so_long_before_now(written: str, milliseconds: int
     "written", ["by_duration", "by_duration:", "by_duration:P", "by_duration:PT", "by_duration:1h", "by_duration:-PT1H",
                 "by_duration:PT-1H", "by_duration:P1Y", "by_duration:PT" + "9" * 400 + "H", "PT1H", "first"],
 )  # fmt: skip
-def test_a_place_to_begin_that_is_none_is_refused_with_those_there_are(written: str) -> None:
+def test_an_invalid_offset_reset_is_refused_with_the_valid_ones(written: str) -> None:
     with pytest.raises(ConfigError, match=r"auto\.offset\.reset: .*'earliest', 'latest', 'none' or .* 'by_duration:<"):
         build(ConsumerConfig, {"auto.offset.reset": written}, {})
 
 
-def test_of_the_group_protocols_only_classic_is_taken() -> None:
+def test_only_the_classic_group_protocol_is_supported() -> None:
     assert build(ConsumerConfig, {"group.protocol": "classic", "group.id": "g"}, {}).group_protocol == "classic"
     build(ConsumerConfig, None, {"group_protocol": "CLASSIC"})
     with pytest.raises(ConfigError, match=r"group\.protocol=consumer is not supported") as caught:
@@ -143,7 +143,7 @@ def test_of_the_group_protocols_only_classic_is_taken() -> None:
 
 
 @pytest.mark.parametrize("config", [ProducerConfig, ConsumerConfig, AdminConfig])
-def test_settings_that_are_no_dict_are_refused_with_the_way_to_write_them(config: type[AdminConfig]) -> None:
+def test_settings_that_are_not_a_dict_are_refused_with_an_example(config: type[AdminConfig]) -> None:
     with pytest.raises(ConfigError, match="settings must be a dict, not '127") as caught:
         build(config, "127.0.0.1:9092", {})  # type: ignore[arg-type]
     assert 'bootstrap_servers="127.0.0.1:9092"' in caught.value.hint
@@ -164,7 +164,7 @@ def test_settings_that_are_no_dict_are_refused_with_the_way_to_write_them(config
         (ProducerConfig, "bootstrap_server", "Did you mean bootstrap_servers?"),
     ],
 )
-def test_who_comes_from_another_client_is_told_where_a_setting_went(
+def test_settings_of_other_clients_get_a_hint(
     config: type[AdminConfig], name: str, hint: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"Unknown setting {name}") as caught:

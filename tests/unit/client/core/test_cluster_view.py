@@ -53,24 +53,25 @@ def answer(seen: ClusterView, message: MetadataResponse, now: int) -> list[str]:
     return asked
 
 
-def test_it_asks_at_once_and_then_only_when_its_knowledge_is_old() -> None:
+def test_metadata_is_requested_at_once_and_again_when_it_is_stale() -> None:
     seen = view()
     seen.want("t", 0)
     assert answer(seen, response(("t", {0: (1, 5)})), 10) == ["t"]
     assert seen.find_leader(T0) == Leader(1, 5)
     later = seen.poll(11)
-    assert not later.requests and later.wake_at == 300_010
+    assert not later.requests
+    assert later.wake_at == 300_010
     assert seen.poll(300_010).requests
 
 
-def test_while_a_request_is_under_way_it_does_not_ask_again() -> None:
+def test_only_one_metadata_request_is_in_flight() -> None:
     seen = view()
     assert seen.poll(0).requests
     seen.request_update()
     assert not seen.poll(1).requests
 
 
-def test_an_update_wanted_during_a_request_is_not_forgotten() -> None:
+def test_an_update_requested_during_a_request_is_not_lost() -> None:
     seen = view()
     (request,) = seen.poll(0).requests
     seen.want("t", 1)
@@ -78,7 +79,7 @@ def test_an_update_wanted_during_a_request_is_not_forgotten() -> None:
     assert answer(seen, response(("t", {0: (1, 0)})), 2) == ["t"]
 
 
-def test_a_topic_wanted_for_the_first_time_does_not_wait_for_the_back_off() -> None:
+def test_a_new_topic_does_not_wait_for_the_backoff() -> None:
     seen = view()
     answer(seen, response(), 0)
     seen.want("t", 5)
@@ -88,7 +89,7 @@ def test_a_topic_wanted_for_the_first_time_does_not_wait_for_the_back_off() -> N
     assert not seen.poll(7).requests, "asking the same again is held back"
 
 
-def test_a_flood_of_update_requests_is_held_to_the_back_off() -> None:
+def test_update_requests_are_limited_by_the_backoff() -> None:
     seen = view()
     answer(seen, response(), 0)
     seen.request_update()
@@ -97,7 +98,7 @@ def test_a_flood_of_update_requests_is_held_to_the_back_off() -> None:
     assert seen.poll(100).requests
 
 
-def test_failures_back_off_longer_each_time_and_are_remembered() -> None:
+def test_failures_back_off_exponentially_and_are_remembered() -> None:
     seen = view()
     now, waits = 0, []
     for _ in range(6):
@@ -108,12 +109,13 @@ def test_failures_back_off_longer_each_time_and_are_remembered() -> None:
         waits.append(wake_at - now)
         now = wake_at
     assert waits == [100, 200, 400, 800, 1000, 1000]
-    assert seen.last_error is not None and seen.last_error.detail == "refused"
+    assert seen.last_error is not None
+    assert seen.last_error.detail == "refused"
     answer(seen, response(), now)
     assert seen.last_error is None
 
 
-def test_a_broker_that_lags_behind_cannot_bring_an_old_leader_back() -> None:
+def test_a_stale_broker_cannot_bring_back_an_old_leader() -> None:
     seen = view()
     seen.want("t", 0)
     answer(seen, response(("t", {0: (2, 7)})), 0)
@@ -122,7 +124,7 @@ def test_a_broker_that_lags_behind_cannot_bring_an_old_leader_back() -> None:
     assert seen.find_leader(T0) == Leader(2, 7)
 
 
-def test_a_topic_made_again_under_the_same_name_starts_with_new_epochs() -> None:
+def test_a_recreated_topic_starts_with_new_epochs() -> None:
     seen = view()
     seen.want("t", 0)
     answer(seen, response(("t", {0: (2, 7), 1: (2, 7)})), 0)
@@ -133,7 +135,7 @@ def test_a_topic_made_again_under_the_same_name_starts_with_new_epochs() -> None
     assert seen.find_partition_count("t") == 1
 
 
-def test_a_partition_without_leader_is_asked_for_again_soon() -> None:
+def test_a_partition_without_a_leader_is_requested_again_soon() -> None:
     seen = view()
     seen.want("t", 0)
     answer(seen, response(("t", {0: (-1, 3), 1: (1, 3)})), 0)
@@ -143,16 +145,17 @@ def test_a_partition_without_leader_is_asked_for_again_soon() -> None:
     assert seen.led_partitions("t") == [0, 1]
 
 
-def test_a_missing_topic_is_noted_and_asked_for_again() -> None:
+def test_a_missing_topic_is_remembered_and_requested_again() -> None:
     seen = view()
     seen.want("t", 0)
     answer(seen, response(("t", {}), error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0)
     assert seen.topic_errors == {"t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     answer(seen, response(("t", {0: (1, 0)})), 100)
-    assert seen.topic_errors == {} and seen.find_partition_count("t") == 1
+    assert seen.topic_errors == {}
+    assert seen.find_partition_count("t") == 1
 
 
-def test_an_illegal_topic_is_not_asked_for_over_and_over() -> None:
+def test_an_invalid_topic_is_not_requested_repeatedly() -> None:
     seen = view()
     seen.want("t", 0)
     answer(seen, response(("t", {}), error=ErrorCode.INVALID_TOPIC_EXCEPTION), 0)
@@ -166,10 +169,12 @@ def test_a_deleted_topic_is_gone() -> None:
     answer(seen, response(("t", {0: (1, 0)})), 0)
     seen.request_update()
     answer(seen, response(("t", {}), error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 200)
-    assert seen.find_leader(T0) is None and "t" not in seen.topics and "t" not in seen.partitions
+    assert seen.find_leader(T0) is None
+    assert "t" not in seen.topics
+    assert "t" not in seen.partitions
 
 
-def test_a_topic_not_used_for_long_is_forgotten() -> None:
+def test_an_idle_topic_is_forgotten() -> None:
     """So that a producer does not bring back, by asking, a topic that somebody deleted."""
     seen = view(max_idle_ms=1_000)
     seen.want("old", 0)
@@ -181,7 +186,7 @@ def test_a_topic_not_used_for_long_is_forgotten() -> None:
     assert "old" not in seen.topics
 
 
-def test_a_hint_in_an_error_moves_the_leader_without_asking() -> None:
+def test_the_leader_in_an_error_is_used_without_a_request() -> None:
     seen = view()
     seen.want("t", 0)
     answer(seen, response(("t", {0: (1, 3)})), 0)
@@ -192,7 +197,7 @@ def test_a_hint_in_an_error_moves_the_leader_without_asking() -> None:
     assert seen.find_leader(T0) == Leader(9, 4)
 
 
-def test_a_broker_that_knows_nobody_is_asked_again() -> None:
+def test_a_response_without_brokers_is_retried() -> None:
     seen = view()
     (request,) = seen.poll(0).requests
     request.on_response(response(brokers=()), 13, 0)

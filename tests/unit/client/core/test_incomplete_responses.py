@@ -1,15 +1,15 @@
 """A broker's answer that leaves out what was asked for: told to the user, and asked for again."""
 
 import pytest
-from tests.support.worlds.consumer_world import VERSION, ConsumerWorld
 
 from ottla.client.core.offset_requests import read_list_offsets
 from ottla.errors import KafkaError
 from ottla.protocol.messages.list_offsets import ListOffsetsResponse
 from ottla.testing.world import World
+from tests.support.worlds.consumer_world import VERSION, ConsumerWorld
 
 
-def test_a_place_to_begin_that_the_leader_says_nothing_of_is_looked_up_again() -> None:
+def test_an_offset_missing_from_a_response_is_looked_up_again() -> None:
     """Otherwise nobody would ever read the partition, nor hear of it."""
     world = ConsumerWorld()
     world.logs[next(iter(world.logs))].append("a")
@@ -25,7 +25,7 @@ def test_a_place_to_begin_that_the_leader_says_nothing_of_is_looked_up_again() -
     assert world.take() == ["a"]
 
 
-def test_who_looks_up_offsets_hears_of_those_that_the_leader_says_nothing_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_up_offsets_names_those_missing_from_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave_out(response: ListOffsetsResponse) -> list[object]:
         return [found for found in read_list_offsets(response) if found[0].partition != 1]
 

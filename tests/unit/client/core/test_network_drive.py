@@ -56,7 +56,7 @@ class Deaf:
         raise LookupError("a mistake")
 
 
-def test_a_decider_that_fails_does_not_keep_the_others_from_deciding(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_decider_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: World) -> None:
         network = Network(ClientConfig(bootstrap_servers=(BOOTSTRAP,)), clock=world.loop.clock)
         ticking = Ticking()
@@ -70,7 +70,7 @@ def test_a_decider_that_fails_does_not_keep_the_others_from_deciding(caplog: pyt
     assert "a mistake" in caplog.text
 
 
-def test_addresses_that_are_in_the_cluster_no_more_are_forgotten() -> None:
+def test_addresses_that_left_the_cluster_are_forgotten() -> None:
     """Where brokers come back under new addresses, an outage of each would be remembered for ever."""
     peers = Peers(client_id="c")
     for port in range(1, 100):
@@ -80,7 +80,7 @@ def test_addresses_that_are_in_the_cluster_no_more_are_forgotten() -> None:
     assert len(peers._unreachable) == 1
 
 
-def test_who_waits_for_what_an_answer_has_brought_hears_of_it_even_if_the_hearer_fails() -> None:
+def test_a_call_that_waits_for_a_response_is_woken_even_if_a_callback_fails() -> None:
     async def story(world: World) -> None:
         network = Network(ClientConfig(bootstrap_servers=(BOOTSTRAP,)), clock=world.loop.clock)
         await network.until_connected()

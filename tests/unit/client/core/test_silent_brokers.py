@@ -102,7 +102,7 @@ def test_calls_of_a_producer(call: str) -> None:
     World(1, **SETTINGS).run(story)
 
 
-def test_what_a_snapshot_store_restores_from() -> None:
+def test_restoring_a_snapshot_store() -> None:
     """It knows where to read, and then nothing comes any more."""
 
     async def story(world: World) -> None:
