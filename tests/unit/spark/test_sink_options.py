@@ -48,14 +48,14 @@ def test_settings_of_the_producer_are_passed_on() -> None:
         ({"topics": "a"}, "Unknown option topics. Did you mean topic?"),
         ({"delivry": "exactly-once"}, "Unknown option delivry. Did you mean delivery?"),
         ({"linger.ms": "5"}, "Unknown option linger.ms. Did you mean kafka.linger.ms?"),
-        ({"subscribe": "a"}, "Option subscribe belongs to the source. A sink takes topic."),
-        ({"startingOffsets": "earliest"}, "Option startingOffsets belongs to the source. Leave it out."),
+        ({"subscribe": "a"}, "Option subscribe belongs to the source. Use topic for a sink."),
+        ({"startingOffsets": "earliest"}, "Option startingOffsets belongs to the source. Remove it."),
         ({"delivery": "exactly_once"}, "Option delivery is 'exactly_once'. Did you mean exactly-once?"),
-        ({"delivery": "x"}, "Option delivery is 'x'. Write one of: exactly-once, at-least-once, at-most-once."),
-        ({"includeHeaders": "yes"}, "Option includeHeaders is 'yes'. Write true or false."),
+        ({"delivery": "x"}, "Option delivery is 'x'. Use one of: exactly-once, at-least-once, at-most-once."),
+        ({"includeHeaders": "yes"}, "Option includeHeaders is 'yes'. Use true or false."),
         ({"topic": " "}, "Option topic is empty."),
         ({"sinkName": "a b"}, "Option sinkName is 'a b'. Use up to 200 letters"),
-        ({"jobId": "1"}, "Option jobId names one batch write among those of a sink. A stream has batch ids of its own"),
+        ({"jobId": "1"}, "Option jobId names one batch write among those of a sink. A stream has its own batch ids"),
         ({"batchId": "1", "sinkName": "s"}, "Options batchId and queryId are for writes inside foreachBatch. A stream"),
         ({"kafka.transactional.id": "x"}, "Option kafka.transactional.id cannot be set. The sink names"),
         ({"kafka.enable.idempotence": "false"}, "Option kafka.enable.idempotence cannot be set. It is always on."),
@@ -69,7 +69,7 @@ def test_settings_of_the_producer_are_passed_on() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_cure(options: dict[str, str], words: str) -> None:
+def test_a_mistake_is_reported_with_a_hint(options: dict[str, str], words: str) -> None:
     with pytest.raises(SinkError) as refused:
         parse(**options)
     assert words in str(refused.value)
@@ -80,14 +80,14 @@ def test_what_is_wrong_is_named_with_its_cure(options: dict[str, str], words: st
     ("name", "value"),
     [("acks", "1"), ("acks", "0"), ("retries", "0"), ("max.in.flight.requests.per.connection", "9")],
 )
-def test_what_the_idempotent_producer_does_not_take_is_refused_before_a_task_makes_one(
+def test_settings_that_turn_idempotence_off_are_refused_on_the_driver(
     name: str, value: str, delivery: str
 ) -> None:
     with pytest.raises(SinkError) as refused:
         parse(delivery=delivery, **{f"kafka.{name}": value, "kafka.linger.ms": "1"})
     told = str(refused.value)
     assert told.startswith(f"Option kafka.{name}: Must set {name} to")
-    assert told.endswith("Leave it out: the sink's producer is always idempotent.")
+    assert told.endswith("Remove it: the sink's producer is always idempotent.")
 
 
 def test_the_brokers_must_be_named() -> None:
@@ -115,20 +115,20 @@ def test_a_write_inside_foreach_batch_says_which_batch_it_is() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batchId": "7"}, "there is no sinkName. Set sinkName too: each write inside foreachBatch has one"),
-        ({**NAMED, "batchId": "seven"}, "Option batchId is 'seven'. Give it the number that foreachBatch hands"),
-        ({**NAMED, "batchId": "-1"}, "Option batchId is '-1'. Give it the number"),
-        ({**NAMED, "batchId": ""}, "Option batchId is ''. Give it the number"),
-        ({**NAMED, "batchId": "9" * 19}, "Give it the number"),
-        ({**NAMED, "jobId": "today"}, "jobId of one that stands by itself. Leave one of them out."),
+        ({"batchId": "7"}, "Option batchId needs a sinkName. Set sinkName too: each write inside foreachBatch needs its own"),
+        ({**NAMED, "batchId": "seven"}, "Option batchId is 'seven'. Pass the batch id that foreachBatch passes"),
+        ({**NAMED, "batchId": "-1"}, "Option batchId is '-1'. Pass the batch id"),
+        ({**NAMED, "batchId": ""}, "Option batchId is ''. Pass the batch id"),
+        ({**NAMED, "batchId": "9" * 19}, "Pass the batch id"),
+        ({**NAMED, "jobId": "today"}, "exclude each other: batchId is for writes inside foreachBatch. Remove one of them."),
         ({**NAMED, "delivery": "at-least-once"}, "no meaning with delivery=at-least-once, which does not remember"),
         ({**NAMED, "delivery": "at-most-once"}, "no meaning with delivery=at-most-once"),
-        ({"sinkName": "sums", "queryId": "q"}, "Option queryId says whose batch it is, and there is no batchId"),
-        ({**NAMED, "queryId": ""}, "Option queryId has 0 characters. Give it 1 to 200"),
+        ({"sinkName": "sums", "queryId": "q"}, "Option queryId needs a batchId"),
+        ({**NAMED, "queryId": ""}, "Option queryId has 0 characters (allowed: 1 to 200)"),
         ({**NAMED, "queryId": "q" * 201}, "Option queryId has 201 characters"),
     ],
 )
-def test_a_batch_id_in_the_wrong_company_is_refused(options: dict[str, str], words: str) -> None:
+def test_a_batch_id_with_conflicting_options_is_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(SinkError) as refused:
         parse(False, **options)
     assert words in str(refused.value)

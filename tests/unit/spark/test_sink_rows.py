@@ -55,14 +55,14 @@ def test_names_are_compared_as_spark_does() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"id": INT, "amount": LONG}, "there is no column value among the columns (id, amount). Make one"),
+        ({"id": INT, "amount": LONG}, "there is no column value among the columns (id, amount). Add one"),
         (
             {"value": types.StructType().add("a", INT)},
-            "column value is of type struct<a:int>, and a record's value is string or binary",
+            "column value is of type struct<a:int>; a record's value must be string or binary",
         ),
-        ({"value": INT}, "column value is of type int, and a record's value is string or binary. Cast it"),
-        ({"value": TEXT, "key": LONG}, "column key is of type bigint, and a record's key is string or binary"),
-        ({"value": TEXT, "partition": LONG}, "column partition is of type bigint, and a record's partition is int"),
+        ({"value": INT}, "column value is of type int; a record's value must be string or binary. Cast it"),
+        ({"value": TEXT, "key": LONG}, "column key is of type bigint; a record's key must be string or binary"),
+        ({"value": TEXT, "partition": LONG}, "column partition is of type bigint; a record's partition must be int"),
         ({"value": TEXT, "headers": types.MapType(TEXT, TEXT)}, "column headers is of type map<string,string>"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_wrong_column_is_named_with_its_type(columns: "dict[str, DataType]", w
 
 
 def test_some_topic_must_be_named() -> None:
-    with pytest.raises(SinkError, match=r"no topic is named\. Set the option topic, or give the rows a column topic"):
+    with pytest.raises(SinkError, match=r"no topic is named\. Set the option topic, or add a column topic"):
         used({"value": TEXT})
     with pytest.raises(SinkError, match="includeTimestamp needs a column timestamp"):
         used({"value": TEXT}, topic="t", includeTimestamp="true")

@@ -62,7 +62,7 @@ def test_topics_are_listed_matched_or_assigned() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "Give exactly one of subscribe"),
+        ({}, "Set exactly one of subscribe"),
         ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern exclude each other"),
         ({"subscribe": " , "}, "names no topic"),
         ({"subscribePattern": "(("}, "not a regular expression"),
@@ -73,7 +73,7 @@ def test_topics_are_listed_matched_or_assigned() -> None:
         ({"assign": "{}"}, "names no partition"),
     ],
 )
-def test_what_is_read_must_be_said_once_and_make_sense(options: dict[str, str], told: str) -> None:
+def test_exactly_one_valid_subscription_is_required(options: dict[str, str], told: str) -> None:
     assert told in refusal({"kafka.bootstrap.servers": "a:1"}, **options)
 
 

@@ -1,4 +1,4 @@
-"""The options of `writeStream.format("ottla")` and `write.format("ottla")`: names, defaults, what is refused. Pure."""
+"""The options of `writeStream.format("ottla")` and `write.format("ottla")`: names, defaults, checks. Pure."""
 
 import difflib
 import re
@@ -16,31 +16,31 @@ DELIVERIES = ("exactly-once", "at-least-once", "at-most-once")
 TWO_PHASE = ("auto", "required", "off")
 LOST_PARTS = ("fail", "replace")
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
-"""The sink's name becomes part of a topic's name, so it takes the letters that topics take."""
+"""The sink's name becomes part of a topic's name, so it has the same legal characters."""
 NUMBER = re.compile(r"[0-9]{1,18}")
 LONGEST_QUERY_ID = 200
-"""It is part of every entry of the ledger."""
+"""It is part of every ledger entry."""
 DEFAULTS = {"batch.size": "262144"}
-"""Where the user says nothing: a task has all its rows at hand, so batches may be large."""
+"""Defaults that differ from the producer's: a task has all its rows at hand, so batches can be large."""
 LONGEST_TIMEOUT_MS = 900_000
-"""Kafka's default for transaction.max.timeout.ms: what a transaction may ask for where two-phase commit is off."""
+"""Kafka's default for transaction.max.timeout.ms: the longest transaction timeout without two-phase commit."""
 
 NAMES = {
     "topic": "the topic of every row; without it, the column topic",
     "includeHeaders": "whether the column headers is written (true)",
     "includeTimestamp": "whether the column timestamp is written (false: records get the time they are sent at)",
     "delivery": "exactly-once (default), at-least-once or at-most-once",
-    "sinkName": "the name of this sink's ledger and transactions; without it, made from the query's id",
+    "sinkName": "the name of this sink's ledger and transactions; by default derived from the query's id",
     "jobId": "of a batch write with a sinkName: the same id again finishes that write, and never repeats it",
-    "batchId": "inside foreachBatch, with a sinkName: the batch's number; a batch that comes again is not repeated",
-    "queryId": "of a write with a batchId: whose batch it is; without it, the query that calls foreachBatch",
-    "twoPhaseCommit": "auto (default: where the brokers allow it), required or off",
-    "lostParts": "fail (default) or replace: what to do where a decided part is lost and comes out different again",
-    "checkpointLocation": "Spark's own; where it is a local directory, it tells one batch of a number from another",
-    "path": "Spark's own; taken no notice of",
-    "queryName": "Spark's own; taken no notice of",
+    "batchId": "inside foreachBatch, with a sinkName: the batch id; a repeated batch is not written again",
+    "queryId": "of a write with a batchId: whose batch it is; by default the query that calls foreachBatch",
+    "twoPhaseCommit": "auto (default: if the brokers allow it), required or off",
+    "lostParts": "fail (default) or replace: what to do if a decided part is lost and the retry gives other rows",
+    "checkpointLocation": "Spark's own; a local directory also distinguishes two batches with the same number",
+    "path": "Spark's own; ignored",
+    "queryName": "Spark's own; ignored",
 }
-"""Every option besides kafka.*, with what it says."""
+"""Every option besides kafka.*, with its meaning."""
 NOT_FOR_SINKS = {
     "subscribe": "topic",
     "subscribePattern": "topic",
@@ -53,7 +53,7 @@ NOT_FOR_SINKS = {
     "maxOffsetsPerTrigger": "",
     "minPartitions": "",
 }
-"""Options of the source, for those who put one on the wrong side."""
+"""Options of the source, with the sink's counterpart, for a better error."""
 REFUSED = {
     "key.serializer": "Keys are bytes or text: cast the column in the query.",
     "value.serializer": "Values are bytes or text: cast the column in the query.",
@@ -65,12 +65,12 @@ REFUSED = {
     "interceptor.classes": "They are Java classes.",
 }
 
-IDEMPOTENT = "Leave it out: the sink's producer is always idempotent."
+IDEMPOTENT = "Remove it: the sink's producer is always idempotent."
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What the user wants of the sink."""
+    """The user's options, checked."""
 
     kafka: Mapping[str, str] = field(default_factory=dict)
     """Settings of the producer under Kafka's names."""
@@ -89,7 +89,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], streaming: bool) -> "SinkOptions":
-        """From the options that Spark hands over, whose names it has made small."""
+        """From Spark's options, whose names are in lower case."""
         known = {name.lower(): name for name in NAMES}
         written: dict[str, str] = {}
         kafka: dict[str, str] = {}
@@ -102,10 +102,10 @@ class SinkOptions:
             else:
                 raise unknown_option(name)
         if "bootstrap.servers" not in kafka:
-            raise SinkError("Option kafka.bootstrap.servers is missing", "Give it host:port of one or more brokers.")
+            raise SinkError("Option kafka.bootstrap.servers is missing", "Set it to host:port of one or more brokers.")
         topic = written.get("topic")
         if topic is not None and not topic.strip():
-            raise SinkError("Option topic is empty", "Name a topic, or leave the option out and give a column topic.")
+            raise SinkError("Option topic is empty", "Name a topic, or remove the option and add a column topic.")
         parsed = cls(
             kafka=kafka,
             topic=topic,
@@ -131,11 +131,11 @@ class SinkOptions:
         if self.job_id is not None and (streaming or self.sink_name is None or not self.job_id):
             raise SinkError(
                 "Option jobId names one batch write among those of a sink",
-                "A stream has batch ids of its own: leave it out."
+                "A stream has its own batch ids: remove jobId."
                 if streaming
                 else "Set sinkName too."
                 if self.sink_name is None
-                else "Give it a name.",
+                else "It must not be empty.",
             )
         self._check_batch(streaming)
         if self.delivery == "at-most-once" and not streaming:
@@ -151,47 +151,47 @@ class SinkOptions:
                 f"Option kafka.transaction.timeout.ms has no meaning with delivery={self.delivery}", "Leave it out."
             )
         try:
-            # As the tasks will make it: what turns idempotence off shall not come to light there.
+            # As the tasks will create it: settings that turn idempotence off must be refused here, not there.
             build(ProducerConfig, {**self.kafka, "enable.idempotence": "true"}, {})
         except ConfigError as error:
             hint = IDEMPOTENT if "enable.idempotence" in error.hint else error.hint
             raise SinkError(f"Option kafka.{self._named_in(error.message)}: {error.message}", hint) from None
 
     def _named_in(self, message: str) -> str:
-        """The setting that a message speaks of, and speaks of first."""
+        """The setting that a message mentions first."""
         named = [name for name in self.kafka if name in message]
         return min(named, key=lambda name: (message.index(name), -len(name)), default="*")
 
     def _check_batch(self, streaming: bool) -> None:
-        """What belongs together inside foreachBatch."""
+        """The options of a write inside foreachBatch."""
         if self.batch_id is None and self.query_id is None:
             return
         if streaming:
             raise SinkError(
                 "Options batchId and queryId are for writes inside foreachBatch",
-                "A stream has ids of its own: leave them out.",
+                "A stream has its own ids: remove them.",
             )
         if self.batch_id is None:
-            raise SinkError("Option queryId says whose batch it is, and there is no batchId", "Set batchId too.")
+            raise SinkError("Option queryId needs a batchId", "Set batchId too.")
         if self.sink_name is None:
             raise SinkError(
-                "Option batchId says which batch of a sink this is, and there is no sinkName",
-                "Set sinkName too: each write inside foreachBatch has one of its own.",
+                "Option batchId needs a sinkName",
+                "Set sinkName too: each write inside foreachBatch needs its own.",
             )
         if self.job_id is not None:
             raise SinkError(
-                "Option batchId is of a write inside foreachBatch, and jobId of one that stands by itself",
-                "Leave one of them out.",
+                "Options batchId and jobId exclude each other: batchId is for writes inside foreachBatch",
+                "Remove one of them.",
             )
         if self.query_id is not None and not 0 < len(self.query_id) <= LONGEST_QUERY_ID:
             raise SinkError(
-                f"Option queryId has {len(self.query_id)} characters",
-                f"Give it 1 to {LONGEST_QUERY_ID}, the same for as long as the checkpoint is kept.",
+                f"Option queryId has {len(self.query_id)} characters (allowed: 1 to {LONGEST_QUERY_ID})",
+                "Choose a name that stays the same as long as the checkpoint is kept.",
             )
         if self.delivery != "exactly-once":
             raise SinkError(
                 f"Option batchId has no meaning with delivery={self.delivery}, which does not remember batches here",
-                "Leave it out, or use exactly-once.",
+                "Remove it, or use exactly-once.",
             )
 
     @property
@@ -200,7 +200,7 @@ class SinkOptions:
 
     @property
     def timeout_ms(self) -> int:
-        """How long a transaction may take where two-phase commit is off."""
+        """How long a transaction may take without two-phase commit."""
         return int(self.kafka.get("transaction.timeout.ms", LONGEST_TIMEOUT_MS))
 
     @property
@@ -209,29 +209,29 @@ class SinkOptions:
         return "transaction.timeout.ms" in self.kafka
 
     def producer_settings(self) -> dict[str, str]:
-        """What a task's producer is made with, but for its transactions."""
+        """The settings of a task's producer, without those of transactions."""
         settings = {**DEFAULTS, **self.kafka}
         settings.pop("transaction.timeout.ms", None)
         return settings
 
     def client_settings(self, config_class: type[AdminConfig] | type[ConsumerConfig]) -> dict[str, Any]:
-        """What of kafka.* an admin or a consumer understands too: addresses, timeouts, security."""
+        """The settings in kafka.* that an admin or a consumer has too: addresses, timeouts, security."""
         known = settings_of(config_class)
         return {name: value for name, value in self.kafka.items() if name in known}
 
 
 def default_sink_name(query: str) -> str:
-    """The name of a sink that the user gave none: stable for a checkpoint, as the query's id is."""
+    """The default name of a sink. It is stable for a checkpoint, as the query's id is."""
     return f"ottla-sink-{query}"
 
 
 def unknown_option(name: str) -> OttlaError:
-    """The error for an option nobody knows, with the nearest one that somebody does."""
+    """The error for an unknown option, with the most similar known one."""
     small = name.lower()
     for theirs, ours in NOT_FOR_SINKS.items():
         if small == theirs.lower():
             return SinkError(
-                f"Option {theirs} belongs to the source", f"A sink takes {ours}." if ours else "Leave it out."
+                f"Option {theirs} belongs to the source", f"Use {ours} for a sink." if ours else "Remove it."
             )
     known = {each.lower(): each for each in NAMES}
     known |= {f"{KAFKA}{each}": f"{KAFKA}{each}" for each in settings_of(ProducerConfig)}
@@ -244,7 +244,7 @@ def unknown_option(name: str) -> OttlaError:
 def _flag(written: Mapping[str, str], name: str, default: bool) -> bool:
     text = written.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise SinkError(f"Option {name} is {written[name]!r}", "Write true or false.")
+        raise SinkError(f"Option {name} is {written[name]!r}", "Use true or false.")
     return text == "true"
 
 
@@ -253,7 +253,7 @@ def _number(written: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not NUMBER.fullmatch(text.strip()):
-        raise SinkError(f"Option {name} is {text!r}", "Give it the number that foreachBatch hands to its function.")
+        raise SinkError(f"Option {name} is {text!r}", "Pass the batch id that foreachBatch passes to its function.")
     return int(text)
 
 
@@ -261,6 +261,6 @@ def _choice(written: Mapping[str, str], name: str, choices: tuple[str, ...]) -> 
     text = written.get(name, choices[0]).strip().lower()
     if text not in choices:
         close = difflib.get_close_matches(text, choices, n=1)
-        hint = f"Did you mean {close[0]}?" if close else f"Write one of: {', '.join(choices)}."
+        hint = f"Did you mean {close[0]}?" if close else f"Use one of: {', '.join(choices)}."
         raise SinkError(f"Option {name} is {written[name]!r}", hint)
     return text

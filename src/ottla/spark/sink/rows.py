@@ -1,4 +1,4 @@
-"""A Spark batch as records: which columns there must be, and how they become keys, values and headers. Pure."""
+"""A Spark batch as records: the required columns, and how they become keys, values and headers. Pure."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,8 @@ WANTED = {
     "headers": (HEADERS_DDL,),
     "timestamp": ("timestamp",),
 }
-"""The columns that mean something here, with the types they may have."""
-CURES = {
+"""The columns that are written, with the types they may have."""
+HINTS = {
     "key": "Cast it: CAST(key AS STRING), or to_json(struct(…)) for several columns.",
     "value": "Cast it: CAST(value AS STRING), or to_json(struct(…)) for several columns.",
     "topic": "Cast it: CAST(topic AS STRING).",
@@ -31,19 +31,19 @@ CURES = {
 
 
 def used_columns(schema: "StructType", options: SinkOptions) -> list[str]:
-    """The columns that are written, checked. Others are left out, as Spark's own Kafka sink does.
+    """The columns that are written, checked. Others are ignored, as Spark's own Kafka sink does.
 
-    Spark compares names without regard to case, and so does this.
+    Names are compared without regard to case, as Spark does.
     """
     types = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
     if "value" not in types:
         shown = ", ".join(field.name for field in schema.fields)
         raise SinkError(
             f"there is no column value among the columns ({shown})",
-            "Make one: selectExpr('to_json(struct(*)) AS value').",
+            "Add one: selectExpr('to_json(struct(*)) AS value').",
         )
     if options.topic is None and "topic" not in types:
-        raise SinkError("no topic is named", "Set the option topic, or give the rows a column topic.")
+        raise SinkError("no topic is named", "Set the option topic, or add a column topic.")
     used = ["value"]
     if "key" in types:
         used.append("key")
@@ -55,12 +55,12 @@ def used_columns(schema: "StructType", options: SinkOptions) -> list[str]:
         used.append("headers")
     if options.include_timestamp:
         if "timestamp" not in types:
-            raise SinkError("includeTimestamp needs a column timestamp", "Add it, or leave the option out.")
+            raise SinkError("includeTimestamp needs a column timestamp", "Add it, or remove the option.")
         used.append("timestamp")
     for name in used:
         if _plain(types[name]) not in WANTED[name]:
             wanted = " or ".join(WANTED[name])
-            raise SinkError(f"column {name} is of type {types[name]}, and a record's {name} is {wanted}", CURES[name])
+            raise SinkError(f"column {name} is of type {types[name]}; a record's {name} must be {wanted}", HINTS[name])
     return used
 
 
@@ -84,7 +84,7 @@ def to_records(batch: "pa.RecordBatch", used: list[str], options: SinkOptions, f
                 row = first_row + column.is_null().to_pylist().index(True)
                 raise SinkError(
                     f"row {row} of this task has no topic: its column topic is null",
-                    "Set the option topic, or give every row one.",
+                    "Set the option topic, or set it in every row.",
                 )
         elif name == "timestamp":
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
@@ -93,7 +93,7 @@ def to_records(batch: "pa.RecordBatch", used: list[str], options: SinkOptions, f
 
 
 def as_binary(column: Any) -> Any:
-    """Text as the bytes it is made of."""
+    """Text as its UTF-8 bytes."""
     import pyarrow as pa
 
     if pa.types.is_string(column.type):
@@ -104,7 +104,7 @@ def as_binary(column: Any) -> Any:
 
 
 def digest(records: "pa.RecordBatch", so_far: Digest) -> Digest:
-    """The digest of rows after some more: their number, their bytes, and the sum of the bytes of keys and values."""
+    """Adds rows to a digest: their number, their size, and the sum of the bytes of keys and values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -114,7 +114,7 @@ def digest(records: "pa.RecordBatch", so_far: Digest) -> Digest:
         if index < 0 or not len(records):
             continue
         column = records.column(index)
-        # Where the rows' bytes lie in the buffer behind the column, which may be a slice of a longer one.
+        # The position of the rows' bytes in the column's buffer, which may be longer than the column.
         wide = pa.types.is_large_binary(column.type)
         offsets = pa.Array.from_buffers(
             pa.int64() if wide else pa.int32(), len(column) + 1, [None, column.buffers()[1]], offset=column.offset

@@ -1,4 +1,4 @@
-"""The source's options, named after those of Spark's Kafka source: what each may be, and what excludes what. Pure."""
+"""The source's options, named after those of Spark's Kafka source: allowed values and conflicts. Pure."""
 
 import difflib
 import json
@@ -46,28 +46,28 @@ OPTIONS = (
     "fetchOffset.retryIntervalMs",
     "partition.metadata.cache.ttl.ms",
 )
-"""Every option but kafka.*, as they are written in the documentation. Case does not matter."""
+"""Every option except kafka.*, as they are written in the documentation. Case does not matter."""
 
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 
 REFUSED = {
     "auto.offset.reset": (
-        "where to begin is the query's own business, kept in its checkpoint",
+        "the query keeps its position in its checkpoint",
         "Set startingOffsets to earliest or latest.",
     ),
-    "key.deserializer": ("keys come as binary", "Turn them into what they are with the DataFrame's functions."),
-    "value.deserializer": ("values come as binary", "Turn them into what they are with the DataFrame's functions."),
+    "key.deserializer": ("keys are binary", "Deserialize them with DataFrame functions, for example CAST."),
+    "value.deserializer": ("values are binary", "Deserialize them with DataFrame functions, for example from_json."),
     "enable.auto.commit": (
         "offsets are committed when Spark has finished a batch, and only for display",
-        "Leave it out; kafka.group.id or groupIdPrefix names the group.",
+        "Remove it; kafka.group.id or groupIdPrefix names the group.",
     ),
-    "auto.commit.interval.ms": ("offsets are committed after every batch", "Leave it out."),
-    "interceptor.classes": ("records are handed on as they are stored", "Leave it out."),
-    "max.poll.records": ("records are read in columns, batch by batch", "Leave it out."),
-    "group.instance.id": ("the source reads without being a member of a group", "Leave it out."),
-    "partition.assignment.strategy": ("Spark hands out the partitions", "Leave it out."),
+    "auto.commit.interval.ms": ("offsets are committed after every batch", "Remove it."),
+    "interceptor.classes": ("they are Java classes", "Remove it."),
+    "max.poll.records": ("records are read in columns, batch by batch", "Remove it."),
+    "group.instance.id": ("the source is not a member of a consumer group", "Remove it."),
+    "partition.assignment.strategy": ("Spark assigns the partitions", "Remove it."),
 }
-"""Consumer settings that a Spark source cannot let the user choose: why, and what to do instead."""
+"""Consumer settings that cannot be set on a Spark source: the reason and the fix."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Subscription:
 
     @property
     def label(self) -> str:
-        """A word for it that a group id may have in it."""
+        """A short name for a group id."""
         if self.topics:
             word = self.topics[0]
         elif self.partitions:
@@ -107,19 +107,19 @@ class Bound:
     timestamps_ms: Mapping[TopicPartition, int] | None = None
 
     def has(self, special: int) -> bool:
-        """Whether EARLIEST (or LATEST) is asked for, anywhere."""
+        """Whether EARLIEST (or LATEST) is used for any partition."""
         return self.everywhere == special or special in (self.offsets or {}).values()
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the user wrote, checked. A plain value: Spark carries it between processes."""
+    """The user's options, checked. A plain value: Spark pickles it between processes."""
 
     subscription: Subscription
     client_settings: Mapping[str, str]
     """The settings of our consumers on the executors, under Kafka's names."""
     starting: Bound | None = None
-    """None where the user did not say: earliest for a batch, latest for a stream."""
+    """None by default: earliest for a batch, latest for a stream."""
     ending: Bound | None = None
     latest_if_no_match: bool = False
     max_offsets_per_trigger: int | None = None
@@ -147,7 +147,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Reads the options of `spark.read` or `spark.readStream`; raises OttlaError for what is wrong with them."""
+        """Reads the options of `spark.read` or `spark.readStream`; raises OttlaError if one is wrong."""
         with explained():
             return cls._parse(options)
 
@@ -187,17 +187,17 @@ class SourceOptions:
         if low is not None and high is not None and low > high:
             raise OttlaError(
                 f"minOffsetsPerTrigger ({low}) is larger than maxOffsetsPerTrigger ({high})",
-                "A batch cannot be that small and that large: swap them, or leave one out.",
+                "Swap them, or remove one.",
             )
         if parsed.min_partitions is not None and parsed.min_records_per_partition is not None:
             raise OttlaError(
                 "minPartitions and minRecordsPerPartition exclude each other",
-                "The one makes more tasks and the other fewer: leave one out.",
+                "One makes more tasks and the other fewer: remove one.",
             )
         return parsed
 
     def check_batch(self) -> None:
-        """What a batch query cannot have: it begins at records that are there and ends at others."""
+        """Refuses bounds that a batch query cannot have."""
         if self.starting is not None and self.starting.has(LATEST):
             raise OttlaError(
                 f"{self.starting.option} cannot be latest in a batch query: there would be nothing to read",
@@ -210,18 +210,18 @@ class SourceOptions:
             )
 
     def check_stream(self) -> None:
-        """What a streaming query cannot have: an end."""
+        """Refuses an end, which a streaming query cannot have."""
         if self.ending is not None:
             raise OttlaError(
                 f"{self.ending.option} is not for streaming queries, which have no end",
-                "Leave it out, or use spark.read. trigger(availableNow=True) reads what is there now and stops.",
+                "Remove it, or use spark.read. trigger(availableNow=True) reads the available records and stops.",
             )
 
 
 def _check_names(given: Mapping[str, str]) -> None:
     if given.get("path"):
         raise OttlaError(
-            f"load() takes no path here, and {given['path']!r} was given",
+            f"load() takes no path here (got {given['path']!r})",
             f"Name the topics: .option('subscribe', {given['path']!r}).load()",
         )
     for name in given:
@@ -236,10 +236,10 @@ def _check_names(given: Mapping[str, str]) -> None:
 
 
 def _client_settings(given: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
-    """The settings for our clients, and the group id, under which no client of the source ever joins."""
+    """The settings of our clients, and the group id, which is only for display: no client joins the group."""
     chosen = {name.removeprefix(PREFIX): value for name, value in given.items() if name.startswith(PREFIX)}
     if "bootstrap.servers" not in chosen:
-        raise OttlaError(f"option {BOOTSTRAP} is missing", f"Say where the brokers are: {BOOTSTRAP}=host:port.")
+        raise OttlaError(f"option {BOOTSTRAP} is missing", f"Set the address of a broker: {BOOTSTRAP}=host:port.")
     for name, (reason, hint) in REFUSED.items():
         if name in chosen:
             raise OttlaError(f"option {PREFIX}{name} is not for the source: {reason}", hint)
@@ -247,7 +247,7 @@ def _client_settings(given: Mapping[str, str]) -> tuple[dict[str, str], str | No
         del chosen["security.protocol"]
     group_id = chosen.pop("group.id", None)
     if group_id is not None and not group_id.strip():
-        raise OttlaError("option kafka.group.id must not be blank", "Leave it out for a group id made by the source.")
+        raise OttlaError("option kafka.group.id must not be blank", "Remove it for a generated group id.")
     chosen.setdefault("isolation.level", "read_committed")
     known = settings_of(ConsumerConfig)
     for name in chosen:
@@ -268,14 +268,14 @@ def _subscription(known: Mapping[str, str]) -> Subscription:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in known]
     if len(chosen) != 1:
         cause = f"{' and '.join(chosen)} exclude each other" if chosen else "no topic is named"
-        raise OttlaError(cause, "Give exactly one of subscribe, subscribePattern and assign.")
+        raise OttlaError(cause, "Set exactly one of subscribe, subscribePattern and assign.")
     (name,) = chosen
     text = known[name].strip()
     if name == "assign":
         return Subscription(partitions=_assigned(text))
     if name == "subscribePattern":
         if not text:
-            raise OttlaError("subscribePattern is empty", "Give a regular expression, as in orders-.*")
+            raise OttlaError("subscribePattern is empty", "Use a regular expression, for example orders-.*")
         try:
             re.compile(text)
         except re.error as error:
