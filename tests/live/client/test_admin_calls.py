@@ -1,4 +1,4 @@
-"""What an administrator asks beside topics and groups: features, settings at large, directories, producers."""
+"""Admin calls about features, configs, log directories and producers."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,7 @@
-"""The admin's calls about groups, against a running broker: what members did is told, what cannot be is said."""
+"""The admin's calls about groups, against a running broker."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -76,7 +76,9 @@ def test_members_are_described_with_subscription_and_assignment(
         by_client = {member.client_id: member for member in described.members}
         assert by_client["ann"].member_id == ann.member_id
         assert by_client["ann"].assignment == (partitions[0], partitions[2])
-        assert by_client["ann"].subscription.topics == (topic,)
+        subscription = by_client["ann"].subscription
+        assert subscription is not None
+        assert subscription.topics == (topic,)
         assert by_client["bob"].group_instance_id == "desk-2"
         assert by_client["bob"].is_static
         assert by_client["bob"].host == "127.0.0.1"
@@ -124,7 +126,7 @@ def test_a_missing_group_is_an_error_and_the_others_keep_their_order(
 def test_removing_a_static_member_by_its_instance_id(
     admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
-    """PROTOCOL §6.7: {no member id + instance id} is an administrator's removal."""
+    """LeaveGroup with an instance id and no member id is a removal by an administrator (KIP-345)."""
     with joining(broker.bootstrap, group, [topic], instance_id="desk-1") as ann:
         settle(ann, partitions=partitions)
         with refused(ErrorCode.UNKNOWN_MEMBER_ID):
@@ -144,17 +146,18 @@ def test_removing_all_members_or_one_of_two(
         assert [m.member_id for m in admin.describe_groups([group])[0].members] == [bob.member_id]
         admin.remove_members(group)
         assert admin.describe_groups([group])[0].state == "Empty"
-        admin.remove_members(group)  # nobody is left, and nothing is wrong with that
+        admin.remove_members(group)  # without members it does nothing
 
 
 # Offsets
 
 
 def test_offsets_are_committed_read_and_deleted(admin: Admin, group: str, partitions: list[TopicPartition]) -> None:
-    """Spec: C2. With the metadata that the committer gave."""
+    """Spec: C2. With their metadata."""
     first, second, third = partitions
     assert admin.list_group_offsets(group) == {}
-    admin.alter_group_offsets(group, {second: 7, first: CommittedOffset(3, 0, "žluť")})
+    offsets: dict[TopicPartition, int | CommittedOffset] = {second: 7, first: CommittedOffset(3, 0, "žluť")}
+    admin.alter_group_offsets(group, offsets)
     assert admin.list_group_offsets(group) == {
         first: CommittedOffset(3, 0, "žluť"),
         second: CommittedOffset(7, -1, ""),
@@ -182,7 +185,7 @@ def test_a_coordinators_error_is_raised_with_its_code(
 ) -> None:
     with joining(broker.bootstrap, group, [topic]) as ann:
         settle(ann, partitions=partitions)
-        for mistake, code in [
+        mistakes: list[tuple[Callable[[], None], ErrorCode]] = [
             (lambda: admin.alter_group_offsets(group, {partitions[0]: 1}), ErrorCode.UNKNOWN_MEMBER_ID),
             (lambda: admin.delete_group_offsets(group, partitions), ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC),
             (lambda: admin.delete_groups([group]), ErrorCode.NON_EMPTY_GROUP),
@@ -197,7 +200,8 @@ def test_a_coordinators_error_is_raised_with_its_code(
                 lambda: admin.alter_group_offsets(f"{group}-2", {TopicPartition("no-such-topic", 0): 1}),
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ),
-        ]:
+        ]
+        for mistake, code in mistakes:
             with refused(code):
                 mistake()
         assert ann.heartbeat() == ErrorCode.NONE  # none of it disturbed the group
@@ -257,19 +261,20 @@ def test_old_brokers_that_find_one_coordinator_at_a_time_are_supported(
     async def story() -> None:
         async with AsyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
             await admin.alter_group_offsets(group, {partitions[0]: 5})
-            real = admin._network.request
+            network = admin._network  # noqa: SLF001 - to speak the protocol versions of an old broker
+            real = network.request
 
             async def as_of_old(api_key: int, build: Any, **how: Any) -> Any:
                 how["max_version"] = {10: 3, 9: 7, 15: 4}.get(api_key, how.get("max_version"))
                 return await real(api_key, build, **how)
 
-            admin._network.request = as_of_old  # type: ignore[method-assign, assignment]
+            network.request = as_of_old  # type: ignore[method-assign]
             found = await admin.find_coordinators([group, f"{group}-2"])
             assert found.keys() == {group, f"{group}-2"}
             assert await admin.list_group_offsets(group) == {partitions[0]: CommittedOffset(5)}
             assert await admin.list_group_offsets(group, partitions) == {partitions[0]: CommittedOffset(5)}
             assert (await admin.describe_groups([group]))[0].state == "Empty"
-            with refused(ErrorCode.GROUP_ID_NOT_FOUND):  # it was told as Dead
+            with refused(ErrorCode.GROUP_ID_NOT_FOUND):  # the broker returned it as Dead
                 await admin.describe_groups(["no-such-group"])
 
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""What users ask of an admin that cannot be: refused before anything is sent, and told how to write it."""
+"""Mistakes in admin calls raise an error with a hint, before anything is sent."""
 
 from collections.abc import Callable
 from typing import Any

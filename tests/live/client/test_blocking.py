@@ -29,7 +29,8 @@ def test_a_consumer_refuses_a_second_thread(broker: Any, topic: str) -> None:
 
         thread = threading.Thread(target=poll)
         thread.start()
-        eventually(lambda: consumer._calls.owner == thread.ident)  # it waits on the loop
+        calls = consumer._calls  # noqa: SLF001 - to see that the other thread waits on the loop
+        eventually(lambda: calls.owner == thread.ident)
         with pytest.raises(OttlaError, match="not safe for use by several threads"):
             consumer.poll(0)
         consumer.wakeup()  # the one call that another thread may make

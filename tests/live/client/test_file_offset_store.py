@@ -1,4 +1,4 @@
-"""Offsets in a file: members of a group on one host may share it, and a crash at any moment harms nobody."""
+"""Offsets in a file: members of a group on one host may share it, and may crash at any moment."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ store.save({TopicPartition("orders", partition): 10**6})
 
 
 def saver(path: Path, partition: int, count: int) -> "subprocess.Popen[str]":
-    """Saves `count` times, and then stays for ever in the middle of saving."""
+    """Saves `count` times, and then hangs in the middle of saving."""
     command = [sys.executable, "-c", SAVER, str(path), str(partition), str(count)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -119,7 +119,7 @@ def test_members_that_share_a_file_take_over_partitions(broker: Any, topic: str,
         while len(seen) < until or (shared and not all(member.assignment() for member, _ in members)):
             assert monotonic() < deadline, f"{len(seen)} of {until} came"
             for member, offsets in members:
-                seen.extend(int(record.value) for record in member.poll(50))
+                seen.extend(int(record.value or b"") for record in member.poll(50))
                 offsets.save()
 
     write(range(count))

@@ -37,7 +37,7 @@ STEPS = [
 ]
 
 
-class Crash(Exception):
+class CrashError(Exception):
     pass
 
 
@@ -53,11 +53,11 @@ class Totals:
 
     def reached(self, step: str, position: int = 0) -> None:
         if step == self.crash_step and position >= self.crash_at:
-            raise Crash
+            raise CrashError
 
     async def run(self) -> None:
         settings = {"bootstrap.servers": "127.0.0.1:9092", "linger.ms": 0}
-        places = {"incremental": ("offsets", 0), "full": ("state", 0)}
+        places: dict[str, Any] = {"incremental": ("offsets", 0), "full": ("state", 0)}
         store = await AsyncSnapshotStore.open(
             settings, transactional_id="totals", **places, clock=self.world.loop.clock
         )
@@ -67,7 +67,7 @@ class Totals:
             await self._work(store, consumer)
         finally:
             await consumer.close()
-            await store.producer.close(timeout_ms=0)  # as a crash would: nothing is ended politely
+            await store.producer.close(timeout_ms=0)  # as after a crash: no transaction is ended
 
     async def _work(self, store: AsyncSnapshotStore, consumer: AsyncConsumer) -> None:
         total = int(store.restored.state or b"0")
@@ -95,9 +95,10 @@ class Totals:
                 await asyncio.sleep(self.pause_s)
                 self.reached("sent", following)
                 if self.crash_step == "incremental sent" and following >= self.crash_at:
-                    await store._snapshots.send_incremental({INPUT: following}, store._snapshots.full_offset)
+                    snapshots = store._snapshots  # noqa: SLF001 - to crash between two of its records
+                    await snapshots.send_incremental({INPUT: following}, snapshots.full_offset)
                     await store.producer.flush()
-                    raise Crash
+                    raise CrashError
             total, position = sums, following
             self.reached("committed", following)
             if position % 5 == 0:
@@ -105,7 +106,7 @@ class Totals:
                 if self.crash_step == "full sent" and following >= self.crash_at:
                     await store.producer.begin_transaction()
                     await store.producer.send_and_wait("state", f"{total}", partition=0)
-                    raise Crash
+                    raise CrashError
                 await store.save_full(b"%d" % total)
                 self.reached("full committed", following)
 
@@ -142,7 +143,7 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats(step: str) -> None:
     async def story(world: World) -> None:
         sums = await set_up(world)
         for crash_at in (1, 4, 5, 8, 10, 13):
-            with contextlib.suppress(Crash):
+            with contextlib.suppress(CrashError):
                 await Totals(world, step, crash_at).run()
         await Totals(world, None, 0).run()
         assert [record.value for record in await visible(world, "totals")] == sums
@@ -164,9 +165,9 @@ def test_sums_are_written_exactly_once_despite_kills_and_partitions(seed: int) -
                     await Totals(world, step, at, pause_s=0.2).run()
                     if step is None:
                         return
-                except (Crash, KafkaError):
+                except (CrashError, KafkaError):
                     await asyncio.sleep(0.05)
-            raise AssertionError("no instance came to the end")
+            raise AssertionError("no instance reached the end")
 
         working = asyncio.ensure_future(work())
         while not working.done():
@@ -194,7 +195,7 @@ def test_only_input_after_the_full_snapshot_is_replayed() -> None:
 
     async def story(world: World) -> None:
         await set_up(world)
-        with contextlib.suppress(Crash):
+        with contextlib.suppress(CrashError):
             await Totals(world, "committed", 13).run()  # a full snapshot at 10, incremental ones up to 13 or 14
         last = Totals(world, None, 0)
         await last.run()
@@ -213,18 +214,18 @@ def test_the_last_incremental_record_is_found_behind_many_aborted_ones() -> None
     async def story(world: World) -> None:
         await set_up(world)
         settings = {"bootstrap.servers": "127.0.0.1:9092"}
-        places = {"incremental": ("offsets", 0), "full": ("state", 0)}
+        places: dict[str, Any] = {"incremental": ("offsets", 0), "full": ("state", 0)}
         async with await AsyncSnapshotStore.open(
             settings, transactional_id="x", **places, clock=world.loop.clock
         ) as store:
             async with store.transaction({INPUT: 3}):
                 pass
             for _ in range(30):
-                with contextlib.suppress(Crash):
+                with contextlib.suppress(CrashError):
                     async with store.transaction({INPUT: 9}):
-                        await store._snapshots.send_incremental({INPUT: 9}, -1)
+                        await store._snapshots.send_incremental({INPUT: 9}, -1)  # noqa: SLF001
                         await store.producer.flush()
-                        raise Crash
+                        raise CrashError
             assert store.offsets == {INPUT: 3}
         async with await AsyncSnapshotStore.open(
             settings, transactional_id="x", **places, clock=world.loop.clock
@@ -286,11 +287,11 @@ def test_the_previous_instance_is_fenced_before_anything_is_read(places: dict[st
 def test_no_other_instance_can_commit_while_a_snapshot_is_read(
     places: dict[str, Any], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the old instance could commit behind the reader's back, and its input would be done twice.
+    """Otherwise the old instance could commit after the read, and its input would be processed twice.
 
     Spec: E10.
     """
-    read = topic_store._restore
+    read = topic_store._restore  # noqa: SLF001 - the moment that the test is about
     zombies: list[SnapshotStore] = []
     attempts: list[BaseException | None] = []
 

@@ -1,4 +1,4 @@
-"""A consumer whose positions live in a store: what it does when the store fails, and when partitions are lost."""
+"""StoredOffsets: what happens when the store fails, and when partitions are lost."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ PATIENCE_S = 60
 
 
 class MemoryStore(OffsetStore):
-    """Fails to load as often as it is told to."""
+    """Fails to load `failures` times."""
 
     def __init__(self, offsets: Mapping[TopicPartition, int], failures: int = 0) -> None:
         self.offsets = dict(offsets)
@@ -40,33 +40,33 @@ class MemoryStore(OffsetStore):
         self.stored(offsets)
 
 
-class Hearing(RebalanceListener):
-    """Notes what it hears."""
+class Recording(RebalanceListener):
+    """Records its calls."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, int]] = []
+        self.calls: list[tuple[str, int]] = []
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        self.heard.append(("assigned", len(partitions)))
+        self.calls.append(("assigned", len(partitions)))
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        self.heard.append(("revoked", len(partitions)))
+        self.calls.append(("revoked", len(partitions)))
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        self.heard.append(("lost", len(partitions)))
+        self.calls.append(("lost", len(partitions)))
 
 
 class OnlyRevoked:
-    """Knows nothing of losing partitions; others may have told it of them."""
+    """Has no on_partitions_lost."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, int]] = []
+        self.calls: list[tuple[str, int]] = []
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        self.heard.append(("revoked", len(partitions)))
+        self.calls.append(("revoked", len(partitions)))
 
 
-class Deaf:
+class Empty:
     """Has none of the methods."""
 
 
@@ -86,8 +86,9 @@ def reading(broker: Any, place: TopicPartition, reset: str = "earliest") -> Cons
 
 
 def read_to_end(reader: Consumer, errors: list[Exception] | None = None) -> list[int]:
-    """The offsets of what came; a store's failures on the way are noted."""
-    deadline, offsets = monotonic() + PATIENCE_S, []
+    """The offsets of the records; failures of the store are added to `errors`."""
+    deadline = monotonic() + PATIENCE_S
+    offsets: list[int] = []
     while COUNT - 1 not in offsets:
         assert monotonic() < deadline, f"only {offsets} came"
         try:
@@ -103,8 +104,9 @@ def read_to_end(reader: Consumer, errors: list[Exception] | None = None) -> list
 def test_a_store_that_fails_to_load_is_retried_before_anything_is_read(
     broker: Any, place: TopicPartition, reset: str
 ) -> None:
-    """Read from auto.offset.reset instead, the next save() would have put a lower offset over the stored one."""
-    store, following, errors = MemoryStore({place: 15}, failures=3), Hearing(), []
+    """If it were read from auto.offset.reset instead, the next save() would overwrite the stored offset."""
+    store, following = MemoryStore({place: 15}, failures=3), Recording()
+    errors: list[Exception] = []
     with reading(broker, place, reset) as reader:
         offsets = StoredOffsets(reader, store, following)
         reader.subscribe([place.topic], listener=offsets)
@@ -118,20 +120,19 @@ def test_a_store_that_fails_to_load_is_retried_before_anything_is_read(
             assert reader.assignment() == {place}
         offsets.save()
         reader.commit_async()
-        assert store.offsets == {place: 15} and reader.committed([place]) == {place: None}, (
-            "nothing known, nothing said"
-        )
-        assert following.heard == []
+        assert store.offsets == {place: 15}
+        assert reader.committed([place]) == {place: None}, "no offset is known, so none is committed"
+        assert following.calls == []
         assert read_to_end(reader, errors) == list(range(15, COUNT))
         assert len(errors) == 3
         assert store.failures == 0
         offsets.save()
         assert store.offsets == {place: COUNT}
-    assert following.heard == [("assigned", 1), ("revoked", 1)]
+    assert following.calls == [("assigned", 1), ("revoked", 1)]
 
 
 def test_partitions_lost_before_they_were_loaded_are_not_reported(broker: Any, place: TopicPartition) -> None:
-    store, following = MemoryStore({place: 15}, failures=10**6), Hearing()
+    store, following = MemoryStore({place: 15}, failures=10**6), Recording()
     with reading(broker, place) as reader:
         reader.subscribe([place.topic], listener=StoredOffsets(reader, store, following))
         with pytest.raises(OSError, match="the disk is away"):
@@ -139,7 +140,7 @@ def test_partitions_lost_before_they_were_loaded_are_not_reported(broker: Any, p
         with pytest.raises(OSError, match="the disk is away"):
             reader.poll(0)
     assert store.offsets == {place: 15}
-    assert following.heard == []
+    assert following.calls == []
     with reading(broker, place) as reader:
         store.failures = 0
         reader.subscribe([place.topic], listener=StoredOffsets(reader, store))
@@ -149,7 +150,8 @@ def test_partitions_lost_before_they_were_loaded_are_not_reported(broker: Any, p
 def test_partitions_missing_from_the_store_start_as_the_group_would(broker: Any, place: TopicPartition) -> None:
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.alter_group_offsets(place.topic, {place: 12})
-    store, errors = MemoryStore({}, failures=1), []
+    store = MemoryStore({}, failures=1)
+    errors: list[Exception] = []
     with reading(broker, place) as reader:
         reader.subscribe([place.topic], listener=StoredOffsets(reader, store))
         assert read_to_end(reader, errors) == list(range(12, COUNT))
@@ -158,10 +160,10 @@ def test_partitions_missing_from_the_store_start_as_the_group_would(broker: Any,
 
 
 @pytest.mark.parametrize(
-    ("kind", "heard"), [(Hearing, [("lost", 1)]), (OnlyRevoked, [("revoked", 1)])], ids=["lost", "revoked"]
+    ("kind", "calls"), [(Recording, [("lost", 1)]), (OnlyRevoked, [("revoked", 1)])], ids=["lost", "revoked"]
 )
 def test_offsets_of_lost_partitions_are_not_stored(
-    broker: Any, place: TopicPartition, kind: Any, heard: list[tuple[str, int]]
+    broker: Any, place: TopicPartition, kind: Any, calls: list[tuple[str, int]]
 ) -> None:
     """Somebody else may have stored more by now; or what was given out was never processed."""
     store, following = MemoryStore({place: 5}), kind()
@@ -173,14 +175,14 @@ def test_offsets_of_lost_partitions_are_not_stored(
             admin.remove_members(place.topic)
         store.offsets[place] = 17  # by whoever has it now
         deadline = monotonic() + PATIENCE_S
-        while heard[-1] not in following.heard:
+        while calls[-1] not in following.calls:
             assert monotonic() < deadline
             reader.poll(100, max_records=1)
         assert store.offsets == {place: 17}
         assert read_to_end(reader)[-1] == COUNT - 1, "it came back, and is read from where the store says"
         offsets.save()
         assert store.offsets == {place: COUNT}
-    assert [each for each in following.heard if each[0] != "assigned"] == [*heard, ("revoked", 1)]
+    assert [each for each in following.calls if each[0] != "assigned"] == [*calls, ("revoked", 1)]
 
 
 def test_a_listener_cannot_store_offsets_of_lost_partitions(broker: Any, place: TopicPartition) -> None:
@@ -203,50 +205,57 @@ def test_a_listener_cannot_store_offsets_of_lost_partitions(broker: Any, place: 
 
 
 @pytest.mark.parametrize(
-    ("kind", "heard"), [(Hearing, [("assigned", 1), ("lost", 1)]), (OnlyRevoked, [])], ids=["lost", "revoked"]
+    ("kind", "calls"), [(Recording, [("assigned", 1), ("lost", 1)]), (OnlyRevoked, [])], ids=["lost", "revoked"]
 )
 def test_a_with_block_that_fails_stores_only_what_was_saved(
-    broker: Any, place: TopicPartition, kind: Any, heard: list[tuple[str, int]]
+    broker: Any, place: TopicPartition, kind: Any, calls: list[tuple[str, int]]
 ) -> None:
-    """What was given out and not processed comes again; and the next listener shall not store it either."""
+    """Unprocessed records are read again, and the next listener must not store their offsets either."""
     store, following = MemoryStore({}), kind()
-    with pytest.raises(ZeroDivisionError), reading(broker, place) as reader:
-        offsets = StoredOffsets(reader, store, following)
-        reader.subscribe([place.topic], listener=offsets)
-        deadline = monotonic() + PATIENCE_S
-        while True:
-            assert monotonic() < deadline
-            for record in reader.poll(500, max_records=4):
-                assert 7 // (7 - record.offset)
-            offsets.save()
+
+    def process() -> None:
+        with reading(broker, place) as reader:
+            offsets = StoredOffsets(reader, store, following)
+            reader.subscribe([place.topic], listener=offsets)
+            deadline = monotonic() + PATIENCE_S
+            while True:
+                assert monotonic() < deadline
+                for record in reader.poll(500, max_records=4):
+                    assert 7 // (7 - record.offset)
+                offsets.save()
+
+    with pytest.raises(ZeroDivisionError):
+        process()
     assert store.offsets == {place: 4}
-    assert following.heard == heard
+    assert following.calls == calls
 
 
-class PlainOrAsync(Hearing):
-    """Hears of the end in an async method, of all else in plain ones."""
+class PlainOrAsync(Recording):
+    """on_partitions_revoked is async, the other methods are plain."""
 
-    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+    async def on_partitions_revoked(  # type: ignore[override]
+        self, partitions: list[TopicPartition]
+    ) -> None:
         await asyncio.sleep(0)
-        self.heard.append(("revoked", len(partitions)))
+        self.calls.append(("revoked", len(partitions)))
 
 
 @pytest.mark.parametrize(
-    ("following", "heard"),
+    ("following", "calls"),
     [
-        (Hearing(), [("assigned", 1), ("revoked", 1)]),
+        (Recording(), [("assigned", 1), ("revoked", 1)]),
         (PlainOrAsync(), [("assigned", 1), ("revoked", 1)]),
-        (Deaf(), None),
+        (Empty(), None),
         (None, None),
     ],
-    ids=["plain", "async", "deaf", "none"],
+    ids=["plain", "async", "empty", "none"],
 )
 def test_the_next_listener_of_an_async_consumer_may_be_plain_or_async(
-    broker: Any, place: TopicPartition, following: Any, heard: Any
+    broker: Any, place: TopicPartition, following: Any, calls: Any
 ) -> None:
     store = MemoryStore({place: 15}, failures=2)
-    if heard is not None:
-        following.heard.clear()
+    if calls is not None:
+        following.calls.clear()
 
     async def story() -> tuple[list[int], int]:
         found, failures = [], 0
@@ -264,13 +273,13 @@ def test_the_next_listener_of_an_async_consumer_may_be_plain_or_async(
 
     assert asyncio.run(story()) == (list(range(15, COUNT)), 2)
     assert store.offsets == {place: COUNT}
-    if heard is not None:
-        assert following.heard == heard
+    if calls is not None:
+        assert following.calls == calls
 
 
 def test_the_next_listener_of_a_blocking_consumer_must_not_be_async(broker: Any, place: TopicPartition) -> None:
     with reading(broker, place) as reader:
-        offsets = StoredOffsets(reader, MemoryStore({}), Deaf())
+        offsets = StoredOffsets(reader, MemoryStore({}), Empty())
         reader.subscribe([place.topic], listener=offsets)
         read_to_end(reader)
         offsets.on_partitions_lost([place])

@@ -1,4 +1,4 @@
-"""Consume, transform, produce in one call: what each guarantee keeps when things go wrong, and what it does not."""
+"""transform(): what each guarantee preserves when something fails, and what it does not."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ class Topics:
     def run(self, function: Callable[[ConsumerRecord], Any], guarantee: str, **options: Any) -> Any:
         options.setdefault("until_end", True)
         options.setdefault("max_poll_records", 7)
-        # A transform's own timeout is so short that one of its transactions may end while the machine stalls.
+        # The default timeout of transform() is so short that a transaction may time out while the machine stalls.
         settings = {"bootstrap.servers": self.bootstrap, "transaction.timeout.ms": 60_000}
         return transform(
             function, self.source, self.to, group_id=self.group, guarantee=guarantee, settings=settings, **options
@@ -50,14 +50,14 @@ class Topics:
         places = [TopicPartition(self.to, index) for index in range(PARTITIONS)]
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             latest = admin.list_offsets(dict.fromkeys(places, LATEST))
-        # Not the last stable offsets: a commit is answered before its marks are written.
+        # Not the last stable offsets: a commit returns before its markers are written.
         ends = {place: found.offset for place, found in latest.items() if found is not None}
-        settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
-        with Consumer(bootstrap_servers=self.bootstrap, **settings) as consumer:
+        settings = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+        with Consumer(settings, bootstrap_servers=self.bootstrap) as consumer:
             consumer.assign(places)
             values: list[int] = []
             while any(consumer.position(place) < ends[place] for place in places):
-                values += [int(record.value) for record in consumer.poll(500)]
+                values += [number_of(record) for record in consumer.poll(500)]
             return sorted(values)
 
 
@@ -78,39 +78,39 @@ def test_without_failures_nothing_is_lost_or_repeated(topics: Topics, guarantee:
     assert topics.run(lambda record: record.value, guarantee).consumed == 0, "the group remembers"
 
 
-class Trouble(Exception):
+class ProcessingError(Exception):
     pass
 
 
-def run_with_trouble(topics: Topics, guarantee: str) -> None:
-    """The function fails at three places, each once; whoever starts it starts it again."""
-    troubles = {11, 30, 47}
+def run_with_failures(topics: Topics, guarantee: str) -> None:
+    """The function fails for three records, once for each, and is started again."""
+    failures = {11, 30, 47}
 
     def function(record: ConsumerRecord) -> bytes | None:
-        if number_of(record) in troubles:
-            troubles.discard(number_of(record))
-            raise Trouble
+        if number_of(record) in failures:
+            failures.discard(number_of(record))
+            raise ProcessingError
         return record.value
 
     for _ in range(4):
-        with contextlib.suppress(Trouble):
+        with contextlib.suppress(ProcessingError):
             topics.run(function, guarantee)
-    assert not troubles
+    assert not failures
 
 
 def test_exactly_once_whatever_the_function_raises(topics: Topics) -> None:
     """Spec: E9."""
-    run_with_trouble(topics, "exactly-once")
+    run_with_failures(topics, "exactly-once")
     assert topics.output() == list(range(COUNT))
 
 
 def test_at_least_once_loses_nothing(topics: Topics) -> None:
-    run_with_trouble(topics, "at-least-once")
+    run_with_failures(topics, "at-least-once")
     assert set(topics.output()) == set(range(COUNT))
 
 
 def test_at_most_once_repeats_nothing(topics: Topics) -> None:
-    run_with_trouble(topics, "at-most-once")
+    run_with_failures(topics, "at-most-once")
     counted = Counter(topics.output())
     assert set(counted.values()) == {1}
     assert COUNT - 3 * 7 <= len(counted) < COUNT, "what was polled with the failing record is gone"
@@ -152,8 +152,9 @@ def test_an_instance_without_partitions_is_at_the_end(topics: Topics, guarantee:
                 try:
                     (group,) = admin.describe_groups([topics.group])
                 except KafkaError as error:
-                    assert error.code == ErrorCode.GROUP_ID_NOT_FOUND, "nobody has joined yet"
-                    return []
+                    if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+                        raise
+                    return []  # no member has joined yet
                 return [len(member.assignment) for member in group.members]
 
             eventually(lambda: shares() == [1, 1])
@@ -328,17 +329,21 @@ def test_the_group_is_left_even_if_the_producer_cannot_be_closed(
 
     async def fail(self: AsyncProducer, timeout_ms: int | None = None) -> None:
         await close(self, timeout_ms)
-        raise Trouble
+        raise ProcessingError
 
     monkeypatch.setattr(AsyncProducer, "close", fail)
-    with pytest.raises(Trouble):
+    with pytest.raises(ProcessingError):
         topics.run(lambda record: record.value, "at-least-once")
     is_left(topics)
 
 
 def test_assigned_partitions_need_a_transactional_id_and_then_work(topics: Topics) -> None:
     places = [TopicPartition(topics.source, index) for index in range(PARTITIONS)]
-    options = {"group_id": topics.group, "settings": {"bootstrap.servers": topics.bootstrap}, "until_end": True}
+    options: dict[str, Any] = {
+        "group_id": topics.group,
+        "settings": {"bootstrap.servers": topics.bootstrap},
+        "until_end": True,
+    }
     with pytest.raises(OttlaError, match="transactional id"):
         transform(lambda record: record.value, places, topics.to, **options)
     for _ in range(2):
@@ -418,7 +423,11 @@ def test_async_transform_awaits_the_function(topics: Topics) -> None:
         await asyncio.sleep(0)
         return record.value
 
-    options = {"group_id": topics.group, "bootstrap_servers": topics.bootstrap, "until_end": True}
+    options: dict[str, Any] = {
+        "group_id": topics.group,
+        "bootstrap_servers": topics.bootstrap,
+        "until_end": True,
+    }
     done = asyncio.run(async_transform(function, topics.source, topics.to, **options))
     assert done.consumed == COUNT
     assert topics.output() == list(range(COUNT))
@@ -427,11 +436,11 @@ def test_async_transform_awaits_the_function(topics: Topics) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"guarantee": "twice"}, "no guarantee 'twice'"),
+        ({"guarantee": "twice"}, "unknown guarantee 'twice'"),
         ({"group_id": ""}, "needs a group"),
         ({"source": []}, "source is empty"),
         ({"source": ["a", ("b", 0)]}, "mixes topics and partitions"),
-        ({"guarantee": "at-least-once", "transactional_id": "x"}, "no transactions"),
+        ({"guarantee": "at-least-once", "transactional_id": "x"}, "does not use transactions"),
         ({"enable_auto_commit": True}, "enable.auto.commit is set by transform"),
         ({"settings": {"linger.mss": 1}}, "linger.mss"),
         ({"lingerms": 1}, "lingerms"),

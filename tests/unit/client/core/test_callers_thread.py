@@ -1,4 +1,4 @@
-"""A thread that waits for a coroutine on another thread's loop: results, errors, callbacks, Ctrl-C, no rings left."""
+"""A thread that waits for a coroutine on another thread's loop: results, errors, callbacks, Ctrl-C, no leaks."""
 
 import asyncio
 import gc
@@ -63,7 +63,7 @@ def test_callbacks_run_in_the_waiting_thread_and_may_call_again(loop: asyncio.Ab
 
 
 def test_an_interrupt_cancels_the_coroutine_and_ends_the_wait(loop: asyncio.AbstractEventLoop) -> None:
-    """As Ctrl-C does, in a thread that can be told apart: a job raises where the signal would."""
+    """As Ctrl-C does: a job raises where the signal would."""
     ended = threading.Event()
 
     async def forever() -> None:
@@ -83,20 +83,20 @@ def test_an_interrupt_cancels_the_coroutine_and_ends_the_wait(loop: asyncio.Abst
 
 
 def test_an_error_is_freed_with_its_last_reference(loop: asyncio.AbstractEventLoop) -> None:
-    """Without help of the garbage collector: a ring would keep every frame, and what is in it, until then."""
+    """Without the garbage collector: a reference cycle would keep every frame and its objects until then."""
 
-    class Seen(Exception):
+    class SeenError(Exception):
         pass
 
     async def fail() -> None:
-        raise Seen
+        raise SeenError
 
     gc.collect()
     gc.disable()
     try:
         try:
             Call(fail(), loop).wait()
-        except Seen as error:
+        except SeenError as error:
             trace = weakref.ref(error)
         eventually(lambda: trace() is None)  # the loop's thread may hold its last frame for a moment
     finally:

@@ -1,4 +1,4 @@
-"""Settings: what the user may write, what is refused and how it is said."""
+"""Client settings: what is accepted, what is refused, and with which message."""
 
 import pytest
 
@@ -164,9 +164,7 @@ def test_settings_that_are_not_a_dict_are_refused_with_an_example(config: type[A
         (ProducerConfig, "bootstrap_server", "Did you mean bootstrap_servers?"),
     ],
 )
-def test_settings_of_other_clients_get_a_hint(
-    config: type[AdminConfig], name: str, hint: str
-) -> None:
+def test_settings_of_other_clients_get_a_hint(config: type[AdminConfig], name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=f"Unknown setting {name}") as caught:
         build(config, {name: "x"}, {}) if "." in name else build(config, None, {name: "x"})
     assert hint in caught.value.hint

@@ -1,4 +1,4 @@
-"""What a client believes of the cluster, and when it asks again."""
+"""The metadata of a client, and when it is refreshed."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A broker's answer that leaves out what was asked for: told to the user, and asked for again."""
+"""A response that does not include everything requested is reported to the user, and requested again."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.worlds.consumer_world import VERSION, ConsumerWorld
 
 
 def test_an_offset_missing_from_a_response_is_looked_up_again() -> None:
-    """Otherwise nobody would ever read the partition, nor hear of it."""
+    """Otherwise the partition would never be read, without any error."""
     world = ConsumerWorld()
     world.logs[next(iter(world.logs))].append("a")
     world.poll()

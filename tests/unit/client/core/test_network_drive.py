@@ -1,4 +1,4 @@
-"""The drive of the deciders: one that fails takes neither the others nor those who wait with it."""
+"""How the network drives deciders: one that fails stops neither the others nor waiting calls."""
 
 import logging
 
@@ -38,7 +38,7 @@ class Failing:
         return Poll()
 
 
-class Deaf:
+class FailingCallback:
     """Asks once, and fails when it hears the answer."""
 
     def __init__(self) -> None:
@@ -71,23 +71,23 @@ def test_a_decider_that_fails_does_not_stop_the_others(caplog: pytest.LogCapture
 
 
 def test_addresses_that_left_the_cluster_are_forgotten() -> None:
-    """Where brokers come back under new addresses, an outage of each would be remembered for ever."""
+    """Brokers may come back under new addresses: the outages of old ones must not pile up."""
     peers = Peers(client_id="c")
     for port in range(1, 100):
         endpoint = Endpoint("h", port)
         peers.set_nodes({1: endpoint})
         peers.note_outage(endpoint, KafkaError(ErrorCode.NETWORK_EXCEPTION, "refused"))
-    assert len(peers._unreachable) == 1
+    assert len(peers._unreachable) == 1  # noqa: SLF001 - nothing else shows what is remembered
 
 
 def test_a_call_that_waits_for_a_response_is_woken_even_if_a_callback_fails() -> None:
     async def story(world: World) -> None:
         network = Network(ClientConfig(bootstrap_servers=(BOOTSTRAP,)), clock=world.loop.clock)
         await network.until_connected()
-        deaf = Deaf()
-        network.add(deaf)
+        failing = FailingCallback()
+        network.add(failing)
         started = world.loop.time()
-        assert await network.until(lambda: deaf.has_heard, 60_000)
+        assert await network.until(lambda: failing.has_heard, 60_000)
         assert world.loop.time() - started < 1
         await network.close()
 

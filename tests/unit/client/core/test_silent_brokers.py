@@ -1,4 +1,4 @@
-"""A broker that was there and falls silent: every call ends in time, and says which address gave no answer."""
+"""When a broker stops responding, every call ends in time and names the address that did not respond."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -45,7 +45,7 @@ async def check(world: World, call: Awaitable[Any]) -> None:
 @pytest.mark.parametrize("request_timeout_ms", [2_000, 30_000])
 def test_admin_calls(call: str, request_timeout_ms: int) -> None:
     async def story(world: World) -> None:
-        settings = IN_TIME | {"request_timeout_ms": request_timeout_ms}
+        settings: dict[str, Any] = IN_TIME | {"request_timeout_ms": request_timeout_ms}
         async with AsyncAdmin({"bootstrap.servers": BOOTSTRAP}, **settings) as admin:
             await admin.create_topic("t", partitions=1)
             await admin.list_offsets({P0: -1})
@@ -67,7 +67,7 @@ def test_calls_of_a_consumer(call: str) -> None:
             world.network.partition("outside", "broker")
             if call == "position":
                 await consumer.seek_to_end()
-            calls = {
+            calls: dict[str, Callable[[], Awaitable[Any]]] = {
                 "end offsets": lambda: consumer.end_offsets([P0]),
                 "position": lambda: consumer.position(P0),
                 "committed": lambda: consumer.committed([P0]),
@@ -103,7 +103,7 @@ def test_calls_of_a_producer(call: str) -> None:
 
 
 def test_restoring_a_snapshot_store() -> None:
-    """It knows where to read, and then nothing comes any more."""
+    """It knows the offsets to read, and then no record arrives."""
 
     async def story(world: World) -> None:
         async with world.producer() as producer:
