@@ -1,9 +1,6 @@
 """The Arrow kernels: the compiled and the Python implementation return and reject the same."""
 
-import os
 import random
-import subprocess
-import sys
 from array import array
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -411,19 +408,3 @@ def test_rows_without_a_key_change_partition_when_a_batch_is_full(
         turns += 1
     assert slots.tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0, 1]
     assert opened.stick(array("i", [-1] * 10), 0, 0, 1, 5) == (1, 100), "one row gets its place in any case"
-
-
-def test_pure_python_can_be_forced_with_the_same_result() -> None:
-    program = (
-        "import ottla.protocol.arrow_batches as i, ottla.protocol.arrow_rows as o; print(i.NATIVE, o.NATIVE, "
-        "i._decoder.__name__, o._encoder.__name__)"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "OTTLA_PURE": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert found.stdout.split() == ["False", "False", "ottla.protocol._arrow_pure", "ottla.protocol._arrow_pure"]

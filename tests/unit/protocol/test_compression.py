@@ -3,11 +3,7 @@
 import gzip
 import os
 import struct
-import subprocess
-import sys
 import tracemalloc
-import zlib
-from pathlib import Path
 
 import cramjam
 import lz4.frame
@@ -16,26 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.protocol.compression import XERIAL_MAGIC, Codec, CompressionError, compress, decompress
+from tests.support.wire.compressed import bombs, raw_snappy, streamed_zstd, xerial
 
 CODECS = list(Codec)
 COMPRESSING = [codec for codec in Codec if codec]
 SAMPLE = b"".join(b"record %d of many, much like the others;" % n for n in range(20_000))
-
-
-def raw_snappy(data: bytes) -> bytes:
-    return bytes(cramjam.snappy.compress_raw(data))
-
-
-def xerial(*blocks: bytes) -> bytes:
-    header = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-    return header + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
-
-
-def streamed_zstd(data: bytes) -> bytes:
-    """A frame as a stream writes it: without its content's size."""
-    compressor = cramjam.zstd.Compressor(3)
-    compressor.compress(data)
-    return bytes(compressor.finish())
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -185,23 +166,6 @@ def test_zstd_frames_with_a_content_size_are_read_at_every_width_of_it(size: int
 # Hostile bytes
 
 
-def bombs(size: int) -> dict[str, tuple[Codec, bytes]]:
-    """Small inputs that expand to `size` zeros, in each framing."""
-    zeros = bytes(size)
-    deflater = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
-    block = raw_snappy(bytes(64 * 1024))
-    return {
-        "gzip": (Codec.GZIP, deflater.compress(zeros) + deflater.flush()),
-        "gzip members": (Codec.GZIP, gzip.compress(bytes(1024 * 1024)) * (size >> 20)),
-        "snappy": (Codec.SNAPPY, raw_snappy(zeros)),
-        "xerial": (Codec.SNAPPY, xerial(*[block] * (size >> 16))),
-        "lz4": (Codec.LZ4, lz4.frame.compress(zeros, store_size=False)),
-        "lz4 with size": (Codec.LZ4, lz4.frame.compress(zeros, store_size=True)),
-        "zstd": (Codec.ZSTD, bytes(cramjam.zstd.compress(zeros, 3))),
-        "zstd stream": (Codec.ZSTD, streamed_zstd(zeros)),
-    }
-
-
 @pytest.fixture(scope="module")
 def sixty_four_megabytes() -> dict[str, tuple[Codec, bytes]]:
     return bombs(64 << 20)
@@ -222,40 +186,6 @@ def test_a_decompression_bomb_is_an_error_and_memory_stays_below_the_limit(
     finally:
         tracemalloc.stop()
     assert peak < 3 * bound
-
-
-LIMITED = """
-import resource, sys
-from ottla.protocol.compression import CompressionError, decompress, compress
-for codec in (1, 2, 3, 4):
-    decompress(codec, compress(codec, b"warm up"), 100)
-bombs = [(line.split()[0], bytes.fromhex(line.split()[1])) for line in sys.stdin]
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (48 << 20),) * 2)
-for codec, bomb in bombs:
-    try:
-        decompress(int(codec), bomb, max_bytes=4 << 20)
-    except CompressionError:
-        print("refused", flush=True)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to know the memory in use")
-def test_native_codecs_do_not_allocate_more_than_the_limit() -> None:
-    """Spec: R8. In a process whose whole address space may grow by 48 MB, bombs of 256 MB are refused, not fatal."""
-    inputs = [item for name, item in bombs(256 << 20).items() if "members" not in name and name != "xerial"]
-    # A frame that claims four gigabytes, and a snappy block that does.
-    inputs.append((Codec.ZSTD, bytes.fromhex("28b52ffd") + b"\xa0" + struct.pack("<I", 0xFFFFFFFF) + b"\x01\x00\x00"))
-    inputs.append((Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"\x00" * 40))
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED],
-        input="\n".join(f"{int(codec)} {bomb.hex()}" for codec, bomb in inputs),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.stdout.split() == ["refused"] * len(inputs), done.stderr
 
 
 def test_a_zstd_frame_cannot_claim_more_than_it_can_hold() -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -487,30 +486,6 @@ def test_buffers_are_released_after_each_call() -> None:
 
 
 # The choice
-
-
-def chosen(**environment: str) -> str:
-    """What a new process chooses."""
-    code = "from ottla.protocol import _speedups as s; print(s.NATIVE, s.encode_batch.__module__.split('.')[-1])"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "OTTLA_PURE": "", **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-    return done.stdout.strip()
-
-
-@needs_both
-def test_the_extension_is_used_if_it_is_built() -> None:
-    assert chosen() == "True _kernels"
-    assert chosen(OTTLA_PURE="0") == "True _kernels"
-
-
-def test_an_environment_variable_selects_the_python_kernels() -> None:
-    assert chosen(OTTLA_PURE="1") == "False _pure"
 
 
 def test_the_source_of_a_kernel_is_not_used_without_a_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
