@@ -1,8 +1,9 @@
 """The log is the only truth: a fresh load of a coordinator's log must give the state of the live shard.
 
 `watched` checks it wherever a test could otherwise lose a shard: at the end of every `GroupWorld` and
-`TransactionWorld`, and before a broker's coordinators stop or are killed. Directories of tests switch it on with an
-autouse fixture.
+`TransactionWorld`, and before a broker's coordinators stop or are killed. The partition logs of a simulated broker are
+checked with it: a fresh load of their files must give the live offsets, producers and leader epochs. Directories of
+tests switch it on with an autouse fixture.
 """
 
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from ottla.coordinator.replaying import replay_batches
+from tests.support.worlds.log_reload import is_appending, reload_differences
 
 if TYPE_CHECKING:
     from ottla.broker.coordinators import Coordinators
@@ -85,6 +87,14 @@ def differences_in(runtime: "CoordinatorRuntime[Any]", replicas: "ReplicaManager
     return found
 
 
+def differences_in_logs(replicas: "ReplicaManager", now: int) -> list[str]:
+    """Loads the files of every partition with records again, beside the live log."""
+    logs = [replica.log for replica in replicas.replicas() if replica.log.log_end_offset > 0]
+    # A test may kill the broker inside an append, or let the disk fail.
+    logs = [log for log in logs if not log.store.has_failed and not is_appending(log)]
+    return [line for log in logs for line in reload_differences(log, now=now)]
+
+
 def note_differences(coordinators: "Coordinators | None") -> None:
     """Remembers what differs, for the end of the test: the broker that stops must not notice."""
     if coordinators is not None and _worlds is not None and coordinators not in _exempt:
@@ -102,7 +112,9 @@ def _watch_worlds(patch: pytest.MonkeyPatch) -> None:
     def check_broker(world: World) -> None:
         if world.broker not in killed:
             services = getattr(world.broker, "services", None)
-            note_differences(None if services is None else services.coordinators)
+            if services is not None and _worlds is not None:
+                note_differences(services.coordinators)
+                _differences.extend(differences_in_logs(services.replicas, world.loop.clock()))
 
     def checked_kill(self: World, **options: Any) -> None:
         check_broker(self)

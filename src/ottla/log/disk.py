@@ -128,6 +128,14 @@ class Disk:
         finally:
             os.close(handle)
 
+    def sync_file(self, path: str) -> None:
+        """Blocks until a closed file's bytes are on stable storage. Any thread."""
+        handle = self.open(path)
+        try:
+            self.sync(handle)
+        finally:
+            self.close(handle)
+
     def file_size(self, path: str) -> int:
         handle = self.open(path)
         try:
@@ -146,6 +154,15 @@ class Disk:
             return data
         finally:
             os.close(handle)
+
+    def overwrite_file(self, path: str, data: bytes) -> None:
+        """Writes a file in place, neither atomically nor synced: for content that is validated when it is read."""
+        handle = self.open(path, create=True)
+        try:
+            self.truncate(handle, 0)
+            self.append(handle, (data,))
+        finally:
+            self.close(handle)
 
     def write_file(self, path: str, data: bytes) -> None:
         """Replaces a file atomically: after a crash it has either the old or the new content."""

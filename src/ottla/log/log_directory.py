@@ -151,13 +151,7 @@ class LogDirectory:
         directory = f"{self.path}/{partition}"
         self.disk.make_directories(directory)
         try:
-            path = f"{directory}/{PARTITION_METADATA_FILE}"
-            handle = self.disk.open(path, create=True)
-            try:
-                self.disk.truncate(handle, 0)
-                self.disk.append(handle, (encode_partition_metadata(topic_id),))
-            finally:
-                self.disk.close(handle)
+            self.disk.overwrite_file(f"{directory}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id))
             for known in self._checkpoints.values():
                 known.pop(partition, None)
             created = self._open_log(partition, topic_id, config, clean_shutdown=True)

@@ -1,8 +1,9 @@
 """The port to the file system, on a real file system."""
 
+import errno
 import os
-import subprocess
-import sys
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -42,27 +43,24 @@ def test_more_buffers_than_one_writev_accepts_are_written(tmp_path: Path, disk: 
     disk.close(handle)
 
 
-def test_a_partial_write_is_truncated(tmp_path: Path) -> None:
+def test_a_partial_write_is_truncated(tmp_path: Path, disk: Disk) -> None:
     """A file size limit behaves like a full disk, without special privileges."""
-    script = f"""
-import os, resource, signal
-from ottla.log.disk import Disk
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-disk = Disk()
-handle = disk.open({str(tmp_path / "f")!r}, create=True)
-disk.append(handle, [b"a" * 900])
-try:
-    disk.append(handle, [b"b" * 50, b"c" * 200])
-except OSError as error:
-    print(error.errno, disk.size(handle))
-disk.append(handle, [b"d" * 100])
-print(disk.read_file({str(tmp_path / "f")!r}) == b"a" * 900 + b"d" * 100)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    import errno
-
-    assert done.stdout.split() == [str(errno.EFBIG), "900", "True"]
+    handle = disk.open(str(tmp_path / "f"), create=True)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        disk.append(handle, [b"a" * 900])
+        with pytest.raises(OSError, match="File too large") as caught:
+            disk.append(handle, [b"b" * 50, b"c" * 200])
+        assert disk.size(handle) == 900
+        disk.append(handle, [b"d" * 100])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+        disk.close(handle)
+    assert caught.value.errno == errno.EFBIG
+    assert disk.read_file(str(tmp_path / "f")) == b"a" * 900 + b"d" * 100
 
 
 def test_a_missing_file_is_created_only_with_create(tmp_path: Path, disk: Disk) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the SQLite store only: processes that die or hang, durability, polling, invalid files."""
+"""Tests of the SQLite store only: session timeouts, durability, polling, invalid files."""
 
 # ruff: noqa: SLF001 (these tests drive timers by hand and look at the SQLite connection)
 
@@ -6,11 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -21,21 +17,6 @@ import pytest
 from ottla.errors import OttlaError
 from ottla.metadata.sqlite_store import SqliteStore
 from ottla.metadata.store import Change, Conflict, Create, Delete, Set, StoreUnavailable
-
-OTHER_PROCESS = """
-    import asyncio, sys
-    from ottla.metadata.sqlite_store import SqliteStore
-    from ottla.metadata.store import Create
-
-    async def main():
-        store = SqliteStore(sys.argv[1], session_timeout_ms=int(sys.argv[2]))
-        await store.start()
-        await store.commit([Create("/brokers/ids/9", b"other", ephemeral=True), Create("/written", b"kept")])
-        print("ready", flush=True)
-        await asyncio.sleep(600)
-
-    asyncio.run(main())
-"""
 
 
 class Clock:
@@ -62,65 +43,6 @@ def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 async def eventually(check: Callable[[], bool]) -> None:
     while not check():  # noqa: ASYNC110 - what is waited for happens in another process
         await asyncio.sleep(0.01)
-
-
-def start_other(path: str, session_timeout_ms: int = 18_000) -> "subprocess.Popen[str]":
-    """Another process with a session, an ephemeral key and a persistent key."""
-    other = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(OTHER_PROCESS), path, str(session_timeout_ms)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert other.stdout is not None
-    with other.stdout:
-        assert other.stdout.readline() == "ready\n"
-    return other
-
-
-def test_the_ephemeral_keys_of_a_killed_process_are_removed_immediately(path: str) -> None:
-    """Spec: R6. kill -9."""
-
-    async def story() -> None:
-        store = SqliteStore(path)
-        await store.start()
-        heard: list[Change] = []
-        store.watch("/brokers/ids", heard.extend)
-        other = start_other(path)
-        try:
-            await eventually(lambda: len(heard) == 1)
-            assert heard[0].entry is not None
-            assert heard[0].entry.value == b"other"
-            other.kill()
-            other.wait()
-            await eventually(lambda: heard[-1].entry is None)
-            kept = await store.get("/written")
-            assert kept is not None
-            assert kept.value == b"kept"
-        finally:
-            other.kill()
-            other.wait()
-            await store.close()
-
-    run(story)
-
-
-def test_a_hanging_process_expires_after_its_session_timeout(path: str) -> None:
-    async def story() -> None:
-        store = SqliteStore(path)
-        await store.start()
-        heard: list[Change] = []
-        store.watch("/brokers/ids", heard.extend)
-        other = start_other(path, session_timeout_ms=600)
-        try:
-            await eventually(lambda: len(heard) >= 1)
-            os.kill(other.pid, signal.SIGSTOP)
-            await eventually(lambda: heard[-1].entry is None)
-        finally:
-            other.kill()
-            other.wait()
-            await store.close()
-
-    run(story)
 
 
 def test_session_timeouts_are_measured_with_the_observers_clock(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,23 +73,6 @@ def test_session_timeouts_are_measured_with_the_observers_clock(path: str, monke
         await bob.close()
 
     run(story)
-
-
-def test_the_next_start_removes_the_session_of_a_crashed_process(path: str) -> None:
-    other = start_other(path)
-    other.kill()
-    other.wait()
-
-    async def story() -> None:
-        store = SqliteStore(path)
-        await store.start()
-        assert await store.get("/brokers/ids/9") is None
-        assert await store.get("/written") is not None
-        await store.close()
-
-    run(story)
-    left = sorted(name for name in os.listdir(os.path.dirname(path)) if "session" in name)
-    assert left == [], "lock files are cleaned up"
 
 
 def test_commits_survive_closing_and_reopening(path: str) -> None:

@@ -210,11 +210,7 @@ class CompactionPlan:
         paths = {*target.indexes.save(), target.indexes.save_transactions(rewrite=True), target.path(".log")}
         target.close()
         for path in sorted(path for path in paths if path is not None):
-            handle = self.disk.open(path)
-            try:
-                self.disk.sync(handle)
-            finally:
-                self.disk.close(handle)
+            self.disk.sync_file(path)
 
     @staticmethod
     def _write(target: Segment, batch: BytesLike) -> None:

@@ -29,12 +29,7 @@ class SnapshotFiles:
 
     def write(self, offset: int, producers: ProducerStateManager) -> None:
         """Writes a snapshot. Not synced: the checksum detects a snapshot that did not survive a crash."""
-        handle = self.disk.open(self.path(offset), create=True)
-        try:
-            self.disk.truncate(handle, 0)
-            self.disk.append(handle, (encode_snapshot(producers.entries()),))
-        finally:
-            self.disk.close(handle)
+        self.disk.overwrite_file(self.path(offset), encode_snapshot(producers.entries()))
 
     def load_latest(self, at_most: int, now: int, offsets: list[int] | None = None) -> tuple[int, ProducerStateManager]:
         """The latest valid snapshot up to offset `at_most`, as (offset, state); (-1, empty state) if there is none."""
@@ -55,11 +50,7 @@ class SnapshotFiles:
             decode_snapshot(self.disk.read_file(path), now)
         except (CorruptSnapshot, OSError):
             self.write(offset, state_at(offset))
-        handle = self.disk.open(path)
-        try:
-            self.disk.sync(handle)
-        finally:
-            self.disk.close(handle)
+        self.disk.sync_file(path)
         self.disk.sync_directory(self.directory)
 
     def prune(self, segment_bases: Collection[int]) -> None:

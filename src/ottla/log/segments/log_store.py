@@ -167,10 +167,7 @@ class LogStore:
             segment = segments[number]
             if segment.base_offset >= upper_bound:
                 break
-            if upper_bound >= segments.end_of(number, log_end_offset):
-                end = segment.size
-            else:
-                end = segment.end_position(upper_bound)
+            end = segments.end_position(number, upper_bound, log_end_offset)
             data = segment.read(offset, max_bytes, end, bound, minimum_one_batch)
             if data is not None:
                 return data
@@ -183,10 +180,7 @@ class LogStore:
         start = segments[first].find_position(offset)
         if start is None:
             start = segments[first].size
-        if end >= segments.end_of(last, log_end_offset):
-            stop = segments[last].size
-        else:
-            stop = segments[last].end_position(end)
+        stop = segments.end_position(last, end, log_end_offset)
         return sum(segments[number].size for number in range(first, last)) + stop - start
 
     # --- truncating and deleting --------------------------------------------------------------------------

@@ -53,6 +53,13 @@ class Segments:
         """Where a segment's range ends: at the next segment's base offset, or at the end of the log."""
         return self._bases[number + 1] if number + 1 < len(self._bases) else log_end_offset
 
+    def end_position(self, number: int, upper_bound: int, log_end_offset: int) -> int:
+        """The position in a segment after its last batch with a base offset below `upper_bound`."""
+        segment = self._segments[number]
+        if upper_bound >= self.end_of(number, log_end_offset):
+            return segment.size
+        return segment.end_position(upper_bound)
+
     def between(self, start: int, end: int) -> list[Segment]:
         """The segments that overlap [start, end)."""
         return self._segments[self.number_of(start) : bisect_left(self._bases, end)]

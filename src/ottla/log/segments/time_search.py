@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from ottla.log.segments.segment import Segment
 from ottla.log.segments.segment_list import Segments
 from ottla.protocol.record_batch import BatchHeader, Record
 
@@ -31,17 +30,11 @@ def find_latest(segments: Segments, start: int, upper_bound: int, log_end_offset
     for segment in segments.between(start, upper_bound):
         if not segment.size or (best is not None and segment.max_timestamp <= best.timestamp):
             continue
-        found = segment.find_latest(start, _end_position(segments, segment, upper_bound, log_end_offset))
+        number = segments.number_of(segment.base_offset)
+        found = segment.find_latest(start, segments.end_position(number, upper_bound, log_end_offset))
         if found is not None and (best is None or found[0].timestamp > best.timestamp):
             best = _named(found)
     return best
-
-
-def _end_position(segments: Segments, segment: Segment, upper_bound: int, log_end_offset: int) -> int:
-    number = segments.number_of(segment.base_offset)
-    if upper_bound >= segments.end_of(number, log_end_offset):
-        return segment.size
-    return segment.end_position(upper_bound)
 
 
 def _named(found: tuple[Record, BatchHeader]) -> OffsetAndTimestamp:
