@@ -2,12 +2,13 @@
 
 import os
 import subprocess
+from typing import Any
 
 from setuptools import Extension, setup
 
 # No compiler is not an error: ottla.protocol._speedups falls back to pure Python.
 # OTTLA_OPTIMIZE=-O0 makes a quick build, for the test of the distributions.
-OPTIONS = {"extra_compile_args": [os.environ.get("OTTLA_OPTIMIZE", "-O3")], "optional": True}
+OPTIONS: dict[str, Any] = {"extra_compile_args": [os.environ.get("OTTLA_OPTIMIZE", "-O3")], "optional": True}
 GENERATED = "build/cython"
 
 

@@ -6,7 +6,7 @@ One Apache Kafka (`kafka`) serves the whole test run; each pytest-xdist worker h
 import itertools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from tests.support.lanes import (  # noqa: F401 (hooks)
     pytest_report_header,
     pytest_terminal_summary,
 )
+from tests.support.one_process import one_process
 
 if TYPE_CHECKING:
     from ottla.broker.embedded import EmbeddedBroker
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 TESTS = Path(__file__).parent
 SPARK = TESTS / "spark"
+IN_PROCESS = ("unit", "stories", "simulation")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -66,6 +68,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     own.sort(key=lambda item: item.get_closest_marker("slow") is None)
     begin = max(0, len(items) // workers - len(own))
     items[:] = [*own, *rest[:begin], *shared, *rest[begin:]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Fails tests that start a process outside of the folders for it."""
+    if not item.path.is_relative_to(TESTS) or item.path.relative_to(TESTS).parts[0] not in IN_PROCESS:
+        return (yield)
+    with one_process():
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.clients import ForeignClient, foreign_clients
 from tests.support.processes.oracle import Target
 from tests.support.wire.raw import Side, differences
@@ -32,7 +33,9 @@ def alone(run_directory: Path) -> Iterator[None]:
 @pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.oracle, id="apache")])
 def broker(request: pytest.FixtureRequest) -> Target:
     """Each broker in turn; the other one is not started for it."""
-    return request.getfixturevalue(request.param)
+    target = request.getfixturevalue(request.param)
+    assert isinstance(target, Target)
+    return target
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:

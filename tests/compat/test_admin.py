@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.support.clients import ClientError, ForeignClient, Found, Message
-from tests.support.waiting import until
 
 from ottla import Broker
+from tests.support.clients import ClientError, ForeignClient, Found, Message
+from tests.support.waiting import until
 
 
 def test_a_topic_is_created_seen_and_deleted(broker: Any, client: ForeignClient, topic: str) -> None:
@@ -106,7 +106,7 @@ def test_deleted_records_are_gone_and_the_rest_stays(broker: Any, client: Foreig
 
 
 def test_offsets_are_found_by_time(broker: Any, client: ForeignClient, topic: str) -> None:
-    """R4: ListOffsets by timestamp; out-of-order timestamps included."""
+    """Spec: R4. ListOffsets by timestamp; out-of-order timestamps included."""
     at = 1_700_000_000_000
     client.create_topic(broker.bootstrap, topic)
     for step in (0, 1000, 5000, 2000, 3000):

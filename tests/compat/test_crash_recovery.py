@@ -1,9 +1,10 @@
-"""R6: kill -9 under load, again and again. Ten rounds in a test run; OTTLA_ROUNDS=100 for the full hundred.
+"""Spec: R6. `kill -9` under load, again and again. Ten rounds in a test run; OTTLA_ROUNDS=100 for the full hundred.
 
 A producer with idempotence keeps sending across the restarts, as an application would. At the end every
 acknowledged record is at its offset, offsets are dense, nothing came twice, and the indexes find it all.
 """
 
+import functools
 import os
 import random
 import threading
@@ -12,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.clients import foreign_clients
-from tests.support.wire.raw import RawConnection
 
 from ottla import Broker
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.record_batch import Record, build_batch, iter_batches, read_records
+from tests.support.clients import foreign_clients
+from tests.support.wire.raw import RawConnection
 
 ROUNDS = int(os.environ.get("OTTLA_ROUNDS", "10"))
 PARTITIONS = 3
@@ -64,7 +65,7 @@ class Load:
                     TOPIC,
                     b"%d %s" % (number, padding),
                     partition=partition,
-                    on_delivery=lambda error, message, n=number: self._noted(error, message, n),
+                    on_delivery=functools.partial(self._noted, number=number),
                 )
                 self.sent[partition] += 1
             except BufferError:
@@ -151,7 +152,7 @@ def check_indexes(bootstrap: str, partition: int, records: list[Record]) -> None
 
 @pytest.mark.timeout(180 + 6 * ROUNDS)
 def test_nothing_acknowledged_is_lost_and_nothing_comes_twice(tmp_path: Path) -> None:
-    """R6: every acknowledged record is there, offsets dense, indexes rebuilt, no duplicates."""
+    """Spec: R6. Every acknowledged record is there, offsets dense, indexes rebuilt, no duplicates."""
     choose = random.Random(20)
     with Broker.embedded(tmp_path / "data") as broker:
         assert foreign_clients()[0].create_topic(
@@ -189,7 +190,7 @@ def newest_segment(data: Path, partition: int) -> Path:
 
 @pytest.mark.parametrize("tail", ["garbage", "half a batch", "zeros", "a batch with a wrong checksum"])
 def test_a_torn_end_of_the_log_is_cut_off(tmp_path: Path, tail: str) -> None:
-    """R6: what a power cut leaves behind the last whole batch disappears; everything before it stays."""
+    """Spec: R6. What a power cut leaves behind the last whole batch disappears; everything before it stays."""
     values = [b"%d" % i for i in range(500)]
     client = foreign_clients()[0]
     from tests.support.clients import Message
@@ -216,7 +217,7 @@ def test_a_torn_end_of_the_log_is_cut_off(tmp_path: Path, tail: str) -> None:
 
 
 def test_lost_and_spoiled_indexes_are_rebuilt(tmp_path: Path) -> None:
-    """R6: indexes are only a help; without them, or with nonsense in them, the log says the same."""
+    """Spec: R6. Indexes are only a help; without them, or with nonsense in them, the log says the same."""
     from tests.support.clients import Message
 
     client = foreign_clients()[0]

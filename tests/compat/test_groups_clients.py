@@ -1,6 +1,6 @@
 """Other people's consumers in groups: alone, together, static, cooperative, and across a broker that goes and comes.
 
-(B4-B6, C1, C2, R5)
+Spec: B4, B5, B6, C1, C2, R5.
 """
 
 import contextlib
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.support.clients.members import MEMBERS, ConfluentMember, Event, JavaMember, Member, await_true
-from tests.support.waiting import eventually
 
 from ottla import Admin, Broker, Producer
-from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.core.model import CommittedOffset
 from ottla.types import TopicPartition
+from tests.support.clients.members import MEMBERS, ConfluentMember, Event, JavaMember, Member, await_true
+from tests.support.waiting import eventually
 
 QUICK = {"group.initial.rebalance.delay.ms": 0}
 SESSION_MS = 20_000
@@ -104,7 +104,7 @@ def is_committed(admin: Admin, group: str, offsets: dict[TopicPartition, int]) -
 def test_two_of_a_kind_share_and_the_one_left_takes_over(
     ottla: Any, admin: Admin, group: str, topic: str, run: Any, kind: str
 ) -> None:
-    """B4, B6: a member joins, a member leaves; all is read, all is committed."""
+    """Spec: B4, B6. A member joins, a member leaves; all is read, all is committed."""
     admin.create_topic(topic, partitions=4)
     partitions = partitions_of(topic, 4)
     sent = produce(ottla.bootstrap, partitions, 10)
@@ -160,7 +160,7 @@ def test_all_kinds_in_one_group(ottla: Any, admin: Admin, group: str, topic: str
 def test_a_static_member_bounced_within_its_session_disturbs_nobody(
     ottla: Any, admin: Admin, group: str, topic: str, run: Any
 ) -> None:
-    """R5, KIP-345: nobody is revoked anything, and it comes back to what it had."""
+    """Spec: R5. KIP-345: nobody is revoked anything, and it comes back to what it had."""
     admin.create_topic(topic, partitions=4)
     partitions = partitions_of(topic, 4)
     how = {"session_timeout_ms": 60_000}
@@ -177,13 +177,14 @@ def test_a_static_member_bounced_within_its_session_disturbs_nobody(
     await_true("both read", lambda: read_by(ann, back) == sent, [ann, back])
     after = {member.group_instance_id: member.member_id for member in admin.describe_groups([group])[0].members}
     assert ann.events == events
-    assert after["desk-1"] == before["desk-1"] and after["desk-2"] != before["desk-2"]
+    assert after["desk-1"] == before["desk-1"]
+    assert after["desk-2"] != before["desk-2"]
 
 
 def test_of_two_with_one_instance_id_the_newcomer_wins(
     ottla: Any, admin: Admin, group: str, topic: str, run: Any
 ) -> None:
-    """R5: the old one is fenced and says so."""
+    """Spec: R5. The old one is fenced and says so."""
     from confluent_kafka import Consumer, KafkaError, KafkaException
 
     admin.create_topic(topic, partitions=2)
@@ -245,7 +246,7 @@ def test_cooperative_members_give_up_only_what_moves(
 
 @pytest.mark.parametrize("how_it_ends", ["killed", "stopped"])
 def test_a_broker_that_comes_back_keeps_commits_and_members(topic: str, group: str, run: Any, how_it_ends: str) -> None:
-    """R5, C2: commits survive kill -9; members that reconnect within their session see no rebalance."""
+    """Spec: R5, C2. Commits survive kill -9; members that reconnect within their session see no rebalance."""
     with Broker.embedded(settings=QUICK) as broker:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             admin.create_topic(topic, partitions=4)
@@ -280,7 +281,7 @@ def test_a_broker_that_comes_back_keeps_commits_and_members(topic: str, group: s
 
 
 def test_committed_metadata_comes_back_to_every_client(ottla: Any, admin: Admin, group: str, topic: str) -> None:
-    """C2, R4: what one library commits, all the others read."""
+    """Spec: C2, R4. What one library commits, all the others read."""
     admin.create_topic(topic, partitions=4)
     noted = "zřejmě {json: 1} \N{CAT}"
 
@@ -340,7 +341,7 @@ CHAINS = [
 def test_chains_of_groups_copy_everything_while_members_come_and_go(
     ottla: Any, admin: Admin, topic: str, run: Any, kind: str, assignor: str
 ) -> None:
-    """R5: topic to topic to topic; each copies, then commits, so nothing is lost, whoever leaves when."""
+    """Spec: R5. Topic to topic to topic; each copies, then commits, so nothing is lost, whoever leaves when."""
     stages = [f"{topic}-{i}" for i in range(3)]
     for name in stages:
         admin.create_topic(name, partitions=3)

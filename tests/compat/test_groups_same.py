@@ -1,6 +1,7 @@
 """The same group requests to Ottla and to Apache Kafka: states, error codes and stored bytes are equal.
 
-One script is one story; both brokers are told it and the outcomes are compared. (B1-B6, C2, C3, R5)
+One script is one story; both brokers are told it and the outcomes are compared.
+Spec: B1, B2, B3, B4, B5, B6, C2, C3, R5.
 """
 
 import re
@@ -9,11 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
-from tests.support.wire.raw import RawConnection, Side, plain
-from tests.support.wire.raw_group import RawMember, await_coordinator, await_rebalance, hand_out, settle, subscription
 
-from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.core.model import CommittedOffset
 from ottla.errors import ErrorCode
 from ottla.protocol.framing import decode_record_key, decode_versioned, encode_record_key, encode_versioned
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -32,6 +30,9 @@ from ottla.protocol.messages.sync_group import SyncGroupRequest
 from ottla.protocol.record_batch import iter_batches, read_records
 from ottla.protocol.schema import Message
 from ottla.types import ZERO_UUID, TopicPartition, partition_for
+from tests.support.waiting import eventually
+from tests.support.wire.raw import RawConnection, Side, plain
+from tests.support.wire.raw_group import RawMember, await_coordinator, await_rebalance, hand_out, settle, subscription
 
 pytestmark = pytest.mark.oracle
 
@@ -169,7 +170,7 @@ Tell = Callable[[Callable[[Story], Any]], Any]
 
 
 def test_every_state_is_described_and_listed_alike(told: Tell) -> None:
-    """B2: Dead, Empty, PreparingRebalance, CompletingRebalance, Stable."""
+    """Spec: B2. Dead, Empty, PreparingRebalance, CompletingRebalance, Stable."""
 
     def script(story: Story) -> Any:
         def look() -> Any:
@@ -211,7 +212,7 @@ def test_filters_of_the_list(told: Tell) -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 5, 7, 9], ids="v{}".format)
 def test_joining_is_refused_alike(told: Tell, version: int) -> None:
-    """B3, B4: bounds, protocols, ids."""
+    """Spec: B3, B4. Bounds, protocols, ids."""
 
     def script(story: Story) -> Any:
         def join(**changes: Any) -> Any:
@@ -263,7 +264,7 @@ def test_joining_is_refused_alike(told: Tell, version: int) -> None:
 
 
 def test_the_rest_of_a_members_life_is_refused_alike(told: Tell) -> None:
-    """C2: generations and members fence; states answer in their way."""
+    """Spec: C2. Generations and members fence; states answer in their way."""
 
     def script(story: Story) -> Any:
         def heartbeat(member_id: str, generation: int, instance_id: str | None = None, group_id: str = "") -> Any:
@@ -292,7 +293,7 @@ def test_the_rest_of_a_members_life_is_refused_alike(told: Tell) -> None:
         bob = story.member("bob")
         ann.join()
         # CompletingRebalance
-        mine = {"member_id": ann.member_id, "instance_id": "desk"}
+        mine: dict[str, Any] = {"member_id": ann.member_id, "instance_id": "desk"}
         outcome += [heartbeat(ann.member_id, 1, "desk"), heartbeat(ann.member_id, 0, "desk")]
         outcome += [story.commit(generation=1, **mine)]
         outcome += [sync(ann, generation_id=7), sync(ann, protocol_name="other"), sync(ann, protocol_type="other")]
@@ -326,7 +327,7 @@ def test_the_rest_of_a_members_life_is_refused_alike(told: Tell) -> None:
 
 
 def test_static_members_are_replaced_and_fenced_alike(told: Tell) -> None:
-    """R5: of two with one group.instance.id the newcomer wins, without a rebalance (KIP-345)."""
+    """Spec: R5. Of two with one group.instance.id the newcomer wins, without a rebalance (KIP-345)."""
 
     def script(story: Story) -> Any:
         first, other = story.member("ann", instance_id="desk"), story.member("bob", instance_id="chair")
@@ -400,7 +401,7 @@ def test_coordinators_are_found_alike(told: Tell) -> None:
 
 @pytest.mark.parametrize("version", [2, 4, 5, 6, 7, 8, 9], ids="v{}".format)
 def test_commits_of_every_kind(told: Tell, version: int) -> None:
-    """C2: metadata up to 4096 bytes, unknown topics and partitions, outsiders."""
+    """Spec: C2. Metadata up to 4096 bytes, unknown topics and partitions, outsiders."""
 
     def script(story: Story) -> Any:
         def commit(**how: Any) -> Any:
@@ -420,7 +421,7 @@ def test_commits_of_every_kind(told: Tell, version: int) -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 5, 7, 8, 9], ids="v{}".format)
 def test_fetching_committed_offsets(told: Tell, version: int) -> None:
-    """C2, and PROTOCOL §8.2: what is not there is -1."""
+    """Spec: C2. And PROTOCOL §8.2: what is not there is -1."""
 
     def script(story: Story) -> Any:
         more = {"require_stable": True} if version >= 7 else {}
@@ -480,6 +481,7 @@ def stored(story: Story) -> list[tuple[Message, bytes, Message | None, bytes | N
         if header.is_control:
             continue
         for record in read_records(found.records, position, header):
+            assert record.key is not None
             key = decode_record_key(KEYS, record.key)
             if key is None or getattr(key, "group", None) != story.group_id:
                 continue
@@ -511,7 +513,7 @@ def canonical(story: Story, key: Message, key_bytes: bytes, value: Message | Non
 
 
 def test_keys_and_values_are_stored_byte_for_byte(told: Tell) -> None:
-    """B5, C3: what a group leaves in `__consumer_offsets`, in order, from its first join to its tombstones."""
+    """Spec: B5, C3. What a group leaves in `__consumer_offsets`, in order, from its first join to its tombstones."""
 
     def script(story: Story) -> Any:
         ann, bob = story.member("ann"), story.member("bob", instance_id="desk")
@@ -560,7 +562,8 @@ def test_our_admin_calls_give_the_same_on_both(same: Same, fresh_name: Callable[
         first, second = TopicPartition(side.topic, 0), TopicPartition(side.topic, 1)
         with Admin(bootstrap_servers=side.bootstrap) as admin:
             outcome: list[Any] = [admin.list_group_offsets(name)]
-            admin.alter_group_offsets(name, {first: CommittedOffset(3, 0, "noon"), second: 4})
+            offsets: dict[TopicPartition, int | CommittedOffset] = {first: CommittedOffset(3, 0, "noon"), second: 4}
+            admin.alter_group_offsets(name, offsets)
             outcome.append(admin.list_group_offsets(name, require_stable=True))
             (group,) = admin.describe_groups([name])
             outcome.append((group.state, group.protocol_type, group.protocol, group.group_type, group.members))

@@ -1,4 +1,4 @@
-"""R8: hostile bytes at a live port. Memory stays bounded, and a bystander's connection does not notice."""
+"""Spec: R8. Hostile bytes at a live port. Memory stays bounded, and a bystander's connection does not notice."""
 
 import contextlib
 import itertools
@@ -15,8 +15,6 @@ from typing import Any
 import cramjam
 import lz4.frame
 import pytest
-from tests.support.waiting import eventually, until
-from tests.support.wire.raw import RawConnection, Side, batch
 
 from ottla import Broker
 from ottla.errors import ErrorCode
@@ -27,6 +25,8 @@ from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.primitives import ProtocolError
+from tests.support.waiting import eventually, until
+from tests.support.wire.raw import RawConnection, Side, batch
 
 MEMORY_LIMIT_MB = 250
 """The most the broker may ever have used. An idle one uses about 40; the largest request allowed is 100."""
@@ -180,7 +180,7 @@ def honest_requests(side: Side) -> list[tuple[int, Any]]:
     found += [(v, side.produce_request(batch(b"a", b"b"), partition=5, version=v)) for v in (3, 7, 9, 12)]
     found += [(v, fetch) for v in (4, 7, 11, 12)]
     found += [(v, MetadataRequest(topics=topics, allow_auto_topic_creation=False)) for v in (4, 9, 12)]
-    software = {"client_software_name": "x", "client_software_version": "1"}
+    software: dict[str, Any] = {"client_software_name": "x", "client_software_version": "1"}
     found += [(v, ApiVersionsRequest(**(software if v >= 3 else {}))) for v in (0, 3, 4)]
     return found
 
@@ -245,7 +245,8 @@ def test_senders_who_take_their_time(broker: Any, bystander: Bystander) -> None:
             connection.send(bytes([byte]))
             time.sleep(0.001)
         frame = connection.receive()
-        assert frame is not None and frame[:4] == struct.pack(">i", 9)
+        assert frame is not None
+        assert frame[:4] == struct.pack(">i", 9)
 
 
 def bomb(codec: str, size_mb: int) -> bytes:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from tests.support.clients import ClientError, Message
 from tests.support.clients.java import JavaClient
 from tests.support.waiting import until
@@ -103,7 +104,7 @@ def test_an_unknown_resource_is_told(broker: Any, java: JavaClient, topic: str) 
 
 
 def test_the_default_producer_is_idempotent_and_its_state_is_shown(broker: Any, java: JavaClient, topic: str) -> None:
-    """D3: producer id and sequences are kept per partition; DescribeProducers shows them."""
+    """Spec: D3. Producer id and sequences are kept per partition; DescribeProducers shows them."""
     java.create_topic(broker.bootstrap, topic)
     assert java.produce(broker.bootstrap, topic, [Message(b"v")] * 7, idempotent=True) == list(range(7))
     assert java.call("describe_producers", broker.bootstrap, topic=topic, partition=0) == [

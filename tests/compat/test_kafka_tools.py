@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ottla import Broker
 from tests.support.clients import Message
 from tests.support.clients.java import JavaClient
 from tests.support.waiting import until
-
-from ottla import Broker
 
 pytestmark = pytest.mark.java
 
@@ -61,7 +61,8 @@ def test_kafka_topics(tools: Tools, topic: str) -> None:
     assert until(lambda: "PartitionCount: 3" in tools.topics("--describe", "--topic", topic))
     heading, *partitions = tools.topics("--describe", "--topic", topic).splitlines()
     assert f"Topic: {topic}\t" in heading
-    assert "PartitionCount: 3\tReplicationFactor: 1\tConfigs: " in heading and "retention.ms=9999" in heading
+    assert "PartitionCount: 3\tReplicationFactor: 1\tConfigs: " in heading
+    assert "retention.ms=9999" in heading
     assert [line.split("\t")[2] for line in partitions] == [f"Partition: {p}" for p in range(3)]
     assert topic in tools.topics("--list").splitlines()
     tools.topics("--delete", "--topic", topic)
@@ -118,14 +119,16 @@ def test_kafka_dump_log_reads_what_ottla_writes(java: JavaClient, tmp_path: Path
         for segment in by_kind["log"]:
             printed = tools.run(TOOLS + "DumpLogSegments", "--deep-iteration", "--files", str(segment))
             batches = [line for line in printed.splitlines() if line.startswith("baseOffset")]
-            assert batches and all("isvalid: true" in line for line in batches)
+            assert batches
+            assert all("isvalid: true" in line for line in batches)
             records = [line for line in printed.splitlines() if line.startswith("| offset: ")]
             offsets += [int(line.split()[2]) for line in records]
         assert offsets == list(range(3000))
         for kind in ("index", "timeindex"):
             for index in by_kind[kind]:
                 printed = tools.run(TOOLS + "DumpLogSegments", "--files", str(index))
-                assert "ismatch" not in printed and "not found" not in printed, printed
+                assert "ismatch" not in printed, printed
+                assert "not found" not in printed, printed
                 tools.run(TOOLS + "DumpLogSegments", "--index-sanity-check", "--files", str(index))
         printed = tools.run(TOOLS + "DumpLogSegments", "--files", str(by_kind["snapshot"][-1]))
         assert printed.count("producerEpoch: 0") >= 10

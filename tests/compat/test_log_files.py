@@ -160,7 +160,7 @@ def test_apache_kafka_opens_and_serves_our_files(data: Path) -> None:
         for _ in range(2000):  # a broker that has just started may still report an unknown topic
             message = consumer.poll(1)
             error = None if message is None else message.error()
-            if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (a public constant of librdkafka)
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 break
             if message is not None and error is None:
                 found.append(message.value())

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
 
 from ottla import Admin, Consumer, ErrorCode, KafkaError, Producer
 from ottla.client.core.model import EARLIEST, LATEST, MAX_TIMESTAMP
 from ottla.types import TopicPartition
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_every_kind_of_acknowledgement(
 
 
 def test_aborted_transactions_of_others_stay_hidden(admin: Admin, broker: Any, topic: str) -> None:
-    """MISSION E8: the transactions are written by librdkafka."""
+    """Spec: E8. The transactions are written by librdkafka."""
     from confluent_kafka import Producer as Librdkafka
 
     admin.create_topic(topic, partitions=1)
@@ -99,7 +99,8 @@ def test_offsets_by_place_and_by_time(admin: Admin, broker: Any, topic: str) -> 
             producer.send(topic, f"{i}", timestamp=1_700_000_000_000 + i * 1_000)
     for wanted, offset in [(EARLIEST, 0), (LATEST, 10), (MAX_TIMESTAMP, 9), (1_700_000_003_500, 4)]:
         found = admin.list_offsets({partition: wanted})[partition]
-        assert found is not None and found.offset == offset
+        assert found is not None
+        assert found.offset == offset
     assert admin.list_offsets({partition: 1_800_000_000_000})[partition] is None
     assert admin.delete_records({partition: 6}) == {partition: 6}
     assert [int(record.value) for record in read_all(broker.bootstrap, topic)] == [6, 7, 8, 9]

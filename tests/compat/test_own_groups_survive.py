@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.waiting import PATIENCE_S
 
 from ottla import AsyncAdmin, AsyncConsumer, AsyncProducer, Broker, async_transform
 from ottla.clock import monotonic
 from ottla.types import TopicPartition
+from tests.support.waiting import PATIENCE_S
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
@@ -34,7 +34,7 @@ async def until(holds: Callable[[], bool], patience_s: float = PATIENCE_S) -> No
 
 @pytest.mark.parametrize("ending", ["restarted", "killed"])
 def test_a_broker_that_comes_back_finds_its_groups_as_they_were(tmp_path: Path, ending: str) -> None:
-    """R5, B10: the coordinator goes and returns within the session; nobody rejoins, and everything is read."""
+    """Spec: R5, B10. The coordinator goes and returns within the session; nobody rejoins, and everything is read."""
 
     async def story(broker: Any) -> None:
         at = {"bootstrap.servers": broker.bootstrap}
@@ -55,7 +55,7 @@ def test_a_broker_that_comes_back_finds_its_groups_as_they_were(tmp_path: Path, 
             owned: list[int] = []
 
             def is_shared() -> bool:
-                owned[:] = [len(member._positions.states) for member in members]
+                owned[:] = [len(member._positions.states) for member in members]  # noqa: SLF001 (without awaiting)
                 return owned == [2, 2, 2]
 
             await until(is_shared)
@@ -122,7 +122,7 @@ class Link:
 
 @pytest.mark.timeout(300)
 def test_chains_of_groups_lose_and_double_nothing_with_every_assignor(tmp_path: Path) -> None:
-    """R5, E9: four chains at once, one for each assignor; members come and go, and the broker is killed."""
+    """Spec: R5, E9. Four chains at once, one for each assignor; members come and go, and the broker is killed."""
     count, partitions = 300, 3
 
     async def story(broker: Any) -> None:

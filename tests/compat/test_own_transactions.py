@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
 
 from ottla import Admin, Consumer, ErrorCode, KafkaError, Producer, SnapshotStore, transform
 from ottla.client.transactions.errors import TransactionAbortable, TransactionFatal
 from ottla.client.transactions.requests import GroupMetadata
 from ottla.types import TopicPartition
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -35,7 +35,9 @@ def both_ways(request: pytest.FixtureRequest, producer: Producer) -> Producer:
 
 
 def use_old_protocol(producer: Producer) -> None:
-    producer._async._transactions.transaction_version = lambda: 1  # type: ignore[union-attr]
+    transactional = producer._async._transactional  # noqa: SLF001 (there is no setting for the old protocol)
+    assert transactional.manager is not None
+    transactional.manager.transaction_version = lambda: 1
 
 
 def committed(bootstrap: str, topic: str, partition: int = 0, isolation: str = "read_committed") -> list[str]:
@@ -49,12 +51,12 @@ def committed(bootstrap: str, topic: str, partition: int = 0, isolation: str = "
         for _ in range(200):
             if consumer.position(place) >= end:
                 return values
-            values += [record.value.decode() for record in consumer.poll(500)]
+            values += [(record.value or b"").decode() for record in consumer.poll(500)]
     raise AssertionError(f"stuck before {end}")
 
 
 def test_commits_show_and_aborts_do_not(broker: Any, both_ways: Producer, topic: str) -> None:
-    """E1, E8."""
+    """Spec: E1, E8."""
     for number in range(6):
         both_ways.begin_transaction()
         for partition in (0, 1):
@@ -65,7 +67,7 @@ def test_commits_show_and_aborts_do_not(broker: Any, both_ways: Producer, topic:
         else:
             both_ways.commit_transaction()
     for partition in (0, 1):
-        eventually(lambda p=partition: committed(broker.bootstrap, topic, p) == ["0", "2", "4"])
+        eventually(lambda: committed(broker.bootstrap, topic, partition) == ["0", "2", "4"])  # noqa: B023 (called here)
         everything = committed(broker.bootstrap, topic, partition, "read_uncommitted")
         assert everything == [f"{number}" for number in range(6)]
 
@@ -73,7 +75,7 @@ def test_commits_show_and_aborts_do_not(broker: Any, both_ways: Producer, topic:
 def test_a_block_commits_or_aborts_as_a_whole(broker: Any, both_ways: Producer, topic: str) -> None:
     with both_ways.transaction():
         both_ways.send(topic, "kept", partition=0)
-    with pytest.raises(ZeroDivisionError), both_ways.transaction():
+    with pytest.raises(ZeroDivisionError), both_ways.transaction():  # noqa: PT012 (the block is what is tested)
         both_ways.send(topic, "dropped", partition=0)
         raise ZeroDivisionError
     with both_ways.transaction():
@@ -84,7 +86,7 @@ def test_a_block_commits_or_aborts_as_a_whole(broker: Any, both_ways: Producer, 
 
 
 def test_offsets_are_committed_with_the_records(broker: Any, both_ways: Producer, admin: Admin, topic: str) -> None:
-    """E9."""
+    """Spec: E9."""
     place, group = TopicPartition(topic, 1), f"{topic}-group"
 
     def position() -> int | None:
@@ -95,7 +97,7 @@ def test_offsets_are_committed_with_the_records(broker: Any, both_ways: Producer
         both_ways.send(topic, "one", partition=0)
         both_ways.send_offsets_to_transaction({place: 7}, group)
     eventually(lambda: position() == 7)
-    with pytest.raises(ZeroDivisionError), both_ways.transaction():
+    with pytest.raises(ZeroDivisionError), both_ways.transaction():  # noqa: PT012 (the block is what is tested)
         both_ways.send_offsets_to_transaction({(topic, 1): 9}, group)
         raise ZeroDivisionError
     with both_ways.transaction():
@@ -136,7 +138,8 @@ def test_a_member_that_was_put_out_is_still_known_by_its_old_name(
         eventually(lambda: bool(slow.poll(500)))
         before = slow.group_metadata()
         eventually(lambda: admin.describe_groups([f"{topic}-group"])[0].members == ())
-        assert slow.group_metadata() == before and before.generation_id > 0
+        assert slow.group_metadata() == before
+        assert before.generation_id > 0
         both_ways.begin_transaction()
         both_ways.send(topic, "from a zombie", partition=0)
         with pytest.raises(TransactionAbortable) as caught:
@@ -149,7 +152,7 @@ def test_a_member_that_was_put_out_is_still_known_by_its_old_name(
 
 
 def test_the_next_instance_fences_the_last(broker: Any, both_ways: Producer, topic: str) -> None:
-    """E9: what the old one left open is aborted, and it never gets another word in."""
+    """Spec: E9. What the old one left open is aborted, and it never gets another word in."""
     both_ways.begin_transaction()
     both_ways.send(topic, "left open", partition=0)
     both_ways.flush()
@@ -199,7 +202,8 @@ def test_a_record_too_large_spoils_only_its_transaction(broker: Any, admin: Admi
             with pytest.raises(TransactionAbortable) as caught:
                 producer.commit_transaction()
             assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
-            assert good.exception() is None and bad.exception() is not None
+            assert good.exception() is None
+            assert bad.exception() is not None
             producer.abort_transaction()
             with producer.transaction():
                 producer.send(topic, f"after {version}")
@@ -307,7 +311,7 @@ def test_two_phase_commit_is_refused_where_it_is_off(broker: Any, topic: str) ->
 
 @pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once", "exactly-once"])
 def test_a_group_transforms_one_topic_into_another(broker: Any, admin: Admin, topic: str, guarantee: str) -> None:
-    """E9: in one call, with any guarantee."""
+    """Spec: E9. In one call, with any guarantee."""
     for name in (f"{topic}-in", f"{topic}-out"):
         admin.create_topic(name, partitions=1)
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
@@ -320,7 +324,7 @@ def test_a_group_transforms_one_topic_into_another(broker: Any, admin: Admin, to
 
 
 def test_snapshots_in_topics_are_restored(broker: Any, admin: Admin, topic: str) -> None:
-    """E10."""
+    """Spec: E10."""
     for name in (topic, f"{topic}-offsets", f"{topic}-state"):
         admin.create_topic(name, partitions=1, configs={"cleanup.policy": "compact"})
     places: dict[str, Any] = {"incremental": (f"{topic}-offsets", 0), "full": (f"{topic}-state", 0)}

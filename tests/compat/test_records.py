@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from tests.support.clients import ClientError, ForeignClient, Message, Received, foreign_clients
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -67,18 +68,18 @@ def test_every_kind_of_acknowledgement_delivers(
 
 
 def test_an_idempotent_producer_leaves_no_gap_and_no_double(broker: Any, client: ForeignClient, topic: str) -> None:
-    """D3: a producer id and sequences; the log stays dense."""
+    """Spec: D3. A producer id and sequences; the log stays dense."""
     messages = text_messages(2000)
     client.create_topic(broker.bootstrap, topic)
     assert client.produce(broker.bootstrap, topic, messages, idempotent=True) == list(range(2000))
-    # A second producer has another id: its equal content is new records (D4).
+    # A second producer has another id: its equal content is new records. Spec: D4.
     assert client.produce(broker.bootstrap, topic, messages[:5], idempotent=True) == list(range(2000, 2005))
     read = client.consume(broker.bootstrap, topic, 2005)
     assert read == received(messages) + received(messages[:5], 2000)
 
 
 def test_a_consumer_may_start_inside_a_batch(broker: Any, client: ForeignClient, topic: str) -> None:
-    """R4: fetch offset inside a batch."""
+    """Spec: R4. Fetch offset inside a batch."""
     messages = text_messages(40)
     client.create_topic(broker.bootstrap, topic)
     client.produce(broker.bootstrap, topic, messages, codec="gzip")
@@ -113,7 +114,8 @@ def test_records_without_a_partition_reach_every_consumer_of_the_topic(
     client.create_topic(broker.bootstrap, topic, partitions=3)
     assert all(isinstance(s, int) for s in client.produce(broker.bootstrap, topic, messages, partition=None))
     ends = [client.list_offsets(broker.bootstrap, topic, ["latest"], partition=p)["latest"].offset for p in range(3)]
-    assert sum(ends) == 90 and min(ends) > 0
+    assert sum(ends) == 90
+    assert min(ends) > 0
     read = [r for p in range(3) for r in client.consume(broker.bootstrap, topic, ends[p], partition=p)]
     assert sorted(r.value or b"" for r in read) == sorted(m.value or b"" for m in messages)
     by_key = {r.key: r.value for r in read}
@@ -140,7 +142,7 @@ def value_for_a_batch_of(size_bytes: int) -> bytes:
 def test_a_batch_of_exactly_the_limit_passes_and_one_byte_more_does_not(
     broker: Any, client: ForeignClient, topic: str
 ) -> None:
-    """R4: max.message.bytes, which counts the whole batch."""
+    """Spec: R4. `max.message.bytes`, which counts the whole batch."""
     limit = 100_000
     client.create_topic(broker.bootstrap, topic, configs={"max.message.bytes": str(limit)})
     at_limit = Message(value_for_a_batch_of(limit), None, (), 1_700_000_000_000)
@@ -191,7 +193,7 @@ def test_a_topic_may_choose_its_own_codec(broker: Any, topic: str, codec: str) -
 
 
 def test_a_compacted_topic_takes_no_record_without_a_key(broker: Any, client: ForeignClient, topic: str) -> None:
-    """R4: a keyless record on a compacted topic."""
+    """Spec: R4. A keyless record on a compacted topic."""
     client.create_topic(broker.bootstrap, topic, configs={"cleanup.policy": "compact"})
     # aiokafka's table of errors ends before this one.
     expected = "UnknownError" if client.name == "aiokafka" else "INVALID_RECORD"

@@ -7,8 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
-from tests.support.wire.raw import AT, RawConnection, Side, batch
 
 from ottla.errors import ErrorCode
 from ottla.protocol.api import API, ApiKey
@@ -25,6 +23,8 @@ from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from ottla.protocol.record_batch import Codec, build_batch
+from tests.support.waiting import eventually
+from tests.support.wire.raw import AT, RawConnection, Side, batch
 
 pytestmark = pytest.mark.oracle
 
@@ -56,16 +56,18 @@ def test_versions_offered_lie_within_kafkas(sides: list[Side]) -> None:
         their_minimum, their_maximum = theirs[key]
         assert their_minimum <= minimum, ApiKey(key).name
         # Every client that can talk to Kafka finds a common version with us.
-        assert minimum <= their_maximum and maximum >= their_minimum, ApiKey(key).name
+        assert minimum <= their_maximum, ApiKey(key).name
+        assert maximum >= their_minimum, ApiKey(key).name
     assert ours[ApiKey.PRODUCE][0] == theirs[ApiKey.PRODUCE][0] == 0
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_v0(sides: list[Side]) -> None:
-    """R4: ApiVersions in an unknown version."""
+    """Spec: R4. ApiVersions in an unknown version."""
     for side in sides:
         side.connection.send(bytes.fromhex("0000000f0012007f00000007000363 6c69000000".replace(" ", "")))
         frame = side.connection.receive()
-        assert frame is not None and frame[:6] == bytes.fromhex("000000070023"), side.name
+        assert frame is not None, side.name
+        assert frame[:6] == bytes.fromhex("000000070023"), side.name
         # The entry for key 18 itself is there, so that the client can choose.
         entries = [frame[10 + 6 * i : 16 + 6 * i] for i in range(int.from_bytes(frame[6:10], "big"))]
         assert any(entry[:2] == b"\x00\x12" for entry in entries), side.name
@@ -334,7 +336,7 @@ def test_a_fresh_producer_id_has_epoch_zero(same: Any) -> None:
     ],
 )
 def test_sequences_are_judged_alike(same: Any, steps: list[tuple[int, int, int]]) -> None:
-    """D3: exactly the next, or a duplicate with its old offset, or an error."""
+    """Spec: D3. Exactly the next, or a duplicate with its old offset, or an error."""
 
     def script(side: Side) -> Any:
         identity = producer_id(side)

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from tests.support.wire.raw import Side, batch
 
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.record_batch import Codec, iter_batches, read_records
+from tests.support.wire.raw import Side, batch
 
 pytestmark = pytest.mark.oracle
 

@@ -4,13 +4,13 @@ import time
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
-from tests.support.wire.raw import Side, differences
 
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from tests.support.waiting import eventually
+from tests.support.wire.raw import Side, differences
 
 pytestmark = pytest.mark.oracle
 
@@ -58,7 +58,7 @@ def entries(result: Any) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("alone")
 def test_a_topics_settings_have_kafkas_names_defaults_and_types(sides: list[Side]) -> None:
-    """R4: DescribeConfigs defaults."""
+    """Spec: R4. DescribeConfigs defaults."""
     ours, theirs = (entries(describe(side, TOPIC, side.topic)) for side in sides)
     assert set(theirs) - set(ours) == NOT_OURS
     assert set(ours) <= set(theirs)

@@ -1,4 +1,4 @@
-"""R1: the transactional copier with real processes and real kills, on librdkafka and on our own client.
+"""Spec: R1. The transactional copier with real processes and real kills, on librdkafka and on our own client.
 
 Small in a test run; OTTLA_COPIES=100000 OTTLA_BOUNCES=20 for the size of the recipe. The output equals the input as
 a set, nothing is doubled, order is kept, and a reader that ran all the time saw the same.
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.processes.copier import settle
-from tests.support.wire.transactional import RawClient
 
 from ottla import Broker
+from tests.support.processes.copier import settle
+from tests.support.wire.transactional import RawClient
 
 COPIES = int(os.environ.get("OTTLA_COPIES", "2000"))
 BOUNCES = int(os.environ.get("OTTLA_BOUNCES", "3"))
@@ -95,8 +95,9 @@ class Reader:
         consumer.assign([TopicPartition("output", p, 0) for p in self.seen])
         while not self._stop.is_set():
             for message in consumer.consume(1000, 0.2):
-                if message.error() is None:
-                    self.seen[message.partition()].append(message.value() or b"")
+                partition = message.partition()
+                if message.error() is None and partition is not None:
+                    self.seen[partition].append(message.value() or b"")
         consumer.close()
 
     def finish(self, wanted: int, deadline: float) -> dict[int, list[bytes]]:

@@ -1,4 +1,5 @@
-"""Transactions of other people's clients: the same scripts, the same outcomes, against Ottla and Apache Kafka. (E1-E9)
+"""Transactions of other people's clients: the same scripts, the same outcomes, against Ottla and Apache Kafka.
+Spec: E1, E2, E3, E4, E5, E6, E7, E8, E9.
 
 Java 4.x speaks transaction.version 2 (partitions added by writing, EndTxn v5), the others the protocol before it.
 """
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from tests.support.clients import ClientError, ForeignClient
 from tests.support.clients.transactions import open_transactional, read_committed
 from tests.support.waiting import eventually, until
@@ -71,7 +73,7 @@ def seen(client: Any, broker: Any, topic: str, count: int, partition: int = 0) -
 
 
 def test_committed_is_seen_and_aborted_is_not(client: Any, broker: Any, created: str, opened: Any) -> None:
-    """E8."""
+    """Spec: E8."""
     producer = opened()
     producer.init()
     for number in range(6):
@@ -88,7 +90,7 @@ def test_committed_is_seen_and_aborted_is_not(client: Any, broker: Any, created:
 
 
 def test_an_empty_transaction_may_be_committed_and_aborted(client: Any, broker: Any, created: str, opened: Any) -> None:
-    """R4: commit of an empty transaction."""
+    """Spec: R4. Commit of an empty transaction."""
     producer = opened()
     producer.init()
     for end in (producer.commit, producer.abort, producer.commit):
@@ -103,7 +105,7 @@ def test_an_empty_transaction_may_be_committed_and_aborted(client: Any, broker: 
 
 
 def test_offsets_count_when_their_transaction_commits(client: Any, broker: Any, created: str, opened: Any) -> None:
-    """E5."""
+    """Spec: E5."""
     group = f"group of {created}"
     producer = opened()
     producer.init()
@@ -133,14 +135,14 @@ def test_offsets_alone_make_a_transaction(client: Any, broker: Any, created: str
 def test_a_second_producer_fences_the_first_and_aborts_what_it_left(
     client: Any, broker: Any, created: str, opened: Any
 ) -> None:
-    """E3."""
+    """Spec: E3."""
     old = opened()
     old.init()
     old.begin()
     old.send(created, [b"left open"])
     new = opened()
     new.init()
-    with pytest.raises(ClientError) as failure:
+    with pytest.raises(ClientError) as failure:  # noqa: PT012 (clients differ in which call fails)
         old.send(created, [b"zombie"])
         old.commit()
     assert failure.value.name in FENCED, failure.value
@@ -154,7 +156,7 @@ def test_a_second_producer_fences_the_first_and_aborts_what_it_left(
 
 
 def test_a_transaction_that_takes_too_long_is_aborted(client: Any, broker: Any, created: str, opened: Any) -> None:
-    """E3: by the coordinator; a successor goes on."""
+    """Spec: E3. By the coordinator; a successor goes on."""
     slow = opened(timeout_ms=5_000)
     slow.init()
     slow.begin()
@@ -203,7 +205,7 @@ def test_javas_admin_sees_a_transaction_and_fences_its_producer(
     assert described == {"state": "Ongoing", "producer_epoch": 1, "timeout_ms": 60_000, "partitions": 1}
     assert client.call("txn_list", broker.bootstrap, transactional_id=name) == ["Ongoing"]
     client.call("txn_fence", broker.bootstrap, transactional_id=name)
-    with pytest.raises(ClientError) as failure:
+    with pytest.raises(ClientError) as failure:  # noqa: PT012 (clients differ in which call fails)
         producer.send(created, [b"zombie"])
         producer.commit()
     assert failure.value.name in FENCED

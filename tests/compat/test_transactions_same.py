@@ -1,12 +1,14 @@
 """The same transactional requests to Ottla and to Apache Kafka: error codes, epochs and states are equal.
 
-One script is one story; both brokers are told it and the outcomes are compared. (E2-E8, E11, R4)
+One script is one story; both brokers are told it and the outcomes are compared.
+Spec: E2, E3, E4, E5, E6, E7, E8, E11, R4.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from tests.support.wire.raw import RawConnection, Side
 from tests.support.wire.raw_transactions import RawTransactions
 
@@ -121,7 +123,7 @@ def test_what_brokers_ask_each_other(told: Any, version: int) -> None:
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("commit", [True, False])
 def test_the_old_end(told: Any, version: int, commit: bool) -> None:
-    """R4: EndTxn of nothing, twice, contradictory, of another's transaction."""
+    """Spec: R4. EndTxn of nothing, twice, contradictory, of another's transaction."""
 
     def story(t: RawTransactions, topic: str) -> Any:
         outcome = [t.start(), t.end(True, version), t.end(False, version)]
@@ -192,7 +194,7 @@ def test_writing_after_being_fenced(told: Any, version: int) -> None:
             outcome += [t.add({topic: [0]})]
         outcome += [t.produce(topic, version=version)]
         old = (t.producer_id, t.producer_epoch)
-        ids = {"producer_id": old[0], "producer_epoch": old[1]}
+        ids: dict[str, Any] = {"producer_id": old[0], "producer_epoch": old[1]}
         outcome += [t.start(), t.state()]
         outcome += [t.produce(topic, version=version, sequence=1, **ids)]
         outcome += [t.produce(topic, version=version, partition=1, **ids)]
@@ -235,7 +237,7 @@ def test_committing_offsets(told: Any, version: int) -> None:
         outcome += [t.commit_offsets(group, "nowhere", 9, version)]
         outcome += [t.commit_offsets(group, topic, 9, version, metadata="m" * 5_000)]
         if version >= 3:
-            member = {"generation_id_or_member_epoch": 4, "member_id": "m"}
+            member: dict[str, Any] = {"generation_id_or_member_epoch": 4, "member_id": "m"}
             outcome += [t.commit_offsets(group, topic, 9, version, **member)]
             outcome += [t.commit_offsets(group, topic, 9, version, member_id="m")]
         end_version = 5 if version >= 5 else 3
@@ -265,7 +267,7 @@ def test_markers_by_hand(told: Any) -> None:
 
 
 def test_a_transaction_that_takes_too_long(told: Any) -> None:
-    """E3: aborted by the coordinator, its producer fenced."""
+    """Spec: E3. Aborted by the coordinator, its producer fenced."""
 
     def story(t: RawTransactions, topic: str) -> Any:
         outcome = [t.start(timeout_ms=3_000), t.add({topic: [0]}), t.produce(topic)]

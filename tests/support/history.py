@@ -112,7 +112,7 @@ def _circles(history: Sequence[Transaction]) -> Iterator[str]:
         for _, value in transaction.polled:
             if value in writer and writer[value] != index:
                 told[writer[value]].add(index)
-    waiting = {index: 0 for index in range(len(history))}
+    waiting = dict.fromkeys(range(len(history)), 0)
     for listeners in told.values():
         for listener in listeners:
             waiting[listener] += 1

@@ -1,5 +1,6 @@
 """confluent-kafka: librdkafka, the newest of the foreign protocol generations."""
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -196,7 +197,7 @@ class Confluent(ForeignClient):
         from confluent_kafka import TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        named = {
+        named: dict[str, Any] = {
             "earliest": OffsetSpec.earliest,
             "latest": OffsetSpec.latest,
             "max_timestamp": OffsetSpec.max_timestamp,
@@ -204,10 +205,15 @@ class Confluent(ForeignClient):
         wanted = TopicPartition(topic, partition)
         found: dict[str | int, Found] = {}
         for spec in specs:
-            asked = {wanted: named[spec]() if isinstance(spec, str) else OffsetSpec.for_timestamp(spec)}
-            result = self._result(bootstrap, lambda admin, asked=asked: admin.list_offsets(asked)[wanted])
+            query: Any = named[spec]() if isinstance(spec, str) else OffsetSpec.for_timestamp(spec)
+            asked = {wanted: query}
+            result = self._result(bootstrap, functools.partial(_list_offsets, wanted=wanted, asked=asked))
             found[spec] = Found(result.offset, result.timestamp)
         return found
+
+
+def _list_offsets(admin: Any, *, wanted: Any, asked: Any) -> Any:
+    return admin.list_offsets(asked)[wanted]
 
 
 def _reset_cause(error: Any) -> str:

@@ -36,7 +36,8 @@ class JavaClient(ForeignClient):
         """One command of the driver; its error becomes ClientError under Kafka's name."""
         with self._lock:
             process = self._running()
-            assert process.stdin is not None and process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.write(json.dumps({"op": op, "bootstrap": bootstrap, **arguments}) + "\n")
             process.stdin.flush()
             line = process.stdout.readline()

@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
+from ottla.types import TopicPartition
 from tests.support.clients import TIMEOUT_S
 from tests.support.clients.java import JavaClient
-
-from ottla.types import TopicPartition
 
 HEARTBEAT_MS = 200
 SESSION_MS = 6_000

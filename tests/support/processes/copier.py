@@ -8,11 +8,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.wire.transactional import Protocol, RawClient, TransactionalProducer
-
 from ottla.errors import KafkaError
 from ottla.testing.sim_disk import SimDisk, SimPlatter
 from ottla.testing.world import BOOTSTRAP, World
+from tests.support.wire.transactional import Protocol, RawClient, TransactionalProducer
 
 INPUT, OUTPUT, GROUP = "input", "output", "copiers"
 ABORTED = b"must never be seen"

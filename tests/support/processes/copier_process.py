@@ -107,7 +107,9 @@ class _Copier:
                 following: dict[int, int] = {}
                 for message in messages:
                     partition, offset, value = message.partition(), message.offset(), message.value()
-                    assert partition is not None and offset is not None and value is not None
+                    assert partition is not None
+                    assert offset is not None
+                    assert value is not None
                     self._send(producer, partition, b"aborted" if doomed else value)
                     following[partition] = offset + 1
                 offsets = [TopicPartition(self.source, p, offset) for p, offset in following.items()]

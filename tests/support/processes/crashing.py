@@ -51,7 +51,8 @@ def crash_example(path: Path, step: Step, *arguments: Any, **options: Any) -> No
 def load_example(path: Path) -> Any:
     """The module of an example."""
     spec = importlib.util.spec_from_file_location(f"example_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ottla.protocol import messages
-from ottla.protocol.messages import unserved
 from ottla.protocol.compiler import FORMATS
+from ottla.protocol.messages import unserved
 from ottla.protocol.schema import Field, Message, Struct
 
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}

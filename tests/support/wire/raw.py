@@ -8,8 +8,6 @@ import struct
 import time
 from typing import Any, Self
 
-from tests.support.waiting import PATIENCE_S
-
 from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
@@ -17,6 +15,7 @@ from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch
 from ottla.protocol.schema import Message, Struct
+from tests.support.waiting import PATIENCE_S
 
 AT = 1_700_000_000_000
 """The timestamp of the first record of a hand-made batch."""

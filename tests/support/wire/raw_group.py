@@ -7,9 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from tests.support.waiting import PATIENCE_S
-from tests.support.wire.raw import RawConnection
-
 from ottla.errors import ErrorCode
 from ottla.protocol.framing import decode_response, encode_versioned
 from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
@@ -20,6 +17,8 @@ from ottla.protocol.messages.leave_group import LeaveGroupRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
 from ottla.types import TopicPartition
+from tests.support.waiting import PATIENCE_S
+from tests.support.wire.raw import RawConnection
 
 CONSUMER = "consumer"
 

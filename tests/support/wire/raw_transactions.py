@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.wire.raw import RawConnection, batch
-
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -23,6 +21,7 @@ from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
+from tests.support.wire.raw import RawConnection, batch
 
 PATIENCE_S = 60.0
 RETRIED = ("CONCURRENT_TRANSACTIONS", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE")

@@ -10,17 +10,6 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.wire.group_requests import (
-    assignment,
-    commit_request,
-    heartbeat_request,
-    join_request,
-    leave_request,
-    offsets_request,
-    subscription,
-    sync_request,
-)
-
 from ottla.errors import ErrorCode
 from ottla.protocol.api import API
 from ottla.protocol.framing import decode_response, encode_request
@@ -32,6 +21,16 @@ from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.primitives import ProtocolError
 from ottla.protocol.schema import Message, Struct
 from ottla.testing.world import PORT, World
+from tests.support.wire.group_requests import (
+    assignment,
+    commit_request,
+    heartbeat_request,
+    join_request,
+    leave_request,
+    offsets_request,
+    subscription,
+    sync_request,
+)
 
 VERSIONS = {"join": 9, "sync": 5, "heartbeat": 4, "leave": 5, "commit": 9, "fetch": 9, "find": 4}
 MEMBER_ID = re.compile(r"(.*)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
@@ -42,7 +41,7 @@ QUIET_S = 0.05
 class Speaker:
     """One client: a connection, and what it has learned so far."""
 
-    def __init__(self, name: str, heard: "Callable[[Speaker, Any], None]") -> None:
+    def __init__(self, name: str, heard: Callable[["Speaker", Any], None]) -> None:
         self.name = name
         self.member_id = ""
         self.generation = -1
