@@ -47,7 +47,7 @@ class GroupHistory:
 
     def note(self, event: Rebalanced) -> None:
         try:
-            log.info("%s", in_words(event))
+            log.info("%s", describe(event))
             self._waiting.append((event.finished, event.group_id.encode(), to_record(event), ()))
             if self._writer is None:
                 self._start()
@@ -97,14 +97,14 @@ class GroupHistory:
         self._has_failed = error is not None
 
 
-def in_words(event: Rebalanced) -> str:
+def describe(event: Rebalanced) -> str:
     """One line for the log.
 
     >>> from ottla.coordinator.group.history import Cause
-    >>> in_words(Rebalanced("g", 2, 0, 40, "range", "a-1", [Cause("left", "b-2", "closed")], {}, {"a-1": {}}))
+    >>> describe(Rebalanced("g", 2, 0, 40, "range", "a-1", [Cause("left", "b-2", "closed")], {}, {"a-1": {}}))
     "group g: generation 2 after 40 ms, 1 member, because b-2 left ('closed')"
     """
-    causes = [cause.in_words() for cause in event.causes[:3]]
+    causes = [cause.describe() for cause in event.causes[:3]]
     if len(event.causes) > 3:
         causes.append(f"and {len(event.causes) - 3} more")
     members = "1 member" if len(event.after) == 1 else f"{len(event.after)} members"

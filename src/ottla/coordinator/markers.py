@@ -1,7 +1,7 @@
-"""OWNER of transaction markers on their way: writes the decision of a transaction into every partition it touched.
+"""OWNER of transaction markers: writes the decision of a transaction to every partition that it touched.
 
-`write` appends one marker where this broker leads the partition; it serves WriteTxnMarkers too. `MarkerDelivery` takes
-decided transactions from the coordinator, writes their markers until each is in, and tells the coordinator so.
+`MarkerWriter` appends one marker if this broker leads the partition; it also serves WriteTxnMarkers. `MarkerDelivery`
+takes decided transactions from the coordinator, retries until every marker is written, and reports back.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ LAST_RETRY_MS = 1_000
 COMMIT_TIMEOUT_MS = 30_000
 
 GIVEN_UP = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.PRODUCER_FENCED)
-"""Somebody newer has taken over the transactional id: this marker has nothing left to end."""
+"""A newer producer has taken over the transactional id: there is nothing left to end."""
 
 
 class MarkerWriter:
@@ -53,7 +53,7 @@ class MarkerWriter:
         commit: bool,
         transaction_version: int,
     ) -> tuple[Replica, int]:
-        """Appends one marker and gives what to wait for: the replica, and the offset after the marker."""
+        """Appends one marker. Returns what to wait for: the replica, and the offset after the marker."""
         replica = self._replicas.leader(partition)
         batch = control_batch(
             commit=commit,
@@ -67,7 +67,7 @@ class MarkerWriter:
         )
         next_offset = appended.last_offset + 1
         if partition.topic == OFFSETS_TOPIC:
-            # The offsets that waited for this become visible, or are forgotten.
+            # Pending offsets become visible, or are dropped.
             self._groups().marker_appended(partition.partition, next_offset, producer_id, producer_epoch, commit)
         return replica, next_offset
 
@@ -76,7 +76,7 @@ class MarkerWriter:
 
 
 class MarkerDelivery:
-    """Brings decided transactions to their end, however long that takes."""
+    """Retries until every marker of a decided transaction is written."""
 
     def __init__(
         self, writer: MarkerWriter, replicas: ReplicaManager, transactions: CoordinatorRuntime[TransactionShard]
@@ -88,7 +88,7 @@ class MarkerDelivery:
         self._is_stopped = False
 
     def send(self, decided: SendMarkers) -> None:
-        # Not at once: the coordinator is in the middle of the step that decided this.
+        # Not at once: the coordinator is still in the step that decided this.
         asyncio.get_running_loop().call_soon(self._deliver, decided, decided.partitions, FIRST_RETRY_MS)
 
     def stop(self) -> None:
@@ -104,8 +104,8 @@ class MarkerDelivery:
             shard = self._transactions.shard(decided.transactional_id)
             coordinator_epoch = self._transactions.epoch_of(self._transactions.partition_of(decided.transactional_id))
         except KafkaError:
-            return  # whoever coordinates now has the decision in its log, and delivers it
-        # A retry may come late, after another coordinator finished the transaction and the next one began.
+            return  # the new coordinator has the decision in its log, and delivers it
+        # A retry may be late: another coordinator may have completed the transaction, and the next one begun.
         partitions = shard.still_unwritten(decided, partitions)
         done: list[TopicPartition] = []
         written: list[tuple[TopicPartition, tuple[Replica, int]]] = []
@@ -125,7 +125,9 @@ class MarkerDelivery:
                 if error.code in GIVEN_UP or self._is_gone(partition):
                     done.append(partition)
                 else:
-                    log.warning("transaction %s: no marker in %s: %s", decided.transactional_id, partition, error)
+                    log.warning(
+                        "transaction %s: cannot write a marker to %s: %s", decided.transactional_id, partition, error
+                    )
                     failed.append(partition)
         if failed:
             self._retry(decided, failed, retry_ms)
@@ -144,7 +146,7 @@ class MarkerDelivery:
             self._writer.when_committed([ticket for _, ticket in written], committed)
 
     def _is_gone(self, partition: TopicPartition) -> bool:
-        """Whether the partition was deleted, and its records with it."""
+        """Whether the partition was deleted."""
         image = self._replicas.image
         topic = None if image is None else image.topics.get(partition.topic)
         return topic is None or partition.partition >= len(topic.partitions)
@@ -169,13 +171,13 @@ class MarkerDelivery:
         try:
             self._transactions.shard(decided.transactional_id)
         except KafkaError:
-            # The coordinator moved or reloads: its load sends the markers again, which does no harm.
-            log.info("transaction %s: markers are in, but its coordinator has moved", decided.transactional_id)
+            # The coordinator moved or is loading: the load writes the markers again, which does no harm.
+            log.info("transaction %s: markers written, but the coordinator has moved", decided.transactional_id)
             return
         try:
             self._transactions.update(
                 decided.transactional_id, lambda shard, now: shard.markers_written(decided, partitions, now)
             )
         except KafkaError as error:
-            log.warning("transaction %s: cannot be completed yet: %s", decided.transactional_id, error)
+            log.warning("transaction %s: cannot be completed yet, will retry: %s", decided.transactional_id, error)
             self._later(retry_ms, lambda: self._report(decided, partitions, min(2 * retry_ms, LAST_RETRY_MS)))

@@ -1,4 +1,4 @@
-"""Batches of a coordinator's log: read through a shard's `replay`, and how a step's records become some."""
+"""Batches of a coordinator's log: replayed into a shard, and built from the records of a step."""
 
 import gc
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from ottla.coordinator.effects import Append, Shard
 from ottla.protocol.record_batch import BatchHeader, ControlType, iter_batches, read_end_marker, read_records
 
 BATCH_BYTES = 512 * 1024
-"""Records of one step are split into batches of about this size; a step of that many records has no atomicity to
-lose (expired offsets, a deleted topic)."""
+"""Records of one step are split into batches of about this size. Steps with that many records need not be atomic
+(expired offsets, a deleted topic)."""
 FEW = 8
-"""So many are not worth measuring."""
+"""Fewer records than this are not measured."""
 
 _NOT_PLAIN = 0x30
 """The bits of a batch that belongs to a transaction or is a marker."""
@@ -19,7 +19,7 @@ _NOT_PLAIN = 0x30
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """What a load makes stays, so looking for garbage meanwhile is lost time."""
+    """Pauses garbage collection: a load creates objects that all stay alive."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -35,7 +35,7 @@ def replay_slice(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
 
 
 def replay_batches(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
-    """Replays whole batches and gives the offset after the last, and how many records they held."""
+    """Replays whole batches. Returns the offset after the last, and the number of records."""
     header, count = None, 0
     replay = shard.replay
     for position, header in iter_batches(data):
@@ -47,7 +47,7 @@ def replay_batches(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
             producer_id, producer_epoch = header.producer_id, header.producer_epoch
         if header.record_count:
             for offset, timestamp, key, value, _ in read_records(data, position, header):
-                # A batch may begin before the offset it was asked for.
+                # A batch may start before the offset that was asked for.
                 if offset >= start:
                     replay(offset, key, value, timestamp, producer_id, producer_epoch)
                     count += 1
@@ -62,7 +62,7 @@ def _replay_marker(shard: Shard, batch: bytes, header: BatchHeader) -> None:
 
 
 def in_batches(records: list[Append]) -> Iterator[list[Append]]:
-    """One batch where that is possible; a step with very many records is split."""
+    """One batch if possible; a step with very many records is split."""
     if len(records) < FEW:
         yield records
         return

@@ -1,8 +1,8 @@
 """OWNER of a coordinator's shards: append records, replay them, hold replies until they are committed; load, unload.
 
 One runtime serves one coordinator topic; each partition of it that this broker leads is a shard. A shard decides
-purely and returns Effects; everything that happens to it happens here, on the event loop, one step at a time.
-Failover is nothing but `load`, and so is recovery from a failed append: unload, load again, no rollback anywhere.
+purely and returns Effects. Everything that happens to it happens here, on the event loop, one step at a time.
+Failover is a load. So is recovery from a failed append: unload and load again, without any rollback.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ R = TypeVar("R")
 ACTIVE = ShardState.ACTIVE
 
 SLICE_BYTES = 1 << 18
-"""How much of a log is replayed between two turns of the loop: some milliseconds' work."""
+"""How much of a log is replayed before other tasks get their turn: a few milliseconds of work."""
 CLOCK_JUMP_MS = 2_000
-"""A clock that differs by this much from the time that has passed was set, or the machine slept. A timer that is this
-late was held up by us, and so was whatever those it is to end have sent."""
+"""If the clock and the time that has passed differ by this much, the clock was set or the machine slept. If a timer is
+this late, this broker was blocked, and so were the heartbeats that clients have sent."""
 
 APPEND_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -71,7 +71,7 @@ class CoordinatorRuntime(Generic[S]):
         self._hosted: dict[int, HostedShard[S]] = {}
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._last_request_id = 0
-        # The request whose step is running: its reply is handed back without a future.
+        # The request whose step is running: its reply is returned without a future.
         self._current = 0
         self._answer: Any = None
         self._has_answer = False
@@ -105,7 +105,7 @@ class CoordinatorRuntime(Generic[S]):
         hosted = self._active(self.partition_of(key))
         now = self._now()
         self._last_request_id = request_id = self._last_request_id + 1
-        # A step may lead to another one before it is over, so what was current before is so again afterwards.
+        # A step may run another step before it ends: the outer one becomes current again afterwards.
         outer = self._current, self._answer, self._has_answer
         self._current, self._has_answer = request_id, False
         try:
@@ -158,7 +158,7 @@ class CoordinatorRuntime(Generic[S]):
             hosted.end_offset = max(hosted.end_offset, next_offset)
 
     def shard(self, key: str) -> S:
-        """The shard of `key`, to look at. What it shows may not be committed yet: answers go through `submit`."""
+        """The shard of `key`, for inspection. Its state may not be committed yet: use `read` for answers to clients."""
         return self._active(self.partition_of(key)).shard
 
     def active_shards(self) -> Iterator[HostedShard[S]]:
@@ -171,7 +171,7 @@ class CoordinatorRuntime(Generic[S]):
     def _active(self, partition: int) -> HostedShard[S]:
         hosted = self._hosted.get(partition)
         if hosted is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is led elsewhere")
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker leads {self.topic}-{partition}")
         if hosted.state is ACTIVE:
             return hosted
         if hosted.state is ShardState.FAILED:
@@ -181,7 +181,7 @@ class CoordinatorRuntime(Generic[S]):
     # --- one step -----------------------------------------------------------------------------------------
 
     def _step(self, hosted: HostedShard[S], decide: Callable[[S, int], Effects[None]]) -> KafkaError | None:
-        """A step nobody waits for. Whatever happens in it, the other shards go on."""
+        """A step that no request waits for. If it fails, the other shards are not affected."""
         try:
             return self._run(hosted, decide(hosted.shard, self._now()))
         except KafkaError as error:
@@ -191,7 +191,7 @@ class CoordinatorRuntime(Generic[S]):
             return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
 
     def _run(self, hosted: HostedShard[S], effects: Effects[Any]) -> KafkaError | None:
-        """Carries a step out; gives the error if its records could not be appended, of which the replies tell too."""
+        """Carries a step out. Returns the error if its records could not be appended; the replies carry it too."""
         if effects.records:
             try:
                 self._append(hosted, effects)
@@ -228,18 +228,18 @@ class CoordinatorRuntime(Generic[S]):
         for reply in effects.replies:
             self._send(Reply(reply.request_id, KafkaError(code, error.detail)))
         if effects.is_soft:
-            # What the step changed in memory has no record: read back what is true.
+            # Memory is ahead of the log: load what the log says.
             self._reload(hosted)
         else:
             self._arm(hosted.shard.next_deadline())
 
     def _broken(self, hosted: HostedShard[S]) -> None:
-        """A step failed in a way nobody foresaw, perhaps half way: only the log is to be trusted."""
+        """A step failed because of a bug, perhaps half way: only the log can be trusted."""
         log.exception("%s: a step failed; loading the shard again", hosted.name)
         self._reload(hosted)
 
     def _release(self, hosted: HostedShard[S], effects: Effects[Any]) -> None:
-        """Sends the replies once all the shard has seen so far is committed."""
+        """Sends the replies once everything the shard has replayed so far is committed."""
         replica = self._replicas.find(self.topic, hosted.partition)
         if replica is not None and replica.log.high_watermark >= hosted.end_offset:
             self._deliver(effects)
@@ -257,7 +257,7 @@ class CoordinatorRuntime(Generic[S]):
                 effects.replies = []
                 is_here = self._hosted.get(hosted.partition) is hosted and hosted.state is ACTIVE
                 if effects.events and code is ErrorCode.REQUEST_TIMED_OUT and is_here:
-                    # Nobody waits any longer, but what the step set in motion is in the log and has to happen.
+                    # The request timed out, but the decision is in the log, so its events must still be delivered.
                     self._replicas.when_committed([(replica, end_offset)], self._append_timeout_ms, committed)
 
             self._replicas.when_committed([(replica, end_offset)], self._append_timeout_ms, committed)
@@ -279,10 +279,10 @@ class CoordinatorRuntime(Generic[S]):
             return
         future = self._waiting.pop(reply.request_id, None)
         if future is None or future.done():
-            return  # whoever asked has gone
+            return  # the client has disconnected
         if isinstance(reply.response, KafkaError):
             future.set_exception(reply.response)
-            # Looked at: should nobody await it any more, that is no error to report.
+            # Marks it as retrieved: if the client is gone, asyncio must not report it.
             future.exception()
         else:
             future.set_result(reply.response)
@@ -290,17 +290,17 @@ class CoordinatorRuntime(Generic[S]):
     # --- time ---------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
-        """The time. Should the clock have been set, or the machine have slept, deadlines move along with it: nobody
-        is late for what was not time."""
+        """The time. If the clock was set or the machine slept, deadlines are moved by the same amount, so that no
+        session expires because of it."""
         now = self._clock()
         ahead_ms = now - asyncio.get_running_loop().time() * 1000
         before_ms, self._clock_ahead_ms = self._clock_ahead_ms, ahead_ms
         if before_ms is not None and not -CLOCK_JUMP_MS < ahead_ms - before_ms < CLOCK_JUMP_MS:
-            self._move_deadlines(round(ahead_ms - before_ms), "the clock jumped")
+            self._move_deadlines(round(ahead_ms - before_ms), "the clock jumped by")
         return now
 
     def _move_deadlines(self, milliseconds: int, why: str) -> None:
-        log.warning("%s: %s by %.1f s; deadlines move along", self.topic, why, milliseconds / 1000)
+        log.warning("%s: %s %.1f s; deadlines are moved", self.topic, why, milliseconds / 1000)
         self._timer_at += milliseconds
         if self._timer is not None:
             self._timer.cancel()
@@ -325,8 +325,8 @@ class CoordinatorRuntime(Generic[S]):
         now = self._now()
         late_ms = now - self._timer_at
         if late_ms > CLOCK_JUMP_MS:
-            # Time enough to read what was sent meanwhile.
-            self._move_deadlines(late_ms + CLOCK_JUMP_MS, "this broker was held up")
+            # Leaves time to read the heartbeats that arrived in the meantime.
+            self._move_deadlines(late_ms + CLOCK_JUMP_MS, "this broker was blocked for")
         for hosted in list(self._hosted.values()):
             if hosted.state is not ACTIVE:
                 continue
@@ -339,7 +339,7 @@ class CoordinatorRuntime(Generic[S]):
     # --- leading and losing partitions --------------------------------------------------------------------
 
     def apply(self, image: ClusterImage) -> None:
-        """Loads what this broker now leads, lets go of what it no longer does."""
+        """Loads the partitions that this broker now leads, and unloads those it no longer leads."""
         if self._is_stopped:
             return
         self._image = image
@@ -367,7 +367,7 @@ class CoordinatorRuntime(Generic[S]):
         return self._active(partition).epoch
 
     async def stop(self) -> None:
-        """Tells everyone who waits to look elsewhere. The logs are the replica manager's to close."""
+        """Answers every waiting request with NOT_COORDINATOR. The replica manager closes the logs."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.handler_support.later import Later
-from ottla.broker.handler_support.transaction_requests import answer_with
+from ottla.broker.handler_support.transaction_requests import Codes, answer_with
 from ottla.broker.handlers.add_partitions_to_txn import _pack_later
 from ottla.errors import ErrorCode, KafkaError
 from ottla.testing import SimLoop
@@ -43,11 +43,20 @@ def test_an_awaitable_starts_when_it_is_awaited() -> None:
 
 
 def test_an_answer_of_the_transaction_coordinator_can_be_dropped() -> None:
+    def submit() -> asyncio.Future[int]:
+        return asyncio.get_running_loop().create_future()
+
+    def pack(reply: int) -> Codes:
+        return {}
+
+    def refuse(code: ErrorCode) -> Codes:
+        return {}
+
     async def main() -> None:
-        reply: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        answer_with(lambda: reply, str, str)
-        nested = _pack_later(answer_with(lambda: reply, lambda _: {}, lambda _: {}))  # type: ignore[arg-type]
-        nested.close()
+        answer_with(submit, pack, refuse)
+        codes = answer_with(submit, pack, refuse)
+        assert not isinstance(codes, dict)
+        _pack_later(codes).close()
 
     SimLoop(1).run(main())
 

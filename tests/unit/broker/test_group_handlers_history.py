@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.group_history import NOTE_BYTES, WAITING_MAX, GroupHistory, in_words, to_json, to_record
+from ottla.broker.group_history import NOTE_BYTES, WAITING_MAX, GroupHistory, describe, to_json, to_record
 from ottla.coordinator.group.history import Cause, Rebalanced
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import REBALANCES_TOPIC, TopicPartition
@@ -239,7 +239,7 @@ def test_the_note_of_a_very_large_group_counts_instead_of_naming(world: Coordina
 
 def test_words_and_json_of_a_rebalance() -> None:
     causes = [Cause("coordinator moved", "a"), Cause("left", "b", "bye"), *[Cause("joined", "c")] * 3]
-    words = in_words(event(2, causes=causes, after={"a": {}, "c": {}}))
+    words = describe(event(2, causes=causes, after={"a": {}, "c": {}}))
     because = "coordinator moved (a); b left ('bye'); c joined; and 2 more"
     assert words == f"group g: generation 2 after 1 ms, 2 members, because {because}"
     assert to_json(event())["duration_ms"] == 1

@@ -1,7 +1,7 @@
 """One classic group: its members, its state and its vote. Pure.
 
-The states and the ways between them are the table below. What requests and timers do to a group is in joining.py,
-membership.py and rebalance.py.
+The table below has the states and the transitions between them. What requests and timers do to a group is in
+joining.py, membership.py and rebalance.py.
 """
 
 import enum
@@ -18,7 +18,7 @@ from ottla.protocol.primitives import ProtocolError
 
 
 class GroupState(enum.StrEnum):
-    """As DescribeGroups and ListGroups spell them. The documents' AwaitingSync is CompletingRebalance."""
+    """As DescribeGroups and ListGroups spell them. Older documentation calls CompletingRebalance AwaitingSync."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -36,7 +36,7 @@ ALLOWED = {
 }
 
 _NONE: Any = MappingProxyType({})
-"""An empty dict that costs nothing: most groups of a large coordinator have no members."""
+"""A shared empty dict: most groups of a large coordinator have no members."""
 _NOBODY: Any = frozenset()
 _NOT_READ: Any = object()
 
@@ -94,7 +94,7 @@ class Member:
         self.protocols = protocols
         self.assignment = assignment
         self.join: Waiting | None = None
-        """Set and cleared by the group, which counts who has joined."""
+        """Set and cleared by the group, which counts the members that have joined."""
         self.sync: Waiting | None = None
         self.is_new = False
         """Its first JoinGroup has not been answered yet."""
@@ -102,7 +102,7 @@ class Member:
         """Read from the log: of its protocols only the chosen one is known."""
         self.session_deadline: int | None = None
         self.session_entry = 0
-        """The time under which the session stands in the heap of deadlines."""
+        """The time of the session's entry in the heap of deadlines."""
 
     @property
     def is_static(self) -> bool:
@@ -115,12 +115,12 @@ class Member:
         return b""
 
     def vote(self, candidates: set[str]) -> str:
-        """The first of its own list that everybody supports."""
+        """The first protocol of its list that all members support."""
         return next(name for name, _ in self.protocols if name in candidates)
 
 
 class ClassicGroup:
-    """A group whose members run the assignment themselves: one of them, the leader, for all."""
+    """A group in which one of the members, the leader, computes the assignment for all."""
 
     __slots__ = (
         "_subscribed_topics",
@@ -164,20 +164,20 @@ class ClassicGroup:
         self.joined_count = 0
         """How many members wait in JoinGroup."""
         self.pending_members: dict[str, int] = _NONE
-        """Member ids handed out and not yet used, with the time each is forgotten."""
+        """Member ids that were returned but not used yet, with the time each one expires."""
         self.pending_sync: set[str] = _NOBODY
-        """Who has not sent SyncGroup in this generation."""
+        """Members that have not sent SyncGroup in this generation."""
         self.new_member_added = False
         self.initial_delay_left_ms: int | None = None
-        """Set during the first rebalance of an empty group, which waits for more members to come."""
+        """Set during the first rebalance of an empty group, which waits for more members."""
         self.join_deadline: int | None = None
         self.sync_deadline: int | None = None
-        # The times under which they stand in the heap of deadlines; earlier is fine, and saves moving them.
+        # The times of their entries in the heap of deadlines. An entry may be too early, which saves moving it.
         self.join_entry: int | None = None
         self.sync_entry: int | None = None
         self._subscribed_topics: set[str] | None = None
-        # For the history: the rebalance under way, when the group was read from the log, and how many partitions
-        # its topics had when it was last assigned.
+        # For the history: the rebalance in progress, when the group was read from the log, and how many partitions
+        # its topics had at the last assignment.
         self.story: RebalanceStory | None = None
         self.loaded_at: int | None = None
         self.topic_sizes: dict[str, int | None] | None = None
@@ -195,7 +195,7 @@ class ClassicGroup:
 
     @property
     def is_simple(self) -> bool:
-        """Only ever used to store offsets: nobody has joined it."""
+        """Only used to store offsets: no member has ever joined."""
         return self.protocol_type is None
 
     @property
@@ -203,7 +203,7 @@ class ClassicGroup:
         return max(0, max((member.rebalance_timeout_ms for member in self.members.values()), default=0))
 
     def begin_story(self, now: int) -> RebalanceStory:
-        """Notes who has what before a rebalance changes it; the same story goes on until the rebalance ends."""
+        """Records who owns what before a rebalance changes it. The same story continues until the rebalance ends."""
         if self.story is None:
             self.story = RebalanceStory(self, now)
         return self.story
@@ -211,13 +211,18 @@ class ClassicGroup:
     # --- members ------------------------------------------------------------------------------------------
 
     def member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member, or the error that tells a stranger (25) or a zombie (82) what it is."""
+        """The member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for a stale static member."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_MEMBER_ID,
+                    f"no member of group {self.group_id} has the group instance id {instance_id}",
+                )
             if known != member_id:
-                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"instance {instance_id} is now member {known}")
+                raise KafkaError(
+                    ErrorCode.FENCED_INSTANCE_ID, f"group instance id {instance_id} now belongs to member {known}"
+                )
         member = self.members.get(member_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not in group {self.group_id}")
@@ -225,7 +230,10 @@ class ClassicGroup:
 
     def check_generation(self, generation: int) -> None:
         if generation != self.generation:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"{generation} is not {self.generation}")
+            raise KafkaError(
+                ErrorCode.ILLEGAL_GENERATION,
+                f"group {self.group_id} is in generation {self.generation}, not {generation}",
+            )
 
     def add(self, member: Member, protocol_type: str) -> None:
         if not self.members:
@@ -240,7 +248,7 @@ class ClassicGroup:
         self.forget_pending(member.member_id)
 
     def remove(self, member: Member) -> None:
-        assert member.join is None, f"{member.member_id} waits for an answer"
+        assert member.join is None, f"{member.member_id} waits for a response"
         del self.members[member.member_id]
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
@@ -250,7 +258,7 @@ class ClassicGroup:
             self.leader_id = next(iter(self.members), None)
 
     def replace_static(self, instance_id: str, new_member_id: str) -> Member:
-        """A static member came back under a new id: it takes its old place."""
+        """A static member returned under a new member id: it takes its old place."""
         old_id = self.static_members[instance_id]
         old = self.members[old_id]
         replacement = Member(
@@ -263,7 +271,7 @@ class ClassicGroup:
             old.protocols,
             old.assignment,
         )
-        # The same place in the order, so that "the next existing member" stays the same one.
+        # The same position, so that the order in which leaders are picked does not change.
         self.members = {
             (new_member_id if key == old_id else key): (replacement if key == old_id else value)
             for key, value in self.members.items()
@@ -276,7 +284,7 @@ class ClassicGroup:
         return replacement
 
     def hand_out(self, member_id: str, until: int) -> None:
-        """A member id was given to somebody who has to come back with it."""
+        """A member id was returned to a client, which has to rejoin with it."""
         if not self.pending_members:
             self.pending_members = {}
         self.pending_members[member_id] = until
@@ -296,7 +304,7 @@ class ClassicGroup:
         member.join = waiting
 
     def unpark(self, member: Member) -> Waiting | None:
-        """Whom to answer, if the member waits in JoinGroup; it no longer does."""
+        """The request to answer if the member waits in JoinGroup. It no longer waits."""
         waiting, member.join = member.join, None
         if waiting is not None:
             self.joined_count -= 1
@@ -309,7 +317,7 @@ class ClassicGroup:
         return member.member_id == self.leader_id
 
     def elect_joined_leader(self) -> bool:
-        """Makes sure the leader is one that joined; False when nobody did."""
+        """Makes sure that the leader is a member that joined; False if none did."""
         leader = self.members.get(self.leader_id or "")
         if leader is not None and leader.join is not None:
             return True
@@ -320,14 +328,14 @@ class ClassicGroup:
         return False
 
     def has_synced(self, member_id: str) -> bool:
-        """Nobody waits for this member's SyncGroup any more; whether anybody did."""
+        """This member's SyncGroup is no longer awaited; returns whether it was."""
         if member_id not in self.pending_sync:
             return False
         self.pending_sync.discard(member_id)
         return True
 
     def await_sync(self) -> None:
-        """Everybody is to send SyncGroup now."""
+        """All members have to send SyncGroup now."""
         self.pending_sync = set(self.members)
 
     def stop_awaiting_sync(self) -> None:
@@ -356,28 +364,28 @@ class ClassicGroup:
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member with these protocols can be in the group."""
         if not self.members:
-            # Also in the middle of a rebalance from which everyone has gone.
+            # Also in the middle of a rebalance, after all members have left.
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
             return False
-        everybody = len(self.members)
-        return any(self._supporters.get(name) == everybody for name, _ in protocols)
+        count = len(self.members)
+        return any(self._supporters.get(name) == count for name, _ in protocols)
 
     def vote(self) -> str:
-        """Most votes wins; of equal ones the first by name, so that every run decides alike."""
+        """The protocol with the most votes; of equals the first by name, so that the result is deterministic."""
         candidates = self.candidates()
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return min(votes, key=lambda name: (-votes[name], name))
 
     @property
     def subscribed_topics(self) -> set[str] | None:
-        """What the members subscribed to when they were last assigned; None where that cannot be read."""
+        """The topics that members were subscribed to at the last assignment; None if that cannot be decoded."""
         if self._subscribed_topics is _NOT_READ:
             self._subscribed_topics = self._read_subscriptions()
         return self._subscribed_topics
 
     def subscriptions_changed(self) -> None:
-        """A new generation: what its members subscribe to is read when somebody asks."""
+        """A new generation: its members' subscriptions are decoded when needed."""
         self._subscribed_topics = _NOT_READ
 
     def _read_subscriptions(self) -> set[str] | None:
@@ -391,14 +399,14 @@ class ClassicGroup:
             try:
                 if metadata[:1] >= b"\x80":
                     raise ProtocolError("a negative version")
-                # Every version begins as version 0 does, and the topics are in that.
+                # Every version starts like version 0, which has the topics.
                 topics.update(ConsumerProtocolSubscription.decode(metadata, 0, 2).topics)
             except ProtocolError:
                 return None
         return topics
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member may be consuming the topic; when in doubt, yes."""
+        """Whether a member may be consuming the topic; True if unknown."""
         topics = self.subscribed_topics
         return topics is None or topic in topics
 
@@ -434,7 +442,7 @@ class ClassicGroup:
         group.state_timestamp = value.current_state_timestamp
         group.protocol = None if value.protocol is None else intern(value.protocol)
         for stored in value.members:
-            # A group stored before versions had a rebalance timeout uses the session's.
+            # Old records have no rebalance timeout; the session timeout is used instead.
             rebalance_timeout = stored.rebalance_timeout if stored.rebalance_timeout >= 0 else stored.session_timeout
             member = Member(
                 stored.member_id,

@@ -1,4 +1,4 @@
-"""Why a group rebalanced: causes noted as they happen, and the event that sums a rebalance up when it ends. Pure."""
+"""Why a group rebalanced: causes are recorded as they happen; an event sums the rebalance up when it ends. Pure."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,12 +29,12 @@ OVER_CAPACITY = "group is over its maximum size"
 NOT_STORED = "assignment too large to store"
 
 _ABOUT_THE_GROUP = frozenset({LEADER_REJOINED, TOPIC_CHANGED, CAME_BACK, COORDINATOR_MOVED, OVER_CAPACITY, NOT_STORED})
-"""What is not said of the member that is named, but noticed through it."""
+"""Causes that concern the group. The member named is the one that made the coordinator notice."""
 
 REASON_MAX = 255
-"""What clients cut their reasons to. One that does not is no reason to fill the history."""
+"""Clients limit reasons to this length; longer ones are cut."""
 CAUSES_MAX = 100
-"""Of one rebalance. A group that cannot settle notes the first hundred."""
+"""The most causes recorded for one rebalance, for groups that never settle."""
 
 
 class Cause(NamedTuple):
@@ -43,16 +43,16 @@ class Cause(NamedTuple):
     what: str
     member_id: str = ""
     reason: str = ""
-    """In the words of the client, where it gave any."""
+    """The reason the client gave, if any (KIP-800)."""
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """
-        >>> Cause("left", "ann-1", "closed").in_words(), Cause("coordinator moved", "ann-1").in_words()
+        >>> Cause("left", "ann-1", "closed").describe(), Cause("coordinator moved", "ann-1").describe()
         ("ann-1 left ('closed')", 'coordinator moved (ann-1)')
         """
-        told = f": {self.reason!r}" if self.reason else ""
+        reason = f": {self.reason!r}" if self.reason else ""
         if self.what in _ABOUT_THE_GROUP:
-            return f"{self.what} ({self.member_id}{told})" if self.member_id or told else self.what
+            return f"{self.what} ({self.member_id}{reason})" if self.member_id or reason else self.what
         return f"{self.member_id} {self.what}" + (f" ({self.reason!r})" if self.reason else "")
 
 
@@ -72,7 +72,7 @@ class Rebalanced(NamedTuple):
 
 
 class RebalanceStory:
-    """What is known of the rebalance under way."""
+    """What is known about the rebalance in progress."""
 
     __slots__ = ("before", "causes", "protocol_type", "started")
 
@@ -101,12 +101,12 @@ class RebalanceStory:
 
 
 def readable_assignment(protocol_type: str | None, assignment: bytes) -> Any:
-    """`{topic: [partitions]}`, or how many bytes where they cannot be read."""
+    """`{topic: [partitions]}`, or the number of bytes if they cannot be decoded."""
     if not assignment:
         return {}
     if protocol_type == CONSUMER:
         try:
-            # Every version begins as version 0 does, and the partitions are in that.
+            # Every version starts like version 0, which has the partitions.
             decoded = ConsumerProtocolAssignment.decode(assignment, 0, 2)
         except ProtocolError:
             pass

@@ -1,4 +1,4 @@
-"""JoinGroup to a classic group: who may come in, who is new, who came back, and who must wait. Pure."""
+"""JoinGroup to a classic group: new members, known members, returning static members. Pure."""
 
 from collections.abc import Callable
 
@@ -19,11 +19,11 @@ from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRespon
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
 ID_PREFIX_MAX = 1_000
-"""How much of a client's or an instance's id goes into member ids, which must fit into strings of the protocol."""
+"""How much of a client id or instance id goes into member ids, which must fit into strings of the protocol."""
 
 
 class Join:
-    """One JoinGroup request on its way through the rules."""
+    """One JoinGroup request while the rules are applied to it."""
 
     __slots__ = ("effects", "group", "info", "now", "protocols", "reason", "request", "waiting")
 
@@ -54,7 +54,7 @@ class Joining:
         try:
             self._join(join)
         except KafkaError as error:
-            # Who finds no room has no place in the group any more, and so no id.
+            # A member that does not fit is no longer in the group, so it has no member id.
             member_id = "" if error.code is ErrorCode.GROUP_MAX_SIZE_REACHED else request.member_id
             join.effects.reply(request_id, join_error(error.code, info.api_version, member_id))
         return join.effects
@@ -63,17 +63,25 @@ class Joining:
         request = join.request
         timeout_ms = request.session_timeout_ms
         if not self._config.group_min_session_timeout_ms <= timeout_ms <= self._config.group_max_session_timeout_ms:
-            raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, f"{timeout_ms} ms")
+            raise KafkaError(
+                ErrorCode.INVALID_SESSION_TIMEOUT,
+                f"session.timeout.ms={timeout_ms} must be between group.min.session.timeout.ms "
+                f"({self._config.group_min_session_timeout_ms}) and group.max.session.timeout.ms "
+                f"({self._config.group_max_session_timeout_ms})",
+            )
         group = self._groups.get(request.group_id)
         is_created = group is None
         if group is None:
             if request.member_id:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id}")
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {request.group_id} does not exist")
             group = ClassicGroup(request.group_id, join.now)
         join.group = group
         self._admit(join)
         if not group.supports(request.protocol_type, join.protocols):
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {group.group_id} has none of these")
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"the members of group {group.group_id} share none of these protocols",
+            )
         if is_created:
             self._groups[request.group_id] = group
             self._rebalance.store(group, join.effects)
@@ -89,13 +97,13 @@ class Joining:
         group, member_id = join.group, join.request.member_id
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
-            # Everybody has to come again: the slowest are those for whom there is no room.
+            # Every member has to rejoin; the last ones to do so do not fit.
             if (member is not None and member.join is not None) or group.joined_count < self._config.group_max_size:
                 return
         elif (
             member is not None
             or len(group.members) < self._config.group_max_size
-            # It takes its own place again.
+            # A static member takes its own place again.
             or (not member_id and join.request.group_instance_id in group.static_members)
         ):
             return
@@ -109,13 +117,13 @@ class Joining:
             ErrorCode.GROUP_MAX_SIZE_REACHED, f"group {group.group_id} has {self._config.group_max_size} members"
         )
 
-    # --- who comes for the first time ---------------------------------------------------------------------
+    # --- new members --------------------------------------------------------------------------------------
 
     def _join_new(self, join: Join) -> None:
         member_id = self._make_id(join.info.client_id)
         if join.info.api_version >= MEMBER_ID_REQUIRED_SINCE:
-            # Only the second JoinGroup, with the id, makes a member: a client that never gets this answer leaves
-            # nothing behind that others would have to wait for long (KIP-394).
+            # Only the second JoinGroup, with the id, adds a member. If the client never receives this answer, the
+            # others do not have to wait for a member that does not exist (KIP-394).
             self._rebalance.expect(join.group, member_id, join.now + join.request.session_timeout_ms)
             answer = join_error(ErrorCode.MEMBER_ID_REQUIRED, join.info.api_version, member_id)
             join.effects.reply(join.waiting.request_id, answer)
@@ -147,7 +155,7 @@ class Joining:
     def _make_id(self, prefix: str) -> str:
         return f"{prefix[:ID_PREFIX_MAX]}-{self._make_uuid()}"
 
-    # --- who has an id ------------------------------------------------------------------------------------
+    # --- members with an id -------------------------------------------------------------------------------
 
     def _join_known(self, join: Join) -> None:
         group, request, effects = join.group, join.request, join.effects
@@ -160,18 +168,18 @@ class Joining:
             self._update(join, member)
             self._rebalance.complete_if_all_joined(group, join.now, effects)
         elif is_unchanged and not (group.state is GroupState.STABLE and group.is_leader(member)):
-            # Its answer got lost, or it was told to rejoin for a rebalance that is over: give it the generation.
+            # Its response got lost, or it rejoins for a rebalance that is already over.
             effects.reply(join.waiting.request_id, join_reply(group, member))
         else:
-            # A leader that rejoins a stable group wants the assignment made anew, whatever its reason.
+            # A leader that rejoins a stable group wants a new assignment, whatever its reason.
             cause = self._why(join, member, is_unchanged)
             self._update(join, member)
             self._rebalance.prepare(group, join.now, effects, cause)
 
     def _why(self, join: Join, member: Member, is_unchanged: bool) -> Cause:
-        """What to call a rejoin that makes everyone join again."""
+        """The cause to record for a rejoin that starts a rebalance."""
         group, now = join.group, join.now
-        # Of a member read from the log only the chosen protocol is known: it looks changed when it is not.
+        # Of a member read from the log only the chosen protocol is known, so it seems to have changed.
         metadata = dict(join.protocols).get(group.protocol or "")
         is_same = is_unchanged or (member.is_loaded and metadata == member.metadata_for(group.protocol))
         if not is_same:
@@ -187,12 +195,12 @@ class Joining:
         return Cause(history.LEADER_REJOINED, member.member_id, join.reason)
 
     def _update(self, join: Join, member: Member) -> None:
-        """The member joins again, perhaps with other protocols, and waits."""
+        """The member rejoins, perhaps with other protocols, and waits."""
         self._take_details(join, member)
         join.group.set_protocols(member, join.protocols)
         earlier = member.join
         if earlier is not None:
-            # The client gave up on its first JoinGroup and sent another: only one can be answered in earnest.
+            # The client gave up on its first JoinGroup and sent another; only the second gets the real answer.
             answer = join_error(ErrorCode.REBALANCE_IN_PROGRESS, earlier.api_version, member.member_id)
             join.effects.reply(earlier.request_id, answer)
         join.group.park(member, join.waiting)
@@ -214,13 +222,13 @@ class Joining:
             self._update(join, member)
             self._rebalance.complete_if_all_joined(group, join.now, join.effects)
         elif is_stable and group.vote() == group.protocol:
-            # Its place and its partitions waited for it: nobody else needs to notice (KIP-345).
+            # It keeps its place and its partitions; the other members do not notice (KIP-345).
             group.story = None
             reply = join_reply(group, member)
             if join.info.api_version >= SKIP_ASSIGNMENT_SINCE:
                 reply.skip_assignment = group.is_leader(member)
             else:
-                # Older clients would assign anew on finding themselves leader; an id nobody has stops them.
+                # An older client would run the assignment if it were leader; the id of its predecessor prevents that.
                 reply.leader = old_leader or ""
                 reply.members = []
             self._rebalance.store(group, join.effects)
@@ -231,7 +239,7 @@ class Joining:
             self._rebalance.prepare(group, join.now, join.effects, Cause(what, new_id, join.reason))
 
     def _replace(self, join: Join, instance_id: str, new_id: str) -> Member:
-        """Puts a new id in the place of the old one, whose owner is told that it is fenced."""
+        """Replaces the member id of a static member; requests under the old id get FENCED_INSTANCE_ID."""
         group = join.group
         old = group.members[group.static_members[instance_id]]
         waiting = group.unpark(old)
@@ -250,7 +258,7 @@ class Joining:
         request, info = join.request, join.info
         member.client_id, member.client_host = info.client_id, info.client_host
         member.session_timeout_ms = request.session_timeout_ms
-        # Version 0 has no rebalance timeout; the session's stands in for it.
+        # Version 0 has no rebalance timeout; the session timeout is used instead (KIP-62).
         member.rebalance_timeout_ms = (
             request.rebalance_timeout_ms if info.api_version >= 1 else request.session_timeout_ms
         )

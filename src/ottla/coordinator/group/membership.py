@@ -17,7 +17,7 @@ MEMBER_LIST_SINCE = 3
 
 
 class Membership:
-    """The rules for those who are in a group."""
+    """The rules for members of a group."""
 
     def __init__(self, rebalance: ClassicRebalance) -> None:
         self._rebalance = rebalance
@@ -26,7 +26,7 @@ class Membership:
     def _existing(self, group_id: str) -> ClassicGroup:
         group = self._groups.get(group_id)
         if group is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id}")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id} does not exist")
         return group
 
     # --- SyncGroup ----------------------------------------------------------------------------------------
@@ -46,12 +46,15 @@ class Membership:
     ) -> None:
         asked = (request.protocol_type, request.protocol_name)
         if info.api_version >= PROTOCOL_REQUIRED_SINCE and None in asked:
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "a protocol type and name are needed")
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "protocol type and name are missing")
         group = self._existing(request.group_id)
         member = group.member(request.member_id, request.group_instance_id)
         group.check_generation(request.generation_id)
         if info.api_version >= PROTOCOL_REQUIRED_SINCE and asked != (group.protocol_type, group.protocol):
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{asked} is not the group's")
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"{asked} are not the protocol type and name of group {group.group_id}",
+            )
         if group.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         group.has_synced(member.member_id)
@@ -59,7 +62,7 @@ class Membership:
             self._rebalance.restart_session(group, member, now)
             effects.reply(request_id, sync_reply(group, member))
             return
-        # Whatever it sent before has been given up.
+        # The client has given up on an earlier SyncGroup.
         answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS, effects)
         member.sync = Waiting(request_id, info.api_version)
         if group.is_leader(member):
@@ -121,7 +124,7 @@ class Membership:
     ) -> Cause:
         member_id, instance_id = leaving.member_id, leaving.group_instance_id
         if not member_id and instance_id is not None:
-            # An administrator removes a static member, whose current id nobody outside knows.
+            # An admin client removes a static member, whose current member id it does not know.
             member_id = group.static_members.get(instance_id, "")
         elif group.forget_pending(member_id):
             return Cause(history.LEFT_BEFORE_JOINING, member_id, leaving.reason or "")

@@ -70,7 +70,7 @@ class OffsetRequests:
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, info: RequestInfo, request_id: int, now: int
     ) -> Effects[TxnOffsetCommitResponse]:
-        """The same records inside the producer's transaction, pending until its marker."""
+        """Like `commit`, but in the producer's transaction: pending until its marker is written."""
         effects: Effects[TxnOffsetCommitResponse] = Effects(producer=(request.producer_id, request.producer_epoch))
         error = ErrorCode.NONE
         try:
@@ -86,18 +86,20 @@ class OffsetRequests:
         generation = request.generation_id_or_member_epoch
         group = self._groups.get(request.group_id)
         if group is None:
-            # Without a generation it comes from an administrator, or a consumer that only stores its offsets here.
+            # Without a generation: from an admin client, or a consumer that only stores its offsets here.
             if generation < 0:
                 return
-            is_told = api_version >= GROUP_NOT_FOUND_SINCE
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
+            knows_code = api_version >= GROUP_NOT_FOUND_SINCE
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if knows_code else ErrorCode.ILLEGAL_GENERATION)
         if generation < 0 and group.is_empty:
             return
         member = self._identify(group, request)
         if member is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group.group_id} has members of its own")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"group {group.group_id} has active members; only they can commit"
+            )
         if group.state is GroupState.COMPLETING_REBALANCE:
-            # It knows the new generation, but not yet what it will own in it.
+            # The member knows the new generation, but not yet what it will own in it.
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         self._rebalance.restart_session(group, member, now)
 
@@ -106,15 +108,15 @@ class OffsetRequests:
         group = self._groups.get(request.group_id)
         if group is None:
             if generation >= 0:
-                is_told = api_version >= TRANSACTIONAL_GROUP_NOT_FOUND_SINCE
-                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
+                knows_code = api_version >= TRANSACTIONAL_GROUP_NOT_FOUND_SINCE
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if knows_code else ErrorCode.ILLEGAL_GENERATION)
         elif generation >= 0 or not group.is_empty:
-            # Versions before 3 cannot name a member; the transaction itself fences them.
+            # Versions before 3 do not name a member; the transaction itself fences them (KIP-447).
             self._identify(group, request)
 
     @staticmethod
     def _identify(group: ClassicGroup, request: Any) -> Member | None:
-        """The member that commits; None where the request names nobody. A zombie or a stranger is refused."""
+        """The member that commits; None if the request names none. Raises KafkaError for a stale or unknown member."""
         generation = request.generation_id_or_member_epoch
         if generation < 0 and not request.member_id and request.group_instance_id is None:
             return None
@@ -132,7 +134,7 @@ class OffsetRequests:
         now: int,
         effects: Effects[Any],
     ) -> list[Any]:
-        """The records of a commit, and what each partition is answered."""
+        """Adds the records of a commit to `effects` and returns the answer for each partition."""
         kind = response_class.__name__
         make_topic = getattr(response_class, f"{kind}Topic")
         make_partition = getattr(response_class, f"{kind}Partition")
@@ -159,9 +161,9 @@ class OffsetRequests:
         return answered
 
     def _resolve(self, topic: Any, by_id: bool) -> tuple[str, bytes, int, ErrorCode]:
-        """(name, id, number of partitions, what a partition that is not there is answered)."""
+        """(name, id, number of partitions, error code for a partition that does not exist)."""
         image = self.image
-        assert image is not None, "a shard hears of the cluster before it hears of requests"
+        assert image is not None, "a shard gets an image before its first request"
         name = image.topic_names.get(topic.topic_id) if by_id else topic.name
         known = None if name is None else image.topics.get(name)
         if known is None:
@@ -174,13 +176,13 @@ class OffsetRequests:
     def fetch(
         self, group_id: str, topics: list[tuple[str, bytes, list[int]]] | None, require_stable: bool, by_id: bool
     ) -> list[FetchedTopic]:
-        """What was committed for (topic, id, partitions), or everything. `require_stable` refuses partitions whose
-        offset an open transaction is about to change."""
+        """What was committed for (topic, id, partitions), or everything. With `require_stable`, partitions whose offset
+        an open transaction may change get UNSTABLE_OFFSET_COMMIT."""
         known = self._offsets.of(group_id)
         if topics is None:
             topics = [(name, self._topic_id(name), sorted(partitions)) for name, partitions in sorted(known.items())]
             if by_id:
-                # What has no id cannot be named.
+                # Topics without an id cannot be returned.
                 topics = [asked for asked in topics if asked[1] != ZERO_UUID]
         found = []
         for name, topic_id, partitions in topics:
@@ -193,7 +195,7 @@ class OffsetRequests:
                     continue
                 offset = None if stored is None else read_offset_value(value_of(stored))
                 if offset is not None and by_id and offset.topic_id not in (ZERO_UUID, topic_id):
-                    # Committed to a topic of the same name that was deleted since.
+                    # Committed for a topic of the same name that has been deleted since.
                     offset = None
                 answers.append(FetchedPartition(partition, offset, ErrorCode.NONE))
             found.append(FetchedTopic(name, topic_id, answers))
@@ -212,7 +214,7 @@ class OffsetRequests:
             effects.reply(request_id, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
             return effects
         if not group.is_empty and group.protocol_type != CONSUMER:
-            # What its members consume cannot be known.
+            # Of other protocol types we do not know what the members consume.
             effects.reply(request_id, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
             return effects
         topics = []
@@ -239,7 +241,7 @@ class OffsetRequests:
 
 
 def utf16_length(text: str) -> int:
-    """Kafka measures metadata in Java's characters, whatever the setting is called.
+    """Kafka measures metadata in UTF-16 code units, although the setting says bytes.
 
     >>> utf16_length("žluť"), utf16_length("\N{CAT}")
     (4, 2)

@@ -1,4 +1,4 @@
-"""Committed offsets of every group of one shard: kept, made visible, expired, deleted. Pure."""
+"""Committed offsets of all groups of one shard: stored, made visible, expired, deleted. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -27,11 +27,11 @@ Partition = tuple[str, int]
 _NONE: Mapping[str, dict[int, bytes]] = MappingProxyType({})
 _V4_PREFIX = b"\x00\x04"
 NAMES_KEPT = 200_000
-"""How many keys are remembered by what they name."""
+"""How many decoded keys are cached during a load."""
 
 
 class Offsets:
-    """What groups have committed, in its stored form. Changed by `replay` and `replay_marker` alone."""
+    """What groups have committed, in its stored form. Only `replay` and `replay_marker` change it."""
 
     def __init__(self, config: GroupConfig) -> None:
         self._config = config
@@ -40,14 +40,14 @@ class Offsets:
         self._pending: dict[int, dict[tuple[str, str, int], bytes]] = {}
         """By producer id: transactional commits wait here for their marker."""
         self._open: dict[str, dict[Partition, set[int]]] = {}
-        """By group: the partitions with pending commits, and whose they are."""
+        """By group: the partitions with pending commits, and the producers that hold them."""
         self._names: dict[str, str] = {}
         """One copy of each topic name, however many groups commit to it."""
         self._has_explicit_expiry = False
         self._is_loaded = False
         self._names_of: dict[bytes, tuple[str, str]] = {}
-        """(group, topic) of a key without its partition: whoever commits, commits again."""
-        # Where the last offset went.
+        """Cache of (group, topic) by key without partition: groups commit the same partitions again and again."""
+        # Where the last offset was stored.
         self._last_prefix = b""
         self._last_group = ""
         self._last_partitions: dict[int, bytes] = {}
@@ -55,10 +55,10 @@ class Offsets:
     # --- the log ------------------------------------------------------------------------------------------
 
     def replay(self, record_offset: int, key: bytes, value: bytes | None, producer_id: int) -> str:
-        """Applies one offset record and gives the group it belongs to."""
+        """Applies one offset record and returns the group it belongs to."""
         prefix = key[:-4]
         if prefix == self._last_prefix and value is not None and producer_id < 0 and value[:2] == _V4_PREFIX:
-            # A commit of many partitions finds its place once.
+            # A commit of many partitions is looked up once.
             if not self._is_loaded:
                 check_offset_value(value)
             self._last_partitions[int.from_bytes(key[-4:], "big", signed=True)] = stored_form(value, record_offset)
@@ -76,12 +76,12 @@ class Offsets:
         if value is None:
             self._forget(group_id, topic, partition)
             for holder in self._open.get(group_id, {}).pop((topic, partition), ()):
-                # A deleted offset takes along what open transactions hold for it.
+                # Deleting an offset also deletes what open transactions hold for it.
                 self._drop_pending(holder, (group_id, topic, partition))
             self._close_if_done(group_id)
             return group_id
         if not self._is_loaded:
-            # Live, they are values we made ourselves.
+            # Live values were encoded by this broker.
             check_offset_value(value)
         if value[:2] != _V4_PREFIX:
             self._has_explicit_expiry = True
@@ -103,12 +103,12 @@ class Offsets:
                 self._close_if_done(group_id)
             if commit:
                 visible = self._by_group.get(group_id, {}).get(topic, {}).get(partition)
-                # A plain commit made after the transactional one stays.
+                # A plain commit that was made after the transactional one stays.
                 if visible is None or record_offset_of(visible) < record_offset_of(stored):
                     self._keep(group_id, topic, partition, stored)
 
     def _keep(self, group_id: str, topic: str, partition: int, stored: bytes) -> dict[int, bytes]:
-        """Puts an offset in its place, and gives the partitions it is among."""
+        """Stores an offset and returns the partitions of its topic."""
         topics = self._by_group.get(group_id)
         if topics is None:
             topics = self._by_group[group_id] = {}
@@ -156,7 +156,7 @@ class Offsets:
         return {**committed, **pending}
 
     def on_loaded(self) -> None:
-        """What only helped to load is let go."""
+        """Drops what was only needed for loading."""
         self._names_of = {}
         self._is_loaded = True
 
@@ -201,12 +201,11 @@ class Offsets:
                 effects.append(offset_key(group_id, topic, partition), None)
 
     def topics(self) -> Iterable[str]:
-        """Every topic that has ever been committed here, and perhaps some more."""
+        """Every topic with commits here, now or in the past."""
         return self._names
 
     def delete_topics(self, topics: Mapping[str, bytes], effects: Effects[Any]) -> None:
-        """Deleted topics (name to id) take their committed offsets with them; not those of a topic of the same
-        name that came after."""
+        """Deletes the offsets of deleted topics (name to id), but not those of a newer topic of the same name."""
         for group_id in self._by_group.keys() | self._open.keys():
             known = self.of(group_id)
             for topic, deleted_id in topics.items():
@@ -224,7 +223,7 @@ class Offsets:
         return read_offset_value(value_of(stored)).topic_id in (ZERO_UUID, topic_id)
 
     def expired(self, group: ClassicGroup, now: int) -> list[Partition]:
-        """Which committed offsets of a group have had their time (KIP-211)."""
+        """Which committed offsets of a group have expired (KIP-211)."""
         retention_ms = self._config.offsets_retention_ms
         known = self.of(group.group_id)
         if not known or not _may_expire(group, now - retention_ms, self._has_explicit_expiry):
@@ -243,7 +242,7 @@ class Offsets:
 
 
 def _may_expire(group: ClassicGroup, before: int, has_explicit_expiry: bool) -> bool:
-    """False where nothing of the group can have expired, whatever was committed and when."""
+    """False if no offset of the group can have expired, whenever it was committed."""
     if group.is_simple:
         return True
     if group.state is GroupState.EMPTY:
@@ -252,8 +251,8 @@ def _may_expire(group: ClassicGroup, before: int, has_explicit_expiry: bool) -> 
 
 
 def _idle_since(group: ClassicGroup, committed_at: int) -> int:
-    """From when an offset's retention counts."""
+    """When the retention time of an offset starts."""
     if group.state is GroupState.EMPTY and not group.is_simple and group.state_timestamp >= 0:
-        # Not from the commit: a group that consumed quietly for a month and stopped yesterday keeps its offsets.
+        # Not at the commit: a group that consumed for a month without new commits and stopped yesterday keeps them.
         return group.state_timestamp
     return committed_at

@@ -19,7 +19,7 @@ from ottla.protocol.messages.join_group import JoinGroupResponse
 from ottla.protocol.messages.sync_group import SyncGroupResponse
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long a member may be parked in its first JoinGroup; it has no session yet that could tell it is gone."""
+"""How long a new member may wait in its first JoinGroup. It has no session yet that could expire."""
 
 
 class Due(NamedTuple):
@@ -31,7 +31,7 @@ class Due(NamedTuple):
 
 
 class ClassicRebalance:
-    """Takes groups from one state to the next. The rules of requests are in joining.py and membership.py."""
+    """Moves groups from one state to the next. The rules of requests are in joining.py and membership.py."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ClassicRebalance:
     # --- the join phase -----------------------------------------------------------------------------------
 
     def prepare_or_complete(self, group: ClassicGroup, now: int, effects: Effects[Any], *causes: Cause) -> None:
-        """Something changed: a rebalance begins, or the one under way may be complete now."""
+        """Something changed: starts a rebalance, or completes the one in progress if possible."""
         if group.state is GroupState.PREPARING_REBALANCE:
             story = group.begin_story(now)
             for cause in causes:
@@ -58,7 +58,7 @@ class ClassicRebalance:
             self.prepare(group, now, effects, *causes)
 
     def prepare(self, group: ClassicGroup, now: int, effects: Effects[Any], *causes: Cause) -> None:
-        """Asks everyone to join again."""
+        """Starts a rebalance: all members have to rejoin."""
         story = group.begin_story(now)
         for cause in causes:
             story.note(*cause)
@@ -66,13 +66,13 @@ class ClassicRebalance:
             for member in group.members.values():
                 member.assignment = b""
                 if answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS, effects):
-                    # Its session may have run out while it waited; it needs one to be missed by.
+                    # Its session may have expired while it waited; without one, its death would go unnoticed.
                     self.restart_session(group, member, now)
         group.stop_awaiting_sync()
         was_empty = group.is_empty
         group.move(GroupState.PREPARING_REBALANCE, now)
         if was_empty:
-            # The first to come waits a little for the others, so that they start with one rebalance, not many.
+            # The first member waits a little for the others, so that they start with one rebalance, not many (KIP-134).
             delay = self.config.group_initial_rebalance_delay_ms
             group.initial_delay_left_ms = max(group.rebalance_timeout_ms - delay, 0)
             group.new_member_added = False
@@ -82,12 +82,12 @@ class ClassicRebalance:
             self.complete_if_all_joined(group, now, effects)
 
     def complete_if_all_joined(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
-        # The initial delay is never cut short: whoever is there, others may still come.
+        # The initial delay is never cut short: more members may join.
         if group.initial_delay_left_ms is None and group.has_all_joined():
             self._complete_join(group, now, effects)
 
     def _complete_join(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
-        """Ends the join phase: who did not come is out (unless static), the rest gets a new generation."""
+        """Ends the join phase: removes members that did not rejoin (unless static), starts a new generation."""
         story = group.begin_story(now)
         group.initial_delay_left_ms = group.join_deadline = None
         if group.joined_count < len(group.members):
@@ -95,7 +95,7 @@ class ClassicRebalance:
                 group.remove(member)
                 story.note(history.DID_NOT_REJOIN, member.member_id)
         if group.members and not group.elect_joined_leader():
-            # Only static members that have not come: keep their places for another round.
+            # Only static members that have not rejoined: keep their places for another round.
             self._set_join_deadline(group, now + group.rebalance_timeout_ms)
             return
         group.generation += 1
@@ -125,7 +125,7 @@ class ClassicRebalance:
     # --- the sync phase -----------------------------------------------------------------------------------
 
     def assign(self, group: ClassicGroup, assigned: dict[str, bytes], now: int, effects: Effects[Any]) -> None:
-        """The leader's assignment is here: everyone gets a part, and whoever waits for it is answered."""
+        """The leader sent the assignment: each member that waits in SyncGroup gets its part."""
         for member in group.members.values():
             member.assignment = assigned.get(member.member_id, b"")
         group.state_timestamp = now
@@ -133,8 +133,8 @@ class ClassicRebalance:
         if len(key) + len(value) > self.config.record_max_bytes:
             self._refuse_assignment(group, len(value), now, effects)
             return
-        # Stable from here on; the replies leave when the record is committed, and if it cannot be appended this
-        # shard is loaded anew without it.
+        # Stable from here on. The replies are sent when the record is committed; if it cannot be appended, the shard
+        # is loaded again without it.
         group.move(GroupState.STABLE, now)
         effects.append(key, value)
         effects.is_soft = True
@@ -146,16 +146,16 @@ class ClassicRebalance:
         self.end_story(group, now, effects)
 
     def _refuse_assignment(self, group: ClassicGroup, size: int, now: int, effects: Effects[Any]) -> None:
-        """What cannot be stored cannot be handed out: everyone hears of it, and tries again."""
+        """The assignment is too large to store: members that wait get an error, and the group rebalances."""
         for member in group.members.values():
             if answer_sync(member, ErrorCode.UNKNOWN_SERVER_ERROR, effects):
                 self.restart_session(group, member, now)
         self.prepare(group, now, effects, Cause(history.NOT_STORED, group.leader_id or "", f"{size} bytes"))
 
-    # --- members that go ----------------------------------------------------------------------------------
+    # --- members that leave -------------------------------------------------------------------------------
 
     def dismiss(self, group: ClassicGroup, member: Member, now: int, effects: Effects[Any]) -> None:
-        """Takes a member out, and tells it so if it waits. What that means for the rest: `went`."""
+        """Removes a member, and answers the request it waits in. Call `went` for what follows for the others."""
         group.begin_story(now)
         waiting = group.unpark(member)
         group.remove(member)
@@ -164,14 +164,14 @@ class ClassicRebalance:
         answer_sync(member, ErrorCode.UNKNOWN_MEMBER_ID, effects)
 
     def went(self, group: ClassicGroup, now: int, effects: Effects[Any], causes: Iterable[Cause]) -> None:
-        """Members are gone: the rest shares what they had."""
+        """Members were removed: the others rebalance."""
         if not group.is_empty:
             self.prepare_or_complete(group, now, effects, *causes)
 
     # --- time ---------------------------------------------------------------------------------------------
 
     def due(self, when: int, due: Due, now: int, effects: Effects[Any]) -> None:
-        """A deadline fired. Its owner knows whether it still holds; one that moved is put back."""
+        """An entry of the heap fired. If the deadline moved in the meantime, it is added again."""
         group = self.groups.get(due.group_id)
         if group is None:
             return
@@ -201,7 +201,7 @@ class ClassicRebalance:
             return
         member.session_deadline = None
         if not member.is_new and (member.join is not None or member.sync is not None):
-            # It waits for us, so it is alive; its session starts again with the answer.
+            # It waits for a response, so it is alive; its session starts again with the response.
             return
         self.dismiss(group, member, now, effects)
         if member.is_new:
@@ -242,14 +242,14 @@ class ClassicRebalance:
         self.went(group, now, effects, gone)
 
     def after_load(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
-        """Every member's session begins afresh; a group that has become too large begins to shrink."""
+        """Restarts every member's session. A group larger than `group.max.size` starts a rebalance."""
         if not group.members:
             return
         group.loaded_at = now
         for member in group.members.values():
             self.set_session(group, member, now + member.session_timeout_ms)
         if len(group.members) > self.config.group_max_size:
-            # All are asked to join again, which gives them the chance to commit; the last find no room.
+            # All members have to rejoin, which lets them commit first; the last ones do not fit.
             self.prepare(group, now, effects, Cause(history.OVER_CAPACITY, "", f"{len(group.members)} members"))
 
     def restart_session(self, group: ClassicGroup, member: Member, now: int) -> None:
@@ -257,7 +257,7 @@ class ClassicRebalance:
         if member.session_deadline is None or deadline < member.session_entry:
             self.set_session(group, member, deadline)
         else:
-            # The entry in the heap fires early and is put back, so a heartbeat costs no heap operation.
+            # The entry in the heap fires early and is added again, so a heartbeat costs no heap operation.
             member.session_deadline = deadline
 
     def set_session(self, group: ClassicGroup, member: Member, deadline: int) -> None:
@@ -265,13 +265,13 @@ class ClassicRebalance:
         self._deadlines.add(deadline, Due("session", group.group_id, member.member_id))
 
     def expect(self, group: ClassicGroup, member_id: str, until: int) -> None:
-        """A member id was handed out: whoever got it has until then to join with it."""
+        """A member id was returned to a client, which has until then to join with it."""
         group.hand_out(member_id, until)
         self._deadlines.add(until, Due("pending", group.group_id, member_id))
 
     @staticmethod
     def shift_deadlines(group: ClassicGroup, milliseconds: int) -> None:
-        """The clock jumped, and the heap of deadlines with it."""
+        """The clock jumped; the heap of deadlines has been shifted already."""
         for name in ("join_deadline", "join_entry", "sync_deadline", "sync_entry"):
             when = getattr(group, name)
             if when is not None:
@@ -310,7 +310,7 @@ class ClassicRebalance:
         effects.events.append(story.end(group, now))
 
     def changed_topics(self, group: ClassicGroup) -> str:
-        """Which of the group's topics have other partitions than when it was last assigned, in words."""
+        """Describes which topics of the group changed their number of partitions since the last assignment."""
         changes = []
         for topic, before in sorted((group.topic_sizes or {}).items()):
             after = self._partition_count(topic)
@@ -320,7 +320,7 @@ class ClassicRebalance:
 
 
 def _holds(deadline: int | None, now: int) -> bool:
-    """Whether a deadline has come; one that was moved has not."""
+    """Whether a deadline has passed; False if it was moved or removed."""
     return deadline is not None and deadline <= now
 
 
@@ -347,7 +347,7 @@ def join_reply(group: ClassicGroup, member: Member) -> JoinGroupResponse:
 
 
 def join_error(code: ErrorCode, api_version: int, member_id: str) -> JoinGroupResponse:
-    # Only from version 7 on may there be no protocol.
+    # Before version 7 the protocol name cannot be null (KIP-559).
     return JoinGroupResponse(
         error_code=code, member_id=member_id, protocol_name=None if api_version >= 7 else "", generation_id=-1
     )
@@ -360,7 +360,7 @@ def sync_reply(group: ClassicGroup, member: Member) -> SyncGroupResponse:
 
 
 def answer_sync(member: Member, code: ErrorCode, effects: Effects[Any]) -> bool:
-    """Tells a member that waits in SyncGroup what went wrong; whether it waited."""
+    """Answers a member that waits in SyncGroup with an error; returns whether it waited."""
     if member.sync is None:
         return False
     effects.reply(member.sync.request_id, SyncGroupResponse(error_code=code))

@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets`, byte for byte Kafka's: keys and values both ways. Pure.
 
-Offset commits come by the hundred thousand, so their codec is written out here; the tests hold it against the message
-tables. In memory a commit stays in its stored form, to be read when somebody asks for it.
+Offset commits come by the hundred thousand, so their codec is written by hand; tests compare it with the message
+tables. In memory a commit stays in its stored form and is decoded when it is needed.
 """
 
 import struct
@@ -20,11 +20,11 @@ from ottla.types import ZERO_UUID
 
 OFFSET_KEY_TYPES = frozenset(key.api_key.to_bytes(2, "big") for key in (OffsetCommitKey, LegacyOffsetCommitKey))
 GROUP_KEY_TYPE = GroupMetadataKey.api_key.to_bytes(2, "big")
-"""How a key begins."""
+"""The first two bytes of a key."""
 
 OFFSET_VALUE_VERSION = 4
 EXPLICIT_EXPIRY_VALUE_VERSION = 1
-"""The one version that can say when an offset expires (OffsetCommit v2-4 with a retention time)."""
+"""The only version that stores when an offset expires (OffsetCommit v2-4 with a retention time)."""
 GROUP_VALUE_VERSION = 3
 
 _int16 = struct.Struct(">h")
@@ -51,7 +51,7 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp: int
     expire_timestamp: int = -1
-    """-1 unless the commit asked for a retention time of its own."""
+    """-1 unless the commit set its own retention time."""
     topic_id: bytes = ZERO_UUID
 
 
@@ -76,7 +76,7 @@ def read_offset_key(key: bytes) -> tuple[str, str, int]:
         end = start + 2 + topic_length
         if group_length < 0 or topic_length < 0:
             raise ProtocolError("offset key: a name has a negative length")
-        # A key that is cut short, or goes on, fails here at the latest.
+        # A key that is too short or too long fails here.
         (partition,) = _int32.unpack(key[end:])
         return str(key[4:start], "utf-8"), str(key[start + 2 : end], "utf-8"), partition
     except (struct.error, UnicodeDecodeError) as error:
@@ -114,7 +114,7 @@ def offset_value(committed: CommittedOffset) -> bytes:
 
 
 class TopicCommit:
-    """The records of one commit to one topic: what they have in common is packed once."""
+    """The records of one commit to one topic; what they have in common is encoded once."""
 
     __slots__ = ("_expires_at", "_key", "_now", "_tail", "_topic_id")
 
@@ -135,7 +135,7 @@ class TopicCommit:
 
 
 def _is_plain(value: bytes) -> bool:
-    """Whether a value is laid out as `offset_value` mostly does it, so that its parts are where we look for them."""
+    """Whether a value has the usual layout of `offset_value`, so that its parts are at known positions."""
     if value[:2] != _V4 or len(value) < _METADATA + 10 or not 0 < value[_METADATA] <= _SHORT:
         return False
     end = _METADATA + value[_METADATA]
@@ -182,7 +182,7 @@ def read_commit_times(value: bytes) -> tuple[int, int]:
 
 
 def stored_form(value: bytes, record_offset: int) -> bytes:
-    """The value with its place in the log behind it, in one object that is no burden on the garbage collector."""
+    """The value followed by its offset in the log: one bytes object, which the garbage collector does not track."""
     return value + _uint64.pack(record_offset)
 
 
@@ -191,7 +191,7 @@ def value_of(stored: bytes) -> bytes:
 
 
 def record_offset_of(stored: bytes) -> int:
-    """Where in the log it stands: of two commits the later one wins, whatever the order they become visible in."""
+    """Its offset in the log. Of two commits the later one wins, in whatever order they become visible."""
     offset: int = _uint64.unpack_from(stored, len(stored) - 8)[0]
     return offset
 

@@ -34,7 +34,7 @@ from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, Tx
 _EXPIRE = Due("expire", "")
 
 GROUPS_PER_STEP = 500
-"""How many groups are looked at for expired offsets before others have their turn."""
+"""How many groups are checked for expired offsets in one step."""
 
 
 class GroupShard:
@@ -52,7 +52,7 @@ class GroupShard:
         self._image: ClusterImage | None = None
         self._is_loaded = False
         self._to_expire: list[str] = []
-        """Groups that this round of expiry has not looked at yet."""
+        """Groups that the current round of expiry has not checked yet."""
 
     # --- the log ------------------------------------------------------------------------------------------
 
@@ -74,13 +74,13 @@ class GroupShard:
                 self.groups[group_id] = ClassicGroup(group_id, timestamp)
         elif kind == GROUP_KEY_TYPE:
             self._replay_group(read_group_key(key), value, timestamp)
-        # Other kinds belong to group types this coordinator does not have yet.
+        # Other kinds belong to group types that this coordinator does not support yet.
 
     def _replay_group(self, group_id: str, value: bytes | None, timestamp: int) -> None:
         if value is None:
             self.groups.pop(group_id, None)
         elif not self._is_loaded:
-            # Live, the group in memory is what the record was made from; it may even have moved on since.
+            # A live shard wrote this record from the group in memory, which may have changed since.
             self.groups[group_id] = ClassicGroup.from_record(group_id, read_group_value(value), timestamp)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
@@ -114,7 +114,7 @@ class GroupShard:
         for group in self.groups.values():
             for member in group.members.values():
                 if member.join is not None:
-                    # It keeps its id: the next coordinator knows it, unless it is new.
+                    # It keeps its member id: the next coordinator knows it, unless it is new.
                     answer = join_error(code, member.join.api_version, member.member_id)
                     effects.reply(member.join.request_id, answer)
                 if member.sync is not None:
@@ -126,7 +126,8 @@ class GroupShard:
         previous, self._image = self._image, image
         self._offset_requests.image = image
         if previous is not None and previous.topics is not image.topics:
-            # Only what was seen to go: an image may also be older than a commit that another coordinator took.
+            # Only topics that were in the previous image: this one may be older than a commit that another
+            # coordinator accepted for a new topic.
             gone = {}
             for name in self.offsets.topics():
                 before, after = previous.topics.get(name), image.topics.get(name)
@@ -160,7 +161,7 @@ class GroupShard:
             self._rebalance.shift_deadlines(group, jump_ms)
 
     def _expire(self, now: int, effects: Effects[Any]) -> None:
-        """Looks at some groups, and comes back at once for more; after the last, when the interval is over."""
+        """Checks some groups and schedules the rest at once; after the last, the next round."""
         if not self._to_expire:
             self._to_expire = list(self.groups)
         for _ in range(min(GROUPS_PER_STEP, len(self._to_expire))):
@@ -245,7 +246,7 @@ class GroupShard:
                     client_id=member.client_id,
                     client_host=member.client_host,
                     member_metadata=member.metadata_for(group.protocol) if is_stable else b"",
-                    # While others join, a member goes on with what it had.
+                    # While the group rebalances, members keep consuming what they had.
                     member_assignment=member.assignment,
                 )
                 for member in group.members.values()
@@ -253,7 +254,7 @@ class GroupShard:
         )
 
     def list(self, states: set[str], types: set[str]) -> list[ListGroupsResponse.ListedGroup]:
-        """Filters are lower-case; an empty one lets everything through."""
+        """Filters are in lower case; an empty one matches everything."""
         if types and "classic" not in types:
             return []
         return [

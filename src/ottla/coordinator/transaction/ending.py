@@ -17,11 +17,11 @@ from ottla.errors import ErrorCode, KafkaError
 S = TransactionState
 COMPLETE = {S.COMPLETE_COMMIT, S.COMPLETE_ABORT}
 EPOCH_BUMP_VERSION = 2
-"""The transaction.version from which each transaction has an epoch of its own."""
+"""The transaction.version from which each transaction has its own epoch (KIP-890)."""
 
 
 class Ended(NamedTuple):
-    """The decided transaction, None where it was decided before, and what the producer is told."""
+    """The decided transaction (None if it was decided before), and the reply to the producer."""
 
     prepared: Transaction | None
     answer: ProducerIdAndEpoch
@@ -29,14 +29,14 @@ class Ended(NamedTuple):
 
 
 def check_owner(known: Transaction | None, transactional_id: str, producer_id: int, producer_epoch: int) -> Transaction:
-    """The transaction, if this producer is the one that works on it; PRODUCER_FENCED and the like if not."""
+    """The transaction, if it belongs to this producer. Raises PRODUCER_FENCED or INVALID_PRODUCER_ID_MAPPING."""
     if known is None or known.producer_id != producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"{transactional_id} has another producer id")
     if known.next_producer_epoch != NO_EPOCH:
-        # A new instance holds this id and has yet to decide the transaction it found prepared.
+        # A new instance has taken over and has yet to decide the transaction that it found prepared (KIP-939).
         if producer_epoch == known.next_producer_epoch:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "decide the prepared transaction first")
-        raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{transactional_id} was taken over")
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "commit or abort the prepared transaction first")
+        raise KafkaError(ErrorCode.PRODUCER_FENCED, f"a newer producer has taken over {transactional_id}")
     if known.producer_epoch != producer_epoch:
         raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{transactional_id} is at epoch {known.producer_epoch}")
     return known
@@ -45,7 +45,7 @@ def check_owner(known: Transaction | None, transactional_id: str, producer_id: i
 def end(known: Transaction, producer_id: int, producer_epoch: int, commit: bool, now: int) -> Ended:
     """EndTxn up to v4: a producer keeps its epoch from one transaction to the next."""
     if _decides_kept(known, producer_id, producer_epoch):
-        # The markers go out under the epoch of whoever took over, which shuts the old instance out of the partitions.
+        # The markers carry the epoch of the new instance, which fences the old one in every partition.
         moved_on = {
             "producer_epoch": producer_epoch,
             "next_producer_id": NO_PRODUCER_ID,
@@ -56,7 +56,7 @@ def end(known: Transaction, producer_id: int, producer_epoch: int, commit: bool,
         moved_on = {}
     answer = ProducerIdAndEpoch(producer_id, producer_epoch)
     if known.state is S.ONGOING:
-        # Whatever version its batches were written with, this end bumps no epoch, and its markers must not claim so.
+        # Whatever version its batches were written with, this end bumps no epoch, and its markers must not say so.
         prepared = known.change(now, state=_prepare(commit), client_version=0, **moved_on)
         return Ended(prepared, answer)
     if known.state is not (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT):
@@ -67,8 +67,7 @@ def end(known: Transaction, producer_id: int, producer_epoch: int, commit: bool,
 def end_with_bump(
     known: Transaction, producer_id: int, producer_epoch: int, commit: bool, spare_producer_id: int, now: int
 ) -> Ended:
-    """EndTxn v5: each transaction gets a new epoch, so a request delayed in the network cannot hit the next one
-    (KIP-890)."""
+    """EndTxn v5: each transaction gets a new epoch, so a delayed request cannot affect the next one (KIP-890)."""
     epoch = known.producer_epoch
     overflow_retry = producer_id == known.previous_producer_id and producer_epoch == LAST_CLIENT_EPOCH and epoch == 0
     if producer_id != known.producer_id and not overflow_retry:
@@ -82,7 +81,7 @@ def end_with_bump(
         if (known.state is S.COMPLETE_COMMIT) != commit:
             _refuse(known, commit)
         if epoch == EPOCH_MAX:
-            # The coordinator's own abort used the last epoch up, which no producer may have: it has to start anew.
+            # The coordinator's abort used the last epoch, which no producer may have: the producer must start again.
             raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{known.transactional_id} has no epoch left")
         return Ended(None, ProducerIdAndEpoch(known.producer_id, epoch))
     if overflow_retry:
@@ -90,7 +89,7 @@ def end_with_bump(
     if not _decides_kept(known, producer_id, producer_epoch):
         check_owner(known, known.transactional_id, producer_id, producer_epoch)
     if known.state is not S.ONGOING and commit:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "there is nothing to commit")
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "no transaction is open, so there is nothing to commit")
     return _prepare_with_bump(known, commit, spare_producer_id, now)
 
 
@@ -108,7 +107,7 @@ def _prepare_with_bump(known: Transaction, commit: bool, spare_producer_id: int,
     if known.state is not S.ONGOING:
         changes |= {"partitions": frozenset(), "start_timestamp": now}
     if epoch >= LAST_CLIENT_EPOCH:
-        # The markers use the last epoch there is; with the completion the producer gets a new id.
+        # The markers use the last epoch; on completion the producer gets a new id.
         prepared = known.change(now, producer_epoch=EPOCH_MAX, next_producer_id=spare_producer_id, **changes)
         return Ended(prepared, ProducerIdAndEpoch(spare_producer_id, 0), epoch)
     prepared = known.change(
@@ -122,7 +121,7 @@ def _prepare_with_bump(known: Transaction, commit: bool, spare_producer_id: int,
 
 
 def _decides_kept(known: Transaction, producer_id: int, producer_epoch: int) -> bool:
-    """Whether this is the instance that took a prepared transaction over, deciding it under its own epoch."""
+    """Whether this is the instance that took over a prepared transaction and now decides it under its own epoch."""
     return (
         known.state is S.ONGOING
         and known.next_producer_epoch != NO_EPOCH
@@ -138,7 +137,7 @@ def _refuse(known: Transaction, commit: bool) -> None:
 
 
 def fence_and_abort(known: Transaction, now: int) -> Transaction:
-    """Aborts another's transaction and fences it: the epoch moves on before the markers do."""
+    """Aborts the transaction of another producer and fences it: the epoch is bumped before the markers are written."""
     epoch = max(known.producer_epoch, known.next_producer_epoch)
     return known.change(
         now,
@@ -150,10 +149,10 @@ def fence_and_abort(known: Transaction, now: int) -> Transaction:
 
 
 def complete(known: Transaction, now: int) -> Transaction:
-    """Every marker is in."""
+    """Every marker is written."""
     moved_on: dict[str, Any] = {}
     if known.next_producer_id != NO_PRODUCER_ID:
-        # Its epochs were used up.
+        # Its epochs are used up.
         moved_on = {
             "producer_id": known.next_producer_id,
             "producer_epoch": 0,

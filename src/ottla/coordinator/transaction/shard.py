@@ -1,7 +1,7 @@
 """One partition of `__transaction_state` as a state machine: producers, their transactions, and how they end. Pure.
 
-Each step returns the record of the changed transaction and the reply; the runtime holds the reply, and the order to
-write markers, until the record is committed: the decision is durable before anyone hears of it.
+Each step returns the record of the changed transaction and the reply. The runtime holds the reply, and the event that
+starts writing markers, until the record is committed: the decision is durable before it becomes visible.
 """
 
 import re
@@ -38,7 +38,7 @@ _REMOVE_EXPIRED = "remove expired"
 
 
 class SendMarkers(NamedTuple):
-    """A decided transaction: write its marker to every partition, and say when each is done."""
+    """Event: a decided transaction, whose marker must be written to every partition."""
 
     transactional_id: str
     producer_id: int
@@ -57,12 +57,12 @@ class TransactionShard:
         self._remove_interval_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
         self.transactions: dict[str, Transaction] = {}
         self._unwritten: dict[str, set[TopicPartition]] = {}
-        """Partitions whose marker is still to be written, of each transaction that is being completed."""
+        """For each decided transaction, the partitions whose marker is still to be written."""
         self._last_epochs: dict[str, int] = {}
-        """The epoch before the last bump: it tells a repeated request from a zombie's. Not stored, as in Kafka."""
+        """The epoch before the last bump: it distinguishes a retry from a stale producer. Not stored, as in Kafka."""
         self._coming: dict[str, tuple[bytes, Transaction, int]] = {}
-        """By transactional id, what the step under way stores: its record, what that says, and the last epoch. It
-        counts once the record is in the log."""
+        """By transactional id, what the current step stores: the record, the transaction in it, and the last epoch. It
+        takes effect once the record is in the log."""
         self._deadlines = Deadlines()
 
     # --- the log ------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class TransactionShard:
             self._unwritten.pop(transactional_id, None)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
-        """No transaction ever writes to the coordinator's own topic."""
+        """Transactions never write to the coordinator's own topic."""
 
     def hard_state(self) -> dict[str, object]:
         """Every transaction as its record.
@@ -114,7 +114,7 @@ class TransactionShard:
         effects: Effects[None] = Effects()
         for transaction in self.transactions.values():
             if transaction.state in PREPARED:
-                # Decided before the coordinator moved; a marker written twice does no harm.
+                # Decided before the coordinator moved. Writing a marker twice does no harm.
                 self._send_markers(transaction, effects)
         return effects
 
@@ -141,7 +141,7 @@ class TransactionShard:
         return self._deadlines.next()
 
     def on_clock_jump(self, jump_ms: int) -> None:
-        """The checks go on at their pace; a transaction's age is what its record says, whatever the clock does."""
+        """Only the times of the checks move. A transaction's age is what its record says."""
         self._deadlines.shift(jump_ms)
 
     def _remove_expired(self, now: int, effects: Effects[Any]) -> None:
@@ -160,7 +160,7 @@ class TransactionShard:
     def init_producer_id(
         self, wish: Wish, spare_producer_id: int, request_id: int, now: int
     ) -> Effects[ProducerIdAndEpoch]:
-        """Replies with ProducerIdAndEpoch, or a KafkaError. `spare_producer_id` is used where a new id is needed."""
+        """Replies with ProducerIdAndEpoch, or a KafkaError. `spare_producer_id` is used if a new id is needed."""
         effects: Effects[ProducerIdAndEpoch] = Effects()
         try:
             answer = self._init(starting.check(wish, self._config), spare_producer_id, now, effects)
@@ -176,18 +176,22 @@ class TransactionShard:
         if known is None:
             start = starting.first(wish, spare_producer_id, now)
         elif known.state in PREPARED:
-            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is being completed")
+            raise KafkaError(
+                ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction is still being completed; retry"
+            )
         elif wish.expected is not None and not starting.may_continue(known, wish.expected):
-            raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{transactional_id} belongs to a newer producer")
+            raise KafkaError(ErrorCode.PRODUCER_FENCED, f"a newer producer uses {transactional_id}")
         elif known.state is not S.ONGOING:
             last_epoch = self._last_epochs.get(transactional_id, NO_EPOCH)
             start = starting.next_epoch(known, wish, last_epoch, spare_producer_id, now)
         elif wish.keep_prepared:
             start = starting.take_over_prepared(known, wish, now)
         else:
-            # The last instance left a transaction open: it is fenced and its transaction aborted first.
+            # The previous instance left a transaction open: fence it and abort the transaction first.
             self._decide(ending.fence_and_abort(known, now), NO_EPOCH, effects)
-            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last producer's transaction is being aborted")
+            raise KafkaError(
+                ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction of the previous producer is being aborted; retry"
+            )
         self._store(start.transaction, effects, start.last_epoch)
         return start.answer
 
@@ -239,11 +243,13 @@ class TransactionShard:
         }
 
     def _workable(self, transactional_id: str, producer_id: int, producer_epoch: int) -> Transaction:
-        """The transaction a producer may put something into: its own, and not decided yet."""
+        """The transaction that a producer may add to: its own, and not decided yet."""
         known = self.transactions.get(transactional_id)
         known = ending.check_owner(known, transactional_id, producer_id, producer_epoch)
         if known.state in PREPARED:
-            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is being completed")
+            raise KafkaError(
+                ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction is still being completed; retry"
+            )
         return known
 
     # --- the end ------------------------------------------------------------------------------------------
@@ -265,7 +271,7 @@ class TransactionShard:
         try:
             known = self.transactions.get(transactional_id)
             if known is None:
-                raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"nobody knows {transactional_id}")
+                raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"unknown transactional id {transactional_id}")
             if bumps_epoch:
                 ended = ending.end_with_bump(known, producer_id, producer_epoch, commit, spare_producer_id, now)
             else:
@@ -296,14 +302,14 @@ class TransactionShard:
         )
 
     def markers_written(self, decided: SendMarkers, partitions: Iterable[TopicPartition], now: int) -> Effects[None]:
-        """Markers are in; after the last one the transaction is complete. Replies to nobody.
+        """Markers are written; after the last one the transaction is complete.
 
-        May be called again when the record of the completion could not be appended.
+        May be called again if the record of the completion could not be appended.
         """
         effects: Effects[None] = Effects()
         unwritten = self._unwritten_of(decided)
         if unwritten is None:
-            return effects  # of an earlier transaction
+            return effects  # an earlier transaction
         unwritten.difference_update(partitions)
         if not unwritten:
             known = self.transactions[decided.transactional_id]
@@ -312,8 +318,8 @@ class TransactionShard:
         return effects
 
     def still_unwritten(self, decided: SendMarkers, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Which of the markers are still to be written. None once the transaction is over: a marker written then
-        could end the next one."""
+        """Which of the markers are still to be written. Empty once the transaction is complete: a marker written then
+        could end the next transaction."""
         unwritten = self._unwritten_of(decided)
         return [] if unwritten is None else sorted(unwritten.intersection(partitions))
 
@@ -326,7 +332,7 @@ class TransactionShard:
         return self._unwritten[decided.transactional_id]
 
     def unwritten_markers(self, transactional_id: str) -> set[TopicPartition]:
-        """Partitions a decided transaction still waits for."""
+        """Partitions of a decided transaction whose marker is still to be written."""
         return set(self._unwritten.get(transactional_id, ()))
 
     # --- looking ------------------------------------------------------------------------------------------
@@ -334,8 +340,8 @@ class TransactionShard:
     def find(
         self, states: set[str], producer_ids: set[int], longer_than_ms: int, pattern: str | None, now: int
     ) -> list[Transaction]:
-        """Transactions that pass every filter that was given. As in Kafka, how long one runs counts from the start of
-        the last transaction, over or not."""
+        """Transactions that match every filter. As in Kafka, the duration counts from the start of the last
+        transaction, even if it has ended."""
         try:
             matches = re.compile(pattern).fullmatch if pattern else None
         except re.error as error:

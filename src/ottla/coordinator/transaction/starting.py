@@ -1,4 +1,4 @@
-"""InitProducerId: which id and epoch a producer gets, whom that fences, what becomes of an open transaction. Pure."""
+"""InitProducerId: which id and epoch a producer gets, and what happens to an open transaction. Pure."""
 
 from typing import NamedTuple
 
@@ -23,13 +23,13 @@ class Wish(NamedTuple):
     transactional_id: str
     timeout_ms: int
     expected: tuple[int, int] | None = None
-    """The producer id and epoch it says it has (KIP-360)."""
+    """The producer id and epoch that it already has (KIP-360)."""
     two_phase: bool = False
     keep_prepared: bool = False
 
 
 class Start(NamedTuple):
-    """The transactional id from now on, what the producer is told, and the epoch a repeated request would name."""
+    """The new state of the transactional id, the reply to the producer, and the epoch that a retry would name."""
 
     transaction: Transaction
     answer: ProducerIdAndEpoch
@@ -37,14 +37,14 @@ class Start(NamedTuple):
 
 
 def check(wish: Wish, config: TransactionConfig) -> Wish:
-    """Refuses what no state could grant; gives the wish with the timeout that will be stored."""
+    """Raises KafkaError for what is never allowed; returns the wish with the timeout to store."""
     if wish.two_phase and not config.transaction_two_phase_commit_enable:
         raise KafkaError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "two-phase commit is off: set transaction.two.phase.commit.enable=true on the brokers",
+            "two-phase commit is disabled; set transaction.two.phase.commit.enable=true on the brokers",
         )
     if wish.keep_prepared and not wish.two_phase:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "keepPreparedTxn needs enable2Pc")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "keepPreparedTxn requires enable2Pc")
     if wish.two_phase:
         return wish._replace(timeout_ms=NEVER_MS)
     if not 0 < wish.timeout_ms <= config.transaction_max_timeout_ms:
@@ -57,16 +57,16 @@ def check(wish: Wish, config: TransactionConfig) -> Wish:
 
 
 def first(wish: Wish, producer_id: int, now: int) -> Start:
-    """A transactional id nobody has used, or that has expired."""
+    """A transactional id that is new, or has expired."""
     fresh = Transaction(wish.transactional_id, producer_id, 0, wish.timeout_ms, S.EMPTY, frozenset(), -1, now)
     return Start(fresh, ProducerIdAndEpoch(producer_id, 0))
 
 
 def may_continue(known: Transaction, expected: tuple[int, int]) -> bool:
-    """Whether a producer that names the id and epoch it had is one this transactional id belonged to (KIP-360)."""
+    """Whether a producer that names its id and epoch owned this transactional id (KIP-360)."""
     producer_id, producer_epoch = expected
     if known.state is S.ONGOING:
-        # Only who works on it now: a zombie that tries to bump the epoch it had must not abort its successor's.
+        # Only the current owner: a stale producer that tries to bump its epoch must not abort its successor.
         return producer_id == known.producer_id and producer_epoch in (known.producer_epoch, known.next_producer_epoch)
     if producer_id == known.producer_id:
         return True
@@ -74,9 +74,9 @@ def may_continue(known: Transaction, expected: tuple[int, int]) -> bool:
 
 
 def next_epoch(known: Transaction, wish: Wish, last_epoch: int, spare_producer_id: int, now: int) -> Start:
-    """No transaction is open: the producer gets the next epoch, or where epochs are used up a new id.
+    """No transaction is open: the producer gets the next epoch, or a new id if the epochs are used up.
 
-    `last_epoch` is the one before the last bump: who names it repeats a request whose answer was lost.
+    `last_epoch` is the epoch before the last bump: a producer that names it retries a request whose answer was lost.
     """
     epoch, expected = known.producer_epoch, wish.expected
     reset = {
@@ -100,7 +100,7 @@ def next_epoch(known: Transaction, wish: Wish, last_epoch: int, spare_producer_i
         changed = known.change(now, producer_epoch=epoch + 1, previous_producer_id=NO_PRODUCER_ID, **reset)
         last_epoch = epoch
     elif expected[1] == last_epoch:
-        # The answer to its first request got lost: it gets the same again.
+        # The answer to its first request got lost: it gets the same one.
         changed = known.change(now, **reset)
     else:
         raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{known.transactional_id} is at epoch {epoch}")
@@ -108,11 +108,13 @@ def next_epoch(known: Transaction, wish: Wish, last_epoch: int, spare_producer_i
 
 
 def take_over_prepared(known: Transaction, wish: Wish, now: int) -> Start:
-    """A new instance finds its prepared transaction as it was, under the old epoch, and works on under the next:
-    the old instance is fenced, the transaction is not touched (KIP-939)."""
+    """A new instance keeps the prepared transaction, which stays under the old epoch, and continues under the next one.
+    The old instance is fenced; the transaction is not touched (KIP-939)."""
     epoch = max(known.producer_epoch, known.next_producer_epoch) + 1
     if epoch > LAST_CLIENT_EPOCH:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "decide the prepared transaction first: its epochs are used up")
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE, "commit or abort the prepared transaction first: its epochs are used up"
+        )
     changed = known.change(
         now, next_producer_id=known.producer_id, next_producer_epoch=epoch, timeout_ms=wish.timeout_ms
     )

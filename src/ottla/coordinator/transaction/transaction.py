@@ -4,8 +4,8 @@
       ^          │  └───> PrepareAbort  ──> CompleteAbort  ──┤
       └──────────┴─────────────────────────────────────<─────┘
 
-A transaction is decided by the record that says Prepare: from then on whoever coordinates finishes it, and there is no
-way back. The markers come after it, and Complete after the last marker.
+The Prepare record decides a transaction: from then on any coordinator completes it, and it cannot be undone. The
+markers follow, and the Complete record after the last marker.
 """
 
 import enum
@@ -17,7 +17,7 @@ from ottla.types import INT32_MAX, TopicPartition
 
 EPOCH_MAX = 32_767
 LAST_CLIENT_EPOCH = EPOCH_MAX - 1
-"""The highest epoch a producer gets; the one above is kept for fencing it."""
+"""The highest epoch a producer gets; the one above is reserved for fencing it."""
 NO_EPOCH = -1
 NO_PRODUCER_ID = -1
 VALUE_VERSION = 1
@@ -42,7 +42,7 @@ class TransactionState(enum.IntEnum):
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """What InitProducerId and EndTxn hand out."""
+    """What InitProducerId and EndTxn return."""
 
     producer_id: int
     producer_epoch: int
@@ -66,7 +66,7 @@ IDLE = {S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT}
 
 
 class Transaction(NamedTuple):
-    """What is stored of one transactional id. A change makes a new one, which is held against the table."""
+    """What is stored for one transactional id. `change` creates a new one and checks it against the table."""
 
     transactional_id: str
     producer_id: int
