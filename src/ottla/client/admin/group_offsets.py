@@ -3,19 +3,22 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ottla.client.admin.requests import ask_coordinator, by_topic, fixed, retrying
+from ottla.client.admin.requests import ask_coordinator, fixed, retrying
 from ottla.client.core.arguments import ByPartition, PartitionLike, as_partitions, by_partition
 from ottla.client.core.model import CommittedOffset
 from ottla.client.core.network import Network
+from ottla.client.core.offset_requests import (
+    MAX_VERSION_WITH_NAMES,
+    build_offset_fetch,
+    by_topic,
+    commit_topics,
+)
 from ottla.errors import ErrorCode, KafkaError, error_for, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.types import TopicPartition
-
-MAX_VERSION_WITH_NAMES = 9
-"""From version 10 OffsetCommit and OffsetFetch carry topic ids instead of names. A deleted topic has no id."""
 
 
 async def list_group_offsets(
@@ -28,18 +31,9 @@ async def list_group_offsets(
     wanted = None if partitions is None else by_topic(as_partitions(partitions))
 
     def build(version: int) -> OffsetFetchRequest:
-        if version >= 8:
-            topics = OffsetFetchRequest.OffsetFetchRequestTopics
-            asked = None if wanted is None else [topics(name=n, partition_indexes=p) for n, p in wanted.items()]
-            group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=asked)
-            return OffsetFetchRequest(groups=[group], require_stable=require_stable)
-        old = OffsetFetchRequest.OffsetFetchRequestTopic
-        named = None if wanted is None else [old(name=n, partition_indexes=p) for n, p in wanted.items()]
-        message = OffsetFetchRequest(group_id=group_id, topics=named)
         if require_stable and version < 7:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "the broker cannot wait for stable offsets (KIP-447)")
-        message.require_stable = require_stable
-        return message
+        return build_offset_fetch(group_id, wanted, require_stable, version)
 
     async def attempt() -> dict[TopicPartition, CommittedOffset]:
         response = await ask_coordinator(
@@ -98,21 +92,7 @@ async def delete_group_offsets(network: Network, group_id: str, partitions: Iter
 
 def commit_request(group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]) -> OffsetCommitRequest:
     """A commit from outside the group: no member id, no generation."""
-    topics = []
-    for name, indexes in by_topic(offsets).items():
-        partitions = []
-        for index in indexes:
-            offset = offsets[TopicPartition(name, index)]
-            committed = CommittedOffset(offset) if isinstance(offset, int) else offset
-            partitions.append(
-                OffsetCommitRequest.OffsetCommitRequestPartition(
-                    partition_index=index,
-                    committed_offset=committed.offset,
-                    committed_leader_epoch=committed.leader_epoch,
-                    committed_metadata=committed.metadata,
-                )
-            )
-        topics.append(OffsetCommitRequest.OffsetCommitRequestTopic(name=name, partitions=partitions))
+    topics = commit_topics({p: CommittedOffset(at) if isinstance(at, int) else at for p, at in offsets.items()})
     return OffsetCommitRequest(group_id=group_id, generation_id_or_member_epoch=-1, member_id="", topics=topics)
 
 

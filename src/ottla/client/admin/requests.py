@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from ottla.client.core.coordinator_lookup import GROUP_KEY, build_find_coordinator
 from ottla.client.core.model import Node
 from ottla.client.core.network import Network
 from ottla.client.core.offset_lookup import NO_RETRY
@@ -10,11 +11,8 @@ from ottla.client.core.polling import ANY_NODE
 from ottla.errors import raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
-from ottla.types import TopicPartition
 
 T = TypeVar("T")
-
-GROUP_KEY, TRANSACTION_KEY = 0, 1
 
 Build = Callable[[int], Any]
 """Makes the request in the version that the connection agreed on."""
@@ -61,9 +59,7 @@ async def coordinators_of(network: Network, keys: Iterable[str], key_type: int =
     of = "group " if key_type == GROUP_KEY else ""
 
     def build(version: int) -> FindCoordinatorRequest:
-        if version >= 4:
-            return FindCoordinatorRequest(key_type=key_type, coordinator_keys=asked)
-        return FindCoordinatorRequest(key=asked[0], key_type=key_type)
+        return build_find_coordinator(asked, key_type, version)
 
     found: dict[str, Node] = {}
     while asked:
@@ -83,17 +79,6 @@ def by_coordinator(coordinators: Mapping[str, Node]) -> dict[int, list[str]]:
     for key, node in coordinators.items():
         by_node.setdefault(node.node_id, []).append(key)
     return by_node
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """
-    >>> by_topic([TopicPartition("b", 1), TopicPartition("a", 0), TopicPartition("b", 0)])
-    {'a': [0], 'b': [0, 1]}
-    """
-    topics: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        topics.setdefault(partition.topic, []).append(partition.partition)
-    return topics
 
 
 def fixed(message: Any) -> Build:

@@ -3,15 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from ottla.client.admin.requests import (
-    TRANSACTION_KEY,
-    ask,
-    ask_coordinator,
-    by_topic,
-    coordinators_of,
-    fixed,
-    retrying,
-)
+from ottla.client.admin.requests import ask, ask_coordinator, coordinators_of, fixed, retrying
 from ottla.client.admin.transaction_model import (
     FencedProducer,
     ProducerState,
@@ -19,8 +11,10 @@ from ottla.client.admin.transaction_model import (
     TransactionListing,
 )
 from ottla.client.core.arguments import as_names
+from ottla.client.core.coordinator_lookup import TRANSACTION_KEY
 from ottla.client.core.network import Network
 from ottla.client.core.offset_lookup import leaders_of
+from ottla.client.core.offset_requests import by_topic
 from ottla.errors import ErrorCode, KafkaError, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest

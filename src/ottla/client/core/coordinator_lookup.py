@@ -10,7 +10,8 @@ from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 
-GROUP_KEY = 0
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+"""Key types of FindCoordinator."""
 
 MOVED = frozenset(
     {
@@ -22,6 +23,13 @@ MOVED = frozenset(
     }
 )
 """Errors after which the coordinator is looked up again."""
+
+
+def build_find_coordinator(keys: list[str], key_type: int, version: int) -> FindCoordinatorRequest:
+    """FindCoordinator for all keys; before version 4 for the first one only (KIP-699)."""
+    if version >= 4:
+        return FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
+    return FindCoordinatorRequest(key=keys[0], key_type=key_type)
 
 
 class CoordinatorFinder:
@@ -65,11 +73,7 @@ class CoordinatorFinder:
         self._in_flight = True
 
         def build(version: int) -> FindCoordinatorRequest:
-            if version >= 4:
-                return FindCoordinatorRequest(key_type=GROUP_KEY, coordinator_keys=[self.group_id])
-            if version >= 1:
-                return FindCoordinatorRequest(key=self.group_id, key_type=GROUP_KEY)
-            return FindCoordinatorRequest(key=self.group_id)
+            return build_find_coordinator([self.group_id], GROUP_KEY, version)
 
         return Poll([Request(ANY_NODE, ApiKey.FIND_COORDINATOR, build, self._on_response, self._on_failure)])
 

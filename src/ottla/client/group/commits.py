@@ -10,6 +10,7 @@ from ottla.client.consumer.positions import FetchState, NoOffsetForPartitionErro
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.core.model import CommittedOffset
+from ottla.client.core.offset_requests import MAX_VERSION_WITH_NAMES
 from ottla.client.core.polling import Poll, Request
 from ottla.client.core.settings import ConsumerConfig
 from ottla.client.group.protocol import offset_commit_request, offset_fetch_request
@@ -20,8 +21,6 @@ from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.client")
 
-MAX_VERSION_WITH_NAMES = 9
-"""From version 10 on OffsetCommit and OffsetFetch name topics by id (KIP-848), and a deleted topic has none."""
 FENCING = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,

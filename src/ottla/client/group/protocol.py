@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ottla.assignors.base import Assignment, ClusterMetadata, PartitionInfo, Subscription
-from ottla.client.admin.requests import by_topic
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.model import CommittedOffset
+from ottla.client.core.offset_requests import build_offset_fetch, by_topic, commit_topics
 from ottla.client.core.settings import ConsumerConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.framing import decode_versioned, encode_versioned
@@ -15,7 +15,6 @@ from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.leave_group import LeaveGroupRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
-from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
 from ottla.types import TopicPartition
 
@@ -123,20 +122,7 @@ def leave_request(config: ConsumerConfig, member_id: str, reason: str) -> Build:
 def offset_commit_request(
     config: ConsumerConfig, member_id: str, generation: int, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> Build:
-    topics = []
-    for name, indexes in by_topic(offsets).items():
-        partitions = []
-        for index in indexes:
-            committed = offsets[TopicPartition(name, index)]
-            partitions.append(
-                OffsetCommitRequest.OffsetCommitRequestPartition(
-                    partition_index=index,
-                    committed_offset=committed.offset,
-                    committed_leader_epoch=committed.leader_epoch,
-                    committed_metadata=committed.metadata,
-                )
-            )
-        topics.append(OffsetCommitRequest.OffsetCommitRequestTopic(name=name, partitions=partitions))
+    topics = commit_topics(offsets)
 
     def build(version: int) -> OffsetCommitRequest:
         # With assign() and a group.id there is no member, so no generation and no instance id either.
@@ -157,19 +143,7 @@ def offset_fetch_request(config: ConsumerConfig, partitions: Iterable[TopicParti
     wanted = by_topic(partitions)
     require_stable = config.isolation_level == "read_committed"
 
-    def build(version: int) -> OffsetFetchRequest:
-        if version >= 8:  # several groups in one request (KIP-709)
-            topics = OffsetFetchRequest.OffsetFetchRequestTopics
-            asked = [topics(name=name, partition_indexes=indexes) for name, indexes in wanted.items()]
-            group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_of(config), topics=asked)
-            return OffsetFetchRequest(groups=[group], require_stable=require_stable)
-        old = OffsetFetchRequest.OffsetFetchRequestTopic
-        named = [old(name=name, partition_indexes=indexes) for name, indexes in wanted.items()]
-        return OffsetFetchRequest(
-            group_id=group_of(config), topics=named, require_stable=require_stable and version >= 7
-        )
-
-    return build
+    return lambda version: build_offset_fetch(group_of(config), wanted, require_stable, version)
 
 
 def group_of(config: ConsumerConfig) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.core.model import CommittedOffset
+from ottla.client.core.offset_requests import MAX_VERSION_WITH_NAMES
 from ottla.client.core.polling import Decider, Poll, Request
 from ottla.client.core.settings import ConsumerConfig
-from ottla.client.group.commits import MAX_VERSION_WITH_NAMES, Commits
+from ottla.client.group.commits import Commits
 from ottla.client.group.protocol import offset_fetch_request
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff

@@ -3,20 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ottla.client.admin.requests import by_topic
 from ottla.client.core.arguments import as_offset, by_partition
+from ottla.client.core.coordinator_lookup import build_find_coordinator
 from ottla.client.core.model import CommittedOffset
+from ottla.client.core.offset_requests import by_topic
 from ottla.client.core.settings import ProducerConfig
 from ottla.errors import ErrorCode, KafkaError, OttlaError, raise_for
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from ottla.protocol.messages.end_txn import EndTxnRequest
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from ottla.types import INT64_MAX, TopicPartition
 
-GROUP_KEY, TRANSACTION_KEY = 0, 1
 PRODUCE_WITHOUT_ADDING = 11
 """From Produce v12 on, a write adds its partition to the transaction (KIP-890)."""
 OFFSETS_WITHOUT_ADDING, OFFSETS_ADDING = 4, 5
@@ -74,12 +73,7 @@ def offsets_to_commit(offsets: Any) -> dict[TopicPartition, CommittedOffset]:
 
 
 def find_coordinator(key: str, key_type: int) -> Build:
-    def build(version: int) -> FindCoordinatorRequest:
-        if version >= 4:  # several keys in one request (KIP-699)
-            return FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-        return FindCoordinatorRequest(key=key, key_type=key_type)
-
-    return build
+    return lambda version: build_find_coordinator([key], key_type, version)
 
 
 def coordinator_in(response: Any) -> int:

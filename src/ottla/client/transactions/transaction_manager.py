@@ -10,6 +10,7 @@ from typing import Any
 
 from ottla.client.admin.transaction_model import PreparedTransaction
 from ottla.client.core.cluster_view import ClusterView
+from ottla.client.core.coordinator_lookup import GROUP_KEY, TRANSACTION_KEY
 from ottla.client.core.model import CommittedOffset
 from ottla.client.core.polling import ANY_NODE, Poll, Request
 from ottla.client.core.settings import ProducerConfig
@@ -311,7 +312,7 @@ class TransactionManager:
             self._coordinators.found(group_id, requests.coordinator_in(response))
 
         key = self.transactional_id if group_id is None else group_id
-        key_type = requests.TRANSACTION_KEY if group_id is None else requests.GROUP_KEY
+        key_type = TRANSACTION_KEY if group_id is None else GROUP_KEY
         what = f"finding the coordinator of {key}"
         return self._request(
             ANY_NODE,
