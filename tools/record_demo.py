@@ -195,7 +195,7 @@ def _extended_colour(codes: list[int]) -> tuple[str, list[int]]:
 
 
 def _runs(cells: Sequence[tuple[str, Style]]) -> Line:
-    """A line as runs of one style; spaces between runs are left out."""
+    """A line as runs of one style. Runs end at two spaces, so that columns stay aligned in any font."""
     runs: list[Run] = []
     for column, (character, style) in enumerate(cells):
         last = runs[-1] if runs else None
@@ -203,12 +203,11 @@ def _runs(cells: Sequence[tuple[str, Style]]) -> Line:
             runs[-1] = last._replace(text=last.text + character)
         else:
             runs.append(Run(column, character, style))
-    stripped = []
-    for run in runs:
-        text = run.text.strip()
-        if text:
-            stripped.append(run._replace(column=run.column + len(run.text) - len(run.text.lstrip()), text=text))
-    return tuple(stripped)
+    return tuple(
+        run._replace(column=run.column + part.start(), text=part[0])
+        for run in runs
+        for part in re.finditer(r"\S+(?: \S+)*", run.text)
+    )
 
 
 def frames_of(events: Sequence[Event], command: str) -> list[tuple[float, Frame]]:
@@ -259,7 +258,6 @@ aria-label="Terminal recording of ottla demo">
 <style>
 text{{font:{FONT_SIZE}px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;white-space:pre}}
 .b{{font-weight:bold}}
-#strip{{transform:translateY(-{last}px)}}
 @media (prefers-reduced-motion:no-preference){{#strip{{animation:play {total:.2f}s step-end infinite}}}}
 @keyframes play{{{steps}100%{{transform:translateY(-{last}px)}}}}
 </style>
@@ -270,7 +268,7 @@ text{{font:{FONT_SIZE}px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans
 <circle cx="20" cy="17" r="5.5" fill="#ff5f57"/><circle cx="39" cy="17" r="5.5" fill="#febc2e"/>\
 <circle cx="58" cy="17" r="5.5" fill="#28c840"/>
 <svg x="{MARGIN}" y="{TITLE_HEIGHT}" width="{width - 2 * MARGIN}" height="{inner}" overflow="hidden">
-<g id="strip">
+<g id="strip" transform="translate(0,-{last})">
 {strip}
 </g>
 </svg>

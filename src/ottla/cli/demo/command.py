@@ -191,7 +191,7 @@ class Show:
                 producing.join(JOIN_S)
         if failure is not None:
             log = state.driver_log.read_text(errors="replace")[-1500:] if self._place.exists() else ""
-            raise CommandError(f"the pipeline failed: {failure.cause}", f"{failure.cure} {log}")
+            raise CommandError(f"the pipeline failed: {failure.cause}", f"{failure.hint} {log}")
         self._view.say("verifying the output topics with a read_committed consumer")
         wanted = expected(self._count)
         proofs = prove(self._bootstrap, wanted)
@@ -216,7 +216,7 @@ class Show:
                         "use a broker without the topics of the demo",
                     )
                 admin.create_topic(topic, partitions=PARTITIONS)
-        self._view.say(f"pipeline: {ORDERS} -> {ENRICHED} (join with prices), {REVENUE} (sums in 10-minute windows)")
+        self._view.say(f"pipeline: {ORDERS} -> {ENRICHED} (join with prices), {REVENUE} (sums per 10 minutes)")
         self._view.say(f"producing {shown(self._count)} orders at {shown(self._rate)} per second")
         return file
 
@@ -250,6 +250,7 @@ class Show:
     def _on_event(self, event: dict[str, Any], state: Any) -> None:
         kind = event["event"]
         if kind == "spark":
+            self._view.note("recovering" if self._is_replaced else "first batch")
             self._view.say(f"Spark {event['version']} started on {event['master']} (driver: process {event['pid']})")
         elif kind == "restarting":
             self._is_replaced = True  # all events of the killed driver have been handled

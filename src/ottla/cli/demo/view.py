@@ -49,8 +49,7 @@ class DemoView:
         """Prints an event."""
         if self._is_silent:
             return
-        line = Text(f"{monotonic() - self._started:6.1f} s  ", style="dim")
-        line.append(text, style=style)
+        line = Text.assemble((f"{monotonic() - self._started:6.1f} s  ", "dim"), (text, style))
         self._console.print(line, soft_wrap=True)
 
     def note(self, text: str) -> None:
