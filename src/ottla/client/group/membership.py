@@ -122,10 +122,9 @@ class Membership:
         """
         if self.state is not MemberState.STABLE:
             return False
-        if self.owned:
-            return True
         is_quiet = not self.is_cooperative or self._quiet_generation == self.generation
-        return is_quiet and bool(self.topics) and all(topic in self._view.topics for topic in self.topics)
+        knows_topics = bool(self.topics) and all(topic in self._view.topics for topic in self.topics)
+        return bool(self.owned) or (is_quiet and knows_topics)
 
     def want(self, topics: Iterable[str], now: int) -> None:
         """Subscribes to these topics: joins, or rejoins if they differ from those of the last JoinGroup."""
@@ -179,12 +178,9 @@ class Membership:
 
     def note_fenced(self, error: ErrorCode, generation: int) -> None:
         """A commit of `generation` was refused: checks what that means for the membership."""
-        if generation != self.generation or self.state not in (
-            MemberState.PREPARING,
-            MemberState.ASSIGNED,
-            MemberState.STABLE,
-        ):
-            return  # while joining, a new generation may be on its way
+        is_joining = self.state not in (MemberState.PREPARING, MemberState.ASSIGNED, MemberState.STABLE)
+        if is_joining or generation != self.generation:
+            return  # the next generation may have begun already
         if error == ErrorCode.REBALANCE_IN_PROGRESS:
             self._heartbeat_at = 0  # a heartbeat tells whether to rejoin, or whether SyncGroup is just not done yet
         else:

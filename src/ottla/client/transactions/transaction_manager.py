@@ -142,8 +142,7 @@ class TransactionManager:
         ending = State.COMMITTING if commit else State.ABORTING
         if self.state is ending and self._operation is not None:
             return self._operation
-        allowed = (State.IN_TRANSACTION, State.PREPARED)
-        self._expect(call, *allowed, *(() if commit else (State.ABORTABLE_ERROR,)))
+        self._expect(call, State.IN_TRANSACTION, State.PREPARED, *([] if commit else [State.ABORTABLE_ERROR]))
         if not commit:
             self._fail_offsets(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))
         self._change(ending)
