@@ -1,11 +1,11 @@
-"""Fixtures for your own tests, there as soon as ottla is installed: a real broker, and a fresh topic for each test.
+"""pytest fixtures, available once ottla is installed: a real broker, and a new topic for each test.
 
 >>> def test_orders_are_counted(ottla_broker, ottla_topic):
 ...     with ottla.Producer(bootstrap_servers=ottla_broker.bootstrap) as producer:
 ...         producer.send(ottla_topic, b"42 apples")
 
-`@pytest.mark.ottla_topic(partitions=3, configs={"cleanup.policy": "compact"})` shapes the topic, and the ini option
-`ottla_settings` (one `name=value` a line) the broker. With pytest-xdist each worker has a broker of its own.
+`@pytest.mark.ottla_topic(partitions=3, configs={"cleanup.policy": "compact"})` configures the topic, and the ini option
+`ottla_settings` (one `name=value` per line) configures the broker. With pytest-xdist each worker has its own broker.
 """
 
 import itertools
@@ -18,37 +18,38 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    # Nothing of ottla is imported before a test asks for a fixture: every run of pytest loads this module.
+    # Imports nothing of ottla before a test uses a fixture: every pytest run loads this module.
     from ottla.broker.embedded import EmbeddedBroker
 
 _numbers = itertools.count(1)
 _CREATE_VERSION = 7
-"""Of CreateTopics: what this package's broker serves."""
+"""The version of CreateTopics to send; the broker is from this package and supports it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("ottla_settings", "settings of the broker behind ottla_broker, as name=value", type="linelist")
+    parser.addini("ottla_settings", "settings of the ottla_broker fixture, one name=value per line", type="linelist")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "ottla_topic(partitions=1, configs={}): how the topic that ottla_topic makes is shaped"
+        "markers",
+        "ottla_topic(partitions=1, configs={}): partitions and settings of the topic of the ottla_topic fixture",
     )
 
 
 @pytest.fixture(scope="session")
 def ottla_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker]":
-    """A running broker on a free port, one for each worker, gone with its data at the end. Tests share it."""
+    """A broker on a free port, shared by all tests of a worker. It and its data are removed at the end."""
     from ottla.broker.embedded import Broker
 
-    # Groups need not wait for company: a test has its consumers together or does not want to.
+    # No initial rebalance delay: tests should not wait for more members to join.
     settings: dict[str, object] = {"group.initial.rebalance.delay.ms": 0}
     for line in pytestconfig.getini("ottla_settings"):
         name, separator, value = line.partition("=")
         if not separator:
             raise pytest.UsageError(f"ottla_settings: {line!r} is not name=value")
         settings[name.strip()] = value.strip()
-    # What a topic is made with is imported while the broker comes up in its own process.
+    # Import what the ottla_topic fixture needs while the broker process starts.
     importing = threading.Thread(target=_import_messages)
     importing.start()
     with Broker.embedded(settings=settings) as broker:
@@ -58,13 +59,13 @@ def ottla_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker]":
 
 @pytest.fixture
 def ottla_topic(request: pytest.FixtureRequest, ottla_broker: "EmbeddedBroker") -> str:
-    """The name of a topic that was made for this test and that no other test uses."""
+    """The name of a new topic, created for this test only."""
     marker = request.node.get_closest_marker("ottla_topic")
     shape: dict[str, Any] = {"partitions": 1, **(marker.kwargs if marker is not None else {})}
     words = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)[:100].strip("-")
     name = f"{words}-{os.getpid()}-{next(_numbers)}"
     if not _create(ottla_broker, name, **shape):
-        # Admin knows when to try again, and says what was wrong.
+        # Admin retries, and raises a clear error.
         from ottla.client.blocking import Admin
 
         with Admin(bootstrap_servers=ottla_broker.bootstrap) as admin:
@@ -85,10 +86,10 @@ def _create(
     replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
 ) -> bool:
-    """Makes a topic with one request over a plain socket, or says that it could not.
+    """Creates a topic with one request over a plain socket; returns whether it succeeded.
 
-    The broker is this package's own, so there is nothing to agree on first; and a test that uses another client
-    need not wait until this one and its event loop are imported.
+    The broker is from this package, so no version negotiation is needed, and tests that use another client do not
+    have to wait for the import of this one and its event loop.
     """
     import socket
 

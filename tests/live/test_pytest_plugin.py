@@ -1,4 +1,4 @@
-"""The fixtures that come with the package, used as a stranger's test suite would use them."""
+"""The pytest fixtures of the package, used by a separate test suite."""
 
 import importlib.metadata
 import resource
@@ -9,10 +9,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 IS_INSTALLED = any(entry.value == "ottla.pytest_plugin" for entry in importlib.metadata.entry_points(group="pytest11"))
-# From a bare source tree nobody has told pytest of the plugin.
+# Without installation pytest has to be told about the plugin.
 LOAD = [] if IS_INSTALLED else ["-p", "ottla.pytest_plugin"]
 
-STRANGER = """
+SUITE = """
 import pytest
 from ottla import Admin, Consumer, Producer
 
@@ -28,11 +28,11 @@ def check(broker, topic):
         assert [record.value for record in consumer.poll(60_000)] == [b"42 apples"]
 
 @pytest.mark.parametrize("number", range(4))
-def test_every_test_has_a_topic_of_its_own(ottla_broker, ottla_topic, number):
+def test_every_test_has_its_own_topic(ottla_broker, ottla_topic, number):
     check(ottla_broker, ottla_topic)
 
 @pytest.mark.ottla_topic(partitions=3, configs={"cleanup.policy": "compact"})
-def test_the_topic_can_be_shaped(ottla_broker, ottla_topic):
+def test_the_topic_can_be_configured(ottla_broker, ottla_topic):
     with Admin(bootstrap_servers=ottla_broker.bootstrap) as admin:
         (found,) = admin.describe_topics([ottla_topic])
         assert len(found.partitions) == 3
@@ -44,15 +44,15 @@ SETTINGS = "[pytest]\nottla_settings =\n    message.max.bytes=12345\n"
 QUICK = """
 import sys
 
-def test_both_are_there(ottla_broker, ottla_topic):
+def test_both_fixtures_work(ottla_broker, ottla_topic):
     assert ottla_topic
-    assert "ottla.client.core.network" not in sys.modules, "nobody has asked for a client"
+    assert "ottla.client.core.network" not in sys.modules, "the client is not needed"
 """
-REFUSED = """
+INVALID = """
 import pytest
 
 @pytest.mark.ottla_topic(configs={"cleanup.policy": "nonsense"})
-def test_there_is_no_such_topic(ottla_topic):
+def test_an_invalid_topic(ottla_topic):
     pass
 """
 NOTHING = """
@@ -61,8 +61,8 @@ def test_nothing():
 """
 
 
-def run_stranger(directory: Path, code: str, *options: str) -> str:
-    (directory / "test_stranger.py").write_text(code)
+def run_suite(directory: Path, code: str, *options: str) -> str:
+    (directory / "test_suite.py").write_text(code)
     (directory / "pytest.ini").write_text(SETTINGS)
     command = [sys.executable, "-m", "pytest", "-q", *LOAD, "--strict-markers", *options]
     ended = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100)
@@ -70,32 +70,31 @@ def run_stranger(directory: Path, code: str, *options: str) -> str:
     return ended.stdout
 
 
-def test_installing_the_package_is_enough() -> None:
+def test_the_plugin_is_registered_as_an_entry_point() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert declared["project"]["entry-points"]["pytest11"] == {"ottla": "ottla.pytest_plugin"}
 
 
-def test_a_broker_and_a_fresh_topic_are_there_for_the_asking(tmp_path: Path) -> None:
-    assert "5 passed" in run_stranger(tmp_path, STRANGER, "-p", "no:xdist")
+def test_the_fixtures_provide_a_broker_and_new_topics(tmp_path: Path) -> None:
+    assert "5 passed" in run_suite(tmp_path, SUITE, "-p", "no:xdist")
 
 
-def test_workers_do_not_get_in_each_others_way(tmp_path: Path) -> None:
-    assert "5 passed" in run_stranger(tmp_path, STRANGER, "--numprocesses", "2")
+def test_the_fixtures_work_with_xdist(tmp_path: Path) -> None:
+    assert "5 passed" in run_suite(tmp_path, SUITE, "--numprocesses", "2")
 
 
 def processor_seconds(directory: Path, code: str) -> float:
-    """What a run takes of a processor, the broker included. Unlike the time on the wall it does not depend on who
-    else is at work."""
+    """CPU time of a run, including the broker. Unlike wall-clock time it hardly depends on the load of the machine."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run_stranger(directory, code, "-p", "no:xdist")
+    run_suite(directory, code, "-p", "no:xdist")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_they_cost_little(tmp_path: Path) -> None:
-    """A broker is started and stopped, a topic made; the client and its event loop are not even imported.
+def test_the_fixtures_use_little_cpu_time(tmp_path: Path) -> None:
+    """Starting a broker and creating a topic does not import the client and its event loop.
 
-    Measured in runs of pytest that do nothing: also a slow machine has to do twice as much for twice as much.
+    The unit is an empty pytest run, so that the limit holds on slow machines, too.
     """
     with_fixtures, without = (min(processor_seconds(tmp_path, code) for _ in range(2)) for code in (QUICK, NOTHING))
     assert with_fixtures - without < 2.5 * without
@@ -106,16 +105,19 @@ def test_loading_the_plugin_imports_nothing_of_the_client(tmp_path: Path) -> Non
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
-def test_a_topic_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "test_stranger.py").write_text(REFUSED)
+def test_an_invalid_topic_setting_is_reported_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(INVALID)
     command = [sys.executable, "-m", "pytest", "-q", *LOAD, "-p", "no:xdist"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert ended.returncode == 1 and "INVALID_CONFIG" in ended.stdout and "nonsense" in ended.stdout
+    assert ended.returncode == 1
+    assert "INVALID_CONFIG" in ended.stdout
+    assert "nonsense" in ended.stdout
 
 
-def test_a_setting_that_is_none_is_named(tmp_path: Path) -> None:
-    (tmp_path / "test_stranger.py").write_text(QUICK)
+def test_an_invalid_ini_setting_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(QUICK)
     (tmp_path / "pytest.ini").write_text("[pytest]\nottla_settings =\n    nonsense\n")
     command = [sys.executable, "-m", "pytest", "-q", *LOAD, "-p", "no:xdist"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert ended.returncode != 0 and "'nonsense' is not name=value" in ended.stdout + ended.stderr
+    assert ended.returncode != 0
+    assert "'nonsense' is not name=value" in ended.stdout + ended.stderr

@@ -1,26 +1,14 @@
-"""How measurements are summed up: best and median, ratios that say who is ahead, nothing that names a machine."""
+"""Benchmark tables: best, median and ratios; no name of the machine."""
 
-import importlib.util
 import socket
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-
-def load_results() -> ModuleType:
-    path = Path(__file__).parents[2] / "bench" / "results.py"
-    spec = importlib.util.spec_from_file_location("bench_results", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from bench import results
+from bench.results import Results
 
 
-results = load_results()
-
-
-def filled() -> ModuleType:
+def filled() -> Results:
     found = results.Results({"ottla": "Ottla 1", "kafka": "Kafka 4"})
     for value in (200.0, 400.0, 300.0):
         found.add("speed", "produce", "records/s", "ottla", value, more_is_better=True)
@@ -40,17 +28,19 @@ def test_a_row_has_best_median_and_the_ratio_of_the_medians() -> None:
     assert latency == ["latency", "µs", "20.0 / 20.0", "80.0 / 80.0", "0.250×"]
 
 
-def test_who_did_not_take_part_is_a_dash() -> None:
+def test_a_missing_contender_is_shown_as_a_dash() -> None:
     found = filled()
     found.add("speed", "memory", "MB", "ottla", 30.0)
     assert found.rows("speed")[1][2] == ["memory", "MB", "30.0 / 30.0", "—", "—"]
 
 
-def test_the_snippet_for_the_docs_names_the_command_and_no_machine() -> None:
+def test_the_markdown_names_the_command_but_not_the_machine() -> None:
     text = filled().markdown("./run bench --quick")
     assert text.startswith("`./run bench --quick`, ")
     assert "| produce | records/s | 400 / 300 | 600 / 600 | 0.500× ✗ |" in text
-    assert socket.gethostname() not in text and "/home" not in text and "/root" not in text
+    assert socket.gethostname() not in text
+    assert "/home" not in text
+    assert "/root" not in text
 
 
 @pytest.mark.parametrize(
@@ -58,5 +48,5 @@ def test_the_snippet_for_the_docs_names_the_command_and_no_machine() -> None:
     [(0.0123, "0.012"), (1.234, "1.23"), (45.67, "45.7"), (456.7, "457"), (4567.0, "4,567"),
      (45_678.0, "45.7 k"), (999_499.0, "999 k"), (1_234_567.0, "1.23 M")],
 )  # fmt: skip
-def test_numbers_keep_three_digits(value: float, text: str) -> None:
+def test_numbers_have_three_significant_digits(value: float, text: str) -> None:
     assert results.number(value) == text

@@ -33,8 +33,7 @@ def error_console() -> Console:
 
 def print_error(message: str, hint: str = "") -> None:
     """One line on standard error: `ottla: what is wrong (how to fix it)`."""
-    line = Text("ottla: ", style="bold red")
-    line.append(" ".join(message.split()), style="default")
+    line = Text.assemble(("ottla: ", "bold red"), " ".join(message.split()))
     if hint:
         line.append(f" ({' '.join(hint.split())})", style="dim")
     error_console().print(line)

@@ -123,7 +123,7 @@ def test_a_custom_assignor_is_imported_from_the_current_directory(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("plan", "--assignor", "rnage"), "there is no assignor rnage"),
+        (("plan", "--assignor", "rnage"), "unknown assignor rnage"),
         (("plam", "--assignor", "range"), "group plam does not exist"),
         (("plan", "--assignor", "range", "--without", "C0", "--without", "C1"), "has no members"),
     ],

@@ -258,7 +258,7 @@ def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = refused("--listen", address, "--data", str(tmp_path))
-        assert line.startswith(f"ottla: cannot listen on {address}: the port is taken (")
+        assert line.startswith(f"ottla: cannot listen on {address}: the port is in use (")
     # The failed start left nothing behind.
     with serving("--data", str(tmp_path)) as (_, port):
         Client(port).metadata("orders")

@@ -131,8 +131,7 @@ def _print_event(event: dict[str, Any]) -> None:
     before, after = event["before"], event["after"]
     names = member_names(dict.fromkeys([*before, *after, *(cause["member"] for cause in event["causes"])]))
     out = console()
-    heading = Text(f"generation {event['generation']}", style="bold")
-    heading.append(f"  {time_text(event['started_ms'])}", style="default")
+    heading = Text.assemble((f"generation {event['generation']}", "bold"), f"  {time_text(event['started_ms'])}")
     took = f"took {duration(event['duration_ms'] / 1000)}"
     size = plural(len(after), "member") if after else "no members left"
     protocol = f", {event['protocol']}" if event.get("protocol") else ""

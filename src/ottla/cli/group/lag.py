@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ottla.cli.session import client_settings, find_open_transactions
 from ottla.client.admin.transaction_model import OpenTransaction
 from ottla.client.blocking import Admin, Consumer
+from ottla.client.core.lag import record_lag, time_lag_ms
 from ottla.client.core.model import EARLIEST, LATEST, CommittedOffset, OffsetAndTimestamp
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError
@@ -66,19 +67,13 @@ def measure(
         if partition in gaps:
             start, stop = gaps[partition]
             found = unread.get(partition, Unread(0, None))
-            records = found.records if found.records is not None else stop - start
+            records = found.records if found.records is not None else record_lag(start, stop)
             lag = lag._replace(records=records, is_exact=found.records is not None)
-            lag = lag._replace(behind_ms=_behind_ms(records, found.first_timestamp, now))
+            lag = lag._replace(behind_ms=time_lag_ms(records, found.first_timestamp, now))
         lags[partition] = lag._replace(
             notes=tuple(_notes(position, lag)), open_transactions=tuple(open_transactions.get(partition, ()))
         )
     return lags
-
-
-def _behind_ms(records: int, first_timestamp: int | None, now: int) -> int | None:
-    if records == 0:
-        return 0
-    return None if first_timestamp is None or first_timestamp < 0 else max(0, now - first_timestamp)
 
 
 def _notes(position: CommittedOffset | None, lag: Lag) -> Iterable[str]:

@@ -130,7 +130,7 @@ def _supervise(
         failure = supervisor.run(lock)
     if failure is not None:
         log = f"The driver's log is {state.driver_log}."
-        raise CommandError(f"{made.name}: {failure.cause}", f"{failure.cure} {log}".strip())
+        raise CommandError(f"{made.name}: {failure.cause}", f"{failure.hint} {log}".strip())
     return SECOND_INTERRUPT if interrupts > 1 else 0
 
 
@@ -213,7 +213,7 @@ def validate(
             console().print("topics were not checked: no brokers configured", style="dim")
     else:
         for problem in problems:
-            sys.stdout.write(f"{problem}{f' ({problem.cure})' if problem.cure else ''}\n")
+            sys.stdout.write(f"{problem}{f' ({problem.hint})' if problem.hint else ''}\n")
     if problems:
         raise CommandError(f"{plural(len(problems), 'problem')} in {file}")
 
@@ -247,7 +247,7 @@ def _check_on_spark(file: Path, changes: dict[str, str], bootstrap: str | None) 
         )
     os.unlink(log)
     # With the path as the user typed it.
-    return [Problem(str(file), p.line, p.key, p.cause, p.cure) for p in found]
+    return [Problem(str(file), p.line, p.key, p.cause, p.hint) for p in found]
 
 
 def _summary(made: "Pipeline") -> str:
