@@ -261,4 +261,4 @@ def test_a_pipeline_whose_table_cannot_replace_rows_is_told_so_before_it_runs(
     (problem,) = check(spark, load(file), None)
     assert (problem.key, problem.line) == ("sink", 3)
     assert problem.cause.startswith("upsertKeys is id, and table t has no primary key or unique index")
-    assert 'create unique index "t_id_key" on "t" ("id")' in problem.cure
+    assert 'create unique index "t_id_key" on "t" ("id")' in problem.hint

@@ -303,7 +303,7 @@ def test_mistakes_are_reported_before_spark_is_started(place: Path, broker: Any,
     assert "127.0.0.1:1" in nobody.stderr
     remote = ottla("run", str(place / "big_orders.py"), "--master", "spark://host:7077")
     assert remote.returncode == 2
-    assert "SQLite is a file of one machine" in remote.stderr
+    assert "SQLite is a local file" in remote.stderr
     unknown = ottla("status", "nothing-of-this-name")
     assert unknown.returncode == 1
     assert "pipeline nothing-of-this-name has not run on this machine" in unknown.stderr

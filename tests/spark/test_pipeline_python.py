@@ -73,7 +73,7 @@ class Shop:
             return found
 
     def problems(self, path: Path) -> dict[str, str]:
-        return {problem.key: f"{problem.cause} ({problem.cure})" for problem in check(self.spark, load(path), None)}
+        return {problem.key: f"{problem.cause} ({problem.hint})" for problem in check(self.spark, load(path), None)}
 
 
 @pytest.fixture

@@ -153,8 +153,8 @@ def test_a_bad_record_stops_the_pipeline_where_it_is_told_so(spark: "SparkSessio
         run(spark, shop.pipeline(POLICY.replace("POLICY", "fail")), shop.bootstrap)
     failure = failure_of(stopped.value)
     assert failure.cause.startswith(f"bad record in {shop.topic('orders')}-0 at offset 1: its value is not JSON")
-    assert "on_bad_record" in failure.cure
-    assert not failure.curable
+    assert "on_bad_record" in failure.hint
+    assert not failure.retriable
     assert shop.read("results") == []
 
 

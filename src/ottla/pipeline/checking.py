@@ -1,4 +1,4 @@
-"""`validate`: everything that can be found out about a pipeline without running it, on a Spark that reads nothing."""
+"""`validate`: finds the mistakes of a pipeline without running it, on a Spark session that reads nothing."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ PLACE = re.compile(r"(?:; )?line (\d+),? pos (\d+)")
 
 
 def check(spark: "SparkSession", made: Pipeline, bootstrap: str | None) -> list[Problem]:
-    """All the problems of schemas, SQL and sinks, and of topics where there are brokers to ask."""
+    """The problems of schemas, SQL and sinks, and those of topics if there are brokers to ask."""
     problems = check_topics(made, bootstrap) if bootstrap is not None else []
     frames = Frames(spark, made, bootstrap or "127.0.0.1:9092", stand_in=True)
     for output in made.outputs.values():
@@ -44,7 +44,7 @@ def _check_output(frames: Frames, output: Output) -> list[Problem]:
 
 
 def check_streaming(spark: "SparkSession", frames: Frames, output: Output, frame: Any) -> None:
-    """What Spark itself looks at when a query starts: whether it can be run as a stream in this output mode."""
+    """Spark's own check at the start of a query: whether it can run as a stream in this output mode."""
     if not frame.isStreaming:
         raise OttlaError("the result does not come from the source", "Select from one of the sources.")
     rows = counted(frames.for_sink(output, frame))
@@ -66,9 +66,9 @@ def _attempt(made: Pipeline, path: tuple[str, ...], attempt: Any) -> list[Proble
         return [Problem(made.file, made.line_of(*path), ".".join(path), error.message, error.hint)]
     except PySparkException as error:
         return [_of_spark(made, path, error)]
-    except Exception as error:  # a function of the user's may raise anything
+    except Exception as error:  # a user's function may raise anything
         cause = f"{type(error).__name__}: {error}"
-        return [Problem(made.file, made.line_of(*path), ".".join(path), cause, "Mend the function.")]
+        return [Problem(made.file, made.line_of(*path), ".".join(path), cause, "Fix the function.")]
     return []
 
 
@@ -85,7 +85,7 @@ def _of_spark(made: Pipeline, path: tuple[str, ...], error: Exception) -> Proble
 
 
 def check_topics(made: Pipeline, bootstrap: str) -> list[Problem]:
-    """Whether the topics are there that are read and written."""
+    """The topics of the pipeline that do not exist."""
     import difflib
 
     from ottla.client.blocking import Admin
@@ -103,9 +103,9 @@ def check_topics(made: Pipeline, bootstrap: str) -> list[Problem]:
     for topic, path in places.items():
         if topic not in there:
             close = difflib.get_close_matches(topic, there, n=1)
-            cure = f"Did you mean {close[0]}?" if close else f"Make it: ottla topic create {topic}."
+            hint = f"Did you mean {close[0]}?" if close else f"Create it: ottla topic create {topic}."
             cause = f"there is no topic {topic} at {bootstrap}"
-            problems.append(Problem(made.file, made.line_of(*path), ".".join(path), cause, cure))
+            problems.append(Problem(made.file, made.line_of(*path), ".".join(path), cause, hint))
     return problems
 
 

@@ -1,4 +1,4 @@
-"""Makes a pipeline of the keys and values of its file, and notes every mistake with its place. Pure."""
+"""Turns the keys and values of a pipeline's file into a Pipeline, and reports every mistake with its place. Pure."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,48 +20,48 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 TOP = {
-    "name": "what the pipeline is called",
-    "description": "a sentence for people",
-    "source": "the topic to read, where there is one",
-    "sources": "the topics to read, by the names that they have in SQL",
-    "tables": "files to join with, by the names that they have in SQL",
+    "name": "the pipeline's name",
+    "description": "a description for readers",
+    "source": "the topic to read, if there is only one",
+    "sources": "the topics to read, by their names in SQL",
+    "tables": "files to join with, by their names in SQL",
     "sql": "the transformation",
     "sink": "where the rows go",
     "outputs": "several transformations with a sink each, by name",
     "guarantee": "exactly-once, at-least-once or at-most-once",
-    "checkpoint": "the directory that remembers how far the pipeline is",
-    "trigger": "how often a batch begins, as 5 seconds; without it, as soon as the last one has ended",
+    "checkpoint": "the directory that holds the pipeline's progress",
+    "trigger": "how often a batch begins, for example 5 seconds; by default as soon as the last one has ended",
     "output_mode": "append, complete or update",
     "bootstrap": "the brokers, as host:port",
     "kafka": "settings of the Kafka clients, under Kafka's names",
     "spark": "settings of the Spark session",
-    "master": "the Spark cluster, as spark://host:7077 or local[4]",
+    "master": "the Spark cluster, for example spark://host:7077 or local[4]",
 }
 OUTPUT = {key: TOP[key] for key in ("sql", "sink", "guarantee", "trigger", "output_mode")}
 SOURCE = {
     "topic": "the topic",
     "topics": "several topics",
     "pattern": "topics whose names match a regular expression",
-    "name": "what the source is called in SQL",
-    "schema": "the columns of JSON values, as `id bigint, item string`",
-    "watermark": "the column with the time, and how late it may be: at 10 minutes",
+    "name": "the source's name in SQL",
+    "schema": "the columns of JSON values, for example `id bigint, item string`",
+    "watermark": "the column with the event time, and how late it may be: at 10 minutes",
     "on_bad_record": "fail, skip or dead-letter",
     "dead_letter_topic": "where bad records go",
-    "starting_offsets": "earliest, latest, or JSON as Spark's Kafka source takes it",
+    "starting_offsets": "earliest, latest, or JSON in the format of Spark's Kafka source",
     "metadata": "true adds _key, _topic, _partition, _offset and _timestamp",
-    "options": "more options of the source, as maxOffsetsPerTrigger",
+    "options": "more options of the source, for example maxOffsetsPerTrigger",
 }
 TABLE = {
     "path": "the file or directory",
     "format": "csv, json, parquet, …",
-    "schema": "its columns, as `item string, price decimal(10, 2)`",
-    "options": "options of Spark's reader, as header",
+    "schema": "its columns, for example `item string, price decimal(10, 2)`",
+    "options": "options of Spark's reader, for example header",
 }
 TOPIC_SINK = {"topic": "the topic", "key": "the columns that become the key", "options": "more options of the sink"}
 DATABASE_SINK = {
     "url": "sqlite:///path or postgresql://host/database",
     "table": "the table",
-    "upsert_keys": "the columns that name a row: it is replaced where it is there",
+    "upsert_keys": "the columns that identify a row: an existing row is replaced",
     "options": "more options of the sink",
 }
 
@@ -136,7 +136,7 @@ def _sources(reader: Reader, top: Mapping[str, Any]) -> dict[str, Source]:
 
 
 def _refuse_twins(reader: Reader, sources: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
-    """SQL takes capital and small letters for the same, and of two tables of one name only the second would be seen."""
+    """SQL ignores case, and of two tables with one name only the second would be visible."""
     seen: dict[str, tuple[str, str]] = {}
     for where, names in (("sources", sources), ("tables", tables)):
         for name in names:
@@ -148,22 +148,22 @@ def _refuse_twins(reader: Reader, sources: Mapping[str, Any], tables: Mapping[st
 
 
 def _refuse_loops(reader: Reader, made: Pipeline) -> None:
-    """A query must not read what it writes, nor bad records come among good rows."""
+    """A query must not read its own output, and bad records must not mix with good rows."""
     for output in made.outputs.values():
         if not isinstance(output.sink, TopicSink):
             continue
         path = ("outputs", output.name, "sink") if ("outputs",) in reader.lines else ("sink",)
         for source in made.sources.values():
             if output.sink.topic == source.dead_letter_topic:
-                cause = f"its topic {output.sink.topic} is also where bad records of {source.name} go"
+                cause = f"its topic {output.sink.topic} is also the dead_letter_topic of {source.name}"
                 reader.problem(path, cause, "Name another topic.")
             if _reads(made, output, source) and _is_among(output.sink.topic, source):
-                cause = f"its topic {output.sink.topic} is one that is read: the pipeline would read what it writes"
+                cause = f"its topic {output.sink.topic} is also a source: the pipeline would read its own output"
                 reader.problem(path, cause, "Name another topic.")
 
 
 def _reads(made: Pipeline, output: Output, source: Source) -> bool:
-    """Whether an output is made from a source; for SQL, whether its name is there."""
+    """Whether an output reads a source; for SQL, whether the source's name occurs in it."""
     if output.sql is None or len(made.sources) == 1:
         return source.name in (output.sources or made.sources)
     return re.search(rf"\b{re.escape(source.name)}\b", output.sql, re.IGNORECASE) is not None
@@ -175,7 +175,7 @@ def _is_among(topic: str, source: Source) -> bool:
     try:
         return re.fullmatch(source.pattern, topic) is not None
     except re.error:
-        return False  # said elsewhere
+        return False  # reported elsewhere
 
 
 def _source(reader: Reader, name: str | None, value: Any, path: tuple[str, ...]) -> Source:
@@ -188,14 +188,14 @@ def _source(reader: Reader, name: str | None, value: Any, path: tuple[str, ...])
     topics = (one, *topics) if one else topics
     pattern = reader.text(keys.get("pattern"), (*path, "pattern")) or ""
     if sum(key in keys for key in ("topic", "topics", "pattern")) != 1:
-        reader.problem(path, "names no topic, or in two ways", "Give exactly one of topic, topics and pattern.")
+        reader.problem(path, "needs exactly one of topic, topics and pattern", "Set one of them.")
     if name is None:
         fallback = re.sub(r"\W+", "_", topics[0] if topics else "source")
         name = reader.text(keys.get("name"), (*path, "name")) or fallback
         if not VIEW.fullmatch(name):
             name = f"_{name}" if "name" not in keys else name
     elif "name" in keys:
-        reader.problem((*path, "name"), f"its name is {name} already", "Leave it out.")
+        reader.problem((*path, "name"), f"its name is {name} already", "Remove it.")
     schema = reader.text(keys.get("schema"), (*path, "schema"))
     policy = reader.text(keys.get("on_bad_record"), (*path, "on_bad_record"), among=model.BAD_RECORD_POLICIES)
     dead = reader.topic(keys.get("dead_letter_topic"), (*path, "dead_letter_topic"))
@@ -208,7 +208,7 @@ def _source(reader: Reader, name: str | None, value: Any, path: tuple[str, ...])
     if schema is None:
         for key in ("on_bad_record", "dead_letter_topic", "metadata"):
             if keys.get(key):
-                reader.problem((*path, key), "has no meaning without schema", "Add schema, or leave it out.")
+                reader.problem((*path, key), "has no effect without schema", "Add schema, or remove it.")
     options = reader.settings(keys.get("options"), (*path, "options"))
     refuse_own_options(reader, (*path, "options"), options, SOURCES_OWN)
     if "starting_offsets" in keys:
@@ -239,7 +239,7 @@ def _watermark(reader: Reader, value: Any, path: tuple[str, ...]) -> tuple[str, 
     delay = reader.interval(keys.get("delay") or None, path)
     if column is None or delay is None:
         if not reader.problems:
-            reader.problem(path, "has no column or no delay", "Write the column and how late it may be: at 10 minutes.")
+            reader.problem(path, "has no column or no delay", "Set the column and how late it may be: at 10 minutes.")
         return None
     return column, delay
 
@@ -298,7 +298,7 @@ def _output(
 ) -> Output:
     sql = reader.text(keys.get("sql"), (*path, "sql"))
     if sql is None and function is None:
-        reader.problem(path, "there is no sql", "Say what to compute: sql: select * from …")
+        reader.problem(path, "there is no sql", "Add the transformation: sql: select * from …")
     guarantee = reader.text(keys.get("guarantee"), (*path, "guarantee"), among=model.GUARANTEES)
     mode = reader.text(keys.get("output_mode"), (*path, "output_mode"), among=model.OUTPUT_MODES) or "append"
     sink = _sink(reader, keys.get("sink"), (*path, "sink"))

@@ -1,8 +1,8 @@
-"""The driver's process: runs a pipeline's queries on Spark and tells its supervisor, line by line, what happens.
+"""The driver's process: runs a pipeline's queries on Spark and reports events to its supervisor.
 
-Started as `python -m ottla.pipeline.driver FD`. The first line of standard input says what to do, as JSON; a later
-line `stop` asks to finish the batch and end. When standard input closes, the supervisor is gone, and so is this.
-Events go to the file descriptor FD as lines of JSON; what Spark prints goes wherever standard output and error go.
+Started as `python -m ottla.pipeline.driver FD`. The first line of standard input is the job, as JSON; a later line
+`stop` asks to finish the batch and end. When standard input closes, the supervisor is gone and the driver ends.
+Events go to the file descriptor FD as lines of JSON; Spark prints to standard output and error.
 """
 
 import json
@@ -23,7 +23,7 @@ ORPHAN_PATIENCE_S = 20
 FAILED = 3
 Tell = Callable[..., None]
 
-# For lives that are short: Java's second compiler takes half of the processor time of a start and pays nothing back.
+# For short runs: Java's second compiler takes half of the CPU time of a start and does not pay off.
 QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 QUIET = {"spark.log.level": "ERROR", "spark.sql.streaming.metricsEnabled": "false"}
 
@@ -54,13 +54,13 @@ def main(arguments: list[str]) -> int:
 
             traceback.print_exc()
         sys.stderr.flush()
-        # Not `return`: threads and shutdown hooks of a Spark that is broken may wait for ever.
+        # Not `return`: threads and shutdown hooks of a broken Spark may block forever.
         os._exit(FAILED)
     return 0
 
 
 def validate(made: Pipeline, job: dict[str, Any], tell: Tell) -> None:
-    """Looks at the pipeline on a Spark of this machine, whatever cluster it will run on."""
+    """Checks the pipeline on a local Spark, also if it will run on a cluster."""
     from ottla.pipeline.checking import check
     from ottla.spark import session
 
@@ -103,12 +103,12 @@ def _master_of(spark: Any) -> str:
 
 
 def _listen(stop: threading.Event) -> None:
-    """Waits for the word `stop`, or for the end of the supervisor."""
+    """Waits for the line `stop`, or for the end of the supervisor."""
     line = sys.stdin.readline()
     stop.set()
     if line:
         sys.stdin.read()
-    # Nobody is there any more to restart or to kill this: it may finish its batch, and no more.
+    # There is no supervisor any more that could restart or kill this process: it may finish its batch, then it ends.
     threading.Event().wait(ORPHAN_PATIENCE_S)
     os._exit(FAILED)
 

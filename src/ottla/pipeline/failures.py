@@ -1,4 +1,4 @@
-"""What went wrong in Spark, in a sentence, and whether trying again can help. Pure."""
+"""Spark's errors as one sentence, and whether a restart can help. Pure."""
 
 import re
 from dataclasses import asdict, dataclass, replace
@@ -8,12 +8,12 @@ from ottla.errors import ErrorCode, OttlaError
 
 OURS = re.compile(r"\b(ottla(?:\.\w+)+\.\w+): (.+?)(?=\n\S*\n|\nTraceback|\n\tat |\n *at |\n=== |\Z)", re.DOTALL)
 CODE = re.compile(r"^([A-Z][A-Z0-9_]+)\b")
-# Only looks ahead at the text: an error wraps another, and the inner one is found too.
+# A lookahead for the text: an error wraps another, and the inner one must match too.
 SPARKS_OWN = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (?=(.+?)(?: SQLSTATE: \w+|\n|\Z))", re.DOTALL)
-# The line of a Python traceback that says what was raised: the first that is not indented.
+# The line of a Python traceback with the exception: the first that is not indented.
 RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$", re.MULTILINE)
 TRY_AGAIN = {"BrokersAway", "DatabaseUnavailable", "TransactionAbortable", "LostPart"}
-"""Errors of ours that another attempt may not meet again."""
+"""Our errors that a restart may fix."""
 CODES = {
     "BROKER_NOT_AVAILABLE",
     "UNKNOWN_PRODUCER_ID",
@@ -21,28 +21,28 @@ CODES = {
     "OUT_OF_ORDER_SEQUENCE_NUMBER",
     "TRANSACTION_ABORTABLE",
 }
-"""Codes that no client tries again, and another start of the query gets over: it writes the batch anew."""
+"""Codes that a client does not retry, but that a restart of the query fixes: it writes the batch again."""
 WRAPPERS = {"STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "PYTHON_DATA_SOURCE_ERROR"}
 QUERY_MISTAKES = {"AnalysisException", "ParseException", "IllegalArgumentException", "UnsupportedOperationException"}
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of the driver, as its supervisor hears of it."""
+    """A failure of the driver, as reported to its supervisor."""
 
     cause: str
-    cure: str = ""
-    curable: bool = True
-    """Whether the same pipeline may succeed when it is started again."""
+    hint: str = ""
+    retriable: bool = True
+    """Whether a restart of the same pipeline may succeed."""
     query: str = ""
-    """Whose it is, where that is known: a driver may also die as a whole."""
+    """The query that failed; "" if it is unknown or if the driver died as a whole."""
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class QueryFailed(Exception):
-    """One of the queries ended with an error of Spark's."""
+    """One of the queries ended with an error."""
 
     def __init__(self, query: str, error: Exception) -> None:
         super().__init__(f"{query}: {error}")
@@ -51,35 +51,35 @@ class QueryFailed(Exception):
 
 
 def failure_of(error: Exception) -> Failure:
-    """What an exception in the driver means."""
+    """The failure for an exception in the driver."""
     if isinstance(error, QueryFailed):
         return replace(failure_of(error.error), query=error.query)
     kind = type(error).__name__
     if isinstance(error, OttlaError):
-        return Failure(error.message, error.hint, curable=kind in TRY_AGAIN)
+        return Failure(error.message, error.hint, retriable=kind in TRY_AGAIN)
     found = explain(str(error))
     if kind in QUERY_MISTAKES:
-        return Failure(found.cause, found.cure, curable=False)
+        return Failure(found.cause, found.hint, retriable=False)
     return found
 
 
 def explain(text: str) -> Failure:
-    """What the text of an error from Spark means: our own words if they are in it, else Spark's.
+    """The failure for the text of an error from Spark: our own message if it contains one, else Spark's.
 
-    >>> explain("[STREAM_FAILED] … ottla.spark.sink.errors.NotOwner: Another driver has this sink. Stop it.").curable
+    >>> explain("[STREAM_FAILED] … ottla.spark.sink.errors.NotOwner: Another driver has this sink. Stop it.").retriable
     False
     """
     ours = list(OURS.finditer(text))
     if ours:
         kind, told = ours[-1].group(1).rsplit(".", 1)[-1], _one_line(ours[-1].group(2))
-        return Failure(told, curable=_is_curable(kind, told))
+        return Failure(told, retriable=_is_curable(kind, told))
     raised = re.search(r"\[USER_RAISED_EXCEPTION\] (.+?)(?= SQLSTATE|\n|\Z)", text, re.DOTALL)
     if raised:
-        cure = "Mend the record's producer, or set on_bad_record: skip or dead-letter."
-        return Failure(_one_line(raised.group(1)), cure if "bad record" in raised.group(1) else "", curable=False)
+        hint = "Fix the producer of the record, or set on_bad_record: skip or dead-letter."
+        return Failure(_one_line(raised.group(1)), hint if "bad record" in raised.group(1) else "", retriable=False)
     requirement = re.search(r"requirement failed: ([^\n]+?)(?= SQLSTATE|\n|\Z)", text)
     if requirement:
-        return Failure(_one_line(requirement.group(1)), curable=False)
+        return Failure(_one_line(requirement.group(1)), retriable=False)
     trace = text.rpartition("Traceback (most recent call last):\n")[2]
     raised_by = RAISED.search(trace) if trace != text else None
     if raised_by:
@@ -88,7 +88,7 @@ def explain(text: str) -> Failure:
         if found.group(1) not in WRAPPERS:
             return Failure(_one_line(found.group(2))[:500])
     inner = text.partition("terminated with exception: ")[2] or text
-    return Failure(_one_line(inner.split("\n")[0])[:500] or "the driver failed without a word")
+    return Failure(_one_line(inner.split("\n")[0])[:500] or "the driver failed without an error message")
 
 
 def _is_curable(kind: str, told: str) -> bool:
@@ -99,5 +99,5 @@ def _is_curable(kind: str, told: str) -> bool:
 
 
 def _one_line(text: str) -> str:
-    """Without the codes at its end, of which each error around it has added one."""
+    """In one line, without the SQLSTATEs at its end, of which each wrapping error adds one."""
     return re.sub(r"(?: SQLSTATE: \w+)+$", "", " ".join(text.split()))

@@ -176,9 +176,9 @@ class Frames:
     def _path(self, source: Source, key: str) -> tuple[str, ...]:
         return ("source", key) if ("source",) in self.pipeline.lines else ("sources", source.name, key)
 
-    def _mistake(self, path: tuple[str, ...], cause: str, cure: str) -> PipelineError:
+    def _mistake(self, path: tuple[str, ...], cause: str, hint: str) -> PipelineError:
         line = self.pipeline.line_of(*path)
-        return PipelineError([Problem(self.pipeline.file, line, ".".join(path), cause, cure)])
+        return PipelineError([Problem(self.pipeline.file, line, ".".join(path), cause, hint)])
 
     # --- rows for the sink --------------------------------------------------------------------------------
 

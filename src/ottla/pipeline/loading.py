@@ -1,4 +1,4 @@
-"""Finds out what kind of file a pipeline is, and reads it."""
+"""Reads a pipeline from a YAML or Python file."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from ottla.pipeline.yaml_file import read_yaml
 
 
 def load(path: Path, changes: Mapping[str, str] | None = None) -> Pipeline:
-    """The pipeline of a file. Raises PipelineError with every mistake that can be seen without Spark."""
+    """The pipeline of a file. Raises PipelineError with every mistake that can be found without Spark."""
     if not path.exists():
         raise OttlaError(f"there is no file {path}", "Name a .yaml or .py file with a pipeline.")
     if path.suffix in (".yaml", ".yml"):
@@ -24,7 +24,7 @@ def load(path: Path, changes: Mapping[str, str] | None = None) -> Pipeline:
 
 
 def with_absolute_paths(found: Pipeline, directory: Path) -> Pipeline:
-    """Relative paths of a pipeline start at its file, wherever it is run from."""
+    """Relative paths of a pipeline are relative to its file, not to the working directory."""
     return replace(
         found,
         checkpoint=_absolute(found.checkpoint, directory),

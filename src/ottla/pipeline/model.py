@@ -1,4 +1,4 @@
-"""What a pipeline is, once its file has been read: sources, tables, outputs and their guarantee. Pure."""
+"""A pipeline as read from its file: sources, tables, outputs and their guarantee. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ class Source:
     topics: tuple[str, ...] = ()
     pattern: str = ""
     schema: str | None = None
-    """The columns of JSON values, as `id bigint, item string`. None: the record as it is."""
+    """The columns of JSON values, for example `id bigint, item string`. None: the record's own columns."""
     watermark: tuple[str, str] | None = None
-    """The column with the event's time, and how late it may come."""
+    """The column with the event time, and how late it may be."""
     on_bad_record: str = FAIL
     dead_letter_topic: str | None = None
     starting_offsets: str = "earliest"
@@ -37,7 +37,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Table:
-    """Files that are read once, at the start: what a stream is joined with."""
+    """Files to join a stream with. They are read once, at the start."""
 
     name: str
     path: str
@@ -77,14 +77,14 @@ class DatabaseSink:
 
 @dataclass(frozen=True)
 class Output:
-    """One query: what is computed, and where it goes."""
+    """One query: a transformation and its sink."""
 
     name: str
     sink: TopicSink | DatabaseSink
     sql: str | None = None
     function: Callable[..., Any] | None = None
     sources: tuple[str, ...] = ()
-    """The sources and tables that a function takes; for SQL all are there by their names."""
+    """The sources and tables that a function takes. SQL can use all of them by name."""
     guarantee: str = EXACTLY_ONCE
     trigger: str | None = None
     output_mode: str = "append"
@@ -92,7 +92,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Everything that one file says."""
+    """The content of one pipeline file."""
 
     name: str
     file: str
@@ -129,12 +129,12 @@ class Pipeline:
 
     @property
     def queries(self) -> dict[str, Output]:
-        """Every query that runs: the outputs, and one for the bad records of each source that keeps them."""
+        """Every query that runs: the outputs, and one for each source with a dead-letter topic."""
         letters = [self.dead_letters(source) for source in self.dead_letter_sources]
         return {**self.outputs, **{output.name: output for output in letters}}
 
     def dead_letters(self, source: Source) -> Output:
-        """The query that keeps a source's bad records, with the guarantee of the outputs where they agree."""
+        """The query that writes a source's bad records, with the guarantee of the outputs if it is the same for all."""
         assert source.dead_letter_topic is not None
         guarantees = {output.guarantee for output in self.outputs.values()}
         guarantee = guarantees.pop() if len(guarantees) == 1 else EXACTLY_ONCE

@@ -1,4 +1,4 @@
-"""The options of Spark's readers and writers that a pipeline's keys mean, and an early look at them. Pure."""
+"""The options of Spark's readers and writers for a pipeline's keys, and an early check of them. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,9 +13,9 @@ from ottla.spark.sink.options import SinkOptions, default_sink_name
 from ottla.spark.source.options import SourceOptions
 
 BROKERS = "127.0.0.1:9092"
-"""Stands for the brokers where only names are looked at."""
+"""A placeholder for the brokers when only the names of options are checked."""
 
-# Options that have a key of their own in a pipeline: given twice, what is shown would not be what is done.
+# Options that have their own key in a pipeline. As an option they would override what the pipeline shows.
 _QUERYS_OWN = {
     "kafka.bootstrap.servers": "bootstrap",
     "checkpointLocation": "checkpoint",
@@ -32,7 +32,7 @@ SOURCES_OWN = {
     "startingOffsets": "starting_offsets",
 }
 STARTING_TIMES = dict.fromkeys(("startingTimestamp", "startingOffsetsByTimestamp"), "starting_offsets")
-"""These go before offsets: with both, one would be taken no notice of."""
+"""These override offsets: with both, starting_offsets would be ignored."""
 TOPICS_OWN = {**_QUERYS_OWN, "topic": "topic", "delivery": "guarantee"}
 DATABASES_OWN = {
     **_QUERYS_OWN,
@@ -49,21 +49,21 @@ CLIENTS_OWN = {"bootstrap.servers": "bootstrap", "group.id": "name"}
 def refuse_own_options(
     reader: Reader, path: tuple[str, ...], options: Mapping[str, str], own: Mapping[str, str]
 ) -> None:
-    """Refuses among the options those that a key of the pipeline's says. Spark does not tell capital letters."""
+    """Refuses options that have their own key in a pipeline. Case does not matter, as in Spark."""
     small = {option.lower(): key for option, key in own.items()}
     for name in options:
         key = small.get(name.lower())
         if key is not None:
-            reader.problem((*path, name), f"the pipeline has a key for this: {key}", f"Use {key}, and leave it out.")
+            reader.problem((*path, name), f"the pipeline has a key for this: {key}", f"Use {key} instead.")
 
 
 def check_options(reader: Reader, made: Pipeline) -> None:
-    """Lets the source and the sinks look at their options now, not when Spark is up."""
+    """Lets the source and the sinks check their options now, before Spark is started."""
     known = {**settings_of(ConsumerConfig), **settings_of(ProducerConfig)}
     refuse_own_options(reader, ("kafka",), made.kafka, CLIENTS_OWN)
     for name in made.kafka:
         if name not in known:
-            reader.problem(("kafka", name), "no client has such a setting", unknown_setting(name, known).hint)
+            reader.problem(("kafka", name), "unknown client setting", unknown_setting(name, known).hint)
     for source in made.sources.values():
         path = ("sources", source.name) if ("source",) not in reader.lines else ("source",)
         _try(reader, (*path, "options"), _source_check(made, source))
@@ -77,18 +77,18 @@ def check_options(reader: Reader, made: Pipeline) -> None:
 
 
 def _check_speculation(reader: Reader, made: Pipeline) -> None:
-    """As the tasks of topic sinks would, one batch later."""
+    """Refuses speculation here; the tasks of a topic sink would refuse it during the first batch."""
     if made.spark.get("spark.speculation", "").strip().lower() != "true":
         return
     for output in made.outputs.values():
         writes_topic = isinstance(output.sink, TopicSink) or made.dead_letter_sources
         if writes_topic and output.guarantee != AT_LEAST_ONCE:
-            cause = f"{output.guarantee} into a topic does not work with it: a task and its twin would fence each other"
-            reader.problem(("spark", "spark.speculation"), cause, "Leave it out, or use guarantee: at-least-once.")
+            cause = f"{output.guarantee} into a topic does not work with it: two attempts of a task fence each other"
+            reader.problem(("spark", "spark.speculation"), cause, "Remove it, or use guarantee: at-least-once.")
             return
 
 
-SQLITE_IS_LOCAL = "SQLite is a file of one machine, and the tasks run on others"
+SQLITE_IS_LOCAL = "SQLite is a local file, but the tasks run on other machines"
 
 
 def is_sqlite(output: Output) -> bool:
@@ -114,7 +114,7 @@ def _try(reader: Reader, path: tuple[str, ...], attempt: Callable[[], Any]) -> N
 
 
 def source_options(made: Pipeline, source: Source, bootstrap: str) -> dict[str, str]:
-    """The options for `format("ottla")`, but the group, which is the query's."""
+    """The options for `format("ottla")`, without the group, which belongs to the query."""
     options = _client_options(made.kafka, ConsumerConfig)
     options |= {"kafka.bootstrap.servers": bootstrap, "startingOffsets": source.starting_offsets}
     if source.pattern:
@@ -138,12 +138,12 @@ def sink_options(made: Pipeline, output: Output, bootstrap: str) -> dict[str, st
 
 
 def sink_format(output: Output) -> str:
-    """Its name in Spark."""
+    """The name of the sink's format in Spark."""
     return "ottla" if isinstance(output.sink, TopicSink) else "ottla-database"
 
 
 def batch_options(output: Output, options: Mapping[str, str], query: str, batch: int) -> dict[str, str]:
-    """The options for the sink's format inside foreachBatch: also which batch it is, where the sink remembers it."""
+    """The options for the sink's format inside foreachBatch, with the batch id if the sink keeps a ledger."""
     if not isinstance(output.sink, TopicSink):
         return {**options, "sinkId": query, "batchId": str(batch)}
     parsed = SinkOptions.parse(options, streaming=True)
@@ -154,6 +154,6 @@ def batch_options(output: Output, options: Mapping[str, str], query: str, batch:
 
 
 def _client_options(kafka: Mapping[str, str], config_class: type[Any]) -> dict[str, str]:
-    """What the pipeline says for all its clients, as far as this kind of client knows it."""
+    """The pipeline's client settings that this kind of client has."""
     known = settings_of(config_class)
     return {f"kafka.{name}": value for name, value in kafka.items() if name in known}

@@ -1,4 +1,4 @@
-"""Mistakes in a pipeline's file, each with its place and its cure, and a reader that collects them. Pure."""
+"""Mistakes in a pipeline's file, each with its place and its hint, and a reader that collects them. Pure."""
 
 import difflib
 import re
@@ -21,7 +21,7 @@ class Problem:
     line: int | None
     key: str
     cause: str
-    cure: str = ""
+    hint: str = ""
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
@@ -36,7 +36,7 @@ class PipelineError(ConfigError):
         first = self.problems[0]
         more = len(self.problems) - 1
         also = f" (and {more} more: ottla pipeline validate shows them)" if more else ""
-        super().__init__(f"{first}{also}", first.cure)
+        super().__init__(f"{first}{also}", first.hint)
 
 
 class Reader:
@@ -47,9 +47,9 @@ class Reader:
         self.lines = lines
         self.problems: list[Problem] = []
 
-    def problem(self, path: Sequence[str], cause: str, cure: str = "") -> None:
+    def problem(self, path: Sequence[str], cause: str, hint: str = "") -> None:
         line = next((self.lines[key] for n in range(len(path), 0, -1) if (key := tuple(path[:n])) in self.lines), None)
-        self.problems.append(Problem(self.file, line, ".".join(path), cause, cure))
+        self.problems.append(Problem(self.file, line, ".".join(path), cause, hint))
 
     # --- values -------------------------------------------------------------------------------------------
 
@@ -66,8 +66,8 @@ class Reader:
             for key in value:
                 if str(key) not in known:
                     close = difflib.get_close_matches(str(key), list(known), n=1)
-                    cure = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
-                    self.problem([*path, str(key)], "there is no such key", cure)
+                    hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
+                    self.problem([*path, str(key)], "there is no such key", hint)
         return {str(key): item for key, item in value.items()}
 
     def text(self, value: Any, path: Sequence[str], *, among: Sequence[str] = ()) -> str | None:
@@ -97,7 +97,7 @@ class Reader:
         if isinstance(value, str):
             value = value.split(",")
         if not isinstance(value, list | tuple):
-            self.problem(path, f"is {_kind(value)}, and must be a name or a list of names", "Write [a, b].")
+            self.problem(path, f"is {_kind(value)}; it must be a name or a list of names", "Use [a, b].")
             return ()
         found = [self.text(item, path) for item in value]
         return tuple(item for item in found if item)
@@ -105,11 +105,11 @@ class Reader:
     def flag(self, value: Any, path: Sequence[str]) -> bool:
         if value is None or isinstance(value, bool):
             return bool(value)
-        self.problem(path, f"is {value}", "Write true or false.")
+        self.problem(path, f"is {value}", "Use true or false.")
         return False
 
     def settings(self, value: Any, path: Sequence[str]) -> dict[str, str]:
-        """Names with values that are kept as the text that Kafka or Spark wants."""
+        """Names with values as text, as Kafka and Spark expect them."""
         found = {}
         for key, item in self.mapping(value, path).items():
             if isinstance(item, bool):
@@ -117,7 +117,7 @@ class Reader:
             elif isinstance(item, str | int | float):
                 found[key] = str(item)
             else:
-                self.problem([*path, key], f"is {_kind(item)}, and must be one value", "Write text or a number.")
+                self.problem([*path, key], f"is {_kind(item)}; it must be one value", "Use text or a number.")
         return found
 
     def interval(self, value: Any, path: Sequence[str]) -> str | None:
@@ -125,7 +125,7 @@ class Reader:
         if text is None:
             return None
         if not INTERVAL.fullmatch(text):
-            self.problem(path, f"{text!r} is not a length of time", "Write a number and a unit, as 5 seconds.")
+            self.problem(path, f"{text!r} is not a duration", "Use a number and a unit, for example 5 seconds.")
             return None
         number, unit = re.fullmatch(r"(\d+) *(\D+)", text).groups()  # type: ignore[union-attr]
         return f"{number} {UNITS.get(unit, unit)}"

@@ -1,4 +1,4 @@
-"""What a batch did, taken from Spark's report of it. Pure."""
+"""The result of a batch, from Spark's progress report. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -60,7 +60,7 @@ def batch_of(query: str, report: Mapping[str, Any]) -> Batch:
 
 
 def positions_in(lines: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Positions by topic, out of the lines of Spark's offset log, one for each source."""
+    """Positions by topic, from the lines of Spark's offset log, one for each source."""
     found: dict[str, dict[str, int]] = {}
     for line in lines:
         for topic, offsets in _offsets(line).items():
@@ -76,7 +76,7 @@ def _first(row: Any) -> int:
 
 
 def _offsets(end: Any) -> dict[str, dict[str, int]]:
-    """Positions by topic, out of what the source says; keys with @ are the source's own notes."""
+    """Positions by topic, from an offset of the source. Keys with @ are not topics."""
     if isinstance(end, str):
         try:
             end = json.loads(end)

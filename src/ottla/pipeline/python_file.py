@@ -1,4 +1,4 @@
-"""Reads a pipeline from a Python file: functions of DataFrames, with a decorator that says the rest."""
+"""Reads a pipeline from a Python file: functions of DataFrames with the decorator @pipeline."""
 
 import importlib.util
 import inspect
@@ -17,16 +17,16 @@ from ottla.pipeline.problems import PipelineError, Problem
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__ottla_pipeline__"
 MARKED = "__ottla_pipelines__"
-"""Where a file's module remembers all its pipelines, also those that a second `def` of one name has hidden."""
+"""The module attribute with all its pipelines, including those hidden by a second `def` of the same name."""
 MODULE = "ottla_pipeline_file_"
-BEFORE_SPARK = "Spark is not up yet when the file is read: make columns and UDFs inside the function"
-CALL_IT = "Write @pipeline(source=…, sink=…)."
+BEFORE_SPARK = "Spark is not running yet when the file is read: create columns and UDFs inside the function"
+CALL_IT = "Use @pipeline(source=…, sink=…)."
 SHARED = ("checkpoint", "bootstrap", "kafka", "spark", "master", "tables")
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What a decorator said of a function."""
+    """The arguments of a function's decorator, and its line."""
 
     keys: Mapping[str, Any]
     line: int
@@ -74,10 +74,10 @@ def pipeline(
     master: str | None = None,
 ) -> Callable[[F], F]:
     """Makes a function a pipeline. With `source` it is called with one DataFrame; with `sources` and `tables` with one
-    for each, by name. The function itself stays as it was, so that a test can call it with any DataFrame.
+    for each, by name. The function itself is not changed, so a test can call it with any DataFrame.
     """
     if function is not None:
-        raise ConfigError("@pipeline says neither what to read nor where to write", CALL_IT)
+        raise ConfigError("@pipeline needs a source and a sink", CALL_IT)
     given = {
         "source": source,
         "sources": sources,
@@ -96,7 +96,7 @@ def pipeline(
 
     def mark(function: F) -> F:
         if not inspect.isfunction(function):
-            raise ConfigError(f"@pipeline is for functions, and {function!r} is none", "Put it above a `def`.")
+            raise ConfigError(f"@pipeline is for functions, not for {function!r}", "Put it above a `def`.")
         keys = {key: value for key, value in given.items() if value is not None}
         setattr(function, MARK, Declared(keys, function.__code__.co_firstlineno))
         function.__globals__.setdefault(MARKED, []).append(function)
@@ -106,7 +106,7 @@ def pipeline(
 
 
 def read_python(path: Path, changes: Mapping[str, str] | None = None) -> Pipeline:
-    """The pipeline of a file: all the functions in it that have the decorator."""
+    """The pipeline of a file: all its functions with the decorator."""
     functions = _functions(path)
     file = str(path)
     if not functions:
@@ -146,7 +146,7 @@ def _several(path: Path, functions: Mapping[str, Callable[..., Any]], changes: M
                 if key == "tables":
                     _merge(document.setdefault("tables", {}), value, path, declared, "table")
                 elif document.setdefault(key, value) != value:
-                    _refuse(path, declared, key, "differs from that of another function", "Give it once.")
+                    _refuse(path, declared, key, "differs from that of another function", "Set it once.")
         document["outputs"][called] = {
             **keys,
             "sources": [*inputs, *(declared.keys.get("tables") or {})],
@@ -169,11 +169,11 @@ def _named_sources(path: Path, declared: Declared, keys: dict[str, Any]) -> dict
     if several is not None and one is not None:
         _refuse(path, declared, "source", "source and sources exclude each other", "Put all of them under sources.")
     if several is not None and not isinstance(several, Mapping):
-        _refuse(path, declared, "sources", f"is {several!r}, and must be sources by name", 'As {"orders": topic(…)}.')
+        _refuse(path, declared, "sources", f"is {several!r}; it must be a dict", 'Use {"orders": topic(…)}.')
     if one is None:
         return dict(several or {})
     if not isinstance(one, str | Mapping):
-        _refuse(path, declared, "source", f"is {one!r}, and must be a topic", 'Write topic("orders").')
+        _refuse(path, declared, "source", f"is {one!r}; it must be a topic", 'Use topic("orders").')
     if isinstance(one, str):
         one = {"topic": one}
     topics = one.get("topics")
@@ -184,7 +184,7 @@ def _named_sources(path: Path, declared: Declared, keys: dict[str, Any]) -> dict
 
 def _merge(into: dict[str, Any], more: Any, path: Path, declared: Declared, kind: str) -> None:
     if not isinstance(more, Mapping):
-        _refuse(path, declared, f"{kind}s", f"is {more!r}, and must be {kind}s by name", "Write {name: …}.")
+        _refuse(path, declared, f"{kind}s", f"is {more!r}; it must be a dict", "Use {name: …}.")
     for name, value in more.items():
         if into.setdefault(name, value) != value:
             _refuse(
@@ -192,8 +192,8 @@ def _merge(into: dict[str, Any], more: Any, path: Path, declared: Declared, kind
             )
 
 
-def _refuse(path: Path, declared: Declared, key: str, cause: str, cure: str) -> NoReturn:
-    raise PipelineError([Problem(str(path), declared.line, key, cause, cure)])
+def _refuse(path: Path, declared: Declared, key: str, cause: str, hint: str) -> NoReturn:
+    raise PipelineError([Problem(str(path), declared.line, key, cause, hint)])
 
 
 def _check_parameters(
@@ -207,7 +207,7 @@ def _check_parameters(
             signature.bind(**dict.fromkeys(inputs))
     except TypeError as error:
         wanted = "one DataFrame" if one and len(inputs) == 1 else ", ".join(inputs)
-        _refuse(path, declared, function.__name__, f"cannot be called with {wanted}: {error}", "Mend its parameters.")
+        _refuse(path, declared, function.__name__, f"cannot be called with {wanted}: {error}", "Fix its parameters.")
 
 
 def _changed(path: Path, changes: Mapping[str, str]) -> dict[str, Any]:
@@ -229,14 +229,14 @@ def _functions(path: Path) -> dict[str, Callable[..., Any]]:
         raise OttlaError(f"{path} is not a Python file", "Its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # What lies beside the file can be imported by it, as when Python runs it.
+    # The file can import modules next to it, as when Python runs it.
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
     except SystemExit as error:
-        cause = f"the file ends Python: sys.exit({error.code!r})"
-        cure = 'Keep what is to run by itself under if __name__ == "__main__".'
-        raise PipelineError([Problem(str(path), _line(path, error), "", cause, cure)]) from None
+        cause = f"the file calls sys.exit({error.code!r})"
+        hint = 'Put code that runs as a script under if __name__ == "__main__".'
+        raise PipelineError([Problem(str(path), _line(path, error), "", cause, hint)]) from None
     except Exception as error:
         raise PipelineError([_where_it_failed(path, error)]) from None
     finally:
@@ -244,14 +244,14 @@ def _functions(path: Path) -> dict[str, Callable[..., Any]]:
     _refuse_hidden(path, getattr(module, MARKED, []))
     found: dict[str, Callable[..., Any]] = {}
     for each, value in vars(module).items():
-        # A second name for the same function makes no second pipeline.
+        # A second name for the same function is not a second pipeline.
         if hasattr(value, MARK) and callable(value) and not any(value is other for other in found.values()):
             found[each] = value
     return found
 
 
 def _refuse_hidden(path: Path, marked: Sequence[Callable[..., Any]]) -> None:
-    """A second `def` of one name takes the place of the first, and nobody would miss it."""
+    """Refuses a second `def` of one name, which would silently replace the first."""
     seen: set[str] = set()
     for function in marked:
         name = function.__qualname__
@@ -262,9 +262,9 @@ def _refuse_hidden(path: Path, marked: Sequence[Callable[..., Any]]) -> None:
 
 
 def carry_to_workers(path: Path) -> None:
-    """Lets Spark send the functions of a pipeline's file along with a UDF, and those of the modules beside it.
+    """Makes Spark pickle the functions of a pipeline's file, and of modules next to it, by value.
 
-    Else it would send their names only, and its workers, wherever they are, cannot import what is no installed module.
+    By default it pickles only their names, and its workers cannot import modules that are not installed.
     """
     from pyspark import cloudpickle
 
@@ -275,7 +275,7 @@ def carry_to_workers(path: Path) -> None:
 
 
 def _lies_in(directory: Path, name: str, module: Any) -> bool:
-    """Whether a module, or the package that it is of, is a file of this directory: not of a .venv that is there too."""
+    """Whether a module or its package is a file of this directory, and not of a .venv inside it."""
     top, file = name.partition(".")[0], getattr(module, "__file__", None)
     if file is None or top in ("ottla", "__main__") or getattr(module, "__name__", None) != name:
         return False
@@ -288,19 +288,19 @@ def _lies_in(directory: Path, name: str, module: Any) -> bool:
 
 def _where_it_failed(path: Path, error: Exception) -> Problem:
     if isinstance(error, SyntaxError):
-        return Problem(str(path), error.lineno, "", f"this is not Python: {error.msg}", "Mend the line.")
+        return Problem(str(path), error.lineno, "", f"syntax error: {error.msg}", "Fix the line.")
     line = _line(path, error)
     if isinstance(error, ConfigError):
         return Problem(str(path), line, "", error.message, error.hint)
     if _needs_spark(error):
-        cure = 'Or give a UDF its type as an object: StringType() for "string".'
-        return Problem(str(path), line, "", BEFORE_SPARK, cure)
+        hint = 'Or pass the type of a UDF as an object: StringType() for "string".'
+        return Problem(str(path), line, "", BEFORE_SPARK, hint)
     cause = f"{type(error).__name__}: {error}"
-    return Problem(str(path), line, "", cause, "The file cannot be imported: mend the line.")
+    return Problem(str(path), line, "", cause, "The file cannot be imported: fix the line.")
 
 
 def _needs_spark(error: Exception) -> bool:
-    """Whether PySpark missed its session: it says so, or has no more than an assertion."""
+    """Whether PySpark failed because there is no session: by its error class, or by an assertion without a text."""
     if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
         return True
     frames = traceback.extract_tb(error.__traceback__)

@@ -23,16 +23,16 @@ QUERY_ID_TIMEOUT_S = 60
 
 @dataclass
 class Running:
-    """One query, and how far its reports have been read."""
+    """One query, and the last of its batches that was reported."""
 
     name: str
     query: "StreamingQuery"
     last_batch_id: int = -1
     stop_after: int | None = None
-    """Once it is to stop: the batch that is finished before."""
+    """While stopping: the batch that is finished before."""
 
     def new_batches(self) -> list[Batch]:
-        """The batches that have ended since the last look."""
+        """The batches that have ended since the last call."""
         last = self.query.lastProgress
         if last is None or int(last["batchId"]) <= self.last_batch_id:
             return []
@@ -40,7 +40,7 @@ class Running:
         found = []
         for report in reports:
             plain = _plain(report)
-            # A report without this is of a look at the source that found nothing.
+            # A report without addBatch is of a trigger without new records.
             if plain["batchId"] > self.last_batch_id and "addBatch" in (plain.get("durationMs") or {}):
                 found.append(batch_of(self.name, plain))
                 self.last_batch_id = int(plain["batchId"])
@@ -78,7 +78,7 @@ class Queries:
         return self._begin(writer, output.name, output.trigger)
 
     def _start_updates(self, output: Output, rows: "DataFrame", options: Mapping[str, str]) -> "StreamingQuery":
-        """Spark offers output mode update to no sink written in Python, but to a function that is given each batch."""
+        """Spark supports output mode update for no sink written in Python, but it does for foreachBatch."""
         started = threading.Event()
         ids: list[str] = []
 
@@ -143,13 +143,13 @@ class Queries:
                 for batch in each.new_batches():
                     on_batch(batch)
                 assert each.stop_after is not None
-                # In this order: a query that failed is not active any more when it looks as if it were between two.
+                # In this order: a failed query looks as if it were between two batches, and is no longer active then.
                 is_done = each.last_batch_id >= each.stop_after or each.is_between_batches
                 if not each.query.isActive:
                     error = each.query.exception()
                     failed = failed or (QueryFailed(each.name, error) if error is not None else None)
                 elif is_done:
-                    each.query.stop()  # what this breaks off counts for nothing, so neither does its error
+                    each.query.stop()  # it interrupts only a batch that has just begun, so its error does not count
                 else:
                     continue
                 for batch in each.new_batches():
@@ -160,14 +160,14 @@ class Queries:
             raise failed
 
     def stop(self) -> None:
-        """Ends all at once, in the middle of their batches."""
+        """Stops all queries immediately, in the middle of their batches."""
         for each in self.running:
             if each.query.isActive:
                 each.query.stop()
 
 
 def _plain(report: Any) -> dict[str, Any]:
-    """A report as JSON says it, whichever class this version of PySpark gives."""
+    """A report as a dict, for every version of PySpark."""
     text = getattr(report, "json", None)
     if isinstance(text, str):
         found: dict[str, Any] = json.loads(text)

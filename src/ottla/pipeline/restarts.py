@@ -1,4 +1,4 @@
-"""Whether and when a driver that ended is started again. Pure."""
+"""Whether and when a failed driver is restarted. Pure."""
 
 from dataclasses import dataclass, field
 
@@ -7,14 +7,14 @@ from ottla.pipeline.failures import Failure
 FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 60.0
 WELL_AFTER_S = 1800.0
-"""A driver that lived so long was well, though a query without records may have had no batch to show for it."""
+"""A driver that ran this long was healthy, even if a query without records completed no batch."""
 
 
 @dataclass
 class Restarts:
-    """Counts failures. Each one in a row doubles the wait; batches of the queries that failed make it short again.
+    """Counts failures. Each one in a row doubles the delay; batches of the queries that failed reset it.
 
-    A batch of another query proves nothing: one sink may be gone while the other takes all it is given.
+    A batch of another query does not: one sink may be gone while the other works.
 
     >>> restarts = Restarts(max_in_a_row=3)
     >>> [restarts.delay_after(Failure("gone")) for _ in range(4)]
@@ -25,13 +25,13 @@ class Restarts:
     total: int = 0
     in_a_row: int = 0
     unproven: set[str] = field(default_factory=set)
-    """The queries that failed and have made no batch since; "" for a driver that died as a whole."""
+    """The queries that failed and have completed no batch since; "" for a driver that died as a whole."""
 
     def delay_after(self, failure: Failure, lived_s: float = 0.0) -> float | None:
-        """How long to wait before the next start; None: do not start again."""
+        """How long to wait before the restart; None: do not restart."""
         if lived_s >= WELL_AFTER_S:
-            self._begin_anew()
-        if not failure.curable or self.in_a_row >= self.max_in_a_row:
+            self._reset()
+        if not failure.retriable or self.in_a_row >= self.max_in_a_row:
             return None
         delay: float = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2**self.in_a_row)
         self.in_a_row += 1
@@ -42,8 +42,8 @@ class Restarts:
     def on_batch(self, query: str) -> None:
         self.unproven -= {query, ""}
         if not self.unproven:
-            self._begin_anew()
+            self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self.in_a_row = 0
         self.unproven.clear()

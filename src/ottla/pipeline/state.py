@@ -1,4 +1,4 @@
-"""What a run leaves on disk for others to see: who runs, what happened last, and a lock that only one run can hold."""
+"""The files of a run: its state for `ottla pipeline status`, and a lock that only one run can hold."""
 
 import contextlib
 import fcntl
@@ -20,7 +20,7 @@ from ottla.pipeline.model import Pipeline
 
 DIRECTORY = "_ottla"
 LOOK_S = 0.5
-"""Longer than a look at the lock takes."""
+"""How long to wait for the lock: longer than a status check holds it."""
 
 
 class AlreadyRunning(OttlaError):
@@ -29,7 +29,7 @@ class AlreadyRunning(OttlaError):
 
 @dataclass
 class QueryState:
-    """The last batch of a query, and its sums since the run began."""
+    """The last batch of a query, and its totals since the run began."""
 
     id: str = ""
     batch_id: int = -1
@@ -48,7 +48,7 @@ class QueryState:
 
 @dataclass
 class RunState:
-    """A run, as its supervisor writes it down."""
+    """The state of a run, written by its supervisor."""
 
     name: str
     file: str
@@ -78,7 +78,7 @@ class RunState:
 
 
 class StateDirectory:
-    """The directory of a pipeline's runs: beside its checkpoints where these are files, else in the user's state."""
+    """The directory of a pipeline's runs: next to a local checkpoint, else in the user's state directory."""
 
     def __init__(self, made: Pipeline) -> None:
         local = local_path(made.checkpoint)
@@ -94,7 +94,7 @@ class StateDirectory:
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[int]:
-        """Holds the lock; gives its descriptor, which the driver inherits: it counts as long as either lives."""
+        """Holds the lock. Yields its descriptor, which the driver inherits: either of them holds the lock."""
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -124,7 +124,7 @@ class StateDirectory:
         except OSError:
             return False
         try:
-            # Shared: two that look at one moment must not take each other for a run.
+            # Shared, so that two status checks at the same moment do not take each other for a run.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
         except BlockingIOError:
@@ -141,11 +141,11 @@ class StateDirectory:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError):
-            return None  # of another version, or somebody's own file: as good as none
+            return None  # of another version, or not our file
 
 
 def _take(descriptor: int) -> bool:
-    """Locks a file; False where a run has it. Somebody who only looks has it for a moment."""
+    """Locks a file; False if a run holds the lock. A status check holds it only for a moment."""
     deadline = monotonic() + LOOK_S
     while True:
         try:
@@ -158,7 +158,7 @@ def _take(descriptor: int) -> bool:
 
 
 def local_path(location: str) -> Path | None:
-    """The directory behind a location that is a file; None for s3:, hdfs: and the like."""
+    """The directory of a local location; None for s3:, hdfs: and the like."""
     parts = urlsplit(location)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -171,8 +171,8 @@ def user_state() -> Path:
 
 
 def remember(made: Pipeline) -> None:
-    """Notes where a pipeline of this name is, so that `status NAME` finds it."""
-    with contextlib.suppress(OSError):  # a convenience: a home that cannot be written to is no reason to fail
+    """Records the file of a pipeline of this name, so that `status NAME` finds it."""
+    with contextlib.suppress(OSError):  # a convenience: an unwritable home directory is no reason to fail
         _replace(user_state() / f"{made.name}.json", {"file": str(Path(made.file).absolute())})
 
 

@@ -1,4 +1,4 @@
-"""What can be said of a pipeline from outside: its last batches, how far behind it is, who runs it."""
+"""The status of a pipeline from outside: its last batches, its lag, and the process that runs it."""
 
 import contextlib
 import json
@@ -29,23 +29,23 @@ class QueryStatus:
     guarantee: str
     group: str
     last_batch: int | None = None
-    """The last batch that Spark has noted as committed."""
+    """The last batch in Spark's commit log."""
     committed_ms: int | None = None
     positions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     lag: dict[str, int | None] = field(default_factory=dict)
-    """Records behind the end, by topic; None where the brokers could not be asked."""
+    """Records behind the end, by topic; None if the brokers did not answer."""
     ledger_batch: int | None = None
-    """For a database: the last batch that the database itself says it has."""
+    """For a database: the last batch in its ledger."""
     ledger_rows: int | None = None
     decided_batch: int | None = None
     """For a topic that is written exactly once: the last batch that was decided."""
     held_ms: int | None = None
-    """How long the finished rows of that batch held readers back before it was decided."""
+    """How long the prepared rows of that batch blocked read_committed readers before it was decided."""
 
 
 @dataclass
 class Status:
-    """A pipeline, seen from outside."""
+    """The status of a pipeline."""
 
     name: str
     file: str
@@ -62,14 +62,14 @@ class Status:
     bootstrap: str | None = None
     queries: list[QueryStatus] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What could not be found out, and why."""
+    """What is unknown, and why."""
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def status_of(made: Pipeline, bootstrap: str | None) -> Status:
-    """Looks at the checkpoint, the run's own notes, the brokers and the databases."""
+    """Reads the checkpoint and the state of the run, and asks the brokers and the databases."""
     directory = StateDirectory(made)
     run, is_running = directory.read(), directory.is_locked()
     status = Status(
@@ -100,7 +100,7 @@ def _phase(run: RunState | None, is_running: bool) -> str:
         return "running" if is_running else "never run"
     if is_running or run.phase in ("stopped", "ended", "failed"):
         return run.phase
-    return "died"  # its last word was not that it would end
+    return "died"  # it ended without writing a final phase
 
 
 def _query(made: Pipeline, output: Output) -> QueryStatus:
@@ -114,7 +114,7 @@ def _query(made: Pipeline, output: Output) -> QueryStatus:
 
 
 def _add_checkpoint(status: QueryStatus, directory: Path) -> None:
-    """Spark's own notes: `commits/N` is there once batch N is done; `offsets/N` says how far it went."""
+    """Spark's checkpoint: `commits/N` exists once batch N is done; `offsets/N` has its end offsets."""
     batches = [int(path.name) for path in (directory / "commits").glob("*") if path.name.isdigit()]
     if not batches:
         return
@@ -131,7 +131,7 @@ def _add_ledger(made: Pipeline, status: QueryStatus, sink: DatabaseSink) -> None
 
     options = DatabaseOptions.parse(sink_options(made, made.outputs[status.name], "127.0.0.1:9092"))
     if sink.url.startswith("sqlite:///") and not Path(sink.url.removeprefix("sqlite:///")).exists():
-        return  # to look must not make it
+        return  # connecting would create it
     from ottla.spark.database.ledger import entries
 
     with contextlib.suppress(OttlaError), contextlib.closing(connect(options)) as database:
@@ -141,7 +141,7 @@ def _add_ledger(made: Pipeline, status: QueryStatus, sink: DatabaseSink) -> None
 
 
 def _add_decisions(made: Pipeline, status: Status) -> None:
-    """What the sinks of topics have on record."""
+    """The last decisions of topic sinks."""
     from ottla.client.blocking import Admin
     from ottla.spark.sink.clients import clients, run
     from ottla.spark.sink.options import SinkOptions
@@ -162,7 +162,7 @@ def _add_decisions(made: Pipeline, status: Status) -> None:
             options = wanted.get(query.name)
             names = None if options is None else _sink_names(options.sink_name, directory / query.name)
             if options is None or names is None or names.decisions not in there:
-                continue  # to look must not make it
+                continue  # reading the state would create the topic
             decision = run(clients(options).read_state(names)).decision
             if decision is not None:
                 query.decided_batch, query.held_ms = decision.batch, decision.held_ms
@@ -171,7 +171,7 @@ def _add_decisions(made: Pipeline, status: Status) -> None:
 
 
 def _sink_names(sink_name: str | None, checkpoint: Path) -> "Names | None":
-    """The names that a sink uses: the user's, else made of the query's id, which Spark keeps with the checkpoint."""
+    """The names that a sink uses: the user's, else derived from the query's id, which is in the checkpoint."""
     from ottla.spark.sink.ledger import Names
     from ottla.spark.sink.options import default_sink_name
 
@@ -184,7 +184,7 @@ def _sink_names(sink_name: str | None, checkpoint: Path) -> "Names | None":
 
 
 def _topics_of(admin: "Admin", made: Pipeline) -> dict[str, list[str]]:
-    """The topics of each source; for a pattern those that match it now."""
+    """The topics of each source; for a pattern the topics that match it now."""
     patterns = any(source.pattern for source in made.sources.values())
     there = [topic.name for topic in admin.list_topics()] if patterns else []
     return {
@@ -196,7 +196,7 @@ def _topics_of(admin: "Admin", made: Pipeline) -> dict[str, list[str]]:
 
 
 def _read_by(made: Pipeline, query: str, positions: Collection[str], sources: Mapping[str, list[str]]) -> list[str]:
-    """The topics of the sources that a query has begun to read; before it has begun, of all that it may read."""
+    """The topics of the sources that a query has begun to read; before that, of all that it may read."""
     letters = {dead_letter_query(source): source.name for source in made.dead_letter_sources}
     own = [sources[letters[query]]] if query in letters else list(sources.values())
     begun = [topics for topics in own if not positions or not set(topics).isdisjoint(positions)]

@@ -1,7 +1,7 @@
-"""OWNER of the driver's process: starts it, listens to it, starts it again after a failure, and stops it gently.
+"""OWNER of the driver's process: starts it, reads its events, restarts it after a failure, and stops it gracefully.
 
-The driver is a child in a session of its own, so Ctrl-C reaches the supervisor alone, and a driver that dies, with its
-JVM or without a word, is noticed and replaced. The checkpoint and the sinks make that harmless.
+The driver is a child process in its own session, so Ctrl-C reaches only the supervisor. A driver that dies is replaced;
+the checkpoint and the sinks make that harmless.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class Driver:
     def _read(self, descriptor: int) -> None:
         with os.fdopen(descriptor, "r", encoding="utf-8") as lines:
             for line in lines:
-                with contextlib.suppress(ValueError):  # the last words of one that was killed
+                with contextlib.suppress(ValueError):  # the incomplete last line of a driver that was killed
                     self.events.put(json.loads(line))
         self.events.put(None)
 
@@ -71,17 +71,17 @@ class Driver:
         self._say("stop")
 
     def kill(self) -> None:
-        """Ends it and its JVM at once, as a crash of the machine would."""
+        """Kills the driver and its JVM, as a crash of the machine would."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self) -> int:
-        """Waits for its end and gives its exit status."""
+        """Waits until the driver has ended and returns its exit status."""
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
         status = self.process.wait()
-        # The JVM ends by itself when its Python is gone, and tidies up. One that does not would hold the checkpoint.
+        # The JVM ends and cleans up by itself when its Python is gone. If it does not, it would hold the checkpoint.
         deadline = monotonic() + JVM_PATIENCE_S
         while self._has_processes() and monotonic() < deadline:
             threading.Event().wait(TICK_S / 4)
@@ -97,7 +97,7 @@ class Driver:
 
 
 class Supervisor:
-    """Runs a pipeline until it ends, is stopped, or cannot be helped."""
+    """Runs a pipeline until it ends, is stopped, or fails for good."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Supervisor:
     # --- from outside -------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """The first time: finish the batch and end. The second time: end at once."""
+        """The first call: finish the batch and end. The second call: end immediately."""
         self._stops += 1
         self._wakeup.set()
 
@@ -148,7 +148,7 @@ class Supervisor:
     # --- the run ------------------------------------------------------------------------------------------
 
     def run(self, lock: int | None = None) -> Failure | None:
-        """Gives None at a good end, else what could not be helped."""
+        """Returns None if the pipeline ended or was stopped, else the failure."""
         try:
             return self._run(lock)
         finally:
@@ -159,11 +159,11 @@ class Supervisor:
         while True:
             started_at = monotonic()
             ended = self._run_driver(lock)
-            # Whoever stops twice wants no more of it. Whoever stops once must hear that the last batch was not done.
+            # After one stop, a failure of the last batch is reported. After two, the driver was killed on purpose.
             if ended or self._stops > 1:
                 self._enter("stopped" if self._stops else "ended")
                 return None
-            failure = self._failure or Failure("the driver died without a word", "Its log may tell more.")
+            failure = self._failure or Failure("the driver died without an error", "See its log.")
             self.run_state.last_failure = failure.cause
             delay = None if self._stops else self.restarts.delay_after(failure, monotonic() - started_at)
             if delay is None:
@@ -176,7 +176,7 @@ class Supervisor:
                 return None
 
     def _run_driver(self, lock: int | None) -> bool:
-        """One life of the driver. True where it ended by itself and well."""
+        """Runs one driver. True if it ended by itself without a failure."""
         self._failure = None
         ended = False
         driver = self._driver = Driver(self.job, self.state.driver_log, lock)
@@ -210,7 +210,7 @@ class Supervisor:
         return ended
 
     def _next_event(self, driver: Driver) -> Event | None:
-        """The next thing that the driver says; {} when a moment has passed; None at its end."""
+        """The driver's next event; {} after a tick without one; None at its end."""
         try:
             event = driver.events.get(timeout=TICK_S)
         except queue.Empty:
@@ -230,7 +230,7 @@ class Supervisor:
         elif kind == "batch":
             self._take_batch(Batch.from_document(event["batch"]))
         elif kind == "failed":
-            self._failure = Failure(event["cause"], event["cure"], event["curable"], event["query"])
+            self._failure = Failure(event["cause"], event["hint"], event["retriable"], event["query"])
         self._on_event(event, self.run_state)
 
     def _take_batch(self, batch: Batch) -> None:
@@ -258,7 +258,7 @@ class Supervisor:
             self._write()
 
     def _pause(self, seconds: float) -> bool:
-        """Waits; True where somebody asked to stop meanwhile."""
+        """Waits; True if a stop was requested meanwhile."""
         until = monotonic() + seconds
         while not self._stops and monotonic() < until:
             self._wakeup.wait(TICK_S)
@@ -272,7 +272,7 @@ class Supervisor:
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """The driver's log, added to; what is too long is put aside once."""
+    """The driver's log, opened for appending. A log that is too long is rotated once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > LOG_LIMIT_BYTES:
@@ -281,7 +281,7 @@ def open_log(path: Path) -> IO[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """The child finds the same package as this process, also when it runs from a checkout."""
+    """The child imports the same package as this process, also from a checkout."""
     environment = dict(os.environ)
     root = str(Path(ottla.__file__).parent.parent)
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]

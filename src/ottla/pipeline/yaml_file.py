@@ -1,4 +1,4 @@
-"""Reads a pipeline from YAML, and remembers the line of every key."""
+"""Reads a pipeline from YAML, with the line of every key."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ Path_ = tuple[str, ...]
 
 
 def read_yaml(path: Path, changes: Mapping[str, str] | None = None) -> Pipeline:
-    """The pipeline of a file, with the values that `--set` gave in place of its own."""
+    """The pipeline of a file. The values of `--set` override those of the file."""
     document, lines = parse(path)
     for name, value in (changes or {}).items():
         apply_change(document, lines, name, value, str(path))
@@ -44,7 +44,7 @@ def parse(path: Path) -> tuple[Any, dict[Path_, int]]:
                     mark.line + 1 if mark else None,
                     "",
                     f"this is not YAML: {cause}",
-                    "Mind indentation and colons; put text with `: ` or `#` in it in quotes.",
+                    "Check indentation and colons; quote text that contains `: ` or `#`.",
                 )
             ]
         ) from None
@@ -90,9 +90,9 @@ def _value(loader: Any, node: Any, path: Path_, lines: dict[Path_, int], file: s
 
 
 def apply_change(document: Any, lines: dict[Path_, int], name: str, text: str, file: str) -> None:
-    """Puts a value in place of the one under a dotted name, as `sources.orders.starting_offsets`.
+    """Overrides the value under a dotted name, for example `sources.orders.starting_offsets`.
 
-    Names in `options`, `kafka` and `spark` have dots of their own: there the rest is one name.
+    Names in `options`, `kafka` and `spark` contain dots: there the rest is one name.
     """
     import yaml
 

@@ -329,7 +329,7 @@ def test_a_table_that_is_there_is_used_as_it_is(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "schema", "cause", "cure"),
+    ("statement", "schema", "cause", "hint"),
     [
         ("create table orders (id bigint)", ORDERS, "has no column item; it has id", "alter table orders add column"),
         (
@@ -353,13 +353,13 @@ def test_a_table_that_is_there_is_used_as_it_is(shop: Shop) -> None:
     ],
 )
 def test_columns_that_do_not_fit_are_named_with_their_types(
-    shop: Shop, statement: str, schema: StructType, cause: str, cure: str
+    shop: Shop, statement: str, schema: StructType, cause: str, hint: str
 ) -> None:
     shop.execute(statement)
     with pytest.raises(OttlaError) as refused:
         shop.prepare(schema)
     assert cause in refused.value.message.lower()
-    assert cure in refused.value.hint
+    assert hint in refused.value.hint
 
 
 def test_a_key_that_the_query_lacks_is_refused_before_a_table_is_made(shop: Shop) -> None:
@@ -377,7 +377,7 @@ def test_a_bigint_does_not_go_into_an_integer_of_postgres(postgres: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "cause", "cure"),
+    ("options", "cause", "hint"),
     [
         ({"table": "t"}, "needs the option url", "sqlite:///"),
         ({"url": "sqlite:///a.db"}, "needs the option table", "name"),
@@ -393,11 +393,11 @@ def test_a_bigint_does_not_go_into_an_integer_of_postgres(postgres: Path) -> Non
         ({"url": "sqlite:///a.db", "table": "t", "busyTimeoutMs": "1s"}, "busyTimeoutMs 1s", "whole number"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_with_their_cure(options: dict[str, str], cause: str, cure: str) -> None:
+def test_options_that_make_no_sense_are_refused_with_their_cure(options: dict[str, str], cause: str, hint: str) -> None:
     with pytest.raises(OttlaError) as refused:
         DatabaseOptions.parse(options)
     assert cause in refused.value.message
-    assert cure in refused.value.hint
+    assert hint in refused.value.hint
 
 
 def test_a_database_that_cannot_be_had_is_named_without_its_password(tmp_path: Path) -> None:

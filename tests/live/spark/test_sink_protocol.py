@@ -364,7 +364,7 @@ def test_what_a_function_went_past_and_the_broker_dropped_is_told(two_phase: Tar
 
 
 def test_a_driver_that_is_kept_does_what_the_latest_options_say(two_phase: Target, topic: str) -> None:
-    """Spark keeps the process: the cure that an error names must work without a new application."""
+    """Spark keeps the process: the hint that an error names must work without a new application."""
     stage = SinkStage(two_phase.bootstrap, topic)
     run = stage.start()
     first, second, third, fourth = (run.for_each_batch() for _ in range(4))

@@ -22,7 +22,7 @@ def problems(tmp_path: Path, text: str, name: str = "shop.yaml") -> list[str]:
     path.write_text(dedent(text))
     with pytest.raises(PipelineError) as refused:
         load(path)
-    return [f"{str(p).removeprefix(str(tmp_path) + '/')} ({p.cure})" for p in refused.value.problems]
+    return [f"{str(p).removeprefix(str(tmp_path) + '/')} ({p.hint})" for p in refused.value.problems]
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def problems(tmp_path: Path, text: str, name: str = "shop.yaml") -> list[str]:
         ("outputMode: update", "output_mode"),
     ],
 )
-def test_what_has_a_key_is_no_option_of_a_topic(tmp_path: Path, option: str, key: str) -> None:
+def test_options_with_their_own_key_are_refused(tmp_path: Path, option: str, key: str) -> None:
     """Else the pipeline would do one thing and show another."""
     name = option.partition(":")[0]
     found = problems(tmp_path, GOOD.replace("results}", f"results, options: {{{option}}}}}"))
-    told = f"sink.options.{name}: the pipeline has a key for this: {key} (Use {key}, and leave it out.)"
+    told = f"sink.options.{name}: the pipeline has a key for this: {key} (Use {key} instead.)"
     assert found == [f"shop.yaml:4: {told}"]
 
 
@@ -102,16 +102,16 @@ def test_a_time_to_begin_at_is_an_option_unless_offsets_are_given(tmp_path: Path
         ("source: a\ntables: {a: a.csv}\nsql: select * from a\nsink: t\n", "tables.a: is also a source's name"),
         (
             "source: orders\nsql: select * from orders\nsink: orders\n",
-            "shop.yaml:3: sink: its topic orders is one that is read: the pipeline would read what it writes",
+            "shop.yaml:3: sink: its topic orders is also a source: the pipeline would read its own output",
         ),
-        ("source: {pattern: 'ord.*', name: o}\nsql: select * from o\nsink: orders\n", "is one that is read"),
+        ("source: {pattern: 'ord.*', name: o}\nsql: select * from o\nsink: orders\n", "is also a source"),
         (
             "sources: {a: x, b: y}\noutputs:\n  one: {sql: select * from A, sink: x}\n",
-            "shop.yaml:3: outputs.one.sink: its topic x is one that is read",
+            "shop.yaml:3: outputs.one.sink: its topic x is also a source",
         ),
         (
             GOOD.replace("id bigint}", "id bigint, on_bad_record: dead-letter, dead_letter_topic: results}"),
-            "sink: its topic results is also where bad records of orders go (Name another topic.)",
+            "sink: its topic results is also the dead_letter_topic of orders (Name another topic.)",
         ),
         (
             GOOD + "spark: {spark.speculation: true}\n",
@@ -170,24 +170,24 @@ def second(orders):
     [
         ("def second", "def one", "shop.py:7: one: another function of this file has this name (Rename one of them.)"),
         ("def second", "def first", "shop.py:7: first: another function of this file has this name"),
-        ('source=topic("orders"), sink=topic("b")', 'source=5, sink=topic("b")', "shop.py:7: source: is 5, and must"),
-        ('source=topic("orders"), sink=topic("b")', 'sources=5, sink=topic("b")', "shop.py:7: sources: is 5, and must"),
-        ('sink=topic("b")', 'sink=topic("b"), tables=5', "shop.py:7: tables: is 5, and must be tables by name"),
+        ('source=topic("orders"), sink=topic("b")', 'source=5, sink=topic("b")', "shop.py:7: source: is 5; it must"),
+        ('source=topic("orders"), sink=topic("b")', 'sources=5, sink=topic("b")', "shop.py:7: sources: is 5; it must"),
+        ('sink=topic("b")', 'sink=topic("b"), tables=5', "shop.py:7: tables: is 5; it must be a dict"),
         ('sink=topic("b")', 'sink=topic("b"), sources={"a": "b"}', "source and sources exclude each other"),
         (
             '@pipeline(source=topic("orders"), sink=topic("b"))',
             "@pipeline",
-            "shop.py:7: @pipeline says neither what to read nor where to write (Write @pipeline(source=",
+            "shop.py:7: @pipeline needs a source and a sink (Use @pipeline(source=",
         ),
         ("def second(orders):\n    return orders", "class Second:\n    pass", "shop.py:7: @pipeline is for functions"),
         (
             "from ottla",
             "import sys\nsys.exit(3)\nfrom ottla",
-            "shop.py:2: the file ends Python: sys.exit(3) (Keep what is to run by itself under if __name__",
+            "shop.py:2: the file calls sys.exit(3) (Put code that runs as a script under if __name__",
         ),
     ],
 )
-def test_a_mistake_in_python_is_told_with_its_line(tmp_path: Path, before: str, after: str, told: str) -> None:
+def test_a_mistake_in_python_is_reported_with_its_line(tmp_path: Path, before: str, after: str, told: str) -> None:
     assert before in TWO
     found = problems(tmp_path, TWO.replace(before, after), name="shop.py")
     assert any(told in problem for problem in found), found
@@ -202,12 +202,12 @@ def test_a_second_name_makes_no_second_pipeline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ['f.udf("string")(len)', 'f.udf(len, returnType="int")', 'TOTAL = f.col("id") * 2', "ONE = f.lit(1)"]
 )
-def test_what_needs_spark_does_not_belong_at_the_top_of_a_file(tmp_path: Path, line: str) -> None:
+def test_code_that_needs_spark_is_refused_at_the_top_of_a_file(tmp_path: Path, line: str) -> None:
     pytest.importorskip("pyspark")
     from pyspark import SparkContext
 
     if SparkContext._active_spark_context is not None:  # noqa: SLF001
         pytest.skip("a session of another test is up")
     (found,) = problems(tmp_path, f"from pyspark.sql import functions as f\n{line}\n{TWO}", name="shop.py")
-    assert found.startswith("shop.py:2: Spark is not up yet when the file is read: make columns and UDFs inside the")
+    assert found.startswith("shop.py:2: Spark is not running yet when the file is read: create columns and UDFs inside the")
     assert "StringType()" in found

@@ -39,7 +39,7 @@ def test_waits_double_and_a_batch_makes_them_short_again() -> None:
     assert restarts.total == 8
     restarts.on_batch("shop")
     assert restarts.delay_after(gone) == 1
-    assert restarts.delay_after(Failure("a mistake", curable=False)) is None
+    assert restarts.delay_after(Failure("a mistake", retriable=False)) is None
 
 
 def test_batches_of_another_query_do_not_make_waits_short_again() -> None:
@@ -65,7 +65,7 @@ def test_a_query_without_records_is_trusted_again_after_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cause", "curable"),
+    ("text", "cause", "retriable"),
     [
         (
             "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed: Traceback\n"
@@ -108,21 +108,21 @@ def test_a_query_without_records_is_trusted_again_after_a_while() -> None:
         ("something odd\nand more", "something odd", True),
     ],
 )
-def test_a_failure_is_told_in_a_line_and_known_to_be_curable_or_not(text: str, cause: str, curable: bool) -> None:
-    assert explain(text) == Failure(cause, explain(text).cure, curable)
+def test_a_failure_is_told_in_a_line_and_known_to_be_curable_or_not(text: str, cause: str, retriable: bool) -> None:
+    assert explain(text) == Failure(cause, explain(text).hint, retriable)
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("it is down", "Start it."), BrokersAway("no broker answered")])
 def test_what_is_away_is_tried_again_wherever_it_was_missed(error: OttlaError) -> None:
-    assert failure_of(error) == Failure(error.message, error.hint, curable=True)
+    assert failure_of(error) == Failure(error.message, error.hint, retriable=True)
     assert failure_of(QueryFailed("shop", error)) == Failure(error.message, error.hint, query="shop")
 
 
 def test_mistakes_of_the_user_are_not_tried_again() -> None:
     error = PipelineError([Problem("a.yaml", 3, "sql", "no such column", "Mend it.")])
-    assert failure_of(error) == Failure("a.yaml:3: sql: no such column", "Mend it.", curable=False)
+    assert failure_of(error) == Failure("a.yaml:3: sql: no such column", "Mend it.", retriable=False)
     analysis = type("AnalysisException", (Exception,), {})
-    assert not failure_of(analysis("[UNRESOLVED_COLUMN] A column cannot be resolved. SQLSTATE: 42703")).curable
+    assert not failure_of(analysis("[UNRESOLVED_COLUMN] A column cannot be resolved. SQLSTATE: 42703")).retriable
 
 
 def test_a_report_of_spark_becomes_a_batch() -> None:

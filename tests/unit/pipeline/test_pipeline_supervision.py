@@ -181,14 +181,14 @@ def test_a_stop_that_ends_well_is_no_failure(begin: Begin) -> None:
     assert run.run_state.phase == "stopped"
 
 
-@pytest.mark.parametrize("curable", [True, False])
-def test_a_stop_whose_last_batch_fails_says_so_and_starts_nothing(begin: Begin, curable: bool) -> None:
-    error = away() if curable else RuntimeError("[USER_RAISED_EXCEPTION] bad record in orders-0 at offset 5")
+@pytest.mark.parametrize("retriable", [True, False])
+def test_a_stop_whose_last_batch_fails_says_so_and_starts_nothing(begin: Begin, retriable: bool) -> None:
+    error = away() if retriable else RuntimeError("[USER_RAISED_EXCEPTION] bad record in orders-0 at offset 5")
     run = begin(Scripted(STARTED, failed("topic", error)))
     run.ctrl_c_at = ["started"]
     failure = run.run()
     assert failure is not None
-    assert failure.curable is curable
+    assert failure.retriable is retriable
     assert failure.query == "topic"
     assert (run.run_state.phase, run.run_state.last_failure, run.waits) == ("failed", failure.cause, [])
 

@@ -47,9 +47,9 @@ def test_a_source_without_an_answer_is_tried_again(code: str) -> None:
 
 
 def test_a_source_without_a_leader_is_tried_again_and_one_without_rights_is_not() -> None:
-    assert met_by_the_source(KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)).curable
-    assert not met_by_the_source(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders")).curable
-    assert not met_by_the_source(OttlaError("there is no topic ordes", "Did you mean orders?")).curable
+    assert met_by_the_source(KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)).retriable
+    assert not met_by_the_source(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders")).retriable
+    assert not met_by_the_source(OttlaError("there is no topic ordes", "Did you mean orders?")).retriable
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def clients() -> Clients:
 
 
 @pytest.mark.parametrize(
-    ("code", "curable"),
+    ("code", "retriable"),
     [
         ("REQUEST_TIMED_OUT", True),
         ("NOT_CONTROLLER", True),
@@ -67,7 +67,7 @@ def clients() -> Clients:
     ],
 )
 def test_a_sink_that_cannot_make_its_topic_is_tried_again_unless_it_may_not(
-    clients: Clients, monkeypatch: pytest.MonkeyPatch, code: str, curable: bool
+    clients: Clients, monkeypatch: pytest.MonkeyPatch, code: str, retriable: bool
 ) -> None:
     async def refuse(*_: Any, **__: Any) -> None:
         raise KafkaError(ErrorCode[code])
@@ -76,7 +76,7 @@ def test_a_sink_that_cannot_make_its_topic_is_tried_again_unless_it_may_not(
     with pytest.raises(OttlaError) as caught:
         asyncio.run(clients._create_decisions(Names("shop")))  # noqa: SLF001
     failure = through_spark(caught.value)
-    assert failure.curable is curable
+    assert failure.retriable is retriable
     assert f"cannot be created: {code}" in failure.cause
 
 
@@ -96,5 +96,5 @@ def test_a_sink_that_cannot_read_its_decisions_is_tried_again(
     with pytest.raises(OttlaError) as caught:
         asyncio.run(clients._replay(Silent(), TopicPartition("shop-decisions", 0), 0, 5))  # type: ignore[arg-type]  # noqa: SLF001
     failure = through_spark(caught.value)
-    assert failure.curable
+    assert failure.retriable
     assert failure.cause.startswith("shop-decisions-0 could not be read to its end within")

@@ -1,4 +1,4 @@
-"""The source's options: Spark's own names, read without regard to case, and refused with cause and cure. Spec: F1."""
+"""The source's options: Spark's own names, read without regard to case, and refused with cause and hint. Spec: F1."""
 
 import pickle
 

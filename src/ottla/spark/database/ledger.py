@@ -92,10 +92,10 @@ def check_names(database: Database, options: DatabaseOptions, schema: StructType
     if not long or database.dialect != POSTGRES:
         return
     longest = int(database.query("show max_identifier_length")[0][0])  # more where somebody built it so
-    for kind, whole, part, cure in long:
+    for kind, whole, part, hint in long:
         size = len(part.encode())
         if size > longest:
-            raise OttlaError(f"the name of {kind} {whole} has {size} bytes, and PostgreSQL takes {longest}", cure)
+            raise OttlaError(f"the name of {kind} {whole} has {size} bytes, and PostgreSQL takes {longest}", hint)
 
 
 def _ready(database: Database, options: DatabaseOptions, schema: StructType) -> Target | None:

@@ -1,4 +1,4 @@
-"""The options of `format("ottla-database")`: what can be said, and what is refused with its cure. Pure."""
+"""The options of `format("ottla-database")`: what can be said, and what is refused with its hint. Pure."""
 
 import difflib
 import re
