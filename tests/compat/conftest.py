@@ -1,4 +1,4 @@
-"""The brokers and the clients that the compatibility scripts run with.
+"""The brokers and clients of the compatibility tests.
 
 Each script runs against Ottla and, where its jars are there, against a real Apache Kafka: the same assertions
 hold for both. One Kafka serves the whole test run, however many workers it has; each worker has its own Ottla.
@@ -24,7 +24,7 @@ CLIENTS = {client.name: client for client in foreign_clients()}
 
 @pytest.fixture
 def alone(run_directory: Path) -> Iterator[None]:
-    """No other worker is in a test that changes, or compares, settings of the whole shared Kafka."""
+    """Locks out other workers: for tests that change or compare settings of the whole shared Kafka."""
     with open(run_directory / "alone.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -32,7 +32,7 @@ def alone(run_directory: Path) -> Iterator[None]:
 
 @pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.oracle, id="apache")])
 def broker(request: pytest.FixtureRequest) -> Target:
-    """Each broker in turn; the other one is not started for it."""
+    """Each broker in turn. The other one is not started."""
     target = request.getfixturevalue(request.param)
     assert isinstance(target, Target)
     return target
@@ -76,8 +76,8 @@ def topic(fresh_name: Callable[[], str]) -> str:
 
 @pytest.fixture
 def await_leaders(broker: Target) -> Callable[..., None]:
-    """Until a new topic can be used: Apache Kafka calls it made before each of its parts has heard the news, and some
-    requests are not sent again by whoever meets such a part."""
+    """Waits until a new topic can be used. Apache Kafka answers CreateTopics before every part of it knows the topic,
+    and some clients do not retry the request that fails because of it."""
 
     def wait(name: str, partitions: int = 1) -> None:
         with contextlib.closing(Side(broker.name, broker.bootstrap, name)) as side:
@@ -99,7 +99,7 @@ def sides(ottla: Target, kafka: Target, topic: str) -> Iterator[list[Side]]:
 
 @pytest.fixture
 def same(sides: list[Side]) -> Callable[[Callable[[Side], Any]], Any]:
-    """Runs a script on both brokers and compares the outcomes; gives the common one."""
+    """Runs a script on both brokers, compares the outcomes and returns the common one."""
 
     def run(script: Callable[[Side], Any]) -> Any:
         ours, theirs = (script(side) for side in sides)

@@ -20,7 +20,7 @@ def test_a_topic_is_created_seen_and_deleted(broker: Any, client: ForeignClient,
     assert client.delete_topic(broker.bootstrap, topic) == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-def test_a_topic_made_again_starts_empty(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_a_recreated_topic_is_empty(broker: Any, client: ForeignClient, topic: str) -> None:
     client.create_topic(broker.bootstrap, topic)
     assert client.produce(broker.bootstrap, topic, [Message(b"old")] * 3) == [0, 1, 2]
     assert client.delete_topic(broker.bootstrap, topic) == "ok"
@@ -43,7 +43,7 @@ def test_a_topic_made_again_starts_empty(broker: Any, client: ForeignClient, top
         ("fine", 1, {"min.insync.replicas": "0"}, "INVALID_CONFIG"),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused(
+def test_an_invalid_topic_is_rejected(
     broker: Any, client: ForeignClient, name: str, partitions: int, configs: dict[str, str], error: str
 ) -> None:
     if client.name == "confluent-kafka" and partitions == 0:
@@ -51,7 +51,7 @@ def test_a_topic_that_cannot_be_is_refused(
     assert client.create_topic(broker.bootstrap, name, partitions=partitions, configs=configs) == error
 
 
-def test_partitions_grow_and_never_shrink(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_partitions_can_be_added_but_not_removed(broker: Any, client: ForeignClient, topic: str) -> None:
     client.create_topic(broker.bootstrap, topic, partitions=2)
     assert until(lambda: client.partition_count(broker.bootstrap, topic) == 2)
     assert client.create_partitions(broker.bootstrap, topic, 5) == "ok"
@@ -77,7 +77,7 @@ def test_settings_are_described_and_changed(broker: Any, client: ForeignClient, 
     assert client.describe_config(broker.bootstrap, topic)["retention.ms"] == ("7200000", False)
 
 
-def test_a_changed_limit_counts_at_once(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_a_changed_limit_applies_immediately(broker: Any, client: ForeignClient, topic: str) -> None:
     client.create_topic(broker.bootstrap, topic)
     big = Message(b"x" * 50_000)
     assert client.produce(broker.bootstrap, topic, [big]) == [0]
@@ -86,7 +86,7 @@ def test_a_changed_limit_counts_at_once(broker: Any, client: ForeignClient, topi
     assert client.produce(broker.bootstrap, topic, [Message(b"x" * 10_000)])[0] != "MESSAGE_TOO_LARGE"
 
 
-def test_deleted_records_are_gone_and_the_rest_stays(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_deleted_records_are_gone_and_later_ones_stay(broker: Any, client: ForeignClient, topic: str) -> None:
     client.create_topic(broker.bootstrap, topic)
     client.produce(broker.bootstrap, topic, [Message(b"%d" % i) for i in range(10)])
     assert client.delete_records(broker.bootstrap, topic, 6) == 6
@@ -133,7 +133,7 @@ def test_offsets_by_time_look_inside_batches(broker: Any, client: ForeignClient,
     assert [answer.offset for answer in found.values()] == [6, 6, 19, -1]
 
 
-def test_an_empty_partition_has_offsets_too(
+def test_an_empty_partition_has_offsets(
     broker: Any, client: ForeignClient, topic: str, await_leaders: Callable[..., None]
 ) -> None:
     client.create_topic(broker.bootstrap, topic)
@@ -144,8 +144,8 @@ def test_an_empty_partition_has_offsets_too(
         assert client.list_offsets(broker.bootstrap, topic, ["max_timestamp"])["max_timestamp"].offset == -1
 
 
-def test_a_topic_nobody_made_appears_when_written_to(broker: Any, client: ForeignClient, topic: str) -> None:
-    """auto.create.topics.enable is on unless switched off."""
+def test_a_missing_topic_is_created_on_the_first_write(broker: Any, client: ForeignClient, topic: str) -> None:
+    """auto.create.topics.enable is true by default."""
     assert client.produce(broker.bootstrap, topic, [Message(b"first")], partition=None) == [0]
     assert [r.value for r in client.consume(broker.bootstrap, topic, 1)] == [b"first"]
 
@@ -156,10 +156,8 @@ def strict_ottla() -> Iterator[Any]:
         yield running
 
 
-def test_nothing_appears_by_itself_where_that_is_switched_off(
-    strict_ottla: Any, client: ForeignClient, topic: str
-) -> None:
-    """auto.create.topics.enable=false: asking for a topic, whatever the client allows, makes none."""
+def test_no_topic_is_created_if_auto_creation_is_off(strict_ottla: Any, client: ForeignClient, topic: str) -> None:
+    """auto.create.topics.enable=false: a metadata request creates no topic, even if the client allows it."""
     assert client.partition_count(strict_ottla.bootstrap, topic) == "UNKNOWN_TOPIC_OR_PARTITION"
     assert topic not in client.topics(strict_ottla.bootstrap)
     assert client.create_topic(strict_ottla.bootstrap, topic) == "ok"

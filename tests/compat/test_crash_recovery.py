@@ -1,4 +1,4 @@
-"""Spec: R6. `kill -9` under load, again and again. Ten rounds in a test run; OTTLA_ROUNDS=100 for the full hundred.
+"""Spec: R6. Repeated `kill -9` under load: ten rounds per test run, OTTLA_ROUNDS=100 for a hundred.
 
 A producer with idempotence keeps sending across the restarts, as an application would. At the end every
 acknowledged record is at its offset, offsets are dense, nothing came twice, and the indexes find it all.
@@ -29,7 +29,7 @@ CONFIGS = {"segment.bytes": "1048576", "index.interval.bytes": "4096"}
 
 
 class Load:
-    """An idempotent librdkafka producer that numbers its records per partition and notes what was promised."""
+    """An idempotent librdkafka producer that numbers its records per partition and records the acknowledged offsets."""
 
     def __init__(self, bootstrap: str) -> None:
         from confluent_kafka import Producer
@@ -151,8 +151,8 @@ def check_indexes(bootstrap: str, partition: int, records: list[Record]) -> None
 
 
 @pytest.mark.timeout(180 + 6 * ROUNDS)
-def test_nothing_acknowledged_is_lost_and_nothing_comes_twice(tmp_path: Path) -> None:
-    """Spec: R6. Every acknowledged record is there, offsets dense, indexes rebuilt, no duplicates."""
+def test_acknowledged_records_are_neither_lost_nor_duplicated(tmp_path: Path) -> None:
+    """Spec: R6. Every acknowledged record exists once, offsets have no gaps, and indexes are rebuilt."""
     choose = random.Random(20)
     with Broker.embedded(tmp_path / "data") as broker:
         assert foreign_clients()[0].create_topic(
@@ -189,8 +189,8 @@ def newest_segment(data: Path, partition: int) -> Path:
 
 
 @pytest.mark.parametrize("tail", ["garbage", "half a batch", "zeros", "a batch with a wrong checksum"])
-def test_a_torn_end_of_the_log_is_cut_off(tmp_path: Path, tail: str) -> None:
-    """Spec: R6. What a power cut leaves behind the last whole batch disappears; everything before it stays."""
+def test_a_torn_tail_of_the_log_is_truncated(tmp_path: Path, tail: str) -> None:
+    """Spec: R6. Whatever a power loss leaves after the last complete batch is removed; everything before it stays."""
     values = [b"%d" % i for i in range(500)]
     client = foreign_clients()[0]
     from tests.support.clients import Message
@@ -216,8 +216,8 @@ def test_a_torn_end_of_the_log_is_cut_off(tmp_path: Path, tail: str) -> None:
         assert client.produce(broker.bootstrap, TOPIC, [Message(b"next")]) == [500]
 
 
-def test_lost_and_spoiled_indexes_are_rebuilt(tmp_path: Path) -> None:
-    """Spec: R6. Indexes are only a help; without them, or with nonsense in them, the log says the same."""
+def test_missing_and_corrupt_indexes_are_rebuilt(tmp_path: Path) -> None:
+    """Spec: R6. Without indexes, or with corrupt ones, the log returns the same records."""
     from tests.support.clients import Message
 
     client = foreign_clients()[0]

@@ -1,4 +1,4 @@
-"""Other people's consumers in groups: alone, together, static, cooperative, and across a broker that goes and comes.
+"""Consumers of other clients in groups: alone, mixed, static, cooperative, and across a restart of the broker.
 
 Spec: B4, B5, B6, C1, C2, R5.
 """
@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 
 QUICK = {"group.initial.rebalance.delay.ms": 0}
 SESSION_MS = 20_000
-"""No member is taken for dead because the machine was busy elsewhere for a while."""
+"""Long enough that no member times out on a busy machine."""
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:
@@ -48,7 +48,7 @@ def group(topic: str) -> str:
 
 @pytest.fixture
 def run(ottla: Any, group: str) -> Iterator[Callable[..., Member]]:
-    """Starts members and stops them in the end."""
+    """Starts members, and stops them at the end."""
     started: list[Member] = []
 
     def start(kind: str | type[Member], topic: str, **more: Any) -> Member:
@@ -88,7 +88,7 @@ def read_by(*members: Member) -> set[bytes]:
 
 
 def shared(members: list[Member], partitions: list[TopicPartition], each: int | None = None) -> bool:
-    """Whether every partition has one owner among them, and (if told) each member so many."""
+    """Whether every partition has exactly one owner, and each member has `each` partitions (if set)."""
     owned = sorted(partition for member in members for partition in member.assignment)
     return owned == sorted(partitions) and (each is None or all(len(m.assignment) == each for m in members))
 
@@ -101,10 +101,10 @@ def is_committed(admin: Admin, group: str, offsets: dict[TopicPartition, int]) -
 
 
 @EACH
-def test_two_of_a_kind_share_and_the_one_left_takes_over(
+def test_two_members_share_the_partitions_and_the_remaining_one_takes_over(
     ottla: Any, admin: Admin, group: str, topic: str, run: Any, kind: str
 ) -> None:
-    """Spec: B4, B6. A member joins, a member leaves; all is read, all is committed."""
+    """Spec: B4, B6. A member joins, a member leaves; every record is read and committed."""
     admin.create_topic(topic, partitions=4)
     partitions = partitions_of(topic, 4)
     sent = produce(ottla.bootstrap, partitions, 10)
@@ -127,11 +127,11 @@ def test_two_of_a_kind_share_and_the_one_left_takes_over(
     await_true("the second reads on", lambda: read_by(*both) == sent, [second])
     second.stop()
     await_true("all is committed", lambda: is_committed(admin, group, dict.fromkeys(partitions, 30)))
-    await_true("nobody is left", lambda: admin.describe_groups([group])[0].state == "Empty")
+    await_true("no member is left", lambda: admin.describe_groups([group])[0].state == "Empty")
 
 
-def test_all_kinds_in_one_group(ottla: Any, admin: Admin, group: str, topic: str, run: Any) -> None:
-    """Five libraries, one `range`: whoever leads, the others understand; each leaves and the rest carries on."""
+def test_all_clients_work_in_one_group(ottla: Any, admin: Admin, group: str, topic: str, run: Any) -> None:
+    """Five libraries with the range assignor: any of them can lead, and the group goes on when each of them leaves."""
     kinds = [name for name, member in MEMBERS.items() if member.unavailable() is None]
     count = 2 * len(kinds)
     admin.create_topic(topic, partitions=count)
@@ -157,10 +157,10 @@ def test_all_kinds_in_one_group(ottla: Any, admin: Admin, group: str, topic: str
 # Static members
 
 
-def test_a_static_member_bounced_within_its_session_disturbs_nobody(
+def test_a_static_member_restarted_within_its_session_causes_no_rebalance(
     ottla: Any, admin: Admin, group: str, topic: str, run: Any
 ) -> None:
-    """Spec: R5. KIP-345: nobody is revoked anything, and it comes back to what it had."""
+    """Spec: R5. KIP-345: no partition is revoked, and the member gets its partitions back."""
     admin.create_topic(topic, partitions=4)
     partitions = partitions_of(topic, 4)
     how = {"session_timeout_ms": 60_000}
@@ -181,10 +181,10 @@ def test_a_static_member_bounced_within_its_session_disturbs_nobody(
     assert after["desk-2"] != before["desk-2"]
 
 
-def test_of_two_with_one_instance_id_the_newcomer_wins(
+def test_a_second_member_with_the_same_instance_id_fences_the_first(
     ottla: Any, admin: Admin, group: str, topic: str, run: Any
 ) -> None:
-    """Spec: R5. The old one is fenced and says so."""
+    """Spec: R5. The old member fails with a fencing error."""
     from confluent_kafka import Consumer, KafkaError, KafkaException
 
     admin.create_topic(topic, partitions=2)
@@ -219,10 +219,10 @@ def test_of_two_with_one_instance_id_the_newcomer_wins(
 
 
 @pytest.mark.parametrize("kind", ["confluent-kafka", pytest.param("java", marks=pytest.mark.java)])
-def test_cooperative_members_give_up_only_what_moves(
+def test_cooperative_members_revoke_only_partitions_that_move(
     ottla: Any, admin: Admin, group: str, topic: str, run: Any, kind: str
 ) -> None:
-    """KIP-429: the first goes on with half of its partitions while the second comes."""
+    """KIP-429: the first member keeps reading half of its partitions while the second joins."""
     admin.create_topic(topic, partitions=4)
     partitions = partitions_of(topic, 4)
     first = run(kind, topic, client_id="first", assignor="cooperative-sticky")
@@ -237,15 +237,15 @@ def test_cooperative_members_give_up_only_what_moves(
     kept = set(first.assignment)
     second.stop()
     await_true("the first has all again", lambda: shared([first], partitions), [first])
-    told = [event for event in first.events if event.partitions]
-    assert told[-1] == Event("assigned", tuple(sorted(set(partitions) - kept)))
+    changes = [event for event in first.events if event.partitions]
+    assert changes[-1] == Event("assigned", tuple(sorted(set(partitions) - kept)))
 
 
 # The broker goes and comes
 
 
 @pytest.mark.parametrize("how_it_ends", ["killed", "stopped"])
-def test_a_broker_that_comes_back_keeps_commits_and_members(topic: str, group: str, run: Any, how_it_ends: str) -> None:
+def test_commits_and_members_survive_a_broker_restart(topic: str, group: str, run: Any, how_it_ends: str) -> None:
     """Spec: R5, C2. Commits survive kill -9; members that reconnect within their session see no rebalance."""
     with Broker.embedded(settings=QUICK) as broker:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
@@ -280,8 +280,8 @@ def test_a_broker_that_comes_back_keeps_commits_and_members(topic: str, group: s
 # Metadata
 
 
-def test_committed_metadata_comes_back_to_every_client(ottla: Any, admin: Admin, group: str, topic: str) -> None:
-    """Spec: C2, R4. What one library commits, all the others read."""
+def test_every_client_reads_committed_metadata(ottla: Any, admin: Admin, group: str, topic: str) -> None:
+    """Spec: C2, R4. Each library reads what the others commit."""
     admin.create_topic(topic, partitions=4)
     noted = "zřejmě {json: 1} \N{CAT}"
 
@@ -313,10 +313,10 @@ def test_committed_metadata_comes_back_to_every_client(ottla: Any, admin: Admin,
     expected = {TopicPartition(topic, 0): 11, TopicPartition(topic, 1): 12}
     if JavaMember.unavailable() is None:
         config = {"group.id": group, "enable.auto.commit": False}
-        told = JavaMember.client().call(
+        found = JavaMember.client().call(
             "group_commit", ottla.bootstrap, topic=topic, partition=2, offset=13, metadata=noted, config=config
         )
-        assert told == {"offset": 13, "metadata": noted}
+        assert found == {"offset": 13, "metadata": noted}
         expected[TopicPartition(topic, 2)] = 13
     admin.alter_group_offsets(group, {TopicPartition(topic, 3): CommittedOffset(14, -1, noted)})
     committed = admin.list_group_offsets(group)
@@ -341,7 +341,7 @@ CHAINS = [
 def test_chains_of_groups_copy_everything_while_members_come_and_go(
     ottla: Any, admin: Admin, topic: str, run: Any, kind: str, assignor: str
 ) -> None:
-    """Spec: R5. Topic to topic to topic; each copies, then commits, so nothing is lost, whoever leaves when."""
+    """Spec: R5. Each member copies, then commits, so nothing is lost when members leave."""
     stages = [f"{topic}-{i}" for i in range(3)]
     for name in stages:
         admin.create_topic(name, partitions=3)

@@ -1,6 +1,6 @@
 """The same group requests to Ottla and to Apache Kafka: states, error codes and stored bytes are equal.
 
-One script is one story; both brokers are told it and the outcomes are compared.
+Each script runs on both brokers, and the outcomes are compared.
 Spec: B1, B2, B3, B4, B5, B6, C2, C3, R5.
 """
 
@@ -43,7 +43,7 @@ MEMBER_ID = re.compile(r".+-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Story:
-    """One group on one broker: asks, and gives answers in which member ids are the members' names."""
+    """One group on one broker. Responses are normalized: member ids are replaced by the names of the members."""
 
     def __init__(self, side: Side, group_id: str) -> None:
         self.side = side
@@ -60,7 +60,7 @@ class Story:
             member.close()
 
     def member(self, name: str, **more: Any) -> RawMember:
-        # It lives for as long as its story is told, however slowly.
+        # The session lasts longer than any script, however slowly it runs.
         more = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000, **more}
         member = RawMember(self.side.bootstrap, self.group_id, [self.topic], client_id=name, **more)
         self.opened.append(member)
@@ -70,7 +70,7 @@ class Story:
     def partitions(self) -> list[TopicPartition]:
         return [TopicPartition(self.topic, 0), TopicPartition(self.topic, 1)]
 
-    def told(self, answer: Any) -> Any:
+    def normalized(self, answer: Any) -> Any:
         """An answer without what differs from run to run: a member id becomes its prefix and a number."""
         return self._named(plain(answer, node_id=self.side.node_id, hide=HIDDEN))
 
@@ -91,7 +91,7 @@ class Story:
         return value
 
     def ask(self, request: Message, version: int) -> Any:
-        return self.told(self.connection.ask(request, version))
+        return self.normalized(self.connection.ask(request, version))
 
     def describe(self, version: int = 5, group_id: str | None = None) -> Any:
         wanted = self.group_id if group_id is None else group_id
@@ -127,7 +127,7 @@ class Story:
         version: int = 8,
         **more: Any,
     ) -> Any:
-        """As whoever the arguments say."""
+        """Commits as the member that the arguments describe."""
         part = OffsetCommitRequest.OffsetCommitRequestPartition(
             partition_index=partition, committed_offset=offset, committed_metadata=metadata
         )
@@ -145,8 +145,8 @@ class Story:
 
 
 @pytest.fixture
-def told(same: Same, fresh_name: Callable[[], str]) -> Iterator[Callable[[Callable[[Story], Any]], Any]]:
-    """Tells both brokers a story about one group."""
+def on_both(same: Same, fresh_name: Callable[[], str]) -> Iterator[Callable[[Callable[[Story], Any]], Any]]:
+    """Runs a script about one group on both brokers."""
     name = fresh_name()
     stories: list[Story] = []
 
@@ -169,7 +169,7 @@ Tell = Callable[[Callable[[Story], Any]], Any]
 # States
 
 
-def test_every_state_is_described_and_listed_alike(told: Tell) -> None:
+def test_every_group_state_is_described_and_listed_the_same(on_both: Tell) -> None:
     """Spec: B2. Dead, Empty, PreparingRebalance, CompletingRebalance, Stable."""
 
     def script(story: Story) -> Any:
@@ -178,25 +178,25 @@ def test_every_state_is_described_and_listed_alike(told: Tell) -> None:
 
         outcome = [look()]
         ann, bob = story.member("ann"), story.member("bob", instance_id="desk")
-        outcome += [story.told(ann.join()), look()]  # CompletingRebalance
+        outcome += [story.normalized(ann.join()), look()]  # CompletingRebalance
         hand_out(ann, partitions=story.partitions)
         outcome += [look()]  # Stable
         bob.post_join()
         await_rebalance(ann)
         outcome += [look()]  # PreparingRebalance
         ann.post_join()
-        outcome += [story.told(ann.await_join()), story.told(bob.await_join())]
+        outcome += [story.normalized(ann.await_join()), story.normalized(bob.await_join())]
         hand_out(ann, bob, partitions=story.partitions)
-        outcome += [look(), story.told(ann.heartbeat()), story.told(bob.heartbeat())]
-        outcome += [story.told(ann.leave()), story.told(bob.leave()), look()]  # Empty
+        outcome += [look(), story.normalized(ann.heartbeat()), story.normalized(bob.heartbeat())]
+        outcome += [story.normalized(ann.leave()), story.normalized(bob.leave()), look()]  # Empty
         outcome += [story.delete(), look()]
         return outcome
 
-    outcome = told(script)
+    outcome = on_both(script)
     assert outcome[0][0][0]["group_state"] == "Dead"
 
 
-def test_filters_of_the_list(told: Tell) -> None:
+def test_list_filters(on_both: Tell) -> None:
     def script(story: Story) -> Any:
         story.commit()
         outcome = [story.listed(4, states_filter=[state]) for state in ("Empty", "empty", "Stable", "nonsense")]
@@ -204,15 +204,15 @@ def test_filters_of_the_list(told: Tell) -> None:
         outcome += [story.listed(5, states_filter=["Empty", "Stable"], types_filter=["classic"])]
         return outcome
 
-    told(script)
+    on_both(script)
 
 
 # Refusals
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 5, 7, 9], ids="v{}".format)
-def test_joining_is_refused_alike(told: Tell, version: int) -> None:
-    """Spec: B3, B4. Bounds, protocols, ids."""
+def test_invalid_joins_get_the_same_errors(on_both: Tell, version: int) -> None:
+    """Spec: B3, B4. Timeout limits, protocols, member ids."""
 
     def script(story: Story) -> Any:
         def join(**changes: Any) -> Any:
@@ -229,7 +229,7 @@ def test_joining_is_refused_alike(told: Tell, version: int) -> None:
             answer = story.connection.ask(request, version)
             if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 answer.member_id = "an id"
-            return story.told(answer)
+            return story.normalized(answer)
 
         other = JoinGroupRequest.JoinGroupRequestProtocol(name="other", metadata=b"")
         outcome = [
@@ -260,11 +260,11 @@ def test_joining_is_refused_alike(told: Tell, version: int) -> None:
             outcome += [join()]
         return outcome
 
-    told(script)
+    on_both(script)
 
 
-def test_the_rest_of_a_members_life_is_refused_alike(told: Tell) -> None:
-    """Spec: C2. Generations and members fence; states answer in their way."""
+def test_invalid_member_requests_get_the_same_errors(on_both: Tell) -> None:
+    """Spec: C2. Requests with a wrong generation or member, in each state."""
 
     def script(story: Story) -> Any:
         def heartbeat(member_id: str, generation: int, instance_id: str | None = None, group_id: str = "") -> Any:
@@ -315,7 +315,7 @@ def test_the_rest_of_a_members_life_is_refused_alike(told: Tell) -> None:
         outcome += [story.commit(generation=0, **mine), story.commit()]
         outcome += [leave("nobody", "desk"), leave("nobody", "other"), leave("", "other"), leave("", "desk")]
         answer = bob.await_join()
-        outcome += [story.told(answer)]
+        outcome += [story.normalized(answer)]
         outcome += [heartbeat(ann.member_id, 1, "desk"), story.commit(generation=1, **mine)]
         outcome += [leave(bob.member_id, version=2), leave(bob.member_id, version=2)]
         # Empty
@@ -323,11 +323,11 @@ def test_the_rest_of_a_members_life_is_refused_alike(told: Tell) -> None:
         outcome += [sync(bob), story.commit(), story.commit(generation=1), story.commit(member_id="x")]
         return outcome
 
-    told(script)
+    on_both(script)
 
 
-def test_static_members_are_replaced_and_fenced_alike(told: Tell) -> None:
-    """Spec: R5. Of two with one group.instance.id the newcomer wins, without a rebalance (KIP-345)."""
+def test_static_members_are_replaced_and_fenced_the_same(on_both: Tell) -> None:
+    """Spec: R5. The second member with a group.instance.id replaces the first without a rebalance (KIP-345)."""
 
     def script(story: Story) -> Any:
         first, other = story.member("ann", instance_id="desk"), story.member("bob", instance_id="chair")
@@ -336,25 +336,25 @@ def test_static_members_are_replaced_and_fenced_alike(told: Tell) -> None:
         # Under the same client id: of a static member that came back Kafka goes on to show the old one, we the new.
         second = story.member("ann", instance_id="desk")
         outcome += [
-            story.told(second.join()),
+            story.normalized(second.join()),
             first.heartbeat(),
             other.heartbeat(),
             second.heartbeat(),
             story.describe(),
         ]
-        outcome += [story.told(second.sync()), first.commit({story.partitions[0]: 1})]
-        outcome += [second.commit({story.partitions[0]: 1}), story.told(first.leave()), story.describe()]
-        third = story.member("ann", instance_id="desk")  # before KIP-814 the leader is told it is not the leader
-        outcome += [story.told(third.join(version=8)), third.heartbeat(), second.heartbeat(), other.heartbeat()]
+        outcome += [story.normalized(second.sync()), first.commit({story.partitions[0]: 1})]
+        outcome += [second.commit({story.partitions[0]: 1}), story.normalized(first.leave()), story.describe()]
+        third = story.member("ann", instance_id="desk")  # before KIP-814 the leader is not named as the leader
+        outcome += [story.normalized(third.join(version=8)), third.heartbeat(), second.heartbeat(), other.heartbeat()]
         bounced = story.member("bob", instance_id="chair")
-        outcome += [story.told(bounced.join()), bounced.heartbeat(), third.heartbeat()]
+        outcome += [story.normalized(bounced.join()), bounced.heartbeat(), third.heartbeat()]
         return outcome
 
-    told(script)
+    on_both(script)
 
 
-def test_empty_group_ids(told: Tell) -> None:
-    """PROTOCOL §6.2: refused everywhere but where simple consumers commit and fetch."""
+def test_empty_group_ids(on_both: Tell) -> None:
+    """Rejected everywhere except in the commits and fetches of simple consumers."""
 
     def script(story: Story) -> Any:
         identity = LeaveGroupRequest.MemberIdentity(member_id="m")
@@ -375,14 +375,14 @@ def test_empty_group_ids(told: Tell) -> None:
         outcome += [story.commit(), story.fetch_offsets(0), story.fetch_offsets(0, version=5)]
         return outcome
 
-    told(script)
+    on_both(script)
 
 
 def await_coordinator_of_nobody(story: Story) -> None:
     eventually(lambda: story.fetch_offsets(0)["groups"][0]["error_code"] not in (14, 15, 16))
 
 
-def test_coordinators_are_found_alike(told: Tell) -> None:
+def test_coordinators_are_found_the_same(on_both: Tell) -> None:
     def script(story: Story) -> Any:
         def found(version: int, **asked: Any) -> Any:
             answer = story.connection.ask(FindCoordinatorRequest(**asked), version)
@@ -393,15 +393,15 @@ def test_coordinators_are_found_alike(told: Tell) -> None:
         outcome = [found(version, key=story.group_id) for version in (0, 1, 2, 3)]
         return outcome + [found(4, coordinator_keys=keys) for keys in ([story.group_id], [], ["a", "b"], [""])]
 
-    told(script)
+    on_both(script)
 
 
 # Offsets
 
 
 @pytest.mark.parametrize("version", [2, 4, 5, 6, 7, 8, 9], ids="v{}".format)
-def test_commits_of_every_kind(told: Tell, version: int) -> None:
-    """Spec: C2. Metadata up to 4096 bytes, unknown topics and partitions, outsiders."""
+def test_commits_of_every_kind(on_both: Tell, version: int) -> None:
+    """Spec: C2. Metadata up to 4096 bytes, unknown topics and partitions, non-members."""
 
     def script(story: Story) -> Any:
         def commit(**how: Any) -> Any:
@@ -416,12 +416,12 @@ def test_commits_of_every_kind(told: Tell, version: int) -> None:
             outcome += [commit(retention_time_ms=3_600_000), commit(retention_time_ms=0)]
         return outcome
 
-    told(script)
+    on_both(script)
 
 
 @pytest.mark.parametrize("version", [1, 2, 5, 7, 8, 9], ids="v{}".format)
-def test_fetching_committed_offsets(told: Tell, version: int) -> None:
-    """Spec: C2. And PROTOCOL §8.2: what is not there is -1."""
+def test_fetching_committed_offsets(on_both: Tell, version: int) -> None:
+    """Spec: C2. An offset that was never committed is -1."""
 
     def script(story: Story) -> Any:
         more = {"require_stable": True} if version >= 7 else {}
@@ -432,11 +432,11 @@ def test_fetching_committed_offsets(told: Tell, version: int) -> None:
             outcome += [story.fetch_offsets(version=version, **more)]
         return outcome
 
-    told(script)
+    on_both(script)
 
 
-def test_deleting_offsets_and_groups(told: Tell) -> None:
-    """PROTOCOL §8.4."""
+def test_deleting_offsets_and_groups(on_both: Tell) -> None:
+    """OffsetDelete and DeleteGroups, with members and without."""
 
     def script(story: Story) -> Any:
         def delete_offsets(*partitions: int, topic: str = "") -> Any:
@@ -458,7 +458,7 @@ def test_deleting_offsets_and_groups(told: Tell) -> None:
         outcome += [delete_offsets(1), story.fetch_offsets(), story.delete(), story.delete(), story.describe()]
         return outcome
 
-    told(script)
+    on_both(script)
 
 
 # What is stored
@@ -495,7 +495,7 @@ def canonical(story: Story, key: Message, key_bytes: bytes, value: Message | Non
     equal here, ids and times aside, is equal byte for byte."""
     assert encode_record_key(key) == key_bytes
     if value is None or value_bytes is None:
-        return [story.told(key), None]
+        return [story.normalized(key), None]
     (version,) = struct.unpack_from(">h", value_bytes)
     assert encode_versioned(value, version) == value_bytes
     if isinstance(value, OffsetCommitValue):
@@ -509,10 +509,15 @@ def canonical(story: Story, key: Message, key_bytes: bytes, value: Message | Non
         assert value.current_state_timestamp > 1_700_000_000_000
         value.current_state_timestamp = 0
         value.members.sort(key=lambda member: member.client_id)
-    return [story.told(key), version, plain(story.told(value), hide=frozenset()), getattr(value, "topic_id", None)]
+    return [
+        story.normalized(key),
+        version,
+        plain(story.normalized(value), hide=frozenset()),
+        getattr(value, "topic_id", None),
+    ]
 
 
-def test_keys_and_values_are_stored_byte_for_byte(told: Tell) -> None:
+def test_keys_and_values_are_stored_byte_for_byte(on_both: Tell) -> None:
     """Spec: B5, C3. What a group leaves in `__consumer_offsets`, in order, from its first join to its tombstones."""
 
     def script(story: Story) -> Any:
@@ -533,12 +538,12 @@ def test_keys_and_values_are_stored_byte_for_byte(told: Tell) -> None:
         story.delete()
         return [canonical(story, *record) for record in stored(story)]
 
-    records = told(script)
+    records = on_both(script)
     assert len(records) >= 12
     assert [record[1] for record in records[-3:]] == [None, None, None]
 
 
-def test_a_simple_group_is_stored_alike(told: Tell) -> None:
+def test_a_simple_group_is_stored_the_same(on_both: Tell) -> None:
     def script(story: Story) -> Any:
         story.commit(0, 1)
         story.commit(0, 2, metadata="again")
@@ -547,13 +552,13 @@ def test_a_simple_group_is_stored_alike(told: Tell) -> None:
         story.ask(OffsetDeleteRequest(group_id=story.group_id, topics=[named]), 0)
         return [canonical(story, *record) for record in stored(story)]
 
-    told(script)
+    on_both(script)
 
 
 # Our own tools on both
 
 
-def test_our_admin_calls_give_the_same_on_both(same: Same, fresh_name: Callable[[], str]) -> None:
+def test_ottlas_admin_client_gets_the_same_results_from_both(same: Same, fresh_name: Callable[[], str]) -> None:
     from ottla import Admin, KafkaError
 
     name = fresh_name()
@@ -597,10 +602,10 @@ def test_our_admin_calls_give_the_same_on_both(same: Same, fresh_name: Callable[
     same(script)
 
 
-def test_a_real_kafkas_stored_records_are_shown_in_words(
+def test_group_records_of_apache_kafka_are_formatted(
     kafka: Any, sides: list[Side], fresh_name: Callable[[], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """C5 on a real Kafka's topic, and the words for what it does not keep."""
+    """Spec: C5. The formatters read the records that Apache Kafka has stored."""
     from ottla import Admin
     from ottla.cli.main import main
 
@@ -627,10 +632,10 @@ def test_a_real_kafkas_stored_records_are_shown_in_words(
     assert main(["group", "list", "--bootstrap", kafka.bootstrap]) == 0
 
 
-def test_a_group_of_the_new_protocol_is_described_too(
+def test_a_group_of_the_new_protocol_is_described(
     kafka: Any, sides: list[Side], fresh_name: Callable[[], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """KIP-848 on a real Kafka: our tools see its members, and its stored records."""
+    """KIP-848 on Apache Kafka: Ottla's tools show the members and the stored records."""
     from confluent_kafka import Consumer
 
     from ottla import Admin

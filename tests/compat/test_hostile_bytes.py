@@ -1,4 +1,4 @@
-"""Spec: R8. Hostile bytes at a live port. Memory stays bounded, and a bystander's connection does not notice."""
+"""Spec: R8. Hostile bytes at a live port: memory stays bounded, and other connections are not affected."""
 
 import contextlib
 import itertools
@@ -29,7 +29,7 @@ from tests.support.waiting import eventually, until
 from tests.support.wire.raw import RawConnection, Side, batch
 
 MEMORY_LIMIT_MB = 250
-"""The most the broker may ever have used. An idle one uses about 40; the largest request allowed is 100."""
+"""Limit for the peak memory of the broker. An idle broker uses about 40 MB; the largest request is 100 MB."""
 
 
 def peak_memory_mb(pid: int) -> float:
@@ -40,7 +40,7 @@ def peak_memory_mb(pid: int) -> float:
 
 
 class Bystander:
-    """A well-behaved client on its own connection: asks, produces, reads back, all the time."""
+    """A well-behaved client on its own connection that keeps producing and reading."""
 
     def __init__(self, side: Side) -> None:
         self.side = side
@@ -77,7 +77,7 @@ def broker() -> Iterator[Any]:
 
 @pytest.fixture
 def bystander(broker: Any, topic: str) -> Iterator[Bystander]:
-    """Watches during the test; afterwards says whether the broker stayed well."""
+    """Watches the broker during the test, and checks at the end that it is healthy."""
     side = Side("ottla", broker.bootstrap, topic)
     side.create(topic, 1)
     watching = Bystander(side)
@@ -93,7 +93,7 @@ def bystander(broker: Any, topic: str) -> Iterator[Bystander]:
 
 
 def throw(bootstrap: str, data: bytes, wait_s: float = 0.2) -> None:
-    """Sends bytes on a fresh connection, reads whatever comes back for a moment, goes away."""
+    """Sends bytes on a new connection, reads for a moment, and disconnects."""
     with RawConnection(bootstrap) as connection, contextlib.suppress(OSError):
         connection.socket.settimeout(wait_s)
         connection.send(data)
@@ -107,7 +107,7 @@ def framed(payload: bytes) -> bytes:
 
 
 def served(bootstrap: str) -> list[tuple[int, int]]:
-    """Every (API, version) that the broker says it serves and we can encode."""
+    """Every (API, version) that the broker serves and the tests can encode."""
     with RawConnection(bootstrap) as connection:
         answer = connection.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
     return [
@@ -131,7 +131,7 @@ def test_random_frames(broker: Any, bystander: Bystander) -> None:
         throw(broker.bootstrap, framed(payload))
 
 
-def test_true_headers_with_random_bodies(broker: Any, bystander: Bystander) -> None:
+def test_valid_headers_with_random_bodies(broker: Any, bystander: Bystander) -> None:
     """Every API in every version it is served in."""
     chance = random.Random(3)
     for key, version in served(broker.bootstrap):
@@ -141,7 +141,7 @@ def test_true_headers_with_random_bodies(broker: Any, bystander: Bystander) -> N
             throw(broker.bootstrap, framed(header + tags + chance.randbytes(size)))
 
 
-def test_true_requests_with_a_few_bytes_changed(broker: Any, bystander: Bystander) -> None:
+def test_valid_requests_with_a_few_bytes_changed(broker: Any, bystander: Bystander) -> None:
     chance = random.Random(4)
     side = bystander.side
     requests = [(message.api_key, version, message) for version, message in honest_requests(side)]
@@ -166,7 +166,7 @@ def test_true_requests_with_a_few_bytes_changed(broker: Any, bystander: Bystande
 
 
 def honest_requests(side: Side) -> list[tuple[int, Any]]:
-    """(version, message) of the kinds whose handlers read most of what they are given."""
+    """(version, message) of requests whose handlers read most of their content."""
     wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
     fetch = FetchRequest(
         replica_id=-1,
@@ -176,7 +176,7 @@ def honest_requests(side: Side) -> list[tuple[int, Any]]:
     )
     topics = [MetadataRequest.MetadataRequestTopic(name=side.topic)]
     found: list[tuple[int, Any]] = []
-    # Partition 5 is not there: the log stays the bystander's own, whatever a mutant turns into.
+    # Partition 5 does not exist: no mutated request can write to the log that the bystander reads.
     found += [(v, side.produce_request(batch(b"a", b"b"), partition=5, version=v)) for v in (3, 7, 9, 12)]
     found += [(v, fetch) for v in (4, 7, 11, 12)]
     found += [(v, MetadataRequest(topics=topics, allow_auto_topic_creation=False)) for v in (4, 9, 12)]
@@ -186,14 +186,14 @@ def honest_requests(side: Side) -> list[tuple[int, Any]]:
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 2**31 - 1, 104_857_601, 0])
-def test_sizes_no_request_can_have(broker: Any, bystander: Bystander, size: int) -> None:
+def test_invalid_request_sizes(broker: Any, bystander: Bystander, size: int) -> None:
     with RawConnection(broker.bootstrap) as connection:
         connection.send(struct.pack(">i", size) + b"x" * 100)
         assert connection.receive() is None, "the broker must hang up"
 
 
-def test_many_large_promises_and_no_bytes(broker: Any, bystander: Bystander) -> None:
-    """A size prefix alone claims no memory: two hundred connections promise 100 MB each."""
+def test_many_large_size_prefixes_without_data(broker: Any, bystander: Bystander) -> None:
+    """A size prefix alone allocates no memory: two hundred connections announce 100 MB each."""
     with contextlib.ExitStack() as stack:
         for _ in range(200):
             connection = stack.enter_context(RawConnection(broker.bootstrap))
@@ -202,8 +202,8 @@ def test_many_large_promises_and_no_bytes(broker: Any, bystander: Bystander) -> 
             honest.ask(MetadataRequest(topics=[]), 4)
 
 
-def test_arrays_longer_than_their_request(broker: Any, bystander: Bystander) -> None:
-    """A count is believed only as far as bytes are there."""
+def test_arrays_longer_than_the_request(broker: Any, bystander: Bystander) -> None:
+    """An array length allocates no more than the bytes that follow."""
     for key, version in served(broker.bootstrap):
         flexible = API[key].is_flexible(version)
         header = struct.pack(">hhih", key, version, 1, -1) + (b"\x00" if flexible else b"")
@@ -212,8 +212,8 @@ def test_arrays_longer_than_their_request(broker: Any, bystander: Bystander) -> 
             throw(broker.bootstrap, framed(header + bytes(fields) + count), wait_s=0.5)
 
 
-def test_readers_who_do_not_read(broker: Any, bystander: Bystander) -> None:
-    """Each asks for far more than it takes; what waits for it stays within bounds."""
+def test_clients_that_do_not_read_responses(broker: Any, bystander: Bystander) -> None:
+    """Each client requests far more than it reads; the responses that wait for it are bounded."""
     side = Side("ottla", broker.bootstrap, bystander.side.topic + "-full")
     side.create(side.topic, 1)
     for _ in range(16):
@@ -237,8 +237,8 @@ def test_readers_who_do_not_read(broker: Any, bystander: Bystander) -> None:
     side.close()
 
 
-def test_senders_who_take_their_time(broker: Any, bystander: Bystander) -> None:
-    """A request that comes byte by byte is answered all the same."""
+def test_clients_that_send_slowly(broker: Any, bystander: Bystander) -> None:
+    """A request that arrives byte by byte is answered."""
     whole = encode_request(ApiKey.METADATA, 4, 9, "slow", MetadataRequest(topics=[]))
     with RawConnection(broker.bootstrap) as connection:
         for byte in whole:
@@ -250,7 +250,7 @@ def test_senders_who_take_their_time(broker: Any, bystander: Bystander) -> None:
 
 
 def bomb(codec: str, size_mb: int) -> bytes:
-    """Compressed zeros: little to send, much to unpack."""
+    """Compressed zeros: small to send, large to decompress."""
     chunk = bytes(1 << 20)
     if codec == "gzip":
         # After a full flush the packer forgets what it saw, so that one piece can be repeated at will.
@@ -280,8 +280,10 @@ def bomb_batch(codec: int, payload: bytes) -> bytes:
 
 @pytest.mark.parametrize(("number", "codec"), enumerate(("gzip", "snappy", "lz4", "zstd"), start=1))
 @pytest.mark.parametrize("setting", ["message_timestamp_before_max_ms", "compression_type", "cleanup_policy"])
-def test_bombs_do_not_go_off(broker: Any, bystander: Bystander, number: int, codec: str, setting: str) -> None:
-    """Topics that make the broker look inside: for timestamps, for its own codec, for keys to compact by."""
+def test_decompression_bombs_are_rejected(
+    broker: Any, bystander: Bystander, number: int, codec: str, setting: str
+) -> None:
+    """On topics for which the broker decompresses: for timestamps, recompression or compaction keys."""
     values = {
         "message_timestamp_before_max_ms": "1000",
         "compression_type": "lz4" if codec != "lz4" else "zstd",
@@ -303,7 +305,7 @@ def test_bombs_do_not_go_off(broker: Any, bystander: Bystander, number: int, cod
     side.close()
 
 
-def test_connections_that_come_and_go(broker: Any, bystander: Bystander) -> None:
+def test_thousands_of_connections_leave_nothing_behind(broker: Any, bystander: Bystander) -> None:
     """Thousands of connections leave nothing behind."""
     before = len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
     for _ in range(50):
@@ -317,8 +319,8 @@ def test_connections_that_come_and_go(broker: Any, bystander: Bystander) -> None
     )
 
 
-def test_requests_no_broker_should_get(broker: Any, bystander: Bystander) -> None:
-    """Unknown APIs, versions that were never published, and APIs between brokers: closed, not crashed."""
+def test_unknown_apis_and_versions_close_the_connection(broker: Any, bystander: Bystander) -> None:
+    """Unknown APIs, unpublished versions, and APIs between brokers."""
     offered = {key for key, _ in served(broker.bootstrap)}
     for key, version in itertools.product((-1, 4, 5, 6, 7, 99, 9999, *sorted(set(API) - offered)), (0, 1, 99)):
         with RawConnection(broker.bootstrap) as connection:
@@ -326,7 +328,7 @@ def test_requests_no_broker_should_get(broker: Any, bystander: Bystander) -> Non
             assert connection.receive() is None, f"API {key} v{version} was answered"
 
 
-def test_our_own_encoder_refuses_what_cannot_be_sent() -> None:
-    """The tools of this file are checked too: a size that does not fit its field is an error here."""
+def test_the_test_encoder_rejects_invalid_sizes() -> None:
+    """A size that does not fit its field is an error in the test, not a valid request."""
     with pytest.raises(ProtocolError):
         encode_request(ApiKey.METADATA, 4, 2**40, "x", MetadataRequest(topics=[]))

@@ -43,7 +43,7 @@ def test_a_topic_is_described_page_by_page(broker: Any, java: JavaClient, topic:
     assert described[f"{topic}-not"]["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-def test_many_topics_in_one_call_fail_and_succeed_apart(broker: Any, java: JavaClient, topic: str) -> None:
+def test_topics_of_one_call_fail_and_succeed_separately(broker: Any, java: JavaClient, topic: str) -> None:
     wanted = [
         {"name": f"{topic}-a", "partitions": 1, "replication_factor": 1},
         {"name": f"{topic}-b"},
@@ -90,7 +90,7 @@ def test_settings_are_set_deleted_appended_and_subtracted(
         alter(["SET", "no.such.setting", "1"])
 
 
-def test_an_unknown_resource_is_told(broker: Any, java: JavaClient, topic: str) -> None:
+def test_an_unknown_resource_is_an_error(broker: Any, java: JavaClient, topic: str) -> None:
     with pytest.raises(ClientError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         java.call("describe_configs", broker.bootstrap, type="TOPIC", name=topic)
     with pytest.raises(ClientError, match="UNKNOWN_TOPIC_OR_PARTITION"):
@@ -103,7 +103,9 @@ def test_an_unknown_resource_is_told(broker: Any, java: JavaClient, topic: str) 
         )
 
 
-def test_the_default_producer_is_idempotent_and_its_state_is_shown(broker: Any, java: JavaClient, topic: str) -> None:
+def test_the_default_producer_is_idempotent_and_its_state_is_described(
+    broker: Any, java: JavaClient, topic: str
+) -> None:
     """Spec: D3. Producer id and sequences are kept per partition; DescribeProducers shows them."""
     java.create_topic(broker.bootstrap, topic)
     assert java.produce(broker.bootstrap, topic, [Message(b"v")] * 7, idempotent=True) == list(range(7))
@@ -122,7 +124,7 @@ def test_records_carry_the_leaders_epoch(broker: Any, java: JavaClient, topic: s
     assert record["timestamp_type"] == "CreateTime"
 
 
-def test_a_consumer_learns_the_ends_and_a_time(broker: Any, java: JavaClient, topic: str) -> None:
+def test_a_consumer_gets_end_offsets_and_offsets_for_times(broker: Any, java: JavaClient, topic: str) -> None:
     java.create_topic(broker.bootstrap, topic)
     sent = [Message(b"v", None, (), 1_700_000_000_000 + i) for i in range(10)]
     java.produce(broker.bootstrap, topic, sent)
@@ -133,7 +135,7 @@ def test_a_consumer_learns_the_ends_and_a_time(broker: Any, java: JavaClient, to
     }
 
 
-def test_offsets_of_tiers_that_are_not_there(broker: Any, java: JavaClient, topic: str) -> None:
+def test_offsets_of_missing_storage_tiers(broker: Any, java: JavaClient, topic: str) -> None:
     java.create_topic(broker.bootstrap, topic)
     java.produce(broker.bootstrap, topic, [Message(b"v")] * 3)
     found = java.call(

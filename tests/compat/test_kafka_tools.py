@@ -18,7 +18,7 @@ TOOLS = "org.apache.kafka.tools."
 
 
 class Tools:
-    """Runs a tool as its script would; what it prints comes back."""
+    """Runs a tool as its script does, and returns its output."""
 
     def __init__(self, java: JavaClient, bootstrap: str = "") -> None:
         self.java = java
@@ -102,7 +102,7 @@ def test_kafka_log_dirs(tools: Tools, java: JavaClient, topic: str) -> None:
 
 
 def test_kafka_dump_log_reads_what_ottla_writes(java: JavaClient, tmp_path: Path) -> None:
-    """Segments, both indexes and producer snapshots are Kafka's own formats; its checker finds nothing wrong."""
+    """Segments, both indexes and producer snapshots are in Kafka's formats, and its checker finds no error."""
     tools = Tools(java)
     with Broker.embedded(tmp_path / "data") as broker:
         java.create_topic(broker.bootstrap, "files", configs={"segment.bytes": "1048576"})

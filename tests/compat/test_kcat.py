@@ -1,4 +1,4 @@
-"""kcat (librdkafka 2.0): the shell's way to Kafka, against both brokers."""
+"""kcat (librdkafka 2.0) against both brokers."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ def created(broker: Any, topic: str, await_leaders: Callable[..., None]) -> str:
     return topic
 
 
-def test_lines_in_lines_out(broker: Any, created: str) -> None:
+def test_lines_are_produced_and_consumed(broker: Any, created: str) -> None:
     kcat(broker, "-P", "-t", created, "-p", "1", "-K", ":", stdin=b"a:one\nb:two\nc:three\n")
     envelopes = read_all(broker, created, "-p", "1")
     assert [(e["offset"], e["key"], e["payload"]) for e in envelopes] == [
@@ -97,6 +97,6 @@ def test_offsets_by_time(broker: Any, created: str) -> None:
     assert kcat(broker, "-Q", "-t", f"{created}:0:9999999999999") == f"{created} [0] offset -1\n"
 
 
-def test_the_last_records_alone(broker: Any, created: str) -> None:
+def test_only_the_last_records_are_read(broker: Any, created: str) -> None:
     kcat(broker, "-P", "-t", created, "-p", "0", stdin=b"".join(b"%d\n" % i for i in range(100)))
     assert kcat(broker, "-C", "-t", created, "-p", "0", "-o", "-3", "-e") == "97\n98\n99\n"

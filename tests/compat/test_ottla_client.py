@@ -31,7 +31,7 @@ def read_all(bootstrap: str, topic: str, **settings: Any) -> list[Any]:
 
 
 def take(consumer: Consumer, count: int) -> list[Any]:
-    """So many records, or as many more as came with the last of them."""
+    """At least `count` records: all that were polled up to then."""
     records: list[Any] = []
 
     def enough() -> bool:
@@ -59,7 +59,7 @@ def test_every_kind_of_acknowledgement(
     admin: Admin, broker: Any, topic: str, acks: str, await_leaders: Callable[..., None]
 ) -> None:
     admin.create_topic(topic, partitions=1)
-    await_leaders(topic)  # nobody tells of a record that was refused where no answer is asked for
+    await_leaders(topic)  # with acks=0 there is no response that could report a rejected record
     with Producer(bootstrap_servers=broker.bootstrap, acks=acks) as producer:
         for i in range(100):
             producer.send(topic, f"{i}")
@@ -69,7 +69,7 @@ def test_every_kind_of_acknowledgement(
         assert [int(record.value) for record in take(consumer, 100)] == list(range(100))
 
 
-def test_aborted_transactions_of_others_stay_hidden(admin: Admin, broker: Any, topic: str) -> None:
+def test_aborted_transactions_of_other_clients_are_not_read(admin: Admin, broker: Any, topic: str) -> None:
     """Spec: E8. The transactions are written by librdkafka."""
     from confluent_kafka import Producer as Librdkafka
 
@@ -91,7 +91,7 @@ def test_aborted_transactions_of_others_stay_hidden(admin: Admin, broker: Any, t
     assert everything == [f"{number}-{part}" for number in range(6) for part in range(3)]
 
 
-def test_offsets_by_place_and_by_time(admin: Admin, broker: Any, topic: str) -> None:
+def test_offsets_by_position_and_by_time(admin: Admin, broker: Any, topic: str) -> None:
     admin.create_topic(topic, partitions=1)
     partition = TopicPartition(topic, 0)
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
@@ -136,7 +136,7 @@ def test_topics_and_their_settings(admin: Admin, topic: str) -> None:
         (lambda admin, topic: admin.alter_configs("topic", topic, {"retention.ms": "x"}), ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_mistakes_have_the_same_codes(
+def test_mistakes_get_the_same_error_codes(
     admin: Admin, topic: str, await_leaders: Callable[..., None], mistake: Any, code: ErrorCode
 ) -> None:
     admin.create_topic(topic, partitions=1)
@@ -146,7 +146,7 @@ def test_mistakes_have_the_same_codes(
     assert caught.value.code == code
 
 
-def test_a_topic_made_again_is_read_from_its_beginning(admin: Admin, broker: Any, topic: str) -> None:
+def test_a_recreated_topic_is_read_from_its_beginning(admin: Admin, broker: Any, topic: str) -> None:
     admin.create_topic(topic, partitions=1)
     settings = {"bootstrap.servers": broker.bootstrap, "allow.auto.create.topics": False}
     with Consumer(settings, auto_offset_reset="latest") as consumer:

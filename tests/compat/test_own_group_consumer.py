@@ -54,7 +54,7 @@ def read(reader: Consumer, count: int, patience_s: float = PATIENCE_S) -> list[i
 
 
 def drive(readers: list[Consumer], holds: Callable[[], bool], patience_s: float = PATIENCE_S) -> list[int]:
-    """Polls several consumers in turn, as their processes would beside each other, until something holds."""
+    """Polls several consumers in turn until a condition holds."""
     deadline = monotonic() + patience_s
     found: list[int] = []
     while not holds():
@@ -78,7 +78,7 @@ class Diary(RebalanceListener):
         self.events.append(("lost", [p.partition for p in partitions]))
 
 
-def test_positions_survive_in_the_group(broker: Any, filled: str, admin: Admin) -> None:
+def test_committed_positions_survive_in_the_group(broker: Any, filled: str, admin: Admin) -> None:
     """Spec: B7. Auto-commit on close, then OffsetFetch."""
     with consumer(broker, filled) as first:
         first.subscribe([filled])
@@ -111,8 +111,10 @@ def test_two_members_share_and_the_one_that_stays_takes_over(
             assert len(group.members) == 2
         found += drive([one], lambda: len(one.assignment()) == 4)
     revoked = [partitions for what, partitions in diaries[0].events if what == "revoked"]
-    assert len(revoked[0]) == (2 if strategy == "cooperative-sticky" else 4), "only what moves, or everything"
-    assert sorted(found) == list(range(120)), "nothing twice, nothing missing"
+    assert len(revoked[0]) == (2 if strategy == "cooperative-sticky" else 4), (
+        "cooperative: only the partitions that move; eager: all"
+    )
+    assert sorted(found) == list(range(120)), "every record must be read once"
 
 
 def test_commits_by_hand(broker: Any, filled: str) -> None:
@@ -309,7 +311,7 @@ def test_two_tasks_may_not_poll_one_consumer(broker: Any, filled: str) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_ottla_and_librdkafka_share_one_group(broker: Any, filled: str, strategy: str, admin: Admin) -> None:
-    """Whoever leads: both read each other's subscriptions and assignments."""
+    """Either can lead: both understand each other's subscriptions and assignments."""
     from confluent_kafka import Consumer as Librdkafka
 
     if strategy == "sticky":

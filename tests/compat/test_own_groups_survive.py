@@ -34,7 +34,7 @@ async def until(holds: Callable[[], bool], patience_s: float = PATIENCE_S) -> No
 
 @pytest.mark.parametrize("ending", ["restarted", "killed"])
 def test_a_broker_that_comes_back_finds_its_groups_as_they_were(tmp_path: Path, ending: str) -> None:
-    """Spec: R5, B10. The coordinator goes and returns within the session; nobody rejoins, and everything is read."""
+    """Spec: R5, B10. The coordinator restarts within the session timeout; no member rejoins, and everything is read."""
 
     async def story(broker: Any) -> None:
         at = {"bootstrap.servers": broker.bootstrap}
@@ -76,7 +76,7 @@ def test_a_broker_that_comes_back_finds_its_groups_as_they_were(tmp_path: Path, 
         await asyncio.gather(*reading)
         for member in members:
             await member.close()
-        assert sorted(found) == list(range(180)), "each once: nobody had to begin anywhere again"
+        assert sorted(found) == list(range(180)), "every record must be read once"
 
     with Broker.embedded(data=tmp_path, settings=SETTINGS) as broker:
         asyncio.run(story(broker))
@@ -99,7 +99,7 @@ class Link:
         self.members.append((stop, asyncio.ensure_future(copying)))
 
     async def change(self) -> None:
-        """Somebody comes, says goodbye, or is gone without a word."""
+        """A member joins, leaves, or disappears."""
         for _, task in [member for member in self.members if member[1].done()]:
             task.result()
         kind = self.chance.choice(["join", "leave", "vanish"])
@@ -121,7 +121,7 @@ class Link:
 
 
 @pytest.mark.timeout(300)
-def test_chains_of_groups_lose_and_double_nothing_with_every_assignor(tmp_path: Path) -> None:
+def test_chains_of_groups_lose_and_duplicate_nothing_with_every_assignor(tmp_path: Path) -> None:
     """Spec: R5, E9. Four chains at once, one for each assignor; members come and go, and the broker is killed."""
     count, partitions = 300, 3
 
@@ -161,7 +161,7 @@ def test_chains_of_groups_lose_and_double_nothing_with_every_assignor(tmp_path: 
 
 
 async def read(bootstrap: str, topic: str, partitions: int, count: int) -> list[int]:
-    """Everything committed, once there is enough of it, and whatever comes in the second after."""
+    """All committed values, once there are enough, and those of the following second."""
     settings = {"bootstrap.servers": bootstrap, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
     async with AsyncConsumer(settings) as consumer:
         await consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])

@@ -28,7 +28,7 @@ def producer(broker: Any, topic: str, admin: Admin) -> Iterator[Producer]:
 
 @pytest.fixture(params=["as finalized", "by request"])
 def both_ways(request: pytest.FixtureRequest, producer: Producer) -> Producer:
-    """Partitions added by writing to them, each transaction with its own epoch; or added by request, as of old."""
+    """With the protocol of KIP-890 part 2 (partitions added by writing, a new epoch per transaction), and before it."""
     if request.param == "by request":
         use_old_protocol(producer)
     return producer
@@ -41,7 +41,7 @@ def use_old_protocol(producer: Producer) -> None:
 
 
 def committed(bootstrap: str, topic: str, partition: int = 0, isolation: str = "read_committed") -> list[str]:
-    """The values that a reader sees, up to the end of now."""
+    """The values that a consumer reads, up to the current end."""
     place = TopicPartition(topic, partition)
     settings = {"bootstrap_servers": bootstrap, "auto_offset_reset": "earliest", "isolation_level": isolation}
     with Consumer(None, **settings) as consumer:
@@ -55,14 +55,14 @@ def committed(bootstrap: str, topic: str, partition: int = 0, isolation: str = "
     raise AssertionError(f"stuck before {end}")
 
 
-def test_commits_show_and_aborts_do_not(broker: Any, both_ways: Producer, topic: str) -> None:
+def test_committed_records_are_read_and_aborted_ones_are_not(broker: Any, both_ways: Producer, topic: str) -> None:
     """Spec: E1, E8."""
     for number in range(6):
         both_ways.begin_transaction()
         for partition in (0, 1):
             both_ways.send(topic, f"{number}", partition=partition)
         if number % 2:
-            both_ways.flush()  # what is aborted has been stored first
+            both_ways.flush()  # so that the aborted records are stored
             both_ways.abort_transaction()
         else:
             both_ways.commit_transaction()
@@ -72,14 +72,14 @@ def test_commits_show_and_aborts_do_not(broker: Any, both_ways: Producer, topic:
         assert everything == [f"{number}" for number in range(6)]
 
 
-def test_a_block_commits_or_aborts_as_a_whole(broker: Any, both_ways: Producer, topic: str) -> None:
+def test_a_transaction_block_commits_or_aborts(broker: Any, both_ways: Producer, topic: str) -> None:
     with both_ways.transaction():
         both_ways.send(topic, "kept", partition=0)
     with pytest.raises(ZeroDivisionError), both_ways.transaction():  # noqa: PT012 (the block is what is tested)
         both_ways.send(topic, "dropped", partition=0)
         raise ZeroDivisionError
     with both_ways.transaction():
-        pass  # nothing to commit is fine
+        pass  # an empty transaction is allowed
     with both_ways.transaction():
         both_ways.send(topic, "kept too", partition=0)
     eventually(lambda: committed(broker.bootstrap, topic) == ["kept", "kept too"])
@@ -109,7 +109,7 @@ def test_offsets_are_committed_with_the_records(broker: Any, both_ways: Producer
 
 
 def test_a_member_that_was_replaced_may_only_abort(broker: Any, both_ways: Producer, topic: str) -> None:
-    """KIP-447, E9: a zombie is fenced by its group's generation, and the producer lives on."""
+    """Spec: E9. KIP-447: a zombie is fenced by the group generation, and its producer remains usable."""
     both_ways.begin_transaction()
     both_ways.send(topic, "from a zombie", partition=0)
     with pytest.raises(TransactionAbortable) as caught:
@@ -125,10 +125,10 @@ def test_a_member_that_was_replaced_may_only_abort(broker: Any, both_ways: Produ
     eventually(lambda: committed(broker.bootstrap, topic) == ["alive"])
 
 
-def test_a_member_that_was_put_out_is_still_known_by_its_old_name(
+def test_a_removed_member_is_fenced_by_its_old_member_id(
     broker: Any, admin: Admin, both_ways: Producer, topic: str
 ) -> None:
-    """KIP-447, E9: it worked for longer than max.poll.interval.ms, and somebody else has its partitions by now."""
+    """Spec: E9. KIP-447: it exceeded max.poll.interval.ms, and another member owns its partitions."""
     with Producer(bootstrap_servers=broker.bootstrap) as writer:
         writer.send(topic, "input", partition=1)
     settings = {"group.id": f"{topic}-group", "auto.offset.reset": "earliest", "enable.auto.commit": False}
@@ -152,7 +152,7 @@ def test_a_member_that_was_put_out_is_still_known_by_its_old_name(
 
 
 def test_the_next_instance_fences_the_last(broker: Any, both_ways: Producer, topic: str) -> None:
-    """Spec: E9. What the old one left open is aborted, and it never gets another word in."""
+    """Spec: E9. The open transaction of the old instance is aborted, and it cannot write again."""
     both_ways.begin_transaction()
     both_ways.send(topic, "left open", partition=0)
     both_ways.flush()
@@ -170,8 +170,8 @@ def test_the_next_instance_fences_the_last(broker: Any, both_ways: Producer, top
         eventually(lambda: committed(broker.bootstrap, topic) == ["new"])
 
 
-def test_a_fenced_producer_that_writes_learns_it_at_the_abort(broker: Any, both_ways: Producer, topic: str) -> None:
-    """PROTOCOL 11.10: INVALID_PRODUCER_EPOCH from a leader is abortable; the coordinator's word is final."""
+def test_a_fenced_producer_fails_at_the_abort(broker: Any, both_ways: Producer, topic: str) -> None:
+    """INVALID_PRODUCER_EPOCH from a partition leader is abortable; fencing by the coordinator is fatal."""
     both_ways.begin_transaction()
     both_ways.send(topic, "first", partition=0)
     both_ways.flush()
@@ -187,8 +187,8 @@ def test_a_fenced_producer_that_writes_learns_it_at_the_abort(broker: Any, both_
     assert committed(broker.bootstrap, topic) == []
 
 
-def test_a_record_too_large_spoils_only_its_transaction(broker: Any, admin: Admin, topic: str) -> None:
-    """PROTOCOL 11.10: MESSAGE_TOO_LARGE is abortable, and the numbers start afresh."""
+def test_a_too_large_record_fails_only_its_transaction(broker: Any, admin: Admin, topic: str) -> None:
+    """MESSAGE_TOO_LARGE is abortable, and the sequence numbers are reset."""
     admin.create_topic(topic, partitions=1, configs={"max.message.bytes": "1000"})
     with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic) as producer:
         producer.init_transactions()
@@ -256,7 +256,7 @@ def test_a_prepared_transaction_can_be_aborted(broker: Any, admin: Admin, produc
     eventually(lambda: committed(broker.bootstrap, topic) == ["next"])
 
 
-def test_nothing_prepared_is_committed_without_a_word(
+def test_an_empty_prepared_transaction_can_be_committed(
     broker: Any, admin: Admin, producer: Producer, topic: str
 ) -> None:
     """A task without rows still has its ledger entry."""
@@ -271,7 +271,7 @@ def test_nothing_prepared_is_committed_without_a_word(
 
 @pytest.mark.slow
 def test_a_transaction_that_takes_too_long_is_aborted(broker: Any, admin: Admin, topic: str) -> None:
-    """PROTOCOL 11.8: the coordinator ends it. With an epoch for each transaction its producer may go on."""
+    """The coordinator aborts it. With a new epoch per transaction (KIP-890) its producer can continue."""
     admin.create_topic(topic, partitions=1)
     with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic, transaction_timeout_ms=3_000) as producer:
         producer.init_transactions()
@@ -290,7 +290,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(broker: Any, admin: Admin,
         eventually(lambda: committed(broker.bootstrap, topic) == ["in time"])
 
 
-def test_a_timeout_the_brokers_do_not_allow_is_fatal(broker: Any, topic: str) -> None:
+def test_a_transaction_timeout_above_the_maximum_is_fatal(broker: Any, topic: str) -> None:
     settings = {"bootstrap_servers": broker.bootstrap, "transactional_id": topic}
     with Producer(None, transaction_timeout_ms=2_000_000_000, **settings) as producer:
         with pytest.raises(TransactionFatal) as caught:
@@ -300,8 +300,8 @@ def test_a_timeout_the_brokers_do_not_allow_is_fatal(broker: Any, topic: str) ->
             producer.begin_transaction()
 
 
-def test_two_phase_commit_is_refused_where_it_is_off(broker: Any, topic: str) -> None:
-    """KIP-939: neither broker allows it unless it is switched on."""
+def test_two_phase_commit_is_rejected_if_it_is_disabled(broker: Any, topic: str) -> None:
+    """KIP-939: both brokers reject it unless it is enabled."""
     settings = {"bootstrap_servers": broker.bootstrap, "transactional_id": topic}
     with Producer(None, transaction_two_phase_commit_enable=True, **settings) as producer:
         with pytest.raises(TransactionFatal) as caught:

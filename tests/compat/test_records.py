@@ -13,7 +13,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 def received(messages: list[Message], first_offset: int = 0) -> list[Received]:
-    """What a consumer must see of these messages."""
+    """What a consumer must receive for these messages."""
     return [Received(first_offset + i, m.timestamp_ms or -1, m.key, m.value, m.headers) for i, m in enumerate(messages)]
 
 
@@ -21,7 +21,7 @@ def text_messages(count: int, timestamp_ms: int = 1_700_000_000_000) -> list[Mes
     return [Message(b"value %d " % i * 10, b"key %d" % i, (("n", b"%d" % i),), timestamp_ms + i) for i in range(count)]
 
 
-def test_keys_values_headers_and_timestamps_come_back(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_keys_values_headers_and_timestamps_round_trip(broker: Any, client: ForeignClient, topic: str) -> None:
     at = 1_700_000_000_000
     messages = [
         Message(b"plain", b"k", (), at),
@@ -61,14 +61,16 @@ def test_every_kind_of_acknowledgement_delivers(
 ) -> None:
     messages = text_messages(50)
     client.create_topic(broker.bootstrap, topic)
-    await_leaders(topic)  # nobody tells of a record that was refused where no answer is asked for
+    await_leaders(topic)  # with acks=0 there is no response that could report a rejected record
     sent = client.produce(broker.bootstrap, topic, messages, acks=acks)
     assert sent == ([-1] * 50 if acks == "0" else list(range(50)))
     assert client.consume(broker.bootstrap, topic, 50) == received(messages)
 
 
-def test_an_idempotent_producer_leaves_no_gap_and_no_double(broker: Any, client: ForeignClient, topic: str) -> None:
-    """Spec: D3. A producer id and sequences; the log stays dense."""
+def test_an_idempotent_producer_leaves_no_gaps_and_no_duplicates(
+    broker: Any, client: ForeignClient, topic: str
+) -> None:
+    """Spec: D3. A producer id and sequences; offsets have no gaps."""
     messages = text_messages(2000)
     client.create_topic(broker.bootstrap, topic)
     assert client.produce(broker.bootstrap, topic, messages, idempotent=True) == list(range(2000))
@@ -86,7 +88,7 @@ def test_a_consumer_may_start_inside_a_batch(broker: Any, client: ForeignClient,
     assert client.consume(broker.bootstrap, topic, 3, start=37) == received(messages)[37:]
 
 
-def test_an_offset_out_of_range_is_told(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_an_offset_out_of_range_is_an_error(broker: Any, client: ForeignClient, topic: str) -> None:
     client.create_topic(broker.bootstrap, topic)
     client.produce(broker.bootstrap, topic, text_messages(5))
     with pytest.raises(ClientError) as failure:
@@ -94,7 +96,7 @@ def test_an_offset_out_of_range_is_told(broker: Any, client: ForeignClient, topi
     assert failure.value.name in ("OFFSET_OUT_OF_RANGE", "OffsetOutOfRangeException")
 
 
-def test_a_consumer_at_the_end_gets_what_comes_later(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_a_consumer_at_the_end_gets_later_records(broker: Any, client: ForeignClient, topic: str) -> None:
     client.create_topic(broker.bootstrap, topic)
     assert client.produce(broker.bootstrap, topic, text_messages(1)) == [0]
     results: list[list[Received]] = []
@@ -139,7 +141,7 @@ def value_for_a_batch_of(size_bytes: int) -> bytes:
     raise AssertionError(f"no single record makes a batch of {size_bytes} bytes")
 
 
-def test_a_batch_of_exactly_the_limit_passes_and_one_byte_more_does_not(
+def test_a_batch_of_exactly_the_limit_is_accepted_and_one_byte_more_is_not(
     broker: Any, client: ForeignClient, topic: str
 ) -> None:
     """Spec: R4. `max.message.bytes`, which counts the whole batch."""
@@ -161,7 +163,7 @@ def test_the_default_limit_is_kafkas(broker: Any, client: ForeignClient, topic: 
     assert above_result == ["MESSAGE_TOO_LARGE"]
 
 
-def test_ten_megabytes_pass_where_the_topic_allows_them(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_ten_megabytes_are_accepted_if_the_topic_allows_them(broker: Any, client: ForeignClient, topic: str) -> None:
     client.create_topic(broker.bootstrap, topic, configs={"max.message.bytes": "20000000"})
     message = Message(bytes(range(256)) * 40_960, b"big", (), 1_700_000_000_000)
     assert client.produce(broker.bootstrap, topic, [message], max_request_bytes=20_000_000) == [0]
@@ -171,7 +173,7 @@ def test_ten_megabytes_pass_where_the_topic_allows_them(broker: Any, client: For
 # ---- what the broker does to records ---------------------------------------------------------------------
 
 
-def test_log_append_time_replaces_the_senders(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_log_append_time_replaces_the_producers_timestamp(broker: Any, client: ForeignClient, topic: str) -> None:
     client.create_topic(broker.bootstrap, topic, configs={"message.timestamp.type": "LogAppendTime"})
     before = int(time.time() * 1000)
     client.produce(broker.bootstrap, topic, text_messages(3))
@@ -182,8 +184,8 @@ def test_log_append_time_replaces_the_senders(broker: Any, client: ForeignClient
 
 
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
-def test_a_topic_may_choose_its_own_codec(broker: Any, topic: str, codec: str) -> None:
-    """compression.type other than `producer` makes the broker write the batch anew."""
+def test_a_topic_can_have_its_own_codec(broker: Any, topic: str, codec: str) -> None:
+    """With a compression.type other than `producer` the broker recompresses the batch."""
     client = foreign_clients()[0]
     messages = text_messages(100)
     client.create_topic(broker.bootstrap, topic, configs={"compression.type": codec})
@@ -192,7 +194,7 @@ def test_a_topic_may_choose_its_own_codec(broker: Any, topic: str, codec: str) -
     assert client.consume(broker.bootstrap, topic, 100) == received(messages)
 
 
-def test_a_compacted_topic_takes_no_record_without_a_key(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_a_compacted_topic_rejects_records_without_a_key(broker: Any, client: ForeignClient, topic: str) -> None:
     """Spec: R4. A keyless record on a compacted topic."""
     client.create_topic(broker.bootstrap, topic, configs={"cleanup.policy": "compact"})
     # aiokafka's table of errors ends before this one.
@@ -201,7 +203,7 @@ def test_a_compacted_topic_takes_no_record_without_a_key(broker: Any, client: Fo
     assert client.produce(broker.bootstrap, topic, [Message(b"v", b"k")]) == [0]
 
 
-def test_a_timestamp_too_far_from_now_is_refused(broker: Any, client: ForeignClient, topic: str) -> None:
+def test_a_timestamp_too_far_from_now_is_rejected(broker: Any, client: ForeignClient, topic: str) -> None:
     configs = {"message.timestamp.before.max.ms": "600000"}
     client.create_topic(broker.bootstrap, topic, configs=configs)
     old = Message(b"v", b"k", (), int(time.time() * 1000) - 3_600_000)

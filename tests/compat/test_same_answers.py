@@ -1,4 +1,4 @@
-"""The same hand-made requests to Ottla and to Apache Kafka: the decoded answers are equal.
+"""The same requests to Ottla and to Apache Kafka get equal responses.
 
 Ids, addresses, times and the words of error texts differ between any two brokers and are left out.
 """
@@ -40,7 +40,7 @@ BOTH_SERVE = {
 # ---- ApiVersions and Metadata ----------------------------------------------------------------------------
 
 
-def test_versions_offered_lie_within_kafkas(sides: list[Side]) -> None:
+def test_offered_versions_are_within_kafkas(sides: list[Side]) -> None:
     ours, theirs = (
         {
             key.api_key: (key.min_version, key.max_version)
@@ -55,7 +55,7 @@ def test_versions_offered_lie_within_kafkas(sides: list[Side]) -> None:
         assert key in theirs, f"{ApiKey(key).name} is not for clients in Kafka"
         their_minimum, their_maximum = theirs[key]
         assert their_minimum <= minimum, ApiKey(key).name
-        # Every client that can talk to Kafka finds a common version with us.
+        # Every client of Apache Kafka finds a version in common with Ottla.
         assert minimum <= their_maximum, ApiKey(key).name
         assert maximum >= their_minimum, ApiKey(key).name
     assert ours[ApiKey.PRODUCE][0] == theirs[ApiKey.PRODUCE][0] == 0
@@ -76,7 +76,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_v0(sides: list[Side])
 @pytest.mark.parametrize(
     ("name", "version"), [("", ""), ("-bad", "1"), ("good", "1.0-"), ("a b", "1"), ("good", "1.0")]
 )
-def test_software_names_are_checked_alike(same: Any, name: str, version: str) -> None:
+def test_client_software_names_are_validated_the_same(same: Any, name: str, version: str) -> None:
     request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
     same(lambda side: side.connection.ask(request, 3).error_code)
 
@@ -107,7 +107,7 @@ def test_metadata_by_unknown_id(same: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11, 12, 13])
-def test_metadata_of_neither_a_name_nor_an_id_fails_for_all_that_was_asked(same: Any, version: int) -> None:
+def test_metadata_without_name_and_id_fails_for_all_topics(same: Any, version: int) -> None:
     def script(side: Side) -> Any:
         names = [side.topic, None]
         request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names])
@@ -133,7 +133,7 @@ def test_metadata_creates_a_topic_when_asked(same: Any) -> None:
     same(script)
 
 
-def test_the_cluster_is_described_alike(same: Any) -> None:
+def test_the_cluster_is_described_the_same(same: Any) -> None:
     same(lambda side: side.ask(DescribeClusterRequest(), 0))
 
 
@@ -186,7 +186,7 @@ def spoiled(data: bytes, position: int, value: int) -> bytes:
         pytest.param(batch(b"a")[:20], id="cut in the header"),
     ],
 )
-def test_malformed_batches_are_refused_alike(same: Any, records: Any) -> None:
+def test_malformed_batches_get_the_same_errors(same: Any, records: Any) -> None:
     same(lambda side: error_of(side.produce(records)))
 
 
@@ -229,17 +229,17 @@ def reheaded(data: bytes, **changes: int) -> bytes:
     ],
     ids=str,
 )
-def test_batches_that_contradict_themselves_are_refused_alike(same: Any, changes: dict[str, int]) -> None:
+def test_inconsistent_batches_get_the_same_errors(same: Any, changes: dict[str, int]) -> None:
     same(lambda side: error_of(side.produce(reheaded(batch(b"a"), **changes))))
 
 
 @pytest.mark.parametrize("version", [3, 6, 7])
-def test_zstd_needs_a_version_that_knows_it(same: Any, version: int) -> None:
+def test_zstd_needs_a_version_that_supports_it(same: Any, version: int) -> None:
     data = batch(b"a" * 100, codec=Codec.ZSTD)
     same(lambda side: error_of(side.produce(data, version=version)))
 
 
-def test_produce_to_nowhere(same: Any) -> None:
+def test_produce_to_missing_partitions(same: Any) -> None:
     def script(side: Side) -> Any:
         return [
             side.produce(batch(b"a"), topic=side.topic + "-not"),
@@ -269,7 +269,7 @@ def test_a_large_batch_and_one_older_than_allowed(same: Any) -> None:
     same(script)
 
 
-def test_acks_zero_closes_the_connection_on_an_error_alone(same: Any) -> None:
+def test_with_acks_zero_an_error_closes_the_connection(same: Any) -> None:
     def script(side: Side) -> Any:
         outcomes = []
         for name in (side.topic, side.topic + "-not"):
@@ -289,7 +289,7 @@ def test_acks_zero_closes_the_connection_on_an_error_alone(same: Any) -> None:
 
 
 def new_producer(side: Side, version: int = 4) -> Any:
-    """What a new producer is told. Apache Kafka may first have to fetch a block of ids, and says so."""
+    """The response to InitProducerId. Apache Kafka may first fetch a block of ids and answer with an error."""
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
     answers: list[Any] = []
 
@@ -302,13 +302,13 @@ def new_producer(side: Side, version: int = 4) -> Any:
 
 
 def producer_id(side: Side) -> int:
-    """A fresh one."""
+    """A new producer id."""
     answer = new_producer(side)
     assert answer.error_code == 0
     return int(answer.producer_id)
 
 
-def test_a_fresh_producer_id_has_epoch_zero(same: Any) -> None:
+def test_a_new_producer_id_has_epoch_zero(same: Any) -> None:
     def script(side: Side) -> Any:
         answers = [new_producer(side, version) for version in (0, 1, 2, 3, 4, 4)]
         ids = [answer.producer_id for answer in answers]
@@ -335,8 +335,8 @@ def test_a_fresh_producer_id_has_epoch_zero(same: Any) -> None:
         pytest.param([(0, 2**31 - 2, 2)], id="unknown producer at the end of the numbers"),
     ],
 )
-def test_sequences_are_judged_alike(same: Any, steps: list[tuple[int, int, int]]) -> None:
-    """Spec: D3. Exactly the next, or a duplicate with its old offset, or an error."""
+def test_sequences_are_checked_the_same(same: Any, steps: list[tuple[int, int, int]]) -> None:
+    """Spec: D3. The next sequence, a duplicate with its old offset, or an error."""
 
     def script(side: Side) -> Any:
         identity = producer_id(side)
@@ -350,7 +350,7 @@ def test_sequences_are_judged_alike(same: Any, steps: list[tuple[int, int, int]]
     same(script)
 
 
-def test_producers_are_described_alike(same: Any) -> None:
+def test_producers_are_described_the_same(same: Any) -> None:
     def script(side: Side) -> Any:
         identity = producer_id(side)
         side.produce(batch(b"a", b"b", producer_id=identity, producer_epoch=0, base_sequence=0))
@@ -371,7 +371,7 @@ def test_producers_are_described_alike(same: Any) -> None:
 
 
 @pytest.mark.parametrize("version", BOTH_SERVE[ApiKey.LIST_OFFSETS])
-def test_offsets_are_listed_alike_in_every_version(same: Any, version: int) -> None:
+def test_offsets_are_listed_the_same_in_every_version(same: Any, version: int) -> None:
     timestamps = [-1, -2, AT - 5, AT, AT + 1, AT + 2, AT + 100]
     timestamps += [-3] if version >= 7 else []
     timestamps += [-4] if version >= 8 else []
@@ -405,7 +405,7 @@ def list_offset(side: Side, timestamp: int, version: int, *, topic: str = "", pa
     return side.ask(request, version)
 
 
-def test_offsets_of_nowhere_and_of_other_epochs(same: Any) -> None:
+def test_offsets_of_missing_partitions_and_other_epochs(same: Any) -> None:
     def script(side: Side) -> Any:
         side.produce(batch(b"a"))
         return [
@@ -420,7 +420,7 @@ def test_offsets_of_nowhere_and_of_other_epochs(same: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_ends_of_epochs(same: Any, version: int) -> None:
+def test_end_offsets_of_leader_epochs(same: Any, version: int) -> None:
     request = OffsetForLeaderEpochRequest
 
     def script(side: Side) -> Any:
@@ -456,7 +456,7 @@ def test_ends_of_epochs(same: Any, version: int) -> None:
     same(script)
 
 
-def test_records_are_deleted_alike(same: Any) -> None:
+def test_records_are_deleted_the_same(same: Any) -> None:
     request = DeleteRecordsRequest
 
     def script(side: Side) -> Any:
@@ -509,7 +509,7 @@ def creatable(name: str, partitions: int = 1, replicas: int = 1, **more: Any) ->
 
 @pytest.mark.parametrize("version", BOTH_SERVE[ApiKey.CREATE_TOPICS])
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_topics_are_created_and_refused_alike(same: Any, version: int, validate_only: bool) -> None:
+def test_topics_are_created_and_rejected_the_same(same: Any, version: int, validate_only: bool) -> None:
     def script(side: Side) -> Any:
         node, base = side.node_id, f"{side.topic}-v{version}"
         topics = [
@@ -545,7 +545,7 @@ def test_topics_are_created_and_refused_alike(same: Any, version: int, validate_
     same(script)
 
 
-def test_a_million_partitions_are_refused_alike(same: Any) -> None:
+def test_a_million_partitions_are_rejected_the_same(same: Any) -> None:
     def script(side: Side) -> Any:
         request = CreateTopicsRequest(topics=[creatable(side.topic + "-many", 1_000_000)], timeout_ms=30_000)
         return side.ask(request, 7)["topics"][0]["error_code"]
@@ -553,7 +553,7 @@ def test_a_million_partitions_are_refused_alike(same: Any) -> None:
     same(script)
 
 
-def test_names_that_collide_are_refused_alike(same: Any) -> None:
+def test_colliding_names_are_rejected_the_same(same: Any) -> None:
     def script(side: Side) -> Any:
         side.create(side.topic + ".a_b", 1)
         answer = side.ask(CreateTopicsRequest(topics=[creatable(side.topic + "_a.b")], timeout_ms=30_000), 7)
@@ -563,7 +563,7 @@ def test_names_that_collide_are_refused_alike(same: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 3, 4, 5, 6])
-def test_topics_are_deleted_alike(same: Any, version: int) -> None:
+def test_topics_are_deleted_the_same(same: Any, version: int) -> None:
     def script(side: Side) -> Any:
         name = f"{side.topic}-gone"
         side.create(name, 1)
@@ -587,7 +587,7 @@ def test_topics_are_deleted_alike(same: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_partitions_are_added_alike(same: Any, version: int) -> None:
+def test_partitions_are_added_the_same(same: Any, version: int) -> None:
     request = CreatePartitionsRequest
 
     def script(side: Side) -> Any:

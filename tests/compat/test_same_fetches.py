@@ -21,7 +21,7 @@ def fetch(
     topic: str = "",
     **more: Any,
 ) -> Any:
-    """Asks for (partition, offset) pairs; gives (error, session id, partitions)."""
+    """Fetches (partition, offset) pairs; returns (error, session id, partitions)."""
     settings: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, **more}
     partition_settings = {
         name: settings.pop(name)
@@ -95,7 +95,7 @@ def test_fetch_in_every_version(same: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name.lower())
-def test_what_is_stored_is_the_same_to_the_byte(same: Any, codec: Codec) -> None:
+def test_stored_batches_are_equal_to_the_byte(same: Any, codec: Codec) -> None:
     """Offsets and leader epoch stamped in, everything else as the producer sent it."""
 
     def script(side: Side) -> Any:
@@ -107,7 +107,7 @@ def test_what_is_stored_is_the_same_to_the_byte(same: Any, codec: Codec) -> None
     assert same(script)
 
 
-def test_fetch_from_nowhere_and_out_of_range(same: Any) -> None:
+def test_fetch_from_missing_partitions_and_out_of_range(same: Any) -> None:
     def script(side: Side) -> Any:
         fill(side)
         return [
@@ -158,7 +158,7 @@ def test_diverging_epochs(same: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 17])
-def test_a_session_shows_what_changed_alone(same: Any, version: int) -> None:
+def test_a_session_returns_only_changes(same: Any, version: int) -> None:
     """KIP-227: a full fetch, then only what is new, forgotten or wrong."""
 
     def script(side: Side) -> Any:
@@ -187,7 +187,7 @@ def test_a_session_shows_what_changed_alone(same: Any, version: int) -> None:
     same(script)
 
 
-def test_a_session_that_is_not_there(same: Any) -> None:
+def test_an_unknown_session(same: Any) -> None:
     def script(side: Side) -> Any:
         answer = fetch(side, (0, 0), session=(123_456, 1))
         closed = fetch(side, (0, 0), session=(123_456, -1))

@@ -78,7 +78,7 @@ def test_every_setting_of_a_topic_is_documented(sides: list[Side]) -> None:
         assert all(config.documentation for config in configs), side.name
 
 
-def test_what_was_set_on_the_topic_is_told_apart(same: Any) -> None:
+def test_settings_of_the_topic_have_their_own_source(same: Any) -> None:
     def script(side: Side) -> Any:
         name = side.topic + "-set"
         side.create(name, 1, retention_ms="1234", cleanup_policy="compact,delete")
@@ -100,7 +100,7 @@ def test_chosen_settings_in_every_version(same: Any, version: int) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_brokers_settings_are_a_part_of_kafkas(sides: list[Side]) -> None:
+def test_broker_settings_are_a_subset_of_kafkas(sides: list[Side]) -> None:
     ours, theirs = (entries(describe(side, BROKER, str(side.node_id))) for side in sides)
     unknown = {name for name in ours if name not in theirs and not name.startswith("ottla.")}
     # Apache Kafka has this one but does not show it.
@@ -118,7 +118,7 @@ def test_brokers_settings_are_a_part_of_kafkas(sides: list[Side]) -> None:
     )
 
 
-def test_resources_that_are_not_there(same: Any) -> None:
+def test_missing_resources(same: Any) -> None:
     def script(side: Side) -> Any:
         return [
             ErrorCode(describe(side, kind, name).error_code).name
@@ -155,11 +155,11 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
 def settle(side: Side) -> None:
-    """Apache Kafka's broker hears of changes in order, a moment later: a new topic in sight means all are."""
+    """Apache Kafka applies changes in order and late: when it knows a new topic, earlier changes are applied."""
     side.create(f"{side.topic}-settled-{time.monotonic_ns()}", 1)
 
 
-def test_changes_are_made_and_refused_alike(same: Any) -> None:
+def test_changes_are_made_and_rejected_the_same(same: Any) -> None:
     def script(side: Side) -> Any:
         name = side.topic
         outcomes = [
@@ -189,7 +189,7 @@ def test_changes_are_made_and_refused_alike(same: Any) -> None:
     same(script)
 
 
-def test_a_whole_set_replaces_the_old_one(same: Any) -> None:
+def test_alter_configs_replaces_all_settings(same: Any) -> None:
     def script(side: Side) -> Any:
         name = side.topic + "-whole"
         side.create(name, 1, retention_ms="1234", max_message_bytes="5000")
@@ -212,8 +212,8 @@ def test_a_whole_set_replaces_the_old_one(same: Any) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_brokers_defaults_reach_topics(same: Any) -> None:
-    """A cluster-wide setting is what topics without their own see, with the chain of synonyms."""
+def test_broker_defaults_apply_to_topics(same: Any) -> None:
+    """A cluster-wide setting applies to topics without their own, and shows up in the list of synonyms."""
 
     def script(side: Side) -> Any:
         def described() -> Any:

@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 class Worker(threading.Thread):
-    """Transactions of up to four sends and polls, one after the other, through thick and thin."""
+    """Transactions of up to four sends and polls, one after the other, despite errors."""
 
     def __init__(self, number: int, bootstrap: str, values: Any, history: list[Transaction], ending: Any) -> None:
         super().__init__(daemon=True)
@@ -111,7 +111,7 @@ class Worker(threading.Thread):
 
 
 class OwnWorker(Worker):
-    """The same with our own client."""
+    """The same with Ottla's client."""
 
     def run(self) -> None:
         quick = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50}
@@ -167,7 +167,7 @@ class OwnWorker(Worker):
 
 
 def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
-    """What is in the topic when nothing is open any more."""
+    """The content of the topic when no transaction is open."""
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
     with RawConnection(bootstrap) as connection:
@@ -207,7 +207,7 @@ def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
 
 @pytest.mark.timeout(240 + SECONDS)
 @pytest.mark.parametrize("kind", [Worker, OwnWorker], ids=["librdkafka", "own client"])
-def test_no_anomaly_through_kills_and_pauses(tmp_path: Path, kind: type[Worker]) -> None:
+def test_kills_and_pauses_cause_no_anomaly(tmp_path: Path, kind: type[Worker]) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     chance = random.Random(11)

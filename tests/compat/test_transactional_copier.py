@@ -1,4 +1,4 @@
-"""Spec: R1. The transactional copier with real processes and real kills, on librdkafka and on our own client.
+"""Spec: R1. The transactional copier with real processes and real kills, with librdkafka and with Ottla's client.
 
 Small in a test run; OTTLA_COPIES=100000 OTTLA_BOUNCES=20 for the size of the recipe. The output equals the input as
 a set, nothing is doubled, order is kept, and a reader that ran all the time saw the same.
@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 class Copiers:
-    """The copying processes, started again when they were killed."""
+    """The copier processes, restarted after they were killed."""
 
     def __init__(self, module: str, bootstrap: str, partitions: int, in_group: bool) -> None:
         self.module = module

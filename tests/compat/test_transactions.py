@@ -1,4 +1,4 @@
-"""Transactions of other people's clients: the same scripts, the same outcomes, against Ottla and Apache Kafka.
+"""Transactions of other clients have the same outcomes on Ottla and on Apache Kafka.
 Spec: E1, E2, E3, E4, E5, E6, E7, E8, E9.
 
 Java 4.x speaks transaction.version 2 (partitions added by writing, EndTxn v5), the others the protocol before it.
@@ -24,7 +24,7 @@ FENCED = {
     "ProducerFencedError",
     "ProducerFencedException",
 }
-"""Clients have their own names for it; each means: another producer has your transactional id."""
+"""The names that clients have for the error: another producer uses the transactional id."""
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def seen(client: Any, broker: Any, topic: str, count: int, partition: int = 0) -
     return found
 
 
-def test_committed_is_seen_and_aborted_is_not(client: Any, broker: Any, created: str, opened: Any) -> None:
+def test_read_committed_returns_committed_records_only(client: Any, broker: Any, created: str, opened: Any) -> None:
     """Spec: E8."""
     producer = opened()
     producer.init()
@@ -89,7 +89,7 @@ def test_committed_is_seen_and_aborted_is_not(client: Any, broker: Any, created:
     assert seen(client, broker, created, 3, 1) == [b"other 0", b"other 2", b"other 4"]
 
 
-def test_an_empty_transaction_may_be_committed_and_aborted(client: Any, broker: Any, created: str, opened: Any) -> None:
+def test_an_empty_transaction_can_be_committed_and_aborted(client: Any, broker: Any, created: str, opened: Any) -> None:
     """Spec: R4. Commit of an empty transaction."""
     producer = opened()
     producer.init()
@@ -104,7 +104,7 @@ def test_an_empty_transaction_may_be_committed_and_aborted(client: Any, broker: 
     assert seen(client, broker, created, 1) == [b"v"]
 
 
-def test_offsets_count_when_their_transaction_commits(client: Any, broker: Any, created: str, opened: Any) -> None:
+def test_offsets_are_committed_with_their_transaction(client: Any, broker: Any, created: str, opened: Any) -> None:
     """Spec: E5."""
     group = f"group of {created}"
     producer = opened()
@@ -121,7 +121,7 @@ def test_offsets_count_when_their_transaction_commits(client: Any, broker: Any, 
     assert seen(client, broker, created, 2) == [b"3", b"7"]
 
 
-def test_offsets_alone_make_a_transaction(client: Any, broker: Any, created: str, opened: Any) -> None:
+def test_a_transaction_may_contain_only_offsets(client: Any, broker: Any, created: str, opened: Any) -> None:
     group = f"group of {created}"
     producer = opened()
     producer.init()
@@ -147,7 +147,7 @@ def test_a_second_producer_fences_the_first_and_aborts_what_it_left(
         old.commit()
     assert failure.value.name in FENCED, failure.value
     if broker.name == "kafka":
-        # There a fenced client that tries to bump its old epoch aborts its successor's transaction, too.
+        # In Apache Kafka, a fenced client that bumps its old epoch also aborts the transaction of its successor.
         old.close()
     new.begin()
     new.send(created, [b"new"])
@@ -156,7 +156,7 @@ def test_a_second_producer_fences_the_first_and_aborts_what_it_left(
 
 
 def test_a_transaction_that_takes_too_long_is_aborted(client: Any, broker: Any, created: str, opened: Any) -> None:
-    """Spec: E3. By the coordinator; a successor goes on."""
+    """Spec: E3. The coordinator aborts it, and a new producer can continue."""
     slow = opened(timeout_ms=5_000)
     slow.init()
     slow.begin()
@@ -174,7 +174,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(client: Any, broker: Any, 
     assert seen(client, broker, created, 1) == [b"in time"]
 
 
-def test_an_instance_that_vanished_is_cleaned_up_after(client: Any, broker: Any, created: str, opened: Any) -> None:
+def test_the_transaction_of_a_vanished_instance_is_aborted(client: Any, broker: Any, created: str, opened: Any) -> None:
     for number in range(3):
         producer = opened()
         producer.init()

@@ -1,6 +1,6 @@
 """The same transactional requests to Ottla and to Apache Kafka: error codes, epochs and states are equal.
 
-One script is one story; both brokers are told it and the outcomes are compared.
+Each script runs on both brokers, and the outcomes are compared.
 Spec: E2, E3, E4, E5, E6, E7, E8, E11, R4.
 """
 
@@ -18,8 +18,8 @@ Same = Callable[[Callable[[Side], Any]], Any]
 
 
 @pytest.fixture
-def told(same: Same, fresh_name: Callable[[], str]) -> Iterator[Callable[[Callable[..., Any]], Any]]:
-    """Tells both brokers a story about one transactional id."""
+def on_both(same: Same, fresh_name: Callable[[], str]) -> Iterator[Callable[[Callable[..., Any]], Any]]:
+    """Runs a script about one transactional id on both brokers."""
     name = fresh_name()
     opened: list[RawConnection] = []
 
@@ -39,7 +39,7 @@ def told(same: Same, fresh_name: Callable[[], str]) -> Iterator[Callable[[Callab
 VERSIONS = pytest.mark.parametrize("version", [0, 1, 2, 3], ids="v{}".format)
 
 
-def test_starting(told: Any) -> None:
+def test_starting(on_both: Any) -> None:
     def story(t: RawTransactions, topic: str) -> Any:
         t.find_coordinator()
         outcome = [t.describe(), t.listed()]
@@ -49,11 +49,11 @@ def test_starting(told: Any) -> None:
         outcome += [t.init(transactional_id="")]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
-def test_naming_the_epoch_one_has(told: Any) -> None:
-    """KIP-360: lost answers, zombies, strangers."""
+def test_init_with_the_current_epoch(on_both: Any) -> None:
+    """KIP-360: lost responses, zombies, unknown producers."""
 
     def story(t: RawTransactions, topic: str) -> Any:
         outcome = [t.start()]
@@ -65,11 +65,11 @@ def test_naming_the_epoch_one_has(told: Any) -> None:
         outcome += [t.init(expected=(t.producer_id, -1)), t.init(expected=(-1, 3))]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
 @VERSIONS
-def test_adding_partitions(told: Any, version: int) -> None:
+def test_adding_partitions(on_both: Any, version: int) -> None:
     def story(t: RawTransactions, topic: str) -> Any:
         outcome = [t.start()]
         outcome += [t.add({topic: [0, 1]}, version), t.describe()]
@@ -78,31 +78,31 @@ def test_adding_partitions(told: Any, version: int) -> None:
         for wrong in (t.producer_epoch - 1, t.producer_epoch + 1):
             outcome += [t.add({topic: [0]}, version, producer_epoch=wrong)]
         outcome += [t.add({topic: [0]}, version, producer_id=t.producer_id + 10_000)]
-        outcome += [t.add({topic: [0]}, version, transactional_id="nobody has this id")]
+        outcome += [t.add({topic: [0]}, version, transactional_id="unknown")]
         outcome += [t.add({topic: [0]}, version, transactional_id="")]
         outcome += [t.describe()]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
 @VERSIONS
-def test_adding_offsets(told: Any, version: int) -> None:
+def test_adding_offsets(on_both: Any, version: int) -> None:
     def story(t: RawTransactions, topic: str) -> Any:
         t.find_coordinator("group", 0)
         outcome = [t.start(), t.add_offsets("group", version), t.describe()[0]]
         for wrong in (t.producer_epoch - 1, t.producer_epoch + 1):
             outcome += [t.add_offsets("group", version, producer_epoch=wrong)]
         outcome += [t.add_offsets("group", version, producer_id=t.producer_id + 10_000)]
-        outcome += [t.add_offsets("group", version, transactional_id="nobody has this id")]
+        outcome += [t.add_offsets("group", version, transactional_id="unknown")]
         outcome += [t.add_offsets("group", version, transactional_id="")]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_brokers_ask_each_other(told: Any, version: int) -> None:
+def test_requests_between_brokers(on_both: Any, version: int) -> None:
     """Verification and the implicit add of KIP-890."""
 
     def story(t: RawTransactions, topic: str) -> Any:
@@ -111,19 +111,19 @@ def test_what_brokers_ask_each_other(told: Any, version: int) -> None:
         outcome += [t.add({topic: [0]}), t.add_from_broker({topic: [0, 1]}, version)]
         outcome += [t.add_from_broker({topic: [0]}, version, producer_epoch=t.producer_epoch + 1)]
         outcome += [t.add_from_broker({topic: [0]}, version, producer_id=t.producer_id + 10_000)]
-        outcome += [t.add_from_broker({topic: [0]}, version, transactional_id="nobody has this id")]
+        outcome += [t.add_from_broker({topic: [0]}, version, transactional_id="unknown")]
         outcome += [t.add_from_broker({topic: [0]}, version, transactional_id="")]
         outcome += [t.add_from_broker({topic: [1]}, version, verify_only=False), t.describe()]
         outcome += [t.end(True), t.state(), t.add_from_broker({topic: [0]}, version)]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_old_end(told: Any, version: int, commit: bool) -> None:
-    """Spec: R4. EndTxn of nothing, twice, contradictory, of another's transaction."""
+def test_end_txn_before_v5(on_both: Any, version: int, commit: bool) -> None:
+    """Spec: R4. EndTxn without a transaction, twice, contradictory, and of another producer."""
 
     def story(t: RawTransactions, topic: str) -> Any:
         outcome = [t.start(), t.end(True, version), t.end(False, version)]
@@ -131,17 +131,17 @@ def test_the_old_end(told: Any, version: int, commit: bool) -> None:
         for wrong in (t.producer_epoch - 1, t.producer_epoch + 1):
             outcome += [t.end(commit, version, producer_epoch=wrong)]
         outcome += [t.end(commit, version, producer_id=t.producer_id + 10_000)]
-        outcome += [t.end(commit, version, transactional_id="nobody has this id")]
+        outcome += [t.end(commit, version, transactional_id="unknown")]
         outcome += [t.end(commit, version, transactional_id="")]
         outcome += [t.end(commit, version), t.state(), t.end(commit, version), t.end(not commit, version)]
         outcome += [t.describe(), t.add({topic: [0]}), t.end(not commit, version), t.state()]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_new_end(told: Any, commit: bool) -> None:
+def test_end_txn_v5(on_both: Any, commit: bool) -> None:
     """EndTxn v5: epochs, repeated requests, empty transactions, zombies."""
 
     def story(t: RawTransactions, topic: str) -> Any:
@@ -150,7 +150,7 @@ def test_the_new_end(told: Any, commit: bool) -> None:
         before = t.producer_epoch
         outcome += [t.end(commit, 5, producer_epoch=before + 1), t.end(commit, 5, producer_epoch=before - 1)]
         outcome += [t.end(commit, 5, producer_id=t.producer_id + 10_000)]
-        outcome += [t.end(commit, 5, transactional_id="nobody has this id"), t.end(commit, 5, transactional_id="")]
+        outcome += [t.end(commit, 5, transactional_id="unknown"), t.end(commit, 5, transactional_id="")]
         outcome += [t.end(commit, 5), t.state()]
         outcome += [t.end(commit, 5, producer_epoch=before, keep=False)]
         outcome += [t.end(not commit, 5, producer_epoch=before, keep=False)]
@@ -159,11 +159,11 @@ def test_the_new_end(told: Any, commit: bool) -> None:
         outcome += [t.init(expected=(t.producer_id, t.producer_epoch - 1)), t.init()]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 10, 11, 12])
-def test_writing_without_a_transaction(told: Any, version: int) -> None:
+def test_writing_without_a_transaction(on_both: Any, version: int) -> None:
     """Bad input: no transaction begun, partitions not added, stale epochs, no transactional id."""
 
     def story(t: RawTransactions, topic: str) -> Any:
@@ -172,7 +172,7 @@ def test_writing_without_a_transaction(told: Any, version: int) -> None:
             outcome += [t.produce(topic, version=version)]
             outcome += [t.add({topic: [0]}), t.produce(topic, partition=1, version=version)]
         outcome += [t.produce(topic, version=version, transactional_id=None)]
-        outcome += [t.produce(topic, version=version, transactional_id="nobody has this id")]
+        outcome += [t.produce(topic, version=version, transactional_id="unknown")]
         outcome += [t.produce(topic, version=version, producer_epoch=t.producer_epoch + 1)]
         outcome += [t.produce(topic, version=version, producer_id=t.producer_id + 10_000)]
         outcome += [t.produce(topic, version=version), t.produce(topic, version=version)]
@@ -183,11 +183,11 @@ def test_writing_without_a_transaction(told: Any, version: int) -> None:
         outcome += [t.end(True, 5 if version >= 12 else 3), t.state()]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
 @pytest.mark.parametrize("version", [9, 11, 12])
-def test_writing_after_being_fenced(told: Any, version: int) -> None:
+def test_writing_after_being_fenced(on_both: Any, version: int) -> None:
     def story(t: RawTransactions, topic: str) -> Any:
         outcome = [t.start()]
         if version < 12:
@@ -207,12 +207,12 @@ def test_writing_after_being_fenced(told: Any, version: int) -> None:
         outcome += [t.produce(topic, b"new", version=version), t.end(True, 5 if version >= 12 else 3), t.state()]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
 @pytest.mark.parametrize("version", [0, 2, 3, 4, 5])
-def test_committing_offsets(told: Any, version: int) -> None:
-    """TxnOffsetCommit: pending until the end (UNSTABLE_OFFSET_COMMIT), refused where it has no transaction."""
+def test_committing_offsets(on_both: Any, version: int) -> None:
+    """TxnOffsetCommit: pending until the end (UNSTABLE_OFFSET_COMMIT), rejected without a transaction."""
 
     def story(t: RawTransactions, topic: str) -> Any:
         group = f"group of {topic}"
@@ -223,7 +223,7 @@ def test_committing_offsets(told: Any, version: int) -> None:
             return t.fetch_offset(group, topic, stable=True)
 
         outcome = [t.start()]
-        outcome += [t.commit_offsets(group, topic, 9, version, transactional_id="nobody has this id")]
+        outcome += [t.commit_offsets(group, topic, 9, version, transactional_id="unknown")]
         outcome += [t.commit_offsets(group, topic, 9, version, transactional_id="")]
         if version < 5:
             outcome += [t.commit_offsets(group, topic, 1, version)]
@@ -249,10 +249,10 @@ def test_committing_offsets(told: Any, version: int) -> None:
         outcome += [settled(), t.fetch_offset(group, topic)]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
-def test_markers_by_hand(told: Any) -> None:
+def test_write_txn_markers(on_both: Any) -> None:
     """WriteTxnMarkers, as an operator's tool sends it to end a hanging transaction."""
 
     def story(t: RawTransactions, topic: str) -> Any:
@@ -263,10 +263,10 @@ def test_markers_by_hand(told: Any) -> None:
         outcome += [t.produce(topic, sequence=1)]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
-def test_a_transaction_that_takes_too_long(told: Any) -> None:
+def test_a_transaction_that_takes_too_long(on_both: Any) -> None:
     """Spec: E3. Aborted by the coordinator, its producer fenced."""
 
     def story(t: RawTransactions, topic: str) -> Any:
@@ -278,10 +278,10 @@ def test_a_transaction_that_takes_too_long(told: Any) -> None:
         outcome += [t.produce(topic, version=12), t.end(True, 5), t.state()]
         return outcome
 
-    told(story)
+    on_both(story)
 
 
-def test_listing(told: Any) -> None:
+def test_listing(on_both: Any) -> None:
     def story(t: RawTransactions, topic: str) -> Any:
         outcome = [t.start(), t.listed(state_filters=["Empty"]), t.listed(duration_filter=0)]
         outcome += [t.listed(state_filters=["Ongoing", "Nonsense"]), t.listed(state_filters=["Nonsense"])]
@@ -291,4 +291,4 @@ def test_listing(told: Any) -> None:
         outcome += [t.end(True), t.state(), t.listed(), t.listed(duration_filter=0)]
         return outcome
 
-    told(story)
+    on_both(story)

@@ -67,7 +67,7 @@ def _writes(history: Sequence[Transaction], final: Mapping[int, Sequence[tuple[i
 
 
 def _places(history: Sequence[Transaction], final: Mapping[int, Sequence[tuple[int, int]]]) -> Iterator[str]:
-    """One value at each offset, for everybody and for ever."""
+    """Every reader sees the same value at an offset."""
     values: dict[Place, int] = {(p, offset): value for p, records in final.items() for offset, value in records}
     for transaction in history:
         for place, value in transaction.polled:
@@ -93,7 +93,7 @@ def _polls(history: Sequence[Transaction], final: Mapping[int, Sequence[tuple[in
 
 
 def _reads(history: Sequence[Transaction]) -> Iterator[str]:
-    """Nobody reads what was aborted (G1a), nor what he has not committed himself."""
+    """No transaction reads aborted values (G1a), nor its own uncommitted ones."""
     aborted = {value for t in history if t.outcome == FAILED for _, value in t.sent}
     for transaction in history:
         own = {value for _, value in transaction.sent}
@@ -105,15 +105,15 @@ def _reads(history: Sequence[Transaction]) -> Iterator[str]:
 
 
 def _circles(history: Sequence[Transaction]) -> Iterator[str]:
-    """Nobody hears from whom he told (G1c): information flows one way."""
+    """Information does not flow in a circle (G1c)."""
     writer = {value: index for index, t in enumerate(history) for _, value in t.sent}
-    told: dict[int, set[int]] = defaultdict(set)
+    readers_of: dict[int, set[int]] = defaultdict(set)
     for index, transaction in enumerate(history):
         for _, value in transaction.polled:
             if value in writer and writer[value] != index:
-                told[writer[value]].add(index)
+                readers_of[writer[value]].add(index)
     waiting = dict.fromkeys(range(len(history)), 0)
-    for listeners in told.values():
+    for listeners in readers_of.values():
         for listener in listeners:
             waiting[listener] += 1
     free = [index for index, count in waiting.items() if count == 0]
@@ -121,7 +121,7 @@ def _circles(history: Sequence[Transaction]) -> Iterator[str]:
     while free:
         index = free.pop()
         seen += 1
-        for listener in told.get(index, ()):
+        for listener in readers_of.get(index, ()):
             waiting[listener] -= 1
             if waiting[listener] == 0:
                 free.append(listener)

@@ -1,15 +1,15 @@
-"""Waiting for something that nobody tells us of: asked again and again, for as long as a slow machine may need."""
+"""Polling for a condition, for as long as a slow machine may need."""
 
 import time
 from collections.abc import Callable
 
 PATIENCE_S = 60.0
 PAUSE_S = 0.02
-"""Between two looks: whoever is waited for needs the processor too."""
+"""Between two checks, so that the process that is waited for gets the processor."""
 
 
 def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
-    """Whether it comes true in time. Apache Kafka answers before every part of it has heard the news."""
+    """Whether the condition becomes true. Apache Kafka answers before all of its parts have applied a change."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -19,5 +19,5 @@ def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Fails unless it comes true in time."""
-    assert until(condition, timeout_s), "it never came to hold"
+    """Fails unless the condition becomes true in time."""
+    assert until(condition, timeout_s), f"the condition did not become true within {timeout_s} s"

@@ -1,4 +1,4 @@
-"""Other people's Kafka clients behind one small face, so that one script runs with each of them.
+"""Other Kafka clients behind one small interface, so that one script runs with each of them.
 
 A script says what to do in these words; a client does it its own way, with its own versions of the protocol.
 Outcomes are plain values and Kafka's published error names, so that clients and brokers can be compared.

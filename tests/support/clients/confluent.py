@@ -74,7 +74,7 @@ class Confluent(ForeignClient):
                 if error is not None:
                     results[index] = _name(error)
                 else:
-                    # librdkafka invents offset 0 for acks=0, where nobody told it one.
+                    # With acks=0 there is no offset in the response; librdkafka reports 0.
                     results[index] = -1 if acks == "0" else message.offset()
 
             return on_delivery

@@ -82,7 +82,7 @@ class KafkaPython(ForeignClient):
                     if isinstance(future, Exception):
                         raise future
                     offset = future.get(TIMEOUT_S).offset
-                    # With acks=0 nobody told it an offset; it invents them.
+                    # With acks=0 there is no offset in the response; it makes one up.
                     results.append(-1 if acks == "0" else offset)
                 except KafkaError as failure:
                     results.append(_name(failure))

@@ -1,6 +1,6 @@
 """Other people's consumers as members of groups: each polls on its own, commits what it has read, and can be watched.
 
-A member is started under a group and looked at from outside: what it has (`assignment`), what it was told (`events`)
+A member runs in a group and is watched from outside: its partitions (`assignment`), its rebalances (`events`)
 and what it has read (`received`). Heartbeats are quick, so that a rebalance takes moments.
 """
 
@@ -32,14 +32,14 @@ class Read(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What a rebalance listener was told: `assigned` or `revoked`."""
+    """A call of the rebalance listener: `assigned` or `revoked`."""
 
     what: str
     partitions: tuple[TopicPartition, ...]
 
 
 class Member:
-    """One consumer of a group. Subclasses run it; whoever watches reads these."""
+    """One consumer of a group. Subclasses run it; tests read these attributes."""
 
     name = ""
     assignors: frozenset[str] = frozenset({"range", "roundrobin"})
@@ -156,7 +156,7 @@ class ConfluentMember(Member):
                 for message in messages:
                     self.read(message.topic(), message.partition(), message.offset(), message.value())
                 if messages:
-                    # A rebalance in between: whoever has the partition next reads them again.
+                    # A rebalance in between: the next owner reads them again.
                     with contextlib.suppress(KafkaException):
                         consumer.commit(asynchronous=False)
         finally:
@@ -195,7 +195,7 @@ class KafkaPythonMember(Member):
             session_timeout_ms=self.session_timeout_ms,
             heartbeat_interval_ms=HEARTBEAT_MS,
             fetch_max_wait_ms=100,
-            # In a group without an initial delay it may lead before it has heard of the topic, and then shares out
+            # In a group without an initial delay it may lead before it knows the topic, and then assigns
             # nothing until its next look.
             metadata_max_age_ms=1_000,
             **more,
@@ -283,7 +283,7 @@ class AioKafkaMember(Member):
 
 
 class KcatMember(Member):
-    """kcat's balanced consumer. It commits by itself, and tells of rebalances on standard error."""
+    """kcat's balanced consumer. It commits automatically, and prints rebalances to standard error."""
 
     name = "kcat"
     assignors = frozenset({"range", "roundrobin", "cooperative-sticky"})
@@ -334,12 +334,12 @@ class KcatMember(Member):
     def _watch(self, process: "subprocess.Popen[str]") -> None:
         assert process.stderr is not None
         for line in process.stderr:
-            told = re.search(r"rebalanced .*: (assigned|revoked): (.*)", line)
-            if told is None:
+            event = re.search(r"rebalanced .*: (assigned|revoked): (.*)", line)
+            if event is None:
                 continue
-            found = re.findall(r"(\S+) \[(\d+)\]", told.group(2))
+            found = re.findall(r"(\S+) \[(\d+)\]", event.group(2))
             partitions = [TopicPartition(topic, int(index)) for topic, index in found]
-            if told.group(1) == "assigned":
+            if event.group(1) == "assigned":
                 self.assigned(partitions)
             else:
                 self.revoked(partitions)

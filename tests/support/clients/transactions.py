@@ -1,4 +1,4 @@
-"""Transactions of other people's clients behind one small face: the same script runs with each of them.
+"""Transactions of other clients behind one small interface, so that one script runs with each of them.
 
 Errors are ClientError under Kafka's published name, or under the client's own where it hides that.
 """
@@ -308,7 +308,7 @@ def read_committed(client: Any, bootstrap: str, topic: str, partition: int = 0) 
 
 
 def _read_java(java: Any, bootstrap: str, topic: str, partition: int, end: int) -> list[bytes]:
-    # It stops after `count` records, and control records are none: it is told to stop soon after the last.
+    # It stops after `count` records, and control records do not count: the timeout stops it after the last record.
     records = java.call(
         "consume",
         bootstrap,

@@ -42,7 +42,7 @@ class FatefulDisk(SimDisk):
 
 
 class Copier:
-    """Copies `INPUT` to `OUTPUT`, partition by partition; starts anew from what is committed when it is told off."""
+    """Copies `INPUT` to `OUTPUT`, by partition. After a fatal error it continues from the committed offset."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ async def settle(client: RawClient, topic: str, partition: int) -> None:
 
 
 async def one_copy(world: World, protocol: Protocol, kill_after: int | None, power_loss: bool) -> int:
-    """Copies a little while the broker is killed right after its n-th write; how many writes there were."""
+    """Copies two transactions while the broker is killed after its n-th write; returns the number of writes."""
     client = RawClient(BOOTSTRAP)
     await fill(client, 2, 4)
     died = asyncio.Event()

@@ -14,8 +14,8 @@ import time
 from typing import Any
 
 STUCK_S = 12
-"""A copier that got no further for this long ends: after a broker's restart librdkafka 2.x may wait for ever in
-send_offsets_to_transaction, for a request that it never sends and past the time it was given. Whoever started the
+"""A copier that makes no progress for this long exits: after a restart of the broker, librdkafka 2.x may hang in
+send_offsets_to_transaction, beyond its timeout, for a request that it never sends. The process that started the
 copier starts it again."""
 
 
@@ -55,7 +55,7 @@ class _Copier:
         """Where this copier began in each partition that it has."""
 
     def run(self) -> bool:
-        """One instance: True when all is copied, False when it has to start anew."""
+        """One instance. Returns True when everything is copied, False when a new instance must continue."""
         from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
         quick = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "log_level": 0}
@@ -99,8 +99,8 @@ class _Copier:
                         return True
                     continue
                 if any(message.offset() < self.began.get(message.partition(), sys.maxsize) for message in messages):
-                    # After a rebalance librdkafka may hand out what it had fetched while the partition was its own
-                    # before. Whoever had it since has copied that.
+                    # After a rebalance librdkafka may return records that it had fetched when it owned the partition
+                    # before. The owner in between has copied them.
                     return False
                 producer.begin_transaction()
                 doomed = self.random.random() < self.aborts
@@ -143,7 +143,7 @@ class _Copier:
                 position.offset >= consumer.get_watermark_offsets(position, timeout=10)[1] for position in committed
             )
         except KafkaException:
-            return False  # nobody there to ask just now
+            return False  # the broker is down
 
     def _send(self, producer: Any, partition: int, value: bytes) -> None:
         while True:

@@ -90,7 +90,7 @@ def class_path() -> str:
 
 
 def free_port() -> int:
-    """A port nobody listens on just now. Kafka must know its ports before it starts, so it cannot use 0."""
+    """A free port. Kafka must know its ports before it starts, so port 0 is not possible."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", 0))

@@ -82,7 +82,7 @@ class OwnCopier:
             committed = consumer.committed(places, timeout_ms=5_000)
             ends = consumer.end_offsets(places)
         except KafkaError:
-            return False  # nobody there to ask just now
+            return False  # the broker is down
         found = {place: offset.offset if offset is not None else 0 for place, offset in committed.items()}
         return all(found[place] >= end for place, end in ends.items())
 

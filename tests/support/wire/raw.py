@@ -1,4 +1,4 @@
-"""One connection that sends what it is told: hand-made requests and raw bytes, against any broker.
+"""One connection to any broker for hand-made requests and raw bytes.
 
 `Side` is one of two brokers that a script is run on; `plain` makes their answers comparable.
 """
@@ -137,7 +137,7 @@ class Side:
         self.await_leader(name, partitions)
 
     def await_leader(self, name: str, partitions: int) -> None:
-        """Apache Kafka answers before all its parts have heard the news; ours is asked the same way."""
+        """Apache Kafka answers CreateTopics before all of its parts know the topic. Ottla is asked the same way."""
         deadline = time.monotonic() + PATIENCE_S
         wanted = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name)])
         offsets = ListOffsetsRequest(

@@ -24,7 +24,7 @@ CONSUMER = "consumer"
 
 
 def subscription(topics: Sequence[str]) -> bytes:
-    """What a consumer tells its leader (version 1, as librdkafka writes it)."""
+    """The subscription that a consumer sends to the group leader (version 1, as librdkafka writes it)."""
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
 
 
@@ -39,7 +39,7 @@ def assignment(partitions: Sequence[TopicPartition]) -> bytes:
 def await_coordinator(connection: RawConnection, group_id: str) -> None:
     """Until the group has a coordinator that has loaded: the first group of a broker makes the offsets topic."""
     deadline = time.monotonic() + PATIENCE_S
-    heartbeat = HeartbeatRequest(group_id=group_id, generation_id=1, member_id="nobody")
+    heartbeat = HeartbeatRequest(group_id=group_id, generation_id=1, member_id="unknown")
     while time.monotonic() < deadline:
         found = connection.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id]), 4)
         if found.coordinators[0].error_code == ErrorCode.NONE:
@@ -102,7 +102,7 @@ class RawMember:
     # --- joining ------------------------------------------------------------------------------------------
 
     def join_request(self) -> JoinGroupRequest:
-        told = subscription(self.topics)
+        metadata = subscription(self.topics)
         return JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=self.session_timeout_ms,
@@ -110,7 +110,9 @@ class RawMember:
             member_id=self.member_id,
             group_instance_id=self.instance_id,
             protocol_type=CONSUMER,
-            protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=told) for name in self.protocols],
+            protocols=[
+                JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self.protocols
+            ],
             reason=self.reason,
         )
 
@@ -208,7 +210,7 @@ def settle(*members: RawMember, partitions: Sequence[TopicPartition] = ()) -> No
 
 
 def hand_out(*members: RawMember, partitions: Sequence[TopicPartition] = ()) -> None:
-    """The leader's SyncGroup and everybody else's."""
+    """SyncGroup of the leader and of all other members."""
     assigned = {m.member_id: list(partitions[i :: len(members)]) for i, m in enumerate(members)}
     leader = next(member for member in members if member.is_leader)
     followers = [member for member in members if member is not leader]
@@ -222,7 +224,7 @@ def hand_out(*members: RawMember, partitions: Sequence[TopicPartition] = ()) -> 
 
 
 def await_rebalance(member: RawMember) -> None:
-    """Until the member hears that it has to join again."""
+    """Heartbeats until the member gets REBALANCE_IN_PROGRESS."""
     deadline = time.monotonic() + PATIENCE_S
     while member.heartbeat() != ErrorCode.REBALANCE_IN_PROGRESS:
         assert time.monotonic() < deadline, f"group {member.group_id} does not rebalance"

@@ -35,7 +35,7 @@ from tests.support.wire.group_requests import (
 VERSIONS = {"join": 9, "sync": 5, "heartbeat": 4, "leave": 5, "commit": 9, "fetch": 9, "find": 4}
 MEMBER_ID = re.compile(r"(.*)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 QUIET_S = 0.05
-"""How long everybody has to be silent before the next step: longer than any answer is under way."""
+"""How long the connections must be silent before the next step: longer than any response takes."""
 
 
 class Speaker:
@@ -113,7 +113,7 @@ class Stage:
             case [name, verb]:
                 await self._speak(self.speakers.setdefault(name, Speaker(name, self._heard)), verb, options)
             case _:
-                raise ValueError(f"nobody knows how to {words}")
+                raise ValueError(f"unknown step: {words}")
 
     async def _speak(self, speaker: Speaker, verb: str, options: dict[str, str]) -> None:
         group = options.pop("group", "g")
@@ -173,7 +173,7 @@ class Stage:
             case "deletes":
                 asked = "delete", DeleteGroupsRequest(groups_names=[group])
             case _:
-                raise ValueError(f"nobody knows how to {verb}")
+                raise ValueError(f"unknown step: {verb}")
         kind, message = asked
         version = int(wanted) if wanted is not None else VERSIONS.get(kind, message.versions[-1])
         # Shown as it is read by the broker: what a version cannot carry was not said.
