@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.broker")
 
 METADATA_DIRECTORY = "metadata"
-"""Beside the partitions' directories; not one itself, since it has no number at its end."""
+"""Next to the directories of partitions, which all end with a number."""
 STOP_GRACE_MS = 3_000
-"""How long requests under way may take to finish when the broker stops."""
+"""How long requests in progress may take to finish when the broker stops."""
 
 
 class Broker:
-    """One broker on the running event loop. (`ottla.Broker.embedded()` gives one in a child process.)
+    """One broker on the running event loop. (`ottla.Broker.embedded()` starts one in a child process.)
 
-    `disk`, `store` and `clock` are the real ones unless others are given, as the simulated world does.
+    `disk`, `store` and `clock` can be replaced; simulations do.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Broker:
     ) -> None:
         self.config = config
         self.endpoints: dict[str, Endpoint] = {}
-        """What clients are told, by listener name."""
+        """The advertised addresses by listener name."""
         self.services: Services
         self.server: Server | None = None
         self.dispatcher: Dispatcher
@@ -70,7 +70,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """HOST:PORT of the first listener, as somebody on this machine reaches it."""
+        """HOST:PORT of the first listener, for clients on this machine."""
         first = next(iter(self._listeners.values()))
         host = self.endpoints[first.name].host if first.is_wildcard else first.host
         return str(Endpoint(host, first.port))
@@ -82,7 +82,7 @@ class Broker:
     # --- starting -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns when clients are served. Raises OttlaError, and leaves nothing behind, if that cannot be."""
+        """Returns when the broker serves clients. If it cannot start, it cleans up and raises OttlaError."""
         for notice in self.config.notices:
             log.warning("%s", notice)
         try:
@@ -97,7 +97,7 @@ class Broker:
         check_advertised(config)
         settings = Settings(config)
         self._directory = directory = self._open_directory(config.log_dirs[0])
-        # The ports are taken before anything is read from disk, and served only when everything is there.
+        # The ports are bound before anything is read from disk, and served when everything is ready.
         self.server = server = Server(_not_ready, _limits(config))
         await self._listen(server, listeners)
         store = self._store
@@ -143,14 +143,14 @@ class Broker:
             await self._start_metrics(server, config.metrics_listen)
         server.handle = self.dispatcher
         await server.start_serving()
-        log.info("broker %d serves %s", config.node_id, self.address)
+        log.info("broker %d listens on %s", config.node_id, self.address)
 
     def _open_directory(self, path: str) -> LogDirectory:
         try:
             return LogDirectory.open(path, disk=self._disk, clock=self._clock)
         except OSError as error:
             raise OttlaError(
-                f"cannot use {path} for data: {error.strerror or error}",
+                f"cannot use {path} as data directory: {error.strerror or error}",
                 "choose a directory you can write to with --data DIR",
             ) from None
 
@@ -177,7 +177,7 @@ class Broker:
     # --- stopping -----------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Takes no more requests, answers those under way, writes everything down and leaves the cluster."""
+        """Accepts no more requests, answers those in progress, writes everything to disk and leaves the cluster."""
         log.info("broker %d is stopping", self.config.node_id)
         await self._stop_parts(STOP_GRACE_MS)
         log.info("broker %d has stopped", self.config.node_id)
@@ -187,7 +187,7 @@ class Broker:
             self.metrics.close()
         if self.server is not None:
             closing = asyncio.ensure_future(self.server.close(grace_ms))
-            # Closing begins by taking no more requests. Then fetches that would wait for records are answered.
+            # First no more requests are accepted. Then fetches that wait for records are answered.
             await asyncio.sleep(0)
             if self._replicas is not None:
                 self._replicas.end_fetches()
@@ -201,7 +201,7 @@ class Broker:
             try:
                 await stop()
             except Exception:
-                # The other parts are still stopped: they have things to write down.
+                # The other parts must still be stopped: they have data to write.
                 log.exception("a part of the broker did not stop cleanly")
         self.server = self._metadata = self._replicas = self._directory = self.metrics = None
 
@@ -211,7 +211,7 @@ class Broker:
 
 
 def _verify_by(services: Services) -> TransactionVerifier:
-    """Asks the transaction coordinator, whose code is loaded with the first transaction."""
+    """Asks the transaction coordinator, whose code is imported with the first transaction."""
 
     def verify(append: TransactionalAppend) -> Verdicts | Awaitable[Verdicts]:
         from ottla.broker.handler_support.transaction_requests import verifier
@@ -237,10 +237,10 @@ def _limits(config: BrokerConfig) -> Limits:
 
 def _cannot_listen(address: str, error: OSError) -> OttlaError:
     if error.errno == errno.EADDRINUSE:
-        hint = "another process listens there; choose another port with --listen HOST:PORT, or port 0 for a free one"
-        return OttlaError(f"cannot listen on {address}: the port is taken", hint)
+        hint = "stop the process that listens there, or choose another port with --listen HOST:PORT (0 for a free one)"
+        return OttlaError(f"cannot listen on {address}: the port is in use", hint)
     hints = {
-        errno.EACCES: "ports below 1024 need privileges; choose a higher one with --listen HOST:PORT",
+        errno.EACCES: "ports below 1024 require privileges; choose a higher one with --listen HOST:PORT",
         errno.EADDRNOTAVAIL: "this machine does not have that address; choose another with --listen HOST:PORT",
     }
     hint = hints.get(error.errno or 0, "choose another address with --listen HOST:PORT")
@@ -248,11 +248,13 @@ def _cannot_listen(address: str, error: OSError) -> OttlaError:
 
 
 def _host_name() -> str:
-    """The name other machines know this one by, or localhost if it is not known even here."""
+    """The host name of this machine, or localhost if it cannot be resolved."""
     name = socket.gethostname()
     try:
         socket.getaddrinfo(name, None)
     except OSError:
-        log.warning("the host name %s cannot be resolved; clients are told localhost (see advertised.listeners)", name)
+        log.warning(
+            "the host name %s cannot be resolved; advertising localhost (set advertised.listeners to change it)", name
+        )
         return "localhost"
     return name

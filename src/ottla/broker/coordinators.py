@@ -1,4 +1,4 @@
-"""The broker's coordinators, built when first needed so that a broker nobody groups on starts and stays small."""
+"""The broker's coordinators, built when first needed, so that a broker without groups starts fast and stays small."""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -8,6 +8,7 @@ from ottla.clock import Clock
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import ClusterImage
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.types import uuid4_from
 
 if TYPE_CHECKING:
     from ottla.broker.group_history import GroupHistory
@@ -21,7 +22,7 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 
 
 class Coordinators:
-    """Holds the group and the transaction coordinator, and passes each new image on to them."""
+    """Holds the group and the transaction coordinator, and passes each new image to them."""
 
     def __init__(
         self, config: BrokerConfig, *, metadata: MetadataFollower, replicas: ReplicaManager, clock: Clock
@@ -125,9 +126,6 @@ class Coordinators:
 
 
 def random_uuid() -> str:
-    """A random UUID in its usual text form, as Kafka ends member ids with."""
-    data = bytearray(os.urandom(16))
-    data[6] = data[6] & 0x0F | 0x40
-    data[8] = data[8] & 0x3F | 0x80
-    text = data.hex()
+    """A random UUID as text; Kafka's member ids end with one."""
+    text = uuid4_from(os.urandom(16)).hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -75,7 +75,7 @@ def handler_for(key: int) -> Handler:
 
 
 class Route:
-    """One API in one version: who answers it, and how often and how fast that was."""
+    """One API in one version: its handler, and its counters."""
 
     __slots__ = (
         "api_key",
@@ -99,8 +99,8 @@ class Route:
         self.name = api.name
         self.is_flexible = api.is_flexible(version)
         self.handler = handler_for(api_key)
-        # An `async def` handler changes things on its way (it creates a topic): it is not stopped half way when
-        # its client goes. What a plain function returns to be awaited only waits, and may be dropped.
+        # An `async def` handler makes changes (it creates a topic), so it is not cancelled when its client
+        # disconnects. The awaitable that a plain function returns only waits, and may be dropped.
         self.runs_to_its_end = iscoroutinefunction(self.handler)
         self.decode = api.request.decode
         self.response = api.response
@@ -115,7 +115,7 @@ class Route:
 
 
 class Dispatcher:
-    """Answers frames. Give it to `net.server.Server` as its `handle`."""
+    """Answers frames. Pass it to `net.server.Server` as its `handle`."""
 
     def __init__(self, services: Services, *, measure_latency: bool = False) -> None:
         self.services = services
@@ -129,7 +129,7 @@ class Dispatcher:
     ) -> bytes | bytearray | Awaitable[bytes | bytearray | None] | None:
         started = monotonic() if self._measures_latency else 0.0
         try:
-            # A request of a kind seen before has its header read here: this is the broker's hottest path.
+            # The header of a known API and version is decoded here: this is the broker's hottest path.
             key, version, correlation_id, length = _header(frame)
             route = self.routes.get(key << 16 | version)
             if route is None or length < 0:
@@ -176,17 +176,17 @@ class Dispatcher:
             return known
         served = SERVED.get(key)
         if served is None:
-            raise ProtocolError(f"{API[key].name} is not served")
+            raise ProtocolError(f"{API[key].name} is not supported")
         if version not in served.versions:
             if key == ApiKey.API_VERSIONS:
                 return None
             first, last = served.versions[0], served.versions[-1]
-            raise ProtocolError(f"{API[key].name} v{version} is not served (v{first} to v{last} are)")
+            raise ProtocolError(f"{API[key].name} v{version} is not supported; supported are v{first} to v{last}")
         route = self.routes[key << 16 | version] = Route(key, version)
         return route
 
     def answer_error(self, route: Route, request: Any, context: Context, error: Exception) -> Any:
-        """The API's own way of saying what went wrong. Where it has none the connection ends."""
+        """The API's error response. If it has none, the connection is closed."""
         route.errors += 1
         if isinstance(error, Disconnect):
             raise error
@@ -201,9 +201,9 @@ class Dispatcher:
                 context.client_id,
                 exc_info=error,
             )
-            code, detail = ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's log has the details"
+            code, detail = ErrorCode.UNKNOWN_SERVER_ERROR, "internal error; see the broker's log"
         if route.api_key == ApiKey.PRODUCE and request.acks == 0:
-            # Nobody waits for a response: closing is the only way to say that something is wrong.
+            # The client expects no response: closing the connection is the only way to report the error.
             raise Disconnect(f"Produce with acks=0 failed: {code.name}: {detail}") from None
         from ottla.broker.handler_support.error_responses import error_response
 
@@ -214,7 +214,7 @@ class Dispatcher:
 
 
 class _Late:
-    """A response in stage two. Awaited, it gives the encoded response; closed instead, it is never begun."""
+    """A response in stage two. Await it for the encoded response, or close it to drop it."""
 
     __slots__ = ("_awaitable", "_context", "_correlation_id", "_dispatcher", "_request", "_route", "_started")
 
@@ -230,7 +230,7 @@ class _Late:
     ) -> None:
         self._dispatcher = dispatcher
         self._awaitable: Awaitable[Any] | None = awaitable
-        """None once it was begun."""
+        """None once it has been awaited."""
         self._route = route
         self._request = request
         self._context = context
@@ -268,7 +268,7 @@ def advertised() -> list[tuple[int, int, int]]:
 
 
 def _unsupported_api_versions(header: RequestHeader) -> bytes | bytearray:
-    """The answer to a version of ApiVersions that is not served: in version 0, which every client can read."""
+    """The answer to a version of ApiVersions that is not supported: in version 0, which every client can read."""
     from ottla.protocol.messages.api_versions import ApiVersionsResponse
 
     response = ApiVersionsResponse(

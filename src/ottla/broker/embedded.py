@@ -1,7 +1,7 @@
 """OWNER of a broker in a child process: for tests, notebooks and demos.
 
-A child, not a thread: a broker inside a busy interpreter would stall with it. The child stops when the pipe to
-its standard input closes, so it never outlives the process that started it, however that one ended.
+A child process, not a thread: a broker in a busy interpreter would stall with it. The child stops when the pipe to its
+standard input closes, so it never outlives the process that started it, however that process ends.
 """
 
 import os
@@ -32,7 +32,7 @@ class EmbeddedBroker:
     host: str
     port: int
     data: Path
-    """The directory with the records. A temporary one goes with the broker."""
+    """The data directory. A temporary one is removed when the broker is closed."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class EmbeddedBroker:
         self._listen = listen
         self._log_level = log_level
         self._timeout = timeout
-        # A file, not a pipe: nobody needs to empty it.
+        # A file, not a pipe, which would have to be drained.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
         try:
@@ -60,7 +60,7 @@ class EmbeddedBroker:
 
     @property
     def bootstrap(self) -> str:
-        """What clients call `bootstrap.servers`."""
+        """The value for `bootstrap.servers`."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -73,12 +73,12 @@ class EmbeddedBroker:
 
     @property
     def log(self) -> str:
-        """Everything the broker has written to its log so far."""
+        """Everything the broker has logged so far."""
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), size, 0).decode(errors="replace")
 
     def stop(self) -> None:
-        """Stops the broker cleanly; its data stays for `restart()`."""
+        """Stops the broker cleanly. Its data is kept for `restart()`."""
         process = self._process
         if process is None:
             return
@@ -92,7 +92,7 @@ class EmbeddedBroker:
         self._end()
 
     def kill(self) -> None:
-        """Ends the broker at once, as a power cut would; its data stays for `restart()`."""
+        """Kills the broker with SIGKILL. Its data is kept for `restart()`."""
         self._running()
         self._end(signal.SIGKILL)
 
@@ -103,7 +103,7 @@ class EmbeddedBroker:
         self._start()
 
     def close(self) -> None:
-        """Stops the broker and removes its data if that was temporary."""
+        """Stops the broker and removes its data directory if that is a temporary one."""
         try:
             self.stop()
         finally:
@@ -135,7 +135,7 @@ class EmbeddedBroker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=_environment(),
-            # Ctrl-C in a terminal reaches every process of the group: this one is stopped by its parent instead.
+            # Ctrl-C in a terminal reaches every process of the group; this one must be stopped by its parent instead.
             start_new_session=True,
         )
         address = self._wait_until_ready(self._process)
@@ -145,7 +145,7 @@ class EmbeddedBroker:
         assert process.stdout is not None
         deadline = monotonic() + self._timeout
         line = b""
-        # Not select(): an application may well have more than 1,024 files open.
+        # Not select(), which fails if the application has more than 1,024 files open.
         selector = select.poll()
         selector.register(process.stdout, select.POLLIN | select.POLLHUP)
         while not line.endswith(b"\n"):
@@ -163,7 +163,7 @@ class EmbeddedBroker:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise OttlaError("the broker is stopped", "restart() starts it again")
+            raise OttlaError("the broker is not running", "call restart() to start it again")
         return self._process
 
     def _end(self, with_signal: signal.Signals | None = None) -> None:
@@ -182,7 +182,7 @@ class EmbeddedBroker:
 
 
 class Broker:
-    """A broker of your own, without anything to install or to start by hand.
+    """Starts a broker for tests, notebooks and demos.
 
     >>> with Broker.embedded() as broker:
     ...     producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -197,22 +197,22 @@ class Broker:
         log_level: str = "info",
         timeout: float = 60.0,
     ) -> EmbeddedBroker:
-        """Starts a broker in a child process, for tests, notebooks and demos; it ends with this process.
+        """Starts a broker in a child process. It stops when this process ends.
 
-        `data` is the directory to use (default: a temporary one, removed at the end), `settings` maps Kafka's
-        setting names to values, `listen` is HOST:PORT (default: a free port of 127.0.0.1), `timeout` is how
-        many seconds starting and stopping may take.
+        `data` is the data directory (default: a temporary one, removed at the end). `settings` maps Kafka's setting
+        names to values. `listen` is HOST:PORT (default: a free port of 127.0.0.1). Starting and stopping may take
+        `timeout` seconds each.
         """
         return EmbeddedBroker(data, settings=settings, listen=listen, log_level=log_level, timeout=timeout)
 
 
 def _text(value: object) -> str:
-    """A setting's value as Kafka writes it, so that True and 3 may be given as such."""
+    """A setting's value as text in Kafka's form: True becomes true."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _environment() -> dict[str, str]:
-    """The child finds the same package as this process, also when it runs from a checkout."""
+    """The child must import the same package as this process, also from a checkout."""
     environment = dict(os.environ)
     root = str(Path(ottla.__file__).parent.parent)
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]

@@ -1,4 +1,4 @@
-"""OWNER of the rebalance history: a line in the log and a record in a bounded topic for each rebalance that ended."""
+"""OWNER of the rebalance history: logs each completed rebalance, and writes it to a bounded topic."""
 
 import asyncio
 import json
@@ -26,17 +26,17 @@ _SETTINGS = (
 _PARTITION = TopicPartition(REBALANCES_TOPIC, 0)
 
 WAITING_MAX = 1_000
-"""How many notes wait while the topic cannot be written; the oldest go first."""
+"""How many notes are kept while the topic cannot be written; the oldest are dropped."""
 BATCH_BYTES = 256 * 1024
 NOTE_BYTES = 128 * 1024
 NOTE_PARTITIONS = 20_000
-"""A group of thousands has long assignments: a note above this size says how many partitions each member has."""
+"""Very large groups have long assignments: a larger note only has the number of partitions of each member."""
 
 Row = tuple[int, bytes, bytes, tuple[()]]
 
 
 class GroupHistory:
-    """Writes down why groups rebalance. Losing a line of it never disturbs a group."""
+    """Records why groups rebalance. A failure to do so never affects a group."""
 
     def __init__(self, metadata: MetadataFollower, replicas: ReplicaManager) -> None:
         self._metadata = metadata
@@ -52,17 +52,17 @@ class GroupHistory:
             if self._writer is None:
                 self._start()
         except Exception:
-            log.exception("group %s: its rebalance could not be noted", event.group_id)
+            log.exception("group %s: cannot record its rebalance", event.group_id)
 
     def stop(self) -> None:
-        """Writes what is left, if that can be done at once."""
+        """Writes what is left, if that is possible without waiting."""
         if self._writer is not None:
             self._writer.cancel()
         if self._waiting and REBALANCES_TOPIC in self._replicas.topics:
             try:
                 self._write_waiting()
             except (KafkaError, OSError) as error:
-                log.warning("the end of the rebalance history could not be written: %s", error)
+                log.warning("cannot write the last entries of the rebalance history: %s", error)
 
     def _start(self) -> None:
         self._writer = asyncio.get_running_loop().create_task(self._write())
@@ -91,7 +91,7 @@ class GroupHistory:
             self._waiting.clear()
             trace = None if isinstance(error, KafkaError | OSError) else error
             if not self._has_failed:
-                log.warning("the rebalance history cannot be written: %s", error, exc_info=trace)
+                log.warning("cannot write the rebalance history: %s", error, exc_info=trace)
         elif self._waiting:
             self._start()
         self._has_failed = error is not None
@@ -110,12 +110,12 @@ def describe(event: Rebalanced) -> str:
     members = "1 member" if len(event.after) == 1 else f"{len(event.after)} members"
     return (
         f"group {event.group_id}: generation {event.generation} after {event.finished - event.started} ms, "
-        f"{members}, because {'; '.join(causes) or 'of nothing that was noted'}"
+        f"{members}, because {'; '.join(causes) or 'of an unknown cause'}"
     )
 
 
 def to_record(event: Rebalanced) -> bytes:
-    """The record's value. Where the assignments are too long, only how many partitions each member has."""
+    """The record's value. If the assignments are too long, only the number of partitions of each member."""
     if _size(event.before) + _size(event.after) > NOTE_PARTITIONS:
         event = _shortened(event)
     value = json.dumps(to_json(event), separators=(",", ":")).encode()
@@ -129,7 +129,7 @@ def _size(assignments: dict[str, Any]) -> int:
 
 
 def to_json(event: Rebalanced) -> dict[str, Any]:
-    """What happened, why, and who had which partitions before and after."""
+    """What happened and why, and the assignments before and after."""
     return {
         "group": event.group_id,
         "generation": event.generation,

@@ -1,7 +1,7 @@
-"""OWNER of the metrics endpoint: Prometheus text over a tiny HTTP answer on the broker's own loop.
+"""OWNER of the metrics endpoint: Prometheus text over minimal HTTP, on the broker's event loop.
 
-Counters are plain numbers kept where things happen (routes, the server, the logs) and are read only when
-somebody asks. prometheus_client is imported only here, and only when metrics are switched on.
+Counters are plain numbers kept where things happen (routes, the server, the logs) and are read only when they are
+scraped. prometheus_client is imported only here, and only when metrics are enabled.
 """
 
 import asyncio
@@ -32,7 +32,9 @@ class Metrics:
             import prometheus_client
             from prometheus_client import core, exposition
         except ImportError:
-            raise OttlaError("metrics need prometheus_client", "pip install 'ottla[metrics]'") from None
+            raise OttlaError(
+                "ottla.metrics.listen requires prometheus_client", "pip install 'ottla[metrics]'"
+            ) from None
         self._families = core
         self._exposition = exposition
         self._registry = prometheus_client.CollectorRegistry()
@@ -45,7 +47,7 @@ class Metrics:
         self._listener: asyncio.AbstractServer | None = None
 
     async def listen(self, address: str) -> int:
-        """Serves at HOST:PORT and gives the port. Raises OSError."""
+        """Listens on HOST:PORT and returns the port. Raises OSError."""
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(lambda: _Http(self), host or None, port)
@@ -182,8 +184,8 @@ class _Http(asyncio.Protocol):
             try:
                 body = self._metrics.text()
             except Exception:
-                log.exception("metrics could not be collected")
-                self._send(b"500 Internal Server Error", b"the broker's log has the details\n", "text/plain")
+                log.exception("cannot collect metrics")
+                self._send(b"500 Internal Server Error", b"internal error; see the broker's log\n", "text/plain")
             else:
                 self._send(b"200 OK", b"" if method == b"HEAD" else body, self._metrics.content_type)
 

@@ -1,4 +1,4 @@
-"""What handlers are given: the broker's parts, and what is known of the request beside its body. Pure."""
+"""What handlers work with: the broker's parts, and the context of the request. Pure."""
 
 from typing import TYPE_CHECKING
 
@@ -58,26 +58,26 @@ class Services:
 
     @property
     def image(self) -> "ClusterImage":
-        """The cluster as this broker knows it now."""
+        """The cluster as this broker currently knows it."""
         return self.metadata.image
 
     @property
     def groups(self) -> "CoordinatorRuntime[GroupShard]":
         """The group coordinator."""
         if self.coordinators is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker coordinates no groups")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has no group coordinator")
         return self.coordinators.groups
 
     @property
     def transactions(self) -> "CoordinatorRuntime[TransactionShard]":
         """The transaction coordinator."""
         if self.coordinators is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker coordinates no transactions")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has no transaction coordinator")
         return self.coordinators.transactions
 
 
 class Context:
-    """One request's surroundings."""
+    """Where a request comes from, and in which version."""
 
     __slots__ = ("api_version", "client_id", "connection", "services")
 
@@ -86,7 +86,7 @@ class Context:
         self.api_version = api_version
         self.client_id = client_id
         self.connection = connection
-        """Its identity is the connection's; handlers never write to it."""
+        """Identifies the client; handlers never write to it."""
 
     @property
     def client_host(self) -> str:
@@ -95,5 +95,5 @@ class Context:
 
     @property
     def listener(self) -> str:
-        """The name of the listener the client came in by; what it is told of other brokers depends on it."""
+        """The name of the listener that the client connected to; it decides which addresses the client gets."""
         return self.connection.listener

@@ -10,7 +10,11 @@ class ReplicaConfig(BaseConfig):
     """How a broker keeps its replicas."""
 
     log_retention_check_interval_ms: int = setting(
-        "log.retention.check.interval.ms", 300_000, "How often to look for segments to delete.", kind="long", at_least=1
+        "log.retention.check.interval.ms",
+        300_000,
+        "How often to check for segments to delete.",
+        kind="long",
+        at_least=1,
     )
     log_cleaner_enable: bool = setting("log.cleaner.enable", True, "Whether compacted topics are compacted.")
     log_cleaner_backoff_ms: int = setting(
@@ -28,10 +32,13 @@ class ReplicaConfig(BaseConfig):
         at_least=1,
     )
     producer_id_expiration_ms: int = setting(
-        "producer.id.expiration.ms", 86_400_000, "A producer silent for this long is forgotten.", at_least=1
+        "producer.id.expiration.ms",
+        86_400_000,
+        "How long an idle producer's sequence numbers are remembered.",
+        at_least=1,
     )
     producer_id_expiration_check_interval_ms: int = setting(
-        "producer.id.expiration.check.interval.ms", 600_000, "How often to forget silent producers.", at_least=1
+        "producer.id.expiration.check.interval.ms", 600_000, "How often to remove idle producers.", at_least=1
     )
     replica_lag_time_max_ms: int = setting(
         "replica.lag.time.max.ms",
@@ -40,5 +47,7 @@ class ReplicaConfig(BaseConfig):
         kind="long",
     )
     flush_before_ack: bool = setting(
-        "ottla.flush.before.ack", False, "acks=all waits until the records are on stable storage (syncs are shared)."
+        "ottla.flush.before.ack",
+        False,
+        "acks=all waits until the records are synced to disk (one sync covers many requests).",
     )

@@ -80,7 +80,7 @@ def test_a_stopped_broker_says_so() -> None:
         broker.stop()
         broker.stop()  # no harm
         assert "stopped" in repr(broker)
-        with pytest.raises(OttlaError, match="the broker is stopped"):
+        with pytest.raises(OttlaError, match="the broker is not running"):
             broker.kill()
         assert "has stopped" in broker.log
 

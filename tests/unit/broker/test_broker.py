@@ -162,7 +162,7 @@ def test_a_start_that_fails_leaves_the_directory_as_it_was(tmp_path: Path) -> No
             other.mkdir()
             (other / "recovery-point-offset-checkpoint").write_bytes(b"0\n1\norders 0 7\n")
             taken = load_config({"listeners": f"PLAINTEXT://127.0.0.1:{port}", "log.dirs": str(other)})
-            with pytest.raises(OttlaError, match="the port is taken"):
+            with pytest.raises(OttlaError, match="the port is in use"):
                 await Broker(taken).start()
             assert not (other / CLEAN_MARK).exists()
             assert (other / "recovery-point-offset-checkpoint").read_bytes() == b"0\n1\norders 0 7\n"
@@ -181,7 +181,7 @@ def test_metrics_without_their_library_say_what_to_install(tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
     async def story() -> None:
-        with pytest.raises(OttlaError, match="metrics need prometheus_client") as caught:
+        with pytest.raises(OttlaError, match="requires prometheus_client") as caught:
             async with running(tmp_path, ottla_metrics_listen="127.0.0.1:0"):
                 pass
         assert caught.value.hint == "pip install 'ottla[metrics]'"

@@ -54,11 +54,11 @@ def test_the_controllers_listener_of_a_kafka_config_is_left_out() -> None:
         ("PLAINTEXT://127.0.0.1:65536", {}, "Invalid value"),
         ("PLAINTEXT://:1,PLAINTEXT://:2", {}, "has PLAINTEXT twice"),
         ("NOBODY://:1", {}, "No security protocol defined for listener NOBODY"),
-        ("SSL://:1", {}, "listener SSL wants SSL"),
-        ("A://:1,B://:1", {"listener_security_protocol_map": "A:PLAINTEXT,B:PLAINTEXT"}, "one port twice"),
+        ("SSL://:1", {}, "listener SSL uses SSL, which is not supported"),
+        ("A://:1,B://:1", {"listener_security_protocol_map": "A:PLAINTEXT,B:PLAINTEXT"}, "the same port twice"),
         ("PLAINTEXT://:1", {"listener_security_protocol_map": "PLAINTEXT"}, "listener.security.protocol.map"),
         ("PLAINTEXT://:1", {"inter_broker_listener_name": "X"}, "inter.broker.listener.name is X"),
-        ("CONTROLLER://:1", {"controller_listener_names": "CONTROLLER"}, "names no address"),
+        ("CONTROLLER://:1", {"controller_listener_names": "CONTROLLER"}, "has no address"),
     ],
 )
 def test_mistakes_are_named(text: str, settings: dict[str, str], message: str) -> None:

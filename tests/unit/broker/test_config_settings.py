@@ -158,7 +158,7 @@ def test_a_malformed_value_is_refused_by_name(name: str, value: str) -> None:
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(values: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="must not be more than"):
+    with pytest.raises(ConfigError, match="must not be greater than"):
         load_config(values)
 
 

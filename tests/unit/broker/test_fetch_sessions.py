@@ -122,12 +122,12 @@ def data(**values: Any) -> FetchResponse.PartitionData:
 
 def told_once() -> SessionPartition:
     partition = SessionPartition("a", FetchRequest.FetchPartition())
-    assert partition.told(data())
+    assert partition.answered(data())
     return partition
 
 
 def test_a_partition_about_which_nothing_is_new_is_left_out() -> None:
-    assert not told_once().told(data())
+    assert not told_once().answered(data())
 
 
 @pytest.mark.parametrize(
@@ -144,16 +144,16 @@ def test_a_partition_about_which_nothing_is_new_is_left_out() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_any_news_about_a_partition_is_told(change: dict[str, Any]) -> None:
-    assert told_once().told(data(**change))
+    assert told_once().answered(data(**change))
 
 
 def test_the_end_of_an_error_is_told_even_if_all_else_is_as_before() -> None:
     partition = told_once()
     failed = data(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
-    assert partition.told(failed)
-    assert partition.told(failed), "an error is repeated as long as it lasts"
-    assert partition.told(data())
-    assert not partition.told(data())
+    assert partition.answered(failed)
+    assert partition.answered(failed), "an error is repeated as long as it lasts"
+    assert partition.answered(data())
+    assert not partition.answered(data())
 
 
 def test_a_partition_that_was_served_goes_behind_the_others() -> None:

@@ -1,4 +1,4 @@
-"""Which operations a client is told it may do. Without an authorizer, that is all of them. Pure."""
+"""The authorized operations in responses (KIP-430). Without an authorizer these are all of them. Pure."""
 
 NOT_REQUESTED = -(2**31)
 

@@ -1,4 +1,4 @@
-"""Who leads a partition now, for clients that asked the wrong broker (KIP-951). Pure."""
+"""The current leader of a partition, for clients that asked the wrong broker (KIP-951). Pure."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from ottla.types import TopicPartition
 
 
 class CurrentLeader(NamedTuple):
-    """A partition's leader as one listener's clients reach it; -1 and no address where that is unknown."""
+    """A partition's leader and its address on one listener; -1 and no address if unknown."""
 
     leader_id: int
     leader_epoch: int

@@ -1,4 +1,4 @@
-"""A request's own bound on how long it may take."""
+"""The timeout that a request sets for itself."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def within(timeout_ms: int, work: Awaitable[T]) -> T:
-    """Waits for `work` as long as the request allows; the work itself goes on. No bound for 0 and less."""
+    """Waits for `work` at most `timeout_ms`; after that the work still continues. No limit for 0 and less."""
     if timeout_ms <= 0:
         return await work
     try:
@@ -18,5 +18,5 @@ async def within(timeout_ms: int, work: Awaitable[T]) -> T:
             return await asyncio.shield(work)
     except TimeoutError:
         raise KafkaError(
-            ErrorCode.REQUEST_TIMED_OUT, f"not done within {timeout_ms} ms; it may still be done"
+            ErrorCode.REQUEST_TIMED_OUT, f"not completed within {timeout_ms} ms; it may still complete"
         ) from None

@@ -1,8 +1,8 @@
-"""The response that says "all of it failed" in the words of each API. Pure.
+"""The response of each API to a request that failed as a whole. Pure.
 
-Where a response has an error code of its own, that is set. Where it has one for each topic, partition or
-resource, the request's items are mirrored, each with the code: the lists of a request and of its response
-have the same shape, and items are known by the same few fields.
+If a response has a top-level error code, that is set. If it has one for each topic, partition or resource, the items
+of the request are repeated, each with the code: the lists of a request and its response have the same shape, and a few
+fields identify their items.
 """
 
 from typing import Any
@@ -22,24 +22,24 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "producer_id": ("producer_id",),
     "transactional_id": ("transactional_id",),
 }
-"""A field of a response that says which item it is about, and the names it may have in the request."""
+"""Fields of a response that identify an item, and their possible names in the request."""
 
 
 _CODES = {"error_code", "partition_error_code"}
 _SAID_TWICE = {"MetadataResponse"}
-"""What has an error of its own, and one for each item as in its earlier versions: clients may look at either."""
+"""Responses with a top-level error code that repeat it for each item, as in earlier versions: clients check either."""
 _NOTHING = {"protocol_name"}
-"""What a failure has none of, and says so as soon as its version can (JoinGroup v7)."""
+"""Fields that are null in an error response, in versions where they can be (JoinGroup v7)."""
 
 
 def error_response(response: type[Struct], request: Struct, version: int, code: ErrorCode, detail: str) -> Any:
-    """A `response` saying that everything in `request` failed, or None where it has no place for that."""
+    """A `response` that reports an error for everything in `request`; None if it has no field for that."""
     answer = response()
     return answer if _fill(answer, request, version, code, detail) else None
 
 
 def _fill(answer: Any, asked: Any, version: int, code: ErrorCode, detail: str) -> bool:
-    """Sets the error in `answer`, or in each of its items. Whether there was a place for it."""
+    """Sets the error in `answer`, or in each of its items. Returns whether there was a field for it."""
     fields = {f.name: f for f in answer._fields if version in f.versions and f.tag is None}
     for name in fields:
         for key in _KEYS.get(name, ()):
@@ -76,7 +76,7 @@ def _fill_items(answer: Any, asked: Any, fields: dict[str, Any], version: int, c
 
 
 def _can_fail(declared: Field, version: int) -> bool:
-    """Whether an error code is somewhere in the items of a list."""
+    """Whether the items of a list have an error code."""
     struct = declared.struct
     if struct is None:
         return False
@@ -85,7 +85,7 @@ def _can_fail(declared: Field, version: int) -> bool:
 
 
 def _items(asked: Any, version: int) -> list[Any]:
-    """The things a request asks for: the first list it has in this version, empty for "all there are"."""
+    """The items of a request: its first list in this version; empty if the request asks for all."""
     for declared in asked._fields:
         if declared.is_array and version in declared.versions:
             return getattr(asked, declared.name) or []
@@ -93,7 +93,7 @@ def _items(asked: Any, version: int) -> list[Any]:
 
 
 def _fill_plain(answer: Any, asked: Any, version: int, code: ErrorCode, detail: str) -> None:
-    """An item that the request gave as a bare name or number."""
+    """An item that is a plain name or number in the request."""
     for declared in answer._fields:
         if version in declared.versions and isinstance(asked, type(declared.default())):
             setattr(answer, declared.name, asked)

@@ -1,7 +1,6 @@
-"""Fetch sessions (KIP-227): what a client fetches again and again is remembered, and only changes go over the wire.
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, and only changes are sent.
 
-A bounded number of sessions is kept. Who finds no room is answered with session id 0 and simply goes on with
-full fetches.
+The number of sessions is limited. A client without one gets session id 0 and continues with full fetches.
 """
 
 import os
@@ -15,21 +14,21 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 EVICTION_MS = 120_000
-"""A session unused for this long may be evicted by anyone, and one younger than this by no other consumer."""
+"""A session unused for this long may be evicted by any client; a younger one not by another consumer."""
 PARTITIONS_MAX = 100_000
-"""No session grows beyond this; such a client is better off, and we are, without one."""
+"""Sessions do not grow beyond this; such a client uses full fetches."""
 
 TopicKey = str | bytes
 """A topic's name up to Fetch v12, its id from v13 on."""
 
 
 def next_epoch(epoch: int) -> int:
-    """The epoch of the next request in a session: 1, 2, … and after the largest number 1 again."""
+    """The epoch of the next request in a session: 1, 2, … and 1 again after the largest number."""
     return 1 if epoch >= EPOCH_MAX else epoch + 1
 
 
 class SessionPartition:
-    """One partition of a session: what the client last asked of it, and what it was last told."""
+    """One partition of a session: what the client last asked for, and what it last received."""
 
     __slots__ = ("asked", "high_watermark", "last_stable_offset", "log_start_offset", "topic")
 
@@ -40,9 +39,9 @@ class SessionPartition:
         self.last_stable_offset = -1
         self.log_start_offset = -1
 
-    def told(self, data: Any) -> bool:
-        """Takes note of an answer about this partition. True if it says something the client does not know."""
-        news = (
+    def answered(self, data: Any) -> bool:
+        """Remembers an answer for this partition. Returns whether it differs from what the client knows."""
+        is_changed = (
             bool(data.records)
             or data.error_code != 0
             or data.high_watermark != self.high_watermark
@@ -51,29 +50,29 @@ class SessionPartition:
             or data.preferred_read_replica != -1
             or data.diverging_epoch.end_offset >= 0
         )
-        # After an error the client must hear when it is over, even if nothing else changed.
+        # After an error the client must learn when it is over, even if nothing else changed.
         self.high_watermark = data.high_watermark if data.error_code == 0 else -1
         self.last_stable_offset = data.last_stable_offset
         self.log_start_offset = data.log_start_offset
-        return news
+        return is_changed
 
 
 class FetchSession:
-    """One client's partitions in the order they are served."""
+    """One client's partitions, in the order in which they are served."""
 
     __slots__ = ("created_ms", "epoch", "is_follower", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
 
     def __init__(self, session_id: int, *, uses_topic_ids: bool, is_follower: bool, now: int) -> None:
         self.session_id = session_id
         self.epoch = next_epoch(INITIAL_EPOCH)
-        """The epoch that the next request must carry."""
+        """The epoch that the next request must have."""
         self.uses_topic_ids = uses_topic_ids
         self.is_follower = is_follower
         self.created_ms = self.last_used_ms = now
         self.partitions: dict[tuple[TopicKey, int], SessionPartition] = {}
 
     def update(self, request: Any) -> None:
-        """Takes over what an incremental request changes: partitions added, asked otherwise, or forgotten."""
+        """Applies an incremental request: partitions added, changed or forgotten."""
         partitions = self.partitions
         for topic in request.topics:
             key: TopicKey = topic.topic_id if self.uses_topic_ids else topic.topic
@@ -89,7 +88,7 @@ class FetchSession:
                 partitions.pop((key, index), None)
 
     def serve_last(self, partition: SessionPartition) -> None:
-        """Puts a partition that just had its turn behind the others, so that none starves under max_bytes."""
+        """Moves a partition that was just served behind the others, so that none starves because of max_bytes."""
         key = (partition.topic, partition.asked.partition)
         if self.partitions.pop(key, None) is not None:
             self.partitions[key] = partition
@@ -100,7 +99,7 @@ def _random_id() -> int:
 
 
 class FetchSessions:
-    """The sessions of one broker, at most `slots` of them. The dict's order is that of their last use."""
+    """The sessions of one broker, at most `slots`, ordered by last use."""
 
     def __init__(self, slots: int = 1000, *, new_id: Callable[[], int] = _random_id) -> None:
         self.slots = slots
@@ -116,10 +115,10 @@ class FetchSessions:
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def resume(self, request: Any, *, uses_topic_ids: bool, now: int) -> FetchSession | None:
-        """The session an incremental request goes on with, brought up to date; None for a full fetch.
+        """The session of an incremental request, updated by it; None for a full fetch.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR: the client
-        then starts over with a full fetch.
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR; the client then
+        starts again with a full fetch.
         """
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
@@ -128,16 +127,21 @@ class FetchSessions:
             return None
         session = self._sessions.get(session_id)
         if session is None:
-            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no session {session_id}")
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {session_id}")
         if session.epoch != epoch:
-            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"epoch {epoch}, expected {session.epoch}")
+            raise KafkaError(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                f"fetch session {session_id} is at epoch {session.epoch}, not {epoch}",
+            )
         if session.uses_topic_ids != uses_topic_ids:
-            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "a session uses either topic names or ids")
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "a fetch session uses either topic names or topic ids"
+            )
         if request.topics or request.forgotten_topics_data:
             session.update(request)
             if not session.partitions or len(session.partitions) > PARTITIONS_MAX:
-                # With nothing left it has ended. One that outgrew its bounds goes on as an empty full fetch, and
-                # the client learns from session id 0 to start over.
+                # Without partitions the session has ended. One that has grown too large becomes an empty full fetch,
+                # and session id 0 makes the client start again.
                 del self._sessions[session_id]
                 return None
         session.epoch = next_epoch(epoch)
@@ -149,7 +153,7 @@ class FetchSessions:
     def create(
         self, partitions: Iterable[SessionPartition], *, uses_topic_ids: bool, is_follower: bool, now: int
     ) -> int:
-        """Remembers what a full fetch asked for and was told. The new session's id, or 0 if there is no room."""
+        """Starts a session from a full fetch and its answer. Returns its id, or 0 if there is no room."""
         by_key = {(p.topic, p.asked.partition): p for p in partitions}
         if not by_key or len(by_key) > PARTITIONS_MAX or self.slots <= 0:
             return NO_SESSION
@@ -164,7 +168,7 @@ class FetchSessions:
         return session_id
 
     def _evict(self, is_follower: bool, size: int, now: int) -> bool:
-        """Makes room: by a stale session for anyone, else by a smaller one; never a follower's for a consumer."""
+        """Evicts a stale session, or else a smaller one; never a follower's session for a consumer."""
         stalest = next(iter(self._sessions.values()))
         if now - stalest.last_used_ms <= EVICTION_MS:
             candidates = [

@@ -1,4 +1,4 @@
-"""What the handlers of transactional requests share: asking the coordinator, and its errors by version."""
+"""What the handlers of transactional requests share: asking the coordinator, and error codes by version."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -60,14 +60,14 @@ async def _answer_later(
 
 
 def fenced_code(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
-    """Older versions have no PRODUCER_FENCED: there INVALID_PRODUCER_EPOCH says it."""
+    """Versions before PRODUCER_FENCED get INVALID_PRODUCER_EPOCH (KIP-588)."""
     if code is ErrorCode.PRODUCER_FENCED and version < fenced_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
 
 
 def verifier(services: "Services") -> Callable[[TransactionalAppend], Verdicts | Awaitable[Verdicts]]:
-    """Answers Produce: may this transaction write to these partitions? (KIP-890)"""
+    """Checks for Produce whether a transaction may write to partitions (KIP-890)."""
 
     def verify(append: TransactionalAppend) -> Verdicts | Awaitable[Verdicts]:
         implicit = append.produce_version >= IMPLICIT_ADD_SINCE_PRODUCE
@@ -127,9 +127,9 @@ def check_partitions(
 
 
 def for_producer(code: ErrorCode, produce_version: int, implicit: bool) -> ErrorCode:
-    """What a producer is told of a failed verification, in words its version knows."""
+    """The error code of a failed verification, as the producer's version knows it."""
     if code in _RETRY_LATER or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not implicit):
-        # Retriable without looking for another leader.
+        # The producer retries it without a metadata refresh.
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH

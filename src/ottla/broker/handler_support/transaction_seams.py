@@ -19,7 +19,7 @@ class TransactionalAppend(NamedTuple):
 
 
 Verdicts = Mapping[TopicPartition, ErrorCode]
-"""NONE where the coordinator knows the partition as part of the transaction, else what to tell the producer."""
+"""For each partition: NONE if it is part of the transaction, otherwise the error code for the producer."""
 
 TransactionVerifier = Callable[[TransactionalAppend], Verdicts | Awaitable[Verdicts]]
 """Asked before the first batch of a transaction goes into a partition: without the coordinator's knowledge it would

@@ -1,1 +1,1 @@
-"""One file per API: unpack, call one thing below, pack."""
+"""One file per API: decode, call one thing in the layers below, encode. The broker serves the APIs listed here."""

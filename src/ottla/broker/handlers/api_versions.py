@@ -28,7 +28,7 @@ class Feature(NamedTuple):
 
 
 FEATURES: dict[str, Feature] = {"transaction.version": Feature(0, 2, 2)}
-"""Features by name. A row here changes what clients do, so it comes with the code that serves it."""
+"""Features by name. A row here changes what clients do, so it must come with the code that serves it."""
 
 FEATURES_EPOCH = 0
 """Clients keep the features of the highest epoch they have seen: raise it whenever the table changes."""
@@ -69,7 +69,7 @@ def api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsRe
 
 
 def _fault(request: ApiVersionsRequest, context: Context) -> ErrorCode:
-    """What is wrong with who the client says it is, or whom it says it wants."""
+    """Checks the client's software name and version, and the broker that it expects."""
     for name in (request.client_software_name, request.client_software_version):
         if not _SOFTWARE.fullmatch(name):
             return ErrorCode.INVALID_REQUEST

@@ -39,7 +39,7 @@ def _result(
         name=result.name or "", error_code=result.error, error_message=result.message
     )
     if result.error == ErrorCode.NONE:
-        # Nothing has this id if the request only asked whether it would work.
+        # With validate_only no topic has this id.
         answer.topic_id = ZERO_UUID if request.validate_only else result.topic_id
         answer.num_partitions = result.partitions
         answer.replication_factor = result.replication_factor

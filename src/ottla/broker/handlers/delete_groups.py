@@ -14,7 +14,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 
 _MESSAGES = {
-    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist",
     ErrorCode.NON_EMPTY_GROUP: "the group has members; stop them first",
 }
 
@@ -22,7 +22,7 @@ _MESSAGES = {
 @handles(ApiKey.DELETE_GROUPS)
 async def delete_groups(request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
     results = []
-    # A group named twice is deleted once, and said to be so.
+    # A group that is named twice is deleted and reported once.
     for group_id in dict.fromkeys(request.groups_names):
         code, message = await _delete(group_id, context)
         results.append(

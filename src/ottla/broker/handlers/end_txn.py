@@ -30,7 +30,7 @@ def end_txn(request: EndTxnRequest, context: Context) -> EndTxnResponse | Awaita
 
 
 async def _end_with_new_id(request: EndTxnRequest, context: Context) -> EndTxnResponse:
-    """Its epochs are used up: with the end of this transaction it gets a new producer id."""
+    """The producer's epochs are used up: with the end of this transaction it gets a new producer id."""
     try:
         spare = await context.services.metadata.allocate_producer_ids(1)
     except KafkaError as error:

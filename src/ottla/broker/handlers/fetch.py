@@ -58,7 +58,7 @@ def fetch(request: FetchRequest, context: Context) -> "FetchResponse | WaitingFe
 
 
 class Reading:
-    """One fetch: whether there is enough to answer it, and the answer."""
+    """One fetch: decides whether it can be answered, and builds the answer."""
 
     __slots__ = (
         "available_bytes",
@@ -82,7 +82,7 @@ class Reading:
         self.session = session
         self.replicas = context.services.replicas
         self.topics: dict[Any, Any]
-        """The topics held here by what this version calls them."""
+        """The topics of this broker, by name or id, as the version has it."""
         if version >= TOPIC_IDS_SINCE:
             self.topics = self.replicas.topics_by_id
         else:
@@ -103,7 +103,7 @@ class Reading:
         self.available_bytes = 0
         self.found: list[Replica] = []
         self.items: list[tuple[Any, Any]]
-        """(topic, what is asked of one of its partitions) in the order to serve them."""
+        """(topic, requested partition) in the order to serve them."""
         if session is not None:
             self.items = [(partition.topic, partition.asked) for partition in session.partitions.values()]
         elif version >= TOPIC_IDS_SINCE:
@@ -113,10 +113,10 @@ class Reading:
         if self.follower_id >= 0:
             self._note_follower()
 
-    # -- is there enough? --
+    # -- can it be answered? --
 
     def is_ready(self) -> bool:
-        """Whether to answer now: enough bytes, nothing asked for, or something to report other than data."""
+        """Whether to answer now: enough bytes, no partitions, or an error to report."""
         min_bytes = self.min_bytes
         if min_bytes <= 0 or not self.items:
             return True
@@ -128,7 +128,7 @@ class Reading:
             offset = asked.fetch_offset
             end = self._end(replica)
             if offset < end:
-                # A byte, or an error: there is something to answer in any case.
+                # One byte or an error is enough for an answer.
                 if min_bytes == 1:
                     return True
                 try:
@@ -157,7 +157,7 @@ class Reading:
         return size
 
     def _end(self, replica: Replica) -> int:
-        """Up to where this reader may see."""
+        """The end offset for this reader."""
         if self.limit is Limit.HIGH_WATERMARK:
             return replica.log.high_watermark
         if self.limit is Limit.LAST_STABLE_OFFSET:
@@ -165,7 +165,7 @@ class Reading:
         return replica.log.log_end_offset
 
     def _diverging_epoch(self, replica: Replica, asked: Any) -> FetchResponse.EpochEndOffset | None:
-        """Checks the epochs a reader names. What it has read last may not be what this log has there."""
+        """Checks the epochs of a reader. Its last records may not be in this log (KIP-595)."""
         replica.check_leader_epoch(asked.current_leader_epoch)
         fetched_epoch = asked.last_fetched_epoch
         if fetched_epoch < 0:
@@ -175,14 +175,14 @@ class Reading:
         if end_offset < 0 or asked.fetch_offset < log.log_start_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {asked.fetch_offset} after epoch {fetched_epoch} is unknown here",
+                f"offset {asked.fetch_offset} after epoch {fetched_epoch} is not in this log",
             )
         if epoch < fetched_epoch or end_offset < asked.fetch_offset:
             return FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
         return None
 
     def _note_follower(self) -> None:
-        """A follower that asks for an offset has all below it: this is how the leader learns of its progress."""
+        """A follower that fetches from an offset has everything before it: that is how the leader tracks it."""
         for topic, asked in self.items:
             hosted = self.topics.get(topic)
             replica = None if hosted is None else hosted.replicas.get(asked.partition)
@@ -201,11 +201,11 @@ class Reading:
         session, version = self.session, self.context.api_version
         remaining, has_data = self.max_bytes, False
         response = FetchResponse()
-        told: list[SessionPartition] | None = None
+        answered: list[SessionPartition] | None = None
         if session is not None:
             response.session_id = session.session_id
         elif version >= 7 and self.request.session_epoch == INITIAL_EPOCH:
-            told = []
+            answered = []
         topics = response.responses
         previous: Any = None
         for topic, asked in self.items:
@@ -219,15 +219,15 @@ class Reading:
             if session is not None:
                 partition = session.partitions.get((topic, asked.partition))
                 if partition is not None:
-                    if not partition.told(data):
+                    if not partition.answered(data):
                         continue
                     if size:
                         session.serve_last(partition)
-            elif told is not None:
+            elif answered is not None:
                 remembered = SessionPartition(topic, asked)
-                remembered.told(data)
-                told.append(remembered)
-            # A session's order is not by topic, so a topic may come more than once.
+                remembered.answered(data)
+                answered.append(remembered)
+            # A session is not ordered by topic, so a topic may occur more than once.
             if topic == previous:
                 topics[-1].partitions.append(data)
             elif version >= TOPIC_IDS_SINCE:
@@ -235,10 +235,10 @@ class Reading:
             else:
                 topics.append(TopicData(topic=topic, partitions=[data]))
             previous = topic
-        if told is not None:
+        if answered is not None:
             services = self.context.services
             response.session_id = services.sessions.create(
-                told,
+                answered,
                 uses_topic_ids=version >= TOPIC_IDS_SINCE,
                 is_follower=self.follower_id >= 0,
                 now=services.clock(),
@@ -255,20 +255,20 @@ class Reading:
         if (epoch != replica.leader_epoch and epoch != -1) or asked.last_fetched_epoch >= 0:
             diverging = self._diverging_epoch(replica, asked)
         if self.follower_id >= 0 and self.follower_id not in replica.followers:
-            # In an epoch both agree on, this leader may just not have heard of its new follower yet.
+            # With equal epochs, this leader may not know its new follower yet.
             code = (
                 ErrorCode.NOT_LEADER_OR_FOLLOWER if asked.current_leader_epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
             raise KafkaError(code, f"broker {self.follower_id} is not a replica of {replica.topic_partition}")
         log = replica.log
         if self.context.api_version < 10 and log.config.compression_type == "zstd":
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Fetch version 10")
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd requires Fetch version 10")
         offset = asked.fetch_offset
-        # A reader whose log went another way learns from where on, not that its offset is beyond the end.
+        # A reader whose log has diverged gets the point of divergence, not OFFSET_OUT_OF_RANGE.
         if diverging is None and not log.log_start_offset <= offset <= log.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is not in [{log.log_start_offset}, {log.log_end_offset}]",
+                f"offset {offset} is not between {log.log_start_offset} and {log.log_end_offset}",
             )
         end = self._end(replica)
         records = b""
@@ -277,7 +277,7 @@ class Reading:
             if size > remaining:
                 size = remaining
             if size > 0 or not has_data:
-                # The first data of an answer is at least one batch, however large, so that readers always get on.
+                # The first partition with data gets at least one batch, however large, so that readers make progress.
                 records = log.read(offset, max(size, 0), upper_bound=end, minimum_one_batch=not has_data)
         data = PartitionData(
             partition_index=asked.partition,
@@ -324,7 +324,7 @@ class Reading:
 
 
 def _aborted(replica: Replica, offset: int, end: int, records: bytes) -> list[FetchResponse.AbortedTransaction]:
-    """The aborted transactions that a reader of `records` must know of."""
+    """The aborted transactions that a reader of `records` must skip."""
     if not records:
         return []
     aborted = replica.log.aborted_transactions(offset, end)

@@ -57,7 +57,7 @@ async def _coordinator(key: str, key_type: int, context: Context) -> tuple[int, 
     if key_type not in _TOPICS:
         is_known = key_type == SHARE and context.api_version >= SHARE_SINCE
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_known else ErrorCode.INVALID_REQUEST
-        raise KafkaError(code, f"this broker coordinates no keys of type {key_type}")
+        raise KafkaError(code, f"coordinator key type {key_type} is not supported")
     name, message = _TOPICS[key_type], ""
     if name not in services.image.topics:
         results = await services.metadata.ensure_topics([services.settings.automatic_topic(services.image, name)])
@@ -65,10 +65,10 @@ async def _coordinator(key: str, key_type: int, context: Context) -> tuple[int, 
     image = services.image
     topic = image.topics.get(name)
     if topic is None:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no {name}: {message}")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} does not exist: {message}")
     leader = topic.partitions[partition_for(key, len(topic.partitions))].leader
     broker = image.brokers.get(leader)
     endpoint = None if broker is None else broker.endpoints.get(context.listener)
     if endpoint is None:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} has no leader that can be reached")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the partition of {name} has no reachable leader")
     return leader, endpoint

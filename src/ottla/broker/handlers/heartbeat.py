@@ -24,6 +24,6 @@ def heartbeat(request: HeartbeatRequest, context: Context) -> HeartbeatResponse 
         )
     except KafkaError as error:
         if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # Its session starts afresh after the load; there is nothing for the member to do meanwhile.
+            # Its session starts again after the load; the member can just continue.
             return HeartbeatResponse()
         raise

@@ -21,7 +21,10 @@ async def init_producer_id(request: InitProducerIdRequest, context: Context) -> 
         if request.transactional_id == "":
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
         if (request.producer_id == NONE_GIVEN) != (request.producer_epoch == NONE_GIVEN):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id without its epoch, or the other way round")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "the request has a producer id without an epoch, or an epoch without a producer id",
+            )
         fresh_id = await context.services.metadata.allocate_producer_ids(1)
         if request.transactional_id is None:
             return InitProducerIdResponse(producer_id=fresh_id)

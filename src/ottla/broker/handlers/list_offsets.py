@@ -57,7 +57,7 @@ def list_offsets(request: ListOffsetsRequest, context: Context) -> ListOffsetsRe
             answer = PartitionAnswer(partition_index=asked.partition_index)
             try:
                 if asked_for[topic.name, asked.partition_index] > 1:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is asked for more than once")
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "the request has the partition more than once")
                 found = _find(request, context, topic.name, asked)
             except KafkaError as error:
                 answer.error_code = error.code
@@ -79,7 +79,10 @@ def _find(
     if timestamp < 0 and timestamp not in (LATEST, EARLIEST):
         since = SINCE_VERSION.get(timestamp)
         if since is None or context.api_version < since:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} in version {context.api_version}")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"timestamp {timestamp} is not supported in version {context.api_version}",
+            )
     replica = _replica(request, context, TopicPartition(topic, asked.partition_index))
     replica.check_leader_epoch(asked.current_leader_epoch)
     log = replica.log
@@ -88,7 +91,7 @@ def _find(
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING
     is_client = request.replica_id == CONSUMER
-    # A new leader's high watermark may be older than what its predecessor had told clients already.
+    # A new leader's high watermark may be behind what clients have already seen from its predecessor.
     is_current = not is_client or replica.is_high_watermark_current(log.high_watermark)
     if not is_client:
         end = log.log_end_offset
@@ -123,5 +126,5 @@ def _replica(request: ListOffsetsRequest, context: Context, topic_partition: Top
 def _not_available(replica: Replica) -> KafkaError:
     return KafkaError(
         ErrorCode.OFFSET_NOT_AVAILABLE,
-        f"{replica.topic_partition} has a new leader that its followers have yet to meet",
+        f"the new leader of {replica.topic_partition} does not know the high watermark yet",
     )

@@ -94,7 +94,7 @@ def _find(
         return view.topic(name)
     error = creation_errors.get(name, ErrorCode.NONE)
     if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-        # Not created because nobody asked for it, or deleted again meanwhile.
+        # Creation was not allowed, or the topic was deleted in the meantime.
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             check_topic_name(name)
@@ -121,7 +121,7 @@ def _response(request: MetadataRequest, context: Context, topics: list[Topic]) -
 
 
 class View:
-    """One image through one listener. Its parts are built once and shared by all responses: never change them."""
+    """One image as seen through one listener. Its parts are shared by all responses: never change them."""
 
     __slots__ = ("_listener", "_topics", "brokers", "image", "topic_operations", "version")
 
@@ -142,7 +142,7 @@ class View:
     @classmethod
     def of(cls, request: MetadataRequest, context: Context) -> "View":
         image = context.services.image
-        # Versions that show the same things share a view: errors are told differently in v0 and before v6.
+        # Versions with equal responses share a view: error codes differ in v0 and before v6.
         version = 0 if context.api_version == 0 else 5 if context.api_version < 6 else 6
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
         key = ("metadata", context.listener, version, operations)
@@ -173,7 +173,7 @@ class View:
         offline = [replica for replica in replicas if not self._reaches(replica)]
         leader, error = partition.leader, ErrorCode.NONE
         if not self._reaches(leader):
-            # From v6 on a client can tell a broker that is gone from one it cannot see through its listener.
+            # From v6 on there is an error code for a leader without an endpoint on this listener.
             error = ErrorCode.LEADER_NOT_AVAILABLE
             if leader in live and self.version >= 6:
                 error = ErrorCode.LISTENER_NOT_FOUND

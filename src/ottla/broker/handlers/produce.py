@@ -34,7 +34,7 @@ TopicAnswer = ProduceResponse.TopicProduceResponse
 PartitionAnswer = ProduceResponse.PartitionProduceResponse
 
 ADMIN_CLIENT_ID = "__admin_client"
-"""The one client that may write to internal topics."""
+"""The only client id that may write to internal topics."""
 ACKS_ALL = -1
 
 
@@ -52,7 +52,7 @@ def produce(request: ProduceRequest, context: Context) -> ProduceResponse | Awai
             verdicts = context.services.verify_transaction(unverified)
         unfinished = context.services.replicas.unfinished_appends
         if isinstance(verdicts, Awaitable) or request.transactional_id in unfinished:
-            # A later batch of the same producer must not overtake this one, so it waits for its turn as well.
+            # A later batch of the same producer must not overtake this one, so it waits as well.
             later = _append_when_verified(request, context, verdicts, guards)
             unfinished[request.transactional_id] = later
             return later
@@ -107,7 +107,7 @@ def _append(
         topics.append(TopicAnswer(name=name, topic_id=topic.topic_id, partition_responses=answers))
     if acks == 0:
         if failed:
-            # Nobody waits for a response; what dispatch makes of this is the end of the connection.
+            # The client expects no response: the dispatcher closes the connection.
             raise failed[0][2]
         return None
     response = ProduceResponse(responses=topics)
@@ -119,8 +119,8 @@ def _append(
 
 
 def _without_history(error: KafkaError) -> KafkaError:
-    """An error to be kept. Its frames lead back to the list it is kept in: a ring that would hold the batch, and
-    what it was unpacked to, until the garbage collector comes by."""
+    """An error without its traceback. The frames in it refer to the list that holds the error: a reference cycle that
+    would keep the batch in memory until the next garbage collection."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
 
@@ -138,7 +138,7 @@ def _not_leading(context: Context, name: str, topic_id: bytes, index: int) -> Ka
 def _explain(
     response: ProduceResponse, failed: list[tuple[str, PartitionAnswer, KafkaError]], context: Context
 ) -> None:
-    """Fills in what went wrong, and where a partition led elsewhere is to be found."""
+    """Fills in the errors, and the current leader of partitions that another broker leads."""
     version, endpoints = context.api_version, {}
     for name, answer, error in failed:
         code = error.code
@@ -164,7 +164,7 @@ def _explain(
 
 
 def _refuse(request: ProduceRequest, code: ErrorCode, detail: str) -> ProduceResponse:
-    """The same answer for every partition."""
+    """The same error for every partition."""
     return ProduceResponse(
         responses=[
             TopicAnswer(
@@ -214,7 +214,7 @@ def _unverified(
 ) -> tuple[TransactionalAppend | None, dict[TopicPartition, int]]:
     """What has to be verified: partitions in which this producer epoch has no open transaction yet.
 
-    With it, for each of them, the guard that tells the log later whether a marker came in between.
+    Also, for each of them, a guard with which the log later detects that a marker was written in between.
     """
     replicas = context.services.replicas
     guards: dict[TopicPartition, int] = {}
@@ -235,7 +235,10 @@ def _unverified(
                 header.producer_id, header.producer_epoch
             ):
                 if guards and (producer_id, producer_epoch) != (header.producer_id, header.producer_epoch):
-                    raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "one transaction has one producer")
+                    raise KafkaError(
+                        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                        "the batches of one transaction have different producer ids or epochs",
+                    )
                 producer_id, producer_epoch = header.producer_id, header.producer_epoch
                 guards[replica.topic_partition] = replica.log.producers.verification_guard(producer_id)
     if not guards or request.transactional_id is None:
@@ -249,12 +252,13 @@ def _unverified(
 def _check_transaction(request: ProduceRequest, replica: Replica, verdicts: Verdicts) -> None:
     if request.transactional_id is None:
         raise KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "records of a transaction, but no transactional id"
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "the request has transactional records but no transactional id",
         )
     verdict = verdicts.get(replica.topic_partition, ErrorCode.NONE)
     if verdict is not ErrorCode.NONE:
         raise KafkaError(
-            verdict, f"{replica.topic_partition} is not known as part of a transaction of {request.transactional_id!r}"
+            verdict, f"{replica.topic_partition} is not part of a transaction of {request.transactional_id!r}"
         )
 
 
@@ -264,7 +268,7 @@ async def _append_when_verified(
     verdicts: Verdicts | Awaitable[Verdicts],
     guards: dict[TopicPartition, int],
 ) -> ProduceResponse | None:
-    """Runs when it is this request's turn to be answered: a connection's requests come to it one after the other."""
+    """Runs when it is this request's turn: the requests of a connection are awaited one after the other."""
     if isinstance(verdicts, Awaitable):
         verdicts = await verdicts
     answer = _append(request, context, verdicts, guards)

@@ -1,7 +1,7 @@
-"""The broker's settings at work: read from text, overlaid by what was changed at run time, described. Pure.
+"""The broker's settings in use: read from text, overridden at run time, described. Pure.
 
-A value is looked for in this order: the topic's own setting, this broker's dynamic setting, the dynamic setting
-of all brokers, the file or command line, the default. DescribeConfigs tells the user which of them it was.
+A value is looked up in this order: the topic's setting, this broker's dynamic setting, the dynamic setting of all
+brokers, the file or command line, the default. DescribeConfigs shows which of them was used.
 """
 
 import difflib
@@ -36,7 +36,7 @@ SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "log.roll.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)),
     "log.flush.interval.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
 }
-"""Broker settings with several names: each name, and what its value is multiplied with. The first that is set holds."""
+"""Broker settings with several names: each name, and the factor for its value. The first one that is set is used."""
 
 
 def _is_replica(item: str) -> bool:
@@ -51,7 +51,7 @@ UNUSED_TOPIC_SETTINGS = {
             Setting(
                 f"{role}.replication.throttled.replicas",
                 (),
-                "Accepted, without effect here: * or a list of partition:broker.",
+                "Accepted but has no effect: * or a list of partition:broker.",
                 "list",
                 "",
                 check=lambda items: items == ("*",) or all(_is_replica(item) for item in items),
@@ -61,13 +61,13 @@ UNUSED_TOPIC_SETTINGS = {
         Setting(
             "remote.storage.enable",
             False,
-            "Tiered storage is not offered: only false is accepted.",
+            "Tiered storage is not supported: only false is accepted.",
             "boolean",
             "",
             check=lambda enabled: not enabled,
         ),
-        Setting("local.retention.ms", -2, "Accepted, without effect here.", "long", "", at_least=-2),
-        Setting("local.retention.bytes", -2, "Accepted, without effect here.", "long", "", at_least=-2),
+        Setting("local.retention.ms", -2, "Accepted but has no effect.", "long", "", at_least=-2),
+        Setting("local.retention.bytes", -2, "Accepted but has no effect.", "long", "", at_least=-2),
     )
 }
 
@@ -95,7 +95,7 @@ class ConfigEntry(NamedTuple):
     is_read_only: bool
     is_sensitive: bool
     synonyms: Sequence[Synonym]
-    """Where the value could come from, the one that holds first."""
+    """Where the value could come from; the one that is used comes first."""
     config_type: int
     documentation: str
 
@@ -109,7 +109,7 @@ CONFIG_TYPES = {
 
 
 def load_config(values: Mapping[str, str]) -> BrokerConfig:
-    """The broker's config from text under dotted names. Raises ConfigError, with a hint, for what cannot be."""
+    """The broker's config from text values under dotted names. Raises ConfigError with a hint."""
     chosen: dict[str, Any] = {}
     notices = []
     for name, text in values.items():
@@ -117,15 +117,17 @@ def load_config(values: Mapping[str, str]) -> BrokerConfig:
         if known is not None:
             value = known.parse(text)
             if chosen.setdefault(known.attribute, value) != value:
-                raise ConfigError(f"{name} contradicts {known.name}", "They mean the same: give one of them.")
+                raise ConfigError(
+                    f"{name} contradicts {known.name}", "They are the same setting: set only one of them."
+                )
         elif name == "authorizer.class.name":
             if text.strip():
                 raise ConfigError(
-                    "authorizer.class.name cannot be honoured: this broker does not restrict who may do what",
-                    "Remove the setting if that is what you want.",
+                    "authorizer.class.name is not supported: this broker does not authorize requests",
+                    "Remove the setting to run without authorization.",
                 )
         elif is_unused(name):
-            notices.append(f"{name} has no effect here")
+            notices.append(f"{name} has no effect")
         else:
             raise unknown_setting(name, [*BROKER_SETTINGS, *ALIASES, *UNUSED])
     config = BrokerConfig(**chosen, given=dict(values), notices=tuple(notices))
@@ -134,9 +136,9 @@ def load_config(values: Mapping[str, str]) -> BrokerConfig:
 
 
 def _check_together(config: BrokerConfig) -> None:
-    """Settings that are fine alone and wrong together."""
+    """Settings that are valid alone but not together."""
     if len(config.log_dirs) != 1 or not config.log_dirs[0]:
-        raise ConfigError("log.dirs must name exactly one directory", "One broker keeps its data in one place.")
+        raise ConfigError("log.dirs must have exactly one directory", "Several directories are not supported.")
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         value = getattr(config, BROKER_SETTINGS[name].attribute)
         if value is not None and (value == 0 or value < -1):
@@ -152,14 +154,14 @@ def _check_together(config: BrokerConfig) -> None:
     ):
         first, second = (getattr(config, BROKER_SETTINGS[name].attribute) for name in (low, high))
         if first > second:
-            raise ConfigError(f"{low} ({first}) must not be more than {high} ({second})")
+            raise ConfigError(f"{low} ({first}) must not be greater than {high} ({second})")
 
 
-# At work
+# In use
 
 
 class Settings:
-    """What holds for a topic or this broker, given an image. Also the rules the controller goes by."""
+    """The effective settings of a topic or this broker, for an image. The controller uses it to check settings."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.static = config
@@ -182,12 +184,12 @@ class Settings:
         return self.static.delete_topic_enable
 
     def broker_config(self, image: ClusterImage) -> BrokerConfig:
-        """The broker's config with what was changed at run time."""
+        """The broker's config including changes made at run time."""
         self._refresh(image)
         return self._broker_config
 
     def topic_config(self, image: ClusterImage, topic_name: str) -> TopicConfig:
-        """What holds for a topic; the broker's defaults for one that does not exist."""
+        """The effective settings of a topic; the broker's defaults if it does not exist."""
         self._refresh(image)
         topic = image.topics.get(topic_name)
         if topic is None or not topic.configs:
@@ -202,7 +204,7 @@ class Settings:
         return self.topic_config(image, topic.name).unclean_leader_election_enable
 
     def _refresh(self, image: ClusterImage) -> None:
-        """Works out the broker's values again when its dynamic settings have changed."""
+        """Computes the broker's values again when its dynamic settings have changed."""
         overlay = image.broker_configs
         if self._overlay is overlay:
             return
@@ -268,7 +270,7 @@ class Settings:
             elif is_unused(name):
                 if _unused_setting(name).kind == "password":
                     raise KafkaError(
-                        ErrorCode.INVALID_REQUEST, f"{name} would have no effect here, and it is not kept for nothing."
+                        ErrorCode.INVALID_REQUEST, f"{name} has no effect, and secrets without effect are not stored."
                     )
             else:
                 raise KafkaError(
@@ -292,8 +294,8 @@ class Settings:
         return items
 
     def automatic_topic(self, image: ClusterImage, name: str) -> "NewTopic":
-        """The topic to create when somebody asks for `name`. Internal topics have settings of their own, and as
-        many replicas as were asked for or as there are brokers."""
+        """The topic to create automatically for `name`. Internal topics have their own settings, and at most as many
+        replicas as there are brokers."""
         from ottla.metadata.controller import NewTopic
 
         brokers = max(1, len(image.brokers))
@@ -398,7 +400,7 @@ class Settings:
             for name in names
             if name in layer
         ]
-        # A default counts under the name it is declared with, as in Kafka: retention.ms has none of its own.
+        # A default belongs to the name that declares it, as in Kafka: log.retention.ms has none.
         if setting.default is not None:
             found.append(Synonym(server_name, setting.format(setting.default), ConfigSource.DEFAULT))
         return found
@@ -420,7 +422,7 @@ def _entry(
 
 
 def _set_values(config: BrokerConfig) -> dict[str, str]:
-    """What was set in the file or by the program, as text under the settings' first names."""
+    """What was set in the file or by the program, as text under the main name of each setting."""
     values = {ALIASES.get(name, name): text for name, text in config.given.items()}
     for name, setting in BROKER_SETTINGS.items():
         value = getattr(config, setting.attribute)
@@ -435,9 +437,9 @@ def _was_set_at_run_time(image: ClusterImage, name: str) -> bool:
 
 
 def _unused_setting(name: str) -> Setting:
-    # Nobody knows what these hold: what sounds like a secret is treated as one.
+    # We do not know what these hold: a name that looks like a secret is treated as one.
     is_secret = any(word in name for word in ("password", "secret", "jaas", "key"))
-    return Setting(name, None, "Accepted, without effect here.", "password" if is_secret else "string", "")
+    return Setting(name, None, "Accepted but has no effect.", "password" if is_secret else "string", "")
 
 
 def _names_of(server_name: str) -> tuple[tuple[str, int], ...]:
@@ -449,7 +451,7 @@ def _multiplied(value: Any, factor: int) -> Any:
 
 
 def _parsed(setting: Setting, text: str) -> Any:
-    """The value of a setting that was accepted once; its default, should this version no longer accept it."""
+    """The value of a stored setting; its default if this version no longer accepts it."""
     try:
         return setting.parse(text)
     except ConfigError:

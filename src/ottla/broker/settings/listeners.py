@@ -1,4 +1,4 @@
-"""Where a broker listens and what it tells clients: Kafka's `listeners` and `advertised.listeners`. Pure."""
+"""Where a broker listens, and the addresses that clients get: `listeners` and `advertised.listeners`. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from ottla.errors import ConfigError
 from ottla.types import Endpoint
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
-"""Hosts that mean every interface: fine to listen on, of no use to a client."""
+"""Hosts that stand for every interface; clients cannot connect to them."""
 EXAMPLE = "for example PLAINTEXT://127.0.0.1:9092"
 
 
 class Listener(NamedTuple):
-    """One address to listen on, by its name."""
+    """A named address to listen on."""
 
     name: str
     host: str
@@ -26,7 +26,7 @@ class Listener(NamedTuple):
 
 
 def parse_listeners(config: BrokerConfig) -> list[Listener]:
-    """The listeners of a broker, the first being its own name for itself. Raises ConfigError."""
+    """The listeners of a broker. Raises ConfigError."""
     protocols = _protocols(config.listener_security_protocol_map)
     found = []
     for listener in _parse("listeners", config.listeners):
@@ -39,18 +39,18 @@ def parse_listeners(config: BrokerConfig) -> list[Listener]:
                 f"add {listener.name}:PLAINTEXT to listener.security.protocol.map",
             )
         if protocol != "PLAINTEXT":
-            raise ConfigError(f"listener {listener.name} wants {protocol}", "only PLAINTEXT is offered")
+            raise ConfigError(f"listener {listener.name} uses {protocol}, which is not supported", "use PLAINTEXT")
         found.append(listener)
     if not found:
-        raise ConfigError("listeners names no address to listen on", EXAMPLE)
+        raise ConfigError("listeners has no address to listen on", EXAMPLE)
     ports = [listener.port for listener in found if listener.port != 0]
     if len(ports) != len(set(ports)):
-        raise ConfigError("listeners names one port twice", "give each listener its own port")
+        raise ConfigError("listeners has the same port twice", "use a different port for each listener")
     inter_broker = config.inter_broker_listener_name
     if inter_broker is not None and inter_broker not in {listener.name for listener in found}:
         raise ConfigError(
-            f"inter.broker.listener.name is {inter_broker}, which listeners does not have",
-            f"one of {', '.join(listener.name for listener in found)}",
+            f"inter.broker.listener.name is {inter_broker}, which is not in listeners",
+            f"use one of {', '.join(listener.name for listener in found)}",
         )
     return found
 
@@ -58,12 +58,12 @@ def parse_listeners(config: BrokerConfig) -> list[Listener]:
 def advertised_endpoints(
     config: BrokerConfig, bound: Mapping[str, Listener], host_name: Callable[[], str]
 ) -> dict[str, Endpoint]:
-    """What clients of each listener are told, once the real ports are known.
+    """The address for clients of each listener, once the real ports are known.
 
-    Without `advertised.listeners` that is where the broker listens, and this machine's name where that is every
-    interface. An advertised port of 0 is the one listened on.
+    Without `advertised.listeners` it is where the broker listens, with this machine's name in place of a wildcard. An
+    advertised port of 0 means the port of the listener.
     """
-    told = {
+    addresses = {
         listener.name: Endpoint(host_name() if listener.is_wildcard else listener.host, listener.port)
         for listener in bound.values()
     }
@@ -72,19 +72,19 @@ def advertised_endpoints(
         for name, host, port in given:
             if name not in bound:
                 raise ConfigError(
-                    f"advertised.listeners has {name}, which listeners does not", f"one of {', '.join(bound)}"
+                    f"advertised.listeners has {name}, which is not in listeners", f"use one of {', '.join(bound)}"
                 )
             if host in WILDCARDS:
                 raise ConfigError(
                     f"advertised.listeners cannot use {host or 'an empty host'}: no client could connect to it",
-                    "give the name or address clients reach this broker by",
+                    "use a host name or address at which clients reach this broker",
                 )
-            told[name] = Endpoint(host, port or bound[name].port)
-    return told
+            addresses[name] = Endpoint(host, port or bound[name].port)
+    return addresses
 
 
 def check_advertised(config: BrokerConfig) -> None:
-    """Finds faults of `advertised.listeners` before anything is started."""
+    """Checks `advertised.listeners` before anything is started."""
     advertised_endpoints(config, {listener.name: listener for listener in parse_listeners(config)}, lambda: "localhost")
 
 
@@ -97,10 +97,10 @@ def _parse(setting: str, text: str) -> list[Listener]:
         host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
         if not (separator and name and colon) or port is None:
             raise ConfigError(f"Invalid value {item.strip()} for configuration {setting}", EXAMPLE)
-        # Kafka takes listener names in any case.
+        # Kafka ignores the case of listener names.
         name = name.upper()
         if name in found:
-            raise ConfigError(f"{setting} has {name} twice", "give each listener its own name")
+            raise ConfigError(f"{setting} has {name} twice", "use a different name for each listener")
         found[name] = Listener(name, host, port)
     return list(found.values())
 

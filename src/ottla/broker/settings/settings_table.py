@@ -1,6 +1,6 @@
 """Every broker setting, under Kafka's names with Kafka's defaults. Pure.
 
-`broker/settings/config.py` reads them from a file, lays the settings changed at run time over them, and describes them.
+`broker/settings/config.py` reads them from a file, overrides them with changes made at run time, and describes them.
 """
 
 from collections.abc import Mapping
@@ -35,51 +35,48 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
 
     # Who and where
 
-    node_id: int = setting(
-        "node.id", 0, "This broker's id, unique in the cluster; broker.id means the same.", at_least=0
-    )
-    broker_rack: str | None = setting(
-        "broker.rack", None, "The rack this broker stands in; replicas are spread over racks."
-    )
-    log_dirs: tuple[str, ...] = setting(
-        "log.dirs", ("/tmp/ottla-logs",), "The directory that holds the data; log.dir means the same."
-    )
+    node_id: int = setting("node.id", 0, "This broker's id, unique in the cluster; broker.id is an alias.", at_least=0)
+    broker_rack: str | None = setting("broker.rack", None, "The rack of this broker; replicas are spread over racks.")
+    log_dirs: tuple[str, ...] = setting("log.dirs", ("/tmp/ottla-logs",), "The data directory; log.dir is an alias.")
     listeners: str = setting(
         "listeners",
         "PLAINTEXT://:9092",
-        "Where to listen: NAME://host:port, several with commas; an empty host is every interface.",
+        "Where to listen: NAME://host:port, separated by commas; an empty host means every interface.",
     )
     advertised_listeners: str | None = setting(
-        "advertised.listeners", None, "What clients are told to connect to, if it differs from listeners."
+        "advertised.listeners", None, "The addresses that clients connect to, if they differ from listeners."
     )
     listener_security_protocol_map: str = setting(
         "listener.security.protocol.map",
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
-        "The protocol each listener name stands for: NAME:PROTOCOL, several with commas.",
+        "The protocol of each listener name: NAME:PROTOCOL, separated by commas.",
     )
     inter_broker_listener_name: str | None = setting(
-        "inter.broker.listener.name", None, "The listener other brokers use; the first one if not set."
+        "inter.broker.listener.name", None, "The listener that other brokers use; default: the first one."
     )
     controller_listener_names: tuple[str, ...] = setting(
         "controller.listener.names",
         (),
-        "Listeners of an Apache Kafka controller, left out here: brokers are their own controllers.",
+        "Listeners of an Apache Kafka controller; ignored, because every broker is a controller.",
     )
 
     # Connections
 
     socket_request_max_bytes: int = setting(
-        "socket.request.max.bytes", 104_857_600, "A larger request ends the connection.", at_least=1
+        "socket.request.max.bytes", 104_857_600, "The largest request; a larger one closes the connection.", at_least=1
     )
     socket_listen_backlog_size: int = setting(
-        "socket.listen.backlog.size", 50, "Connections that may wait to be accepted.", at_least=1
+        "socket.listen.backlog.size", 50, "How many connections may wait to be accepted.", at_least=1
     )
     connections_max_idle_ms: int = setting(
-        "connections.max.idle.ms", 600_000, "A connection silent for this long is closed (-1: never).", kind="long"
+        "connections.max.idle.ms",
+        600_000,
+        "A connection that is idle for this long is closed (-1: never).",
+        kind="long",
     )
-    max_connections: int = setting("max.connections", INT32_MAX, "Connections served at the same time.", at_least=0)
+    max_connections: int = setting("max.connections", INT32_MAX, "The most connections at the same time.", at_least=0)
     max_connections_per_ip: int = setting(
-        "max.connections.per.ip", INT32_MAX, "Connections served at the same time from one address.", at_least=0
+        "max.connections.per.ip", INT32_MAX, "The most connections at the same time from one address.", at_least=0
     )
 
     # Requests
@@ -87,29 +84,32 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     fetch_max_bytes: int = setting(
         "fetch.max.bytes",
         57_671_680,
-        "The most one fetch response carries, whatever the client asks for.",
+        "The largest fetch response, whatever the client asks for.",
         at_least=1024,
     )
     max_incremental_fetch_session_cache_slots: int = setting(
-        "max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions remembered at the same time.", at_least=0
+        "max.incremental.fetch.session.cache.slots", 1000, "The most fetch sessions at the same time.", at_least=0
     )
     max_request_partition_size_limit: int = setting(
-        "max.request.partition.size.limit", 2000, "Partitions in one response to DescribeTopicPartitions.", at_least=1
+        "max.request.partition.size.limit",
+        2000,
+        "The most partitions in one DescribeTopicPartitions response.",
+        at_least=1,
     )
     request_timeout_ms: int = setting(
-        "request.timeout.ms", 30_000, "How long a broker waits for another one's answer.", at_least=0
+        "request.timeout.ms", 30_000, "How long a broker waits for a response from another broker.", at_least=0
     )
 
     # Topics
 
     auto_create_topics_enable: bool = setting(
-        "auto.create.topics.enable", True, "Whether asking for an unknown topic creates it, if the client agrees."
+        "auto.create.topics.enable",
+        True,
+        "Whether a metadata request for an unknown topic creates it, if the client allows it.",
     )
-    num_partitions: int = setting(
-        "num.partitions", 1, "Partitions of a topic that is created without a number.", at_least=1
-    )
+    num_partitions: int = setting("num.partitions", 1, "Default number of partitions of a new topic.", at_least=1)
     default_replication_factor: int = setting(
-        "default.replication.factor", 1, "Replicas of a topic that is created without a number.", at_least=1
+        "default.replication.factor", 1, "Default number of replicas of a new topic.", at_least=1
     )
     delete_topic_enable: bool = setting("delete.topic.enable", True, "Whether topics can be deleted.")
 
@@ -137,7 +137,7 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     log_segment_bytes: int = topic_default("segment.bytes")
     log_segment_delete_delay_ms: int = topic_default("file.delete.delay.ms")
 
-    # Those with several names, the finest unit first; the first that is set holds.
+    # Settings with several names, the finest unit first; the first one that is set is used.
 
     log_retention_ms: int | None = setting(
         "log.retention.ms", None, "Default of the topic setting retention.ms (-1: never).", kind="long", read_only=False
@@ -146,7 +146,7 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
         "log.retention.minutes", None, "The same in minutes, if log.retention.ms is not set."
     )
     log_retention_hours: int = setting(
-        "log.retention.hours", 168, "The same in hours, if neither of the finer ones is set."
+        "log.retention.hours", 168, "The same in hours, if neither log.retention.ms nor log.retention.minutes is set."
     )
     log_roll_ms: int | None = setting(
         "log.roll.ms", None, "Default of the topic setting segment.ms.", kind="long", at_least=1, read_only=False
@@ -174,24 +174,24 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     log_flush_scheduler_interval_ms: int = setting(
         "log.flush.scheduler.interval.ms",
         INT64_MAX,
-        "Used for log.flush.interval.ms where that is not set.",
+        "Used if log.flush.interval.ms is not set.",
         kind="long",
     )
 
     # Replication
 
     replica_fetch_max_bytes: int = setting(
-        "replica.fetch.max.bytes", 1_048_576, "Bytes a follower asks for per partition.", at_least=0
+        "replica.fetch.max.bytes", 1_048_576, "The most bytes that a follower fetches per partition.", at_least=0
     )
     replica_fetch_wait_max_ms: int = setting(
         "replica.fetch.wait.max.ms", 500, "How long a follower's fetch may wait for records."
     )
-    replica_fetch_min_bytes: int = setting("replica.fetch.min.bytes", 1, "Bytes a follower's fetch waits for.")
+    replica_fetch_min_bytes: int = setting("replica.fetch.min.bytes", 1, "How many bytes a follower's fetch waits for.")
     replica_fetch_response_max_bytes: int = setting(
-        "replica.fetch.response.max.bytes", 10_485_760, "Bytes one response to a follower carries.", at_least=0
+        "replica.fetch.response.max.bytes", 10_485_760, "The largest fetch response to a follower.", at_least=0
     )
     replica_fetch_backoff_ms: int = setting(
-        "replica.fetch.backoff.ms", 1000, "How long a follower rests after a failed fetch.", at_least=0
+        "replica.fetch.backoff.ms", 1000, "How long a follower waits after a failed fetch.", at_least=0
     )
     auto_leader_rebalance_enable: bool = setting(
         "auto.leader.rebalance.enable", True, "Whether leadership returns to the first replica once it is in sync."
@@ -199,12 +199,15 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     leader_imbalance_check_interval_seconds: int = setting(
         "leader.imbalance.check.interval.seconds",
         300,
-        "How often to look whether leadership should return.",
+        "How often to check whether leadership should return.",
         kind="long",
         at_least=1,
     )
     broker_session_timeout_ms: int = setting(
-        "broker.session.timeout.ms", 9_000, "A broker silent for this long counts as dead.", at_least=1
+        "broker.session.timeout.ms",
+        9_000,
+        "A broker that sends no heartbeat for this long is considered dead.",
+        at_least=1,
     )
 
     # Groups and offsets
@@ -215,7 +218,7 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     offsets_topic_replication_factor: int = setting(
         "offsets.topic.replication.factor",
         3,
-        "Replicas of __consumer_offsets, or as many as there are brokers.",
+        "Replicas of __consumer_offsets, at most the number of brokers.",
         kind="short",
         at_least=1,
     )
@@ -235,13 +238,13 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     group_coordinator_rebalance_protocols: tuple[str, ...] = setting(
         "group.coordinator.rebalance.protocols",
         ("classic", "consumer"),
-        "Group protocols that are served.",
+        "The enabled group protocols.",
         choices=("classic", "consumer", "share", "streams"),
     )
     group_consumer_session_timeout_ms: int = setting(
         "group.consumer.session.timeout.ms",
         45_000,
-        "A member of the new protocol unheard for this long leaves the group.",
+        "A member of the new protocol that sends no heartbeat for this long is removed.",
         at_least=1,
     )
     group_consumer_min_session_timeout_ms: int = setting(
@@ -251,7 +254,10 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
         "group.consumer.max.session.timeout.ms", 60_000, "The longest session timeout of the new protocol.", at_least=1
     )
     group_consumer_heartbeat_interval_ms: int = setting(
-        "group.consumer.heartbeat.interval.ms", 5000, "How often members of the new protocol report.", at_least=1
+        "group.consumer.heartbeat.interval.ms",
+        5000,
+        "How often members of the new protocol send heartbeats.",
+        at_least=1,
     )
     group_consumer_min_heartbeat_interval_ms: int = setting(
         "group.consumer.min.heartbeat.interval.ms",
@@ -266,7 +272,7 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
         at_least=1,
     )
     group_consumer_max_size: int = setting(
-        "group.consumer.max.size", INT32_MAX, "Members of one group of the new protocol.", at_least=1
+        "group.consumer.max.size", INT32_MAX, "The most members of one group of the new protocol.", at_least=1
     )
     group_consumer_assignors: tuple[str, ...] = setting(
         "group.consumer.assignors", ("uniform", "range"), "Assignors of the new protocol; the first is the default."
@@ -274,7 +280,7 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     group_consumer_migration_policy: str = setting(
         "group.consumer.migration.policy",
         "bidirectional",
-        "Which groups may change between the classic and the new protocol.",
+        "Which groups may migrate between the classic and the new protocol.",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
     )
 
@@ -286,14 +292,14 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     transaction_state_log_replication_factor: int = setting(
         "transaction.state.log.replication.factor",
         3,
-        "Replicas of __transaction_state, or as many as there are brokers.",
+        "Replicas of __transaction_state, at most the number of brokers.",
         kind="short",
         at_least=1,
     )
     transaction_state_log_min_isr: int = setting(
         "transaction.state.log.min.isr",
         2,
-        "min.insync.replicas of __transaction_state, or as many as it has replicas.",
+        "min.insync.replicas of __transaction_state, at most the number of its replicas.",
         at_least=1,
     )
     transaction_state_log_segment_bytes: int = setting(
@@ -302,14 +308,14 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     transaction_partition_verification_enable: bool = setting(
         "transaction.partition.verification.enable",
         True,
-        "Whether a partition's leader asks the coordinator if a transactional write belongs to an open transaction.",
+        "Whether a leader verifies with the coordinator that a write belongs to an open transaction (KIP-890).",
         read_only=False,
     )
 
     # Ottla's own
 
     metrics_listen: str | None = setting(
-        "ottla.metrics.listen", None, "host:port where metrics can be scraped by Prometheus; not set, there are none."
+        "ottla.metrics.listen", None, "host:port where Prometheus can scrape metrics; not set: no metrics."
     )
 
 
@@ -344,7 +350,7 @@ UNUSED = frozenset(
     unstable.api.versions.enable unstable.feature.versions.enable
     """.split()  # noqa: SIM905
 )
-"""Settings of Apache Kafka that mean nothing here: accepted, so that an existing file can be used, and reported."""
+"""Settings of Apache Kafka without effect here: accepted with a notice, so that existing files can be used."""
 
 UNUSED_PREFIXES = (
     "alter.log.dirs.", "confluent.", "controller.quorum.", "controller.quota.", "delegation.token.", "group.share.",
@@ -354,7 +360,7 @@ UNUSED_PREFIXES = (
 )  # fmt: skip
 
 ALIASES = {"broker.id": "node.id", "log.dir": "log.dirs"}
-"""Second names of settings."""
+"""Aliases of settings."""
 
 
 def is_unused(name: str) -> bool:

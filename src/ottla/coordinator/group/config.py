@@ -26,17 +26,17 @@ class GroupConfig(BaseConfig):
     group_max_session_timeout_ms: int = setting(
         "group.max.session.timeout.ms", 1_800_000, "The longest session timeout a member may ask for.", at_least=1
     )
-    group_max_size: int = setting("group.max.size", INT32_MAX, "Members of one classic group.", at_least=1)
+    group_max_size: int = setting("group.max.size", INT32_MAX, "The most members of one classic group.", at_least=1)
     offset_metadata_max_bytes: int = setting(
-        "offset.metadata.max.bytes", 4096, "The longest text a client may commit with an offset."
+        "offset.metadata.max.bytes", 4096, "The longest metadata that a client may commit with an offset."
     )
     offsets_retention_minutes: int = setting(
-        "offsets.retention.minutes", 10_080, "How long offsets outlive the group's last use of them.", at_least=1
+        "offsets.retention.minutes", 10_080, "How long offsets are kept after the group stopped using them.", at_least=1
     )
     offsets_retention_check_interval_ms: int = setting(
         "offsets.retention.check.interval.ms",
         600_000,
-        "How often to look for offsets to expire.",
+        "How often to check for expired offsets.",
         kind="long",
         at_least=1,
     )

@@ -15,23 +15,23 @@ class TransactionConfig(BaseConfig):
     transactional_id_expiration_ms: int = setting(
         "transactional.id.expiration.ms",
         604_800_000,
-        "A transactional id unused for this long is forgotten.",
+        "A transactional id that is unused for this long is removed.",
         at_least=1,
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10_000,
-        "How often to abort what took too long.",
+        "How often to abort transactions that have timed out.",
         at_least=1,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3_600_000,
-        "How often to forget unused transactional ids.",
+        "How often to remove unused transactional ids.",
         at_least=1,
     )
     transaction_two_phase_commit_enable: bool = setting(
         "transaction.two.phase.commit.enable",
         False,
-        "Whether producers may prepare transactions that an outside coordinator decides.",
+        "Whether producers may prepare transactions that an external coordinator decides (KIP-939).",
     )
