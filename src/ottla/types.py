@@ -60,6 +60,18 @@ def uuid_from_text(text: str) -> bytes:
     return value
 
 
+def uuid4_from(random: bytes) -> bytes:
+    """16 random bytes as a random UUID: with the bits of version 4 set.
+
+    >>> uuid4_from(bytes(16)).hex()
+    '00000000000040008000000000000000'
+    """
+    value = bytearray(random)
+    value[6] = value[6] & 0x0F | 0x40
+    value[8] = value[8] & 0x3F | 0x80
+    return bytes(value)
+
+
 def java_hash(text: str) -> int:
     """Java's String.hashCode as a signed 32-bit number: `31 * h + c` over UTF-16 code units.
 

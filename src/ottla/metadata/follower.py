@@ -27,7 +27,7 @@ from ottla.metadata.store import (
     Set,
     StoreUnavailable,
 )
-from ottla.types import ZERO_UUID, uuid_to_text
+from ottla.types import ZERO_UUID, uuid4_from, uuid_to_text
 
 if TYPE_CHECKING:
     from ottla.metadata.config_changes import ResourceChange, ResourceResult
@@ -345,10 +345,7 @@ class MetadataFollower:
 def new_topic_id() -> bytes:
     """A random UUID (version 4) whose text form does not start with a dash: tools would parse it as an option."""
     while True:
-        raw = bytearray(os.urandom(16))
-        raw[6] = raw[6] & 0x0F | 0x40
-        raw[8] = raw[8] & 0x3F | 0x80
-        topic_id = bytes(raw)
+        topic_id = uuid4_from(os.urandom(16))
         if topic_id != ZERO_UUID and not uuid_to_text(topic_id).startswith("-"):
             return topic_id
 
