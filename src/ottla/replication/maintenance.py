@@ -162,7 +162,7 @@ class LogMaintenance:
         if replica.log.config.compacts:
             self._look_for_compaction(replica)
 
-    # -- syncing: at most one in flight per log; everything appended meanwhile shares the next one --
+    # -- syncing: at most one in flight per log; appends in the meantime share the next one --
 
     def consider_flush(self, replica: Replica) -> None:
         """Syncs now or later, after an append to a log whose settings require syncs."""
