@@ -1,4 +1,4 @@
-"""Broker and clients in a simulated world: no acknowledged record is lost or stored twice. Spec: R6, A2"""
+"""Broker and clients in a simulated world: no acknowledged record is lost or stored twice. Spec: R6."""
 
 import asyncio
 

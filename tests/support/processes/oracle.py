@@ -304,6 +304,10 @@ def shared_kafka(directory: Path, owner_pid: int) -> SharedKafka:
     return SharedKafka(address["bootstrap"], address["pid"])
 
 
+_keepers: list[subprocess.Popen[bytes]] = []
+"""The keeper outlives this worker on purpose; without a reference, Popen would warn that it still runs."""
+
+
 def _start_keeper(address_file: Path, owner_pid: int) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     keeper = subprocess.Popen(
@@ -312,6 +316,7 @@ def _start_keeper(address_file: Path, owner_pid: int) -> None:
         start_new_session=True,
         env=environment,
     )
+    _keepers.append(keeper)
     deadline = time.monotonic() + 2 * START_TIMEOUT_S
     while not address_file.exists():
         if keeper.poll() is not None or time.monotonic() > deadline:
