@@ -1,4 +1,4 @@
-"""Big orders go into a table of SQLite, each of them once: rows and progress are one transaction.
+"""Writes big orders into an SQLite table, exactly once: rows and progress are one transaction.
 
 ottla pipeline run examples/pipelines/big_orders.py
 """

@@ -15,7 +15,7 @@ UNITS = {"ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours", "
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake: where, what, and how to mend it."""
+    """One mistake: where it is, what is wrong, and how to fix it."""
 
     file: str
     line: int | None

@@ -363,7 +363,7 @@ def test_columns_that_do_not_fit_are_named_with_their_types(
 
 
 def test_a_key_that_the_query_lacks_is_refused_before_a_table_is_made(shop: Shop) -> None:
-    with pytest.raises(OttlaError, match="upsertKeys names code, which the query does not have; it has id, item"):
+    with pytest.raises(OttlaError, match="upsertKeys names code, which is not a column of the query .id, item."):
         shop.prepare(upsertKeys="code")
     with shop.connect() as database:
         assert database.find_table("orders") is None

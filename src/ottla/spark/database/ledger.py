@@ -1,9 +1,9 @@
-"""The tables beside the target, and the one transaction that moves a batch into it and notes that it did.
+"""The sink's own tables, and the one transaction that moves a batch into the target and records it.
 
-Tasks put their rows into a staging table, each attempt under a token of its own. The driver's `move` is one database
-transaction: the rows of exactly the attempts that Spark counts go to the target, the ledger says which batch that
-was, the staging rows go away. The newest batch of the ledger is not moved again, however often Spark asks; an older
-one is refused, because Spark repeats only the newest.
+Tasks write their rows into a staging table, each attempt under its own token. The driver's `move` is one database
+transaction: it moves the rows of the successful attempts to the target, records the batch in the ledger, and deletes
+the staging rows. The newest batch of the ledger is not moved again, however often Spark asks; an older one is refused,
+because Spark repeats only the newest.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ from ottla.spark.database.types import POSTGRES, Column, check_columns, column_t
 LEDGER, CLAIMS = "ottla_ledger", "ottla_claims"
 SINK, BATCH, ATTEMPT, SEQUENCE = "ottla_sink", "ottla_batch", "ottla_attempt", "ottla_sequence"
 STAGING, LONGEST_NAME = "ottla_staging_", 63
-"""PostgreSQL cuts longer names off without a word, and would then not find the table under its whole one."""
+"""PostgreSQL silently truncates longer names, and would not find the table under its full name."""
 STAGING_COLUMNS = (SINK, BATCH, ATTEMPT, SEQUENCE)
 
 
 @dataclass(frozen=True)
 class Target:
-    """The table to write to, as it is in the database, and its columns in the order of the DataFrame's."""
+    """The table to write to, with its name in the database, and its columns in the order of the DataFrame's."""
 
     table: str
     columns: tuple[str, ...]
@@ -56,7 +56,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Entry:
-    """What the ledger says of a sink."""
+    """The ledger's row of a sink."""
 
     sink: str
     table: str
@@ -70,7 +70,7 @@ class Entry:
 
 
 def prepare(database: Database, options: DatabaseOptions, schema: StructType) -> Target:
-    """Finds the target, or makes it; makes the tables beside it; refuses columns that do not fit."""
+    """Finds or creates the target and the sink's own tables; refuses columns that do not fit."""
     check_names(database, options, schema)
     target = _ready(database, options, schema)
     if target is not None:
@@ -85,13 +85,13 @@ def prepare(database: Database, options: DatabaseOptions, schema: StructType) ->
 
 
 def check_names(database: Database, options: DatabaseOptions, schema: StructType) -> None:
-    """Refuses names that PostgreSQL would cut off: it would then not know the table or the column by its whole one."""
+    """Refuses names that PostgreSQL would truncate: it would not find the table or column under its full name."""
     names = [("table", options.table, part, "Choose a shorter one.") for part in options.table.split(".")]
     names += [("column", name, name, "Give it a shorter one in the query with `as`.") for name in schema.names]
     long = [each for each in names if len(each[2].encode()) > LONGEST_NAME]
     if not long or database.dialect != POSTGRES:
         return
-    longest = int(database.query("show max_identifier_length")[0][0])  # more where somebody built it so
+    longest = int(database.query("show max_identifier_length")[0][0])  # a build option of PostgreSQL
     for kind, whole, part, hint in long:
         size = len(part.encode())
         if size > longest:
@@ -99,7 +99,7 @@ def check_names(database: Database, options: DatabaseOptions, schema: StructType
 
 
 def _ready(database: Database, options: DatabaseOptions, schema: StructType) -> Target | None:
-    """The target where nothing has to be made: the usual case, and one without a lock."""
+    """The target if nothing has to be created: the usual case, without a lock."""
     if database.find_table(options.table) is None:
         return None
     target = _target(database, options, schema)
@@ -125,13 +125,13 @@ def _key_column(key: str, taken: dict[str, str], options: DatabaseOptions) -> st
         if name.lower() == key.lower():
             return column
     raise OttlaError(
-        f"upsertKeys names {key}, which the query does not have; it has {', '.join(taken)}",
+        f"upsertKeys names {key}, which is not a column of the query ({', '.join(taken)})",
         f"Select {key} in the query, or name other columns.",
     )
 
 
 def check_keys(database: Database, table: str, keys: Sequence[str]) -> None:
-    """Refuses keys that no index of the table holds apart: a database replaces rows by nothing else."""
+    """Refuses keys without a unique index, which a database needs for replacing rows."""
     if not keys or set(keys) in database.unique_keys(table):
         return
     name = table.rpartition(".")[2]
@@ -141,7 +141,7 @@ def check_keys(database: Database, table: str, keys: Sequence[str]) -> None:
         f"upsertKeys is {', '.join(keys)}, and table {table} has no primary key or unique index of exactly "
         f"{'this column' if len(keys) == 1 else 'these columns'}",
         f"Make one: create unique index {index} on {quoted(table if database.dialect == POSTGRES else name)} "
-        f"({columns}). Or name the columns of one that is there.",
+        f"({columns}). Or use the columns of an existing one.",
     )
 
 
@@ -178,13 +178,14 @@ def _create_beside(database: Database, target: Target) -> None:
         staged = {column.name: column.type for column in database.columns(target.staging)}
         if {column.name: column.type for column in wanted}.items() <= staged.items():
             return
-        # The target was altered. Whoever has rows in there counts them before they are moved, and stages them again.
+        # The target was altered. A batch with rows in the old staging table notices that they are missing (see
+        # `_move_rows`) and is staged again.
         database.execute(f"drop table {quoted(target.staging)}")
     _create_staging(database, target, wanted)
 
 
 def _create_staging(database: Database, target: Target, wanted: Sequence[Column]) -> None:
-    # Unlogged: what a crash of the server empties was not moved yet, is missed by the count, and is staged again.
+    # Unlogged: rows that a server crash deletes were not moved yet; the count notices it and the batch is staged again.
     kind = "unlogged table" if database.dialect == POSTGRES else "table"
     own = f"{SINK} varchar(100), {BATCH} bigint, {ATTEMPT} varchar(100), {SEQUENCE} bigint"
     names = ", ".join(f"{quoted_column(column.name)}" for column in wanted)
@@ -203,7 +204,7 @@ def _create_staging(database: Database, target: Target, wanted: Sequence[Column]
 
 
 def stage(database: Database, target: Target, sink: str, batch_id: int, attempt: str, rows: Rows, start: int) -> int:
-    """Puts rows aside for `move`; one transaction. Gives how many there were."""
+    """Writes rows to the staging table, in one transaction. Returns how many there were."""
     count = 0
 
     def numbered() -> Iterator[tuple[Any, ...]]:
@@ -218,7 +219,7 @@ def stage(database: Database, target: Target, sink: str, batch_id: int, attempt:
 
 
 def write_directly(database: Database, target: Target, rows: Rows) -> int:
-    """Puts rows into the target itself, in one transaction."""
+    """Writes rows into the target itself, in one transaction."""
     kept = list(rows)
     with database.transaction():
         if target.keys:
@@ -232,7 +233,7 @@ def write_directly(database: Database, target: Target, rows: Rows) -> int:
 
 
 def claim(database: Database, target: Target, sink: str, batch_id: int, task: int) -> bool:
-    """Notes, before a row is written, that this task's part of a batch has had its one chance."""
+    """At-most-once: claims this task's part of a batch before a row is written. False if it was claimed before."""
     with database.transaction():
         inserted = database.execute(
             f"insert into {quoted(target.claims)} (sink, target, batch_id, task) values (?, ?, ?, ?) "
@@ -267,8 +268,8 @@ def _last(database: Database, target: Target, sink: str, *, locked: bool = False
 def check_batch(database: Database, target: Target, sink: str, batch_id: int, positions: str | None) -> None:
     """Refuses a batch whose number is taken by other rows.
 
-    Spark repeats only the newest batch it planned, and as it planned it. Anything else under a number that the ledger
-    has passed comes from a checkpoint that knows less than the ledger: to skip it would lose its rows.
+    Spark repeats only the newest batch, as it was planned. Any other batch with a number that is in the ledger comes
+    from a checkpoint that is older than the ledger: skipping it would lose its rows.
     """
     refused = _refusal(_last(database, target, sink), target, sink, batch_id, positions)
     if refused is not None:
@@ -287,8 +288,8 @@ def _refusal(
         f"the checkpoint is older than the table: this is batch {batch_id} of {sink}, and {target.table} already has "
         f"{has}",
         "Nothing was written. Was the checkpoint restored from a backup, or is another driver running on a copy of "
-        "it? Go on with the newest checkpoint. Without one, begin a new one (inside foreachBatch with another sinkId) "
-        f"at the positions that {target.ledger} has for this sink.",
+        "it? Continue with the newest checkpoint. Without one, start a new one (inside foreachBatch with another "
+        f"sinkId) at the positions that {target.ledger} has for this sink.",
     )
 
 
@@ -303,9 +304,10 @@ def move(
     positions: str | None,
     now_ms: int,
 ) -> bool:
-    """Moves a batch into the target and notes it, in one transaction. False where it was there already.
+    """Moves a batch into the target and records it, in one transaction. False if it was there already.
 
-    `attempts` maps the tokens that count to how many rows each staged. Raises OttlaError where a newer batch is there.
+    `attempts` maps the tokens of successful attempts to their numbers of rows. Raises OttlaError if there is a newer
+    batch.
     """
     with database.transaction():
         _open_entry(database, target, sink, now_ms)
@@ -317,7 +319,7 @@ def move(
                 database.execute(f"delete from {quoted(target.table)}")
             rows = _move_rows(database, target, attempts)
             note(database, target, sink, batch_id, rows, positions, now_ms)
-        # Also what failed attempts and earlier batches left.
+        # Also the rows of failed attempts and earlier batches.
         database.execute(f"delete from {quoted(target.staging)} where {SINK} = ? and {BATCH} <= ?", sink, batch_id)
     if refused is not None:
         raise refused
@@ -325,7 +327,7 @@ def move(
 
 
 def move_job(database: Database, target: Target, job: str, attempts: dict[str, int], *, replace: bool) -> None:
-    """Moves the rows of a batch write, which has no batch id and is not repeated under the same name."""
+    """Moves the rows of a batch write, which has no batch id and is never repeated under the same name."""
     with database.transaction():
         if replace:
             database.execute(f"delete from {quoted(target.table)}")
@@ -334,7 +336,7 @@ def move_job(database: Database, target: Target, job: str, attempts: dict[str, i
 
 
 def _open_entry(database: Database, target: Target, sink: str, now_ms: int) -> None:
-    """A row to lock: two drivers of one sink must not both find nothing."""
+    """Creates a row to lock, so that two drivers of one sink cannot both find none."""
     database.execute(
         f"insert into {quoted(target.ledger)} (sink, target, batch_id, row_count, committed_ms) "
         "values (?, ?, -1, 0, ?) on conflict do nothing",
@@ -378,7 +380,7 @@ def _move_rows(database: Database, target: Target, attempts: dict[str, int]) -> 
         raise DatabaseUnavailable(
             f"{staged} of {expected} staged rows are still in {target.staging}",
             "Nothing was written. Restart the query: the batch is staged again. "
-            "Has somebody emptied the table, or did the server crash?",
+            "Was the table emptied, or did the server crash?",
         )
     names = ", ".join(quoted_column(column) for column in target.columns)
     chosen, order = names, ""
@@ -408,7 +410,7 @@ def _on_conflict(target: Target) -> str:
 
 
 def drop_attempts(database: Database, target: Target, tokens: Sequence[str]) -> None:
-    """Throws away what attempts staged that will not count."""
+    """Deletes the staged rows of attempts that do not count."""
     with database.transaction():
         database.execute(
             f"delete from {quoted(target.staging)} where {database.any_of(ATTEMPT)}", database.values_of(tokens)
@@ -416,7 +418,7 @@ def drop_attempts(database: Database, target: Target, tokens: Sequence[str]) -> 
 
 
 def entries(database: Database, options: DatabaseOptions) -> list[Entry]:
-    """What the ledger says of this table, newest first; empty where there is none."""
+    """The ledger's rows for this table, newest first; empty if there is no ledger."""
     found = database.find_table(options.table) or options.table
     ledger = Target(found, ()).ledger
     if database.find_table(ledger) is None:
