@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 PARTITIONS = 6
 STRATEGIES = ["range", "cooperative-sticky", "roundrobin", "sticky"]
+# Killed hosts leave coroutines behind that never finish; Python warns when it deletes them.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+]
 QUICK = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000, "max_poll_interval_ms": 12_000}
 
 

@@ -19,6 +19,11 @@ from tests.support.wire.transactional import RawClient
 
 SETTINGS = {"offsets_topic_num_partitions": "2", "transaction_state_log_num_partitions": "2"}
 VERSIONS = pytest.mark.parametrize("version", [1, 2], ids=["added by request", "added by writing"])
+# Killed hosts leave coroutines behind that never finish; Python warns when it deletes them.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+]
 QUICK = {"request_timeout_ms": 2_000, "max_block_ms": 20_000, "delivery_timeout_ms": 10_000, "linger_ms": 0}
 
 
