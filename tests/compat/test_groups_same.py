@@ -628,7 +628,7 @@ def test_group_records_of_apache_kafka_are_formatted(
         else:
             assert any(f"[{ann.member_id},NO_INSTANCE_ID,ann,/127.0.0.1,[{partition}]]" in line for line in lines)
     assert main(["group", "history", name, "--bootstrap", kafka.bootstrap]) == 1
-    assert "there is no history of rebalances" in capsys.readouterr().err
+    assert "has no rebalance history" in capsys.readouterr().err
     assert main(["group", "list", "--bootstrap", kafka.bootstrap]) == 0
 
 

@@ -78,6 +78,8 @@ class JavaClient(ForeignClient):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(10)
+            if process.stdout is not None:
+                process.stdout.close()
 
     def produce(
         self,
