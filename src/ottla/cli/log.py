@@ -38,7 +38,7 @@ def root() -> None:
 @app.command()
 def dump(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="Segment and index files, or a partition directory.")
+        list[Path], typer.Argument(metavar="FILE", help="Segment and index files, or a partition directory.")
     ],
     records: Annotated[
         bool, typer.Option("--records", "-r", metavar="", help="Also print the records of each batch.")

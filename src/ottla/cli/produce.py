@@ -84,7 +84,9 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Send each line of the input as one record. End the input with Ctrl-D on a terminal.
+    """Send each line of the input as one record.
+
+    On a terminal, end the input with Ctrl-D.
 
     \b
     Examples:
@@ -220,7 +222,7 @@ class _Run:
         if self.seconds >= 0.5 and stored >= LOOK_EVERY:  # meaningless for typed input
             rate = f", {stored / self.seconds:,.0f} records/s, {size(self.size_bytes / self.seconds)}/s"
         error_console().print(
-            f"{plural(stored, 'record')} to {self.topic}, {size(self.size_bytes)} in {self.seconds:.2f} s{rate}",
+            f"wrote {plural(stored, 'record')} to {self.topic}, {size(self.size_bytes)} in {self.seconds:.2f} s{rate}",
             style="dim",
         )
 

@@ -169,7 +169,9 @@ def explain(error: KafkaError) -> tuple[str, str]:
     """A broker's error as (message, hint)."""
     if not error.detail:
         return error.code.name, error.hint
-    return f"{error.detail} [{error.code.name}]", error.hint
+    # A detail that suggests a name needs no general advice.
+    hint = "" if "did you mean" in error.detail else error.hint
+    return f"{error.detail.rstrip('.')} [{error.code.name}]", hint
 
 
 def status_of(error: Any) -> int:

@@ -131,11 +131,11 @@ def list_topics(
 
 @app.command()
 def describe(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Topic names.")],
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topic names.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show a topic's partitions (leader, replicas, offsets, size) and its non-default settings.
+    """Show a topic's partitions and its non-default settings.
 
     \b
     Examples:
@@ -283,7 +283,7 @@ def alter(
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Topic names.")],
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topic names.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,

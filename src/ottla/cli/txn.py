@@ -92,7 +92,7 @@ def list_transactions(
 
 @app.command()
 def describe(
-    names: Annotated[list[str], typer.Argument(metavar="ID…", help="Transactional ids.")],
+    names: Annotated[list[str], typer.Argument(metavar="ID", help="Transactional ids.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -151,7 +151,7 @@ def _print_described(found: TransactionDescription) -> None:
 @app.command()
 def abort(
     name: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Transactional id. Omit it to abort a hanging transaction.")
+        str | None, typer.Argument(metavar="ID", help="Transactional id. Omit it to abort a hanging transaction.")
     ] = None,
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Topic of the hanging transaction.")
@@ -172,8 +172,9 @@ def abort(
 ) -> None:
     """Abort an open transaction.
 
-    With ID, the coordinator aborts the transaction in every partition. A hanging transaction (open in a partition,
-    but unknown to its coordinator) is aborted by a marker in that partition: pass --topic, --partition and
+    With ID, the coordinator aborts the transaction in every partition. A
+    hanging transaction (open in a partition, but unknown to its coordinator)
+    is aborted by a marker in that partition: pass --topic, --partition and
     --start-offset as shown by ottla txn find-hanging.
 
     \b
@@ -230,9 +231,10 @@ def commit(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Commit a prepared two-phase-commit transaction (KIP-939) after its producer is gone.
+    """Commit a prepared transaction of a two-phase commit (KIP-939).
 
-    Use it only if the external coordinator decided to commit.
+    For transactions whose producer is gone and whose external coordinator
+    decided to commit.
 
     \b
     Examples:
@@ -270,13 +272,15 @@ def _end(
 
 @app.command("find-hanging")
 def find_hanging(
-    topics: Annotated[list[str], typer.Argument(metavar="[TOPIC…]", help="Topics to check. Default: all.")] = [],  # noqa: B006
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics to check. Default: all.")] = [],  # noqa: B006
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Find hanging transactions: open, but unknown to their coordinator, so they block read_committed consumers.
+    """Find hanging transactions, which block read_committed consumers.
 
-    Exits with status 1 if there are any.
+    A transaction hangs if it is open in a partition, but unknown to its
+    coordinator, so that nothing will ever end it. Exits with status 1 if
+    there are any.
 
     \b
     Examples:
@@ -335,7 +339,7 @@ def timeline(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show the history of a transactional id: started, partitions added, prepared, completed, with times.
+    """Show the history of a transactional id, step by step.
 
     Reads __transaction_state; compaction may have removed old steps.
 

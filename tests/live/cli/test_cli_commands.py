@@ -177,7 +177,7 @@ def test_produced_lines_are_consumed(run: Run, topic: str, file: Any) -> None:
     sent = run("produce", topic, "--file", file("one\ntwo\r\n\nlast without newline"))
     assert sent.status == 0
     assert sent.out == ""
-    assert sent.err.startswith(f"4 records to {topic}, ")
+    assert sent.err.startswith(f"wrote 4 records to {topic}, ")
     assert run("consume", topic, "--exit-at-end").lines == ["one", "two", "", "last without newline"]
     assert run("consume", topic, "--max", "2").lines == ["one", "two"]
     summary = run("produce", topic, "--file", file("x\n"), "--json").json
@@ -315,7 +315,7 @@ def test_produce_reads_standard_input_and_consume_writes_to_a_pipe(broker: Any, 
     lines = b"".join(b"%d\n" % i for i in range(30_000))
     sent = shell(broker, "produce", topic, stdin=lines)
     assert sent.returncode == 0
-    assert sent.stderr.startswith(b"30,000 records to ")
+    assert sent.stderr.startswith(b"wrote 30,000 records to ")
     read = shell(broker, "consume", topic, "--exit-at-end")
     assert (read.returncode, read.stdout) == (0, lines)
 

@@ -457,7 +457,7 @@ def test_a_dry_run_shows_the_changes_and_applies_nothing(run: Run, admin: Admin,
     admin.alter_group_offsets(group, {ten_records[0]: 5})
     done = run("group", "reset-offsets", group, "--to-latest")
     assert [line.split() for line in done.lines[:2]] == [
-        ["TOPIC", "PARTITION", "BEFORE", "AFTER", "BY"],
+        ["TOPIC", "PARTITION", "BEFORE", "AFTER", "CHANGE"],
         [ten_records[0].topic, "0", "5", "→", "10", "+5"],
     ]
     assert done.lines[2:] == ["dry run: add --execute to reset 1 partition"]

@@ -72,9 +72,11 @@ def demo(
     ] = "none",
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline on Spark, kill its driver halfway, and verify that every order is counted exactly once.
+    """Run an exactly-once pipeline on Spark, kill its driver, verify the output.
 
-    Produces orders to a topic; the pipeline joins them with prices and sums revenue in windows. Takes about 90 s.
+    Produces orders to a topic; the pipeline joins them with prices and sums
+    the revenue in windows. Halfway its driver is killed with kill -9. At the
+    end every order must be counted exactly once. Takes about 90 seconds.
 
     \b
     Examples:

@@ -133,7 +133,7 @@ app.command("reset-offsets")(reset_offsets)
 
 @app.command()
 def delete(
-    group_ids: Annotated[list[str], typer.Argument(metavar="GROUP…", help="Group ids.")],
+    group_ids: Annotated[list[str], typer.Argument(metavar="GROUP", help="Group ids.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,

@@ -19,7 +19,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show a group's committed offset, lag in records and time, and owner for each partition.
+    """Show a group's committed offsets, lag and members, by partition.
 
     Lag counts the records that a read_committed consumer would still receive:
     no transaction markers, no aborted records. Up to 10,000 offsets per

@@ -36,7 +36,7 @@ def plan(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Preview the assignment that an assignor would compute, and which partitions would move. Read-only.
+    """Preview the assignment of another assignor. Changes nothing.
 
     \b
     Examples:

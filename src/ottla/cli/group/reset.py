@@ -330,12 +330,12 @@ def _report(
 
 def _print_moves(moves: Sequence[Move]) -> None:
     has_notes = any(move.note for move in moves)
-    columns = ["topic", "partition", "before", "", "after", "by", *(["note"] if has_notes else [])]
+    columns = ["topic", "partition", "before", "", "after", "change", *(["note"] if has_notes else [])]
     rows = [
         [move.partition.topic, move.partition.partition, move.before, "→", move.after, _step_text(move), move.note]
         for move in moves
     ]
-    print_table(columns, [row[: len(columns)] for row in rows], right=["partition", "before", "after", "by"])
+    print_table(columns, [row[: len(columns)] for row in rows], right=["partition", "before", "after", "change"])
 
 
 def _step_text(move: Move) -> str | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ottla.pipeline.status import Status
 
 app = typer.Typer(
-    help="Run pipelines on Spark: from topics, through SQL or Python, to topics or a database, exactly once.",
+    help="Run exactly-once pipelines on Spark: topics in, topics or a database out.",
     no_args_is_help=True,
 )
 
