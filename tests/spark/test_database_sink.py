@@ -149,7 +149,7 @@ def test_a_failure_at_any_point_leaves_each_row_once(
         ("at-most-once", "after the rows of a task", None),
     ],
 )
-def test_the_weaker_guarantees_are_what_they_say(
+def test_the_weaker_guarantees_lose_or_duplicate_as_documented(
     orders: "DataFrame", failing_format: str, tmp_path: Path, delivery: str, point: str, expected: int | None
 ) -> None:
     """Spec: D1. Each guarantee is one switch."""
@@ -219,7 +219,7 @@ def sums_of(orders: "DataFrame") -> "DataFrame":
     return orders.groupBy((orders.id % 2).alias("parity")).sum("amount").withColumnRenamed("sum(amount)", "total")
 
 
-def test_a_dataframe_is_written_as_a_whole_and_replaces_when_told_so(
+def test_a_dataframe_is_written_atomically_and_overwrite_replaces_the_table(
     spark: "SparkSession", tmp_path: Path, url: str
 ) -> None:
     def save(start: int, mode: str, bad: bool = False) -> None:
@@ -236,7 +236,7 @@ def test_a_dataframe_is_written_as_a_whole_and_replaces_when_told_so(
     assert read(url, "select count(*), min(id), max(id) from whole") == [(1_000, 5_000, 5_999)]
 
 
-def test_a_mistake_reaches_the_user_with_its_cure(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_mistake_reaches_the_user_with_a_hint(spark: "SparkSession", tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     numbers = spark.range(3).write.format("ottla-database").mode("append")
     with pytest.raises(PySparkException, match=r"(?s)has no option tabel.*Did you mean table\?"):
@@ -247,7 +247,7 @@ def test_a_mistake_reaches_the_user_with_its_cure(spark: "SparkSession", tmp_pat
         letters.options(url=url, table="t").save()
 
 
-def test_a_pipeline_whose_table_cannot_replace_rows_is_told_so_before_it_runs(
+def test_upsert_keys_without_a_unique_index_are_reported_before_the_pipeline_runs(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as database:

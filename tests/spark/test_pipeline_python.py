@@ -122,7 +122,7 @@ def test_a_result_in_kafkas_columns_keeps_its_timestamps(shop: Shop) -> None:
     assert (record.value, record.timestamp) == (b"a", 1_767_225_599_000)
 
 
-def test_what_comes_after_the_json_makes_a_record_bad(shop: Shop) -> None:
+def test_anything_after_the_json_object_makes_a_record_bad(shop: Shop) -> None:
     """Spark's parser reads one object and drops the rest, which would be lost without a word."""
     path = shop.write(
         "shop.yaml",

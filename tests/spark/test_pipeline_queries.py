@@ -121,7 +121,7 @@ def test_bad_records_are_skipped_and_counted(spark: "SparkSession", shop: Shop) 
     assert json.loads(fig.value) == {"id": 1, "item": "FIG", "_offset": 0}
 
 
-def test_what_stands_behind_a_value_is_not_dropped_in_silence(spark: "SparkSession", shop: Shop) -> None:
+def test_text_after_the_json_object_is_not_silently_dropped(spark: "SparkSession", shop: Shop) -> None:
     """Spark's own from_json would take the first object of each of these and say nothing of the rest."""
     shop.create("orders", "results")
     tails = [b"}", b"]", b" junk", b'{"id": 2}', b',{"id": 2}', b',"item": 2', b",", b",null"]
@@ -146,7 +146,7 @@ def test_bad_records_are_kept_in_a_topic_with_the_reason(spark: "SparkSession", 
     assert len(shop.read("results")) == 3
 
 
-def test_a_bad_record_stops_the_pipeline_where_it_is_told_so(spark: "SparkSession", shop: Shop) -> None:
+def test_a_bad_record_stops_the_pipeline_with_policy_fail(spark: "SparkSession", shop: Shop) -> None:
     shop.create("orders", "results")
     shop.send("orders", MIXED)
     with pytest.raises(Exception, match="bad record") as stopped:
@@ -293,7 +293,7 @@ def test_the_windows_of_the_example_count_once_through_a_restart(spark: "SparkSe
     assert found == expected
 
 
-def test_validate_finds_what_spark_would(spark: "SparkSession", shop: Shop) -> None:
+def test_validate_finds_the_errors_that_spark_would_raise(spark: "SparkSession", shop: Shop) -> None:
     shop.create("orders", "results")
     url = f"sqlite:///{shop.directory}/shop.db"
     with contextlib.closing(connect(DatabaseOptions.parse({"url": url, "table": "t"}))) as database:

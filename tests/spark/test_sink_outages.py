@@ -102,14 +102,14 @@ def place(run: SinkRun, batch: int = 0) -> Place:
     return run.place(batch, 0)
 
 
-def test_a_task_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
+def test_a_task_continues_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
     run = stage.start()
     written = write_exactly_once(stage.options, place(run), rows_of(stage, 1000, away.go))
     run.commit(0, written)
     assert stage.read() == expected(1000)
 
 
-def test_a_driver_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
+def test_a_driver_continues_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
     """Everything was prepared; the broker dies and comes back while the driver decides and commits."""
     run = stage.start()
     parts = [run.write(0, task, [f"{task}"]) for task in range(3)]
@@ -118,7 +118,7 @@ def test_a_driver_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) 
     assert stage.read() == ["0", "1", "2"]
 
 
-def test_at_least_once_goes_on_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
+def test_at_least_once_continues_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
     """The producer is idempotent: nothing is doubled by its own retries."""
     write_at_least_once(stage.options, rows_of(stage, 1000, away.go))
     assert stage.read() == expected(1000)

@@ -108,7 +108,7 @@ def lines(spark: "SparkSession", tmp_path: Path) -> Lines:
     return made
 
 
-def test_a_stream_is_written_and_goes_on_where_it_was(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
+def test_a_stream_continues_where_it_stopped(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
     """Spec: F2. One run, then another on the same checkpoint."""
     lines.write(two_phase.bootstrap, out)
     assert values(two_phase.bootstrap, out) == NUMBERS
@@ -117,7 +117,7 @@ def test_a_stream_is_written_and_goes_on_where_it_was(lines: Lines, two_phase: "
     assert values(two_phase.bootstrap, out) == sorted([*NUMBERS, "more"])
 
 
-def test_the_decision_says_which_plan_of_spark_it_was_made_for(
+def test_the_decision_names_the_plan_of_spark_that_it_was_made_for(
     lines: Lines, two_phase: "EmbeddedBroker", out: str
 ) -> None:
     """So that another batch of its number, of a checkpoint that was restored, is told from it."""

@@ -92,7 +92,7 @@ def test_every_column_is_as_it_was_produced(spark: "SparkSession", target: Targe
     assert [tuple(header) for header in third.headers] == [("a", b"1"), ("a", None), ("é", b"")]
 
 
-def test_without_headers_there_is_no_such_column_and_the_brokers_time_is_told(
+def test_without_include_headers_there_is_no_such_column_and_timestamp_type_is_the_brokers(
     spark: "SparkSession", target: Target
 ) -> None:
     topic = make_topic(target.bootstrap, configs={"message.timestamp.type": "LogAppendTime"})
@@ -111,9 +111,7 @@ def test_compressed_records_are_read(spark: "SparkSession", ottla: Target) -> No
     assert found == [f"{codec} {n}" for codec in codecs for n in range(100)]
 
 
-def test_only_committed_records_are_read_and_a_marker_at_the_end_is_no_obstacle(
-    spark: "SparkSession", target: Target
-) -> None:
+def test_only_committed_records_are_read_up_to_a_marker_at_the_end(spark: "SparkSession", target: Target) -> None:
     """The last offsets are markers of transactions, which nobody is shown: reading must end all the same.
 
     Spec: F1, E8.
@@ -197,14 +195,14 @@ def test_an_empty_topic_gives_no_rows(spark: "SparkSession", ottla: Target) -> N
     assert load(spark, ottla.bootstrap, subscribe=make_topic(ottla.bootstrap, 3)).count() == 0
 
 
-def test_rows_that_nobody_wants_any_more_are_not_read_to_the_end(spark: "SparkSession", ottla: Target) -> None:
+def test_a_limit_stops_reading_early(spark: "SparkSession", ottla: Target) -> None:
     topic = make_topic(ottla.bootstrap)
     produce(ottla.bootstrap, topic, [str(n) for n in range(50_000)])
     assert load(spark, ottla.bootstrap, subscribe=topic).limit(3).count() == 3
     assert load(spark, ottla.bootstrap, subscribe=topic).count() == 50_000, "the worker's consumer is as good as new"
 
 
-def test_what_compaction_took_is_no_loss(spark: "SparkSession") -> None:
+def test_compacted_records_are_no_data_loss(spark: "SparkSession") -> None:
     """Gaps in the middle and at the end of what is planned are passed over, whatever failOnDataLoss says."""
     settings = {"log.cleaner.backoff.ms": 50, "log.retention.check.interval.ms": 100}
     shape = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.01"}
@@ -223,7 +221,7 @@ def test_what_compaction_took_is_no_loss(spark: "SparkSession") -> None:
         )
 
 
-def test_what_retention_took_is_a_loss_with_its_offsets_named(spark: "SparkSession", target: Target) -> None:
+def test_records_deleted_by_retention_are_a_data_loss_with_their_offsets(spark: "SparkSession", target: Target) -> None:
     topic = make_topic(target.bootstrap)
     produce(target.bootstrap, topic, [str(n) for n in range(10)])
     wanted = load(spark, target.bootstrap, subscribe=topic)
@@ -240,7 +238,7 @@ def test_what_retention_took_is_a_loss_with_its_offsets_named(spark: "SparkSessi
     assert values(lenient) == ["6", "7", "8", "9"]
 
 
-def test_with_leniency_a_task_goes_on_behind_what_is_gone(spark: "SparkSession", ottla: Target) -> None:
+def test_without_fail_on_data_loss_a_task_continues_after_deleted_records(spark: "SparkSession", ottla: Target) -> None:
     topic = make_topic(ottla.bootstrap)
     produce(ottla.bootstrap, topic, [str(n) for n in range(10)])
     pieces = load(spark, ottla.bootstrap, subscribe=topic, failOnDataLoss="false").select("offset").rdd
@@ -250,7 +248,7 @@ def test_with_leniency_a_task_goes_on_behind_what_is_gone(spark: "SparkSession",
     assert sorted(row.offset for row in pieces.collect()) == [6, 7, 8, 9]
 
 
-def test_a_missing_topic_is_named_with_its_like(spark: "SparkSession", target: Target) -> None:
+def test_a_missing_topic_is_reported_with_a_similar_name(spark: "SparkSession", target: Target) -> None:
     topic = make_topic(target.bootstrap)
     with Admin(bootstrap_servers=target.bootstrap) as admin:
         eventually(lambda: topic in [known.name for known in admin.list_topics()])

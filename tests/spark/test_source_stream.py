@@ -118,7 +118,7 @@ def lag_of(bootstrap: str, group: str) -> dict[TopicPartition, int]:
     return {partition: ends[partition].offset - at.offset for partition, at in committed.items()}  # type: ignore[union-attr]
 
 
-def test_streams_that_begin_add_nothing_to_the_environment_that_they_share(
+def test_starting_streams_add_nothing_to_the_environment_they_share(
     spark: "SparkSession", ottla: Target, tmp_path: Path
 ) -> None:
     """Two that added a name at the same moment would break the map, and with it every task of the format."""
@@ -138,7 +138,7 @@ def test_streams_that_begin_add_nothing_to_the_environment_that_they_share(
     assert set(variables.keySet()) == before | set(WORKER_ENVIRONMENT), "what Spark adds is what we had named"
 
 
-def test_what_is_available_now_comes_in_batches_of_the_limit_and_shows_as_a_group(
+def test_available_now_reads_in_batches_of_the_limit_and_commits_group_offsets(
     spark: "SparkSession", target: Target, tmp_path: Path
 ) -> None:
     """Each record once, in batches of at most maxOffsetsPerTrigger; the group's lag is nothing afterwards.
@@ -251,7 +251,7 @@ def test_records_that_are_gone_stop_the_query_unless_it_may_go_on(
     assert pipeline.values == [0, 1, 2, 3, 4, 8, 9]
 
 
-def test_a_topic_made_again_is_not_taken_for_the_old_one(spark: "SparkSession", target: Target, tmp_path: Path) -> None:
+def test_a_recreated_topic_is_not_taken_for_the_old_one(spark: "SparkSession", target: Target, tmp_path: Path) -> None:
     """Even when the new one has grown past the query's offset: its records are others."""
     topic = make_topic(target.bootstrap)
     produce(target.bootstrap, topic, range(3))
@@ -285,7 +285,7 @@ def test_a_checkpoint_of_another_query_is_refused(spark: "SparkSession", ottla: 
     pipeline.run(subscribe=second, failOnDataLoss="false")
 
 
-def test_a_query_waits_for_enough_records_but_not_for_ever(
+def test_a_query_waits_for_min_offsets_until_max_trigger_delay(
     spark: "SparkSession", ottla: Target, tmp_path: Path
 ) -> None:
     # Spark tells of every look at the source, not only of those that found enough.
@@ -340,7 +340,7 @@ def test_a_query_outlives_a_broker_that_is_away_for_a_while(spark: "SparkSession
             query.stop()
 
 
-def test_mistakes_are_told_when_the_query_starts(spark: "SparkSession", ottla: Target, tmp_path: Path) -> None:
+def test_mistakes_are_reported_when_the_query_starts(spark: "SparkSession", ottla: Target, tmp_path: Path) -> None:
     topic = make_topic(ottla.bootstrap)
     for options, told in (
         ({"subscribe": topic + "x"}, f"there is no topic {topic}x"),

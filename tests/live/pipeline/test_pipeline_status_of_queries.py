@@ -86,7 +86,7 @@ TWO = """
 """
 
 
-def test_a_query_is_behind_in_what_it_reads_and_in_nothing_else(shop: Shop) -> None:
+def test_the_lag_of_a_query_covers_only_the_topics_it_reads(shop: Shop) -> None:
     shop.fill(orders=5, paid=3)
     shop.commit("PREFIX-two.first", orders=1)
     shop.commit("PREFIX-two.second", paid=1)
@@ -98,7 +98,7 @@ def test_a_query_is_behind_in_what_it_reads_and_in_nothing_else(shop: Shop) -> N
     }
 
 
-def test_the_query_of_bad_records_promises_what_the_outputs_do(shop: Shop) -> None:
+def test_the_dead_letter_query_has_the_guarantee_of_the_outputs(shop: Shop) -> None:
     shop.fill(orders=0, paid=0)
     assert {query.guarantee for query in shop.look(TWO).values()} == {"at-least-once"}
     mixed = shop.look(TWO.replace("sink: PREFIX.first", "sink: PREFIX.first, guarantee: exactly-once"))

@@ -51,7 +51,7 @@ def look(stage: SinkStage, place: Path) -> QueryStatus:
     return query
 
 
-def test_the_last_decision_and_how_long_readers_were_held_are_told(stage: SinkStage, tmp_path: Path) -> None:
+def test_status_shows_the_last_decision_and_how_long_readers_were_blocked(stage: SinkStage, tmp_path: Path) -> None:
     run = stage.start()
     for batch in range(3):
         run.commit(batch, run.write(batch, 0, ["a", "b"]))

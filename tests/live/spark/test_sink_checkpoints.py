@@ -87,7 +87,7 @@ def test_at_most_once_refuses_a_checkpoint_that_is_older_than_the_sink(broker: A
         stage.start().write_at_most_once(1, 0, ["other rows under a number that is taken"])
 
 
-def test_what_became_of_a_part_that_the_brokers_have_forgotten_is_not_guessed(topic: str) -> None:
+def test_the_outcome_of_a_part_that_the_brokers_have_forgotten_is_not_guessed(topic: str) -> None:
     """A driver dies between the commits and the note that they are done, and nobody starts the query for a week.
 
     By then the ledger's offsets and the transactional ids have expired. The rows are there; to write them again for

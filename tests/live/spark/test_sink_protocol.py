@@ -97,7 +97,7 @@ def test_a_driver_that_dies_between_two_commits_leaves_no_half_batch(stage: Sink
     assert stage.read() == rows(0)
 
 
-def test_what_was_committed_before_spark_noted_it_is_not_written_again(stage: SinkStage) -> None:
+def test_a_batch_committed_before_sparks_commit_log_is_not_written_again(stage: SinkStage) -> None:
     first = stage.start()
     first.commit(0, *three_parts(first, 0))
     run = stage.start()
@@ -221,7 +221,7 @@ def test_a_part_that_timed_out_after_the_decision_is_written_again(topic: str) -
         assert stage.read() == rows(0)
 
 
-def test_the_driver_says_when_the_broker_dropped_a_part(stage: SinkStage) -> None:
+def test_the_driver_reports_a_part_that_the_broker_dropped(stage: SinkStage) -> None:
     run = stage.start()
     parts = three_parts(run, 0)
     stage.start().write(0, 1, ["a second driver's task"])
@@ -335,7 +335,7 @@ def test_a_write_that_failed_may_be_tried_again_in_the_same_run(stage: SinkStage
     assert not stage.is_held_back()
 
 
-def test_a_function_that_goes_on_after_a_failure_loses_nothing_that_was_decided(stage: SinkStage) -> None:
+def test_a_function_that_continues_after_a_failure_loses_nothing_that_was_decided(stage: SinkStage) -> None:
     run = stage.start()
     first = run.for_each_batch()
     first.decide(0, *three_parts(first, 0))
@@ -347,7 +347,7 @@ def test_a_function_that_goes_on_after_a_failure_loses_nothing_that_was_decided(
     assert not stage.is_held_back()
 
 
-def test_what_a_function_went_past_and_the_broker_dropped_is_told(two_phase: Target, topic: str) -> None:
+def test_a_dropped_part_of_a_batch_that_the_function_skipped_is_reported(two_phase: Target, topic: str) -> None:
     stage = SinkStage(two_phase.bootstrap, topic)
     run = stage.start()
     first = run.for_each_batch()
@@ -363,7 +363,7 @@ def test_what_a_function_went_past_and_the_broker_dropped_is_told(two_phase: Tar
     assert stage.read() == sorted([*(row for row in rows(0) if not row.startswith("0-1")), "next"])
 
 
-def test_a_driver_that_is_kept_does_what_the_latest_options_say(two_phase: Target, topic: str) -> None:
+def test_a_kept_driver_follows_the_latest_options(two_phase: Target, topic: str) -> None:
     """Spark keeps the process: the hint that an error names must work without a new application."""
     stage = SinkStage(two_phase.bootstrap, topic)
     run = stage.start()
@@ -383,7 +383,7 @@ def test_a_driver_that_is_kept_does_what_the_latest_options_say(two_phase: Targe
     assert len(sink_driver.drivers) == 1, "and the one before is closed"
 
 
-def test_two_frames_under_one_name_are_told_from_one_that_is_written_again(stage: SinkStage) -> None:
+def test_two_dataframes_under_one_name_are_distinguished_from_a_repeated_one(stage: SinkStage) -> None:
     run = stage.start()
     first = run.for_each_batch()
     first.commit(0, first.write(0, 0, ["a", "b"]), first.write(0, 1, ["c"]))

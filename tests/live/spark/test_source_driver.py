@@ -64,7 +64,7 @@ def create(bootstrap: str, topic: str, partitions: int = 1) -> None:
         admin.create_topic(topic, partitions=partitions)
 
 
-def test_an_offset_with_nothing_new_is_the_same_to_the_letter(broker: Any, topic: str) -> None:
+def test_an_offset_without_new_records_is_byte_for_byte_the_same(broker: Any, topic: str) -> None:
     """Spark compares offsets as text: one that only looks different would start a batch."""
     create(broker.bootstrap, topic)
     produce(broker.bootstrap, topic, 3)
@@ -109,7 +109,7 @@ def test_limits_come_from_the_options_and_all_available_is_above_them(broker: An
         assert query.reader.reportLatestOffset() == {topic: {"0": 100}}
 
 
-def test_a_query_for_what_is_available_now_ends_where_it_was_when_it_began(broker: Any, topic: str) -> None:
+def test_available_now_ends_at_the_offsets_of_the_start(broker: Any, topic: str) -> None:
     create(broker.bootstrap, topic)
     produce(broker.bootstrap, topic, 5)
     with Query(broker.bootstrap, subscribe=topic, maxOffsetsPerTrigger="3", minOffsetsPerTrigger="3") as query:
@@ -233,7 +233,7 @@ def test_a_query_that_begins_waits_for_its_brokers_as_one_that_runs_does(
         assert asked == [topic] * 4
 
 
-def test_brokers_that_stay_away_are_not_waited_for_for_ever() -> None:
+def test_unreachable_brokers_fail_the_query_after_the_timeout() -> None:
     brief = {"kafka.default.api.timeout.ms": "300", "kafkaConsumer.pollTimeoutMs": "300"}
     with Query("127.0.0.1:1", subscribe="orders", **brief) as query:
         with pytest.raises(BrokersAway, match="no broker answered"):
@@ -243,7 +243,7 @@ def test_brokers_that_stay_away_are_not_waited_for_for_ever() -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_topic_made_again_between_the_plan_of_a_batch_and_its_tasks_is_not_taken_for_the_old_one(
+def test_a_topic_recreated_between_the_plan_of_a_batch_and_its_tasks_is_noticed(
     broker: Any, topic: str, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver died behind its plan; by the restart the topic is another, and has as many records or more.
@@ -288,7 +288,7 @@ OLD_NEWS: dict[str, Callable[[Topics], Topics]] = {
 
 @pytest.mark.parametrize("known", OLD_NEWS.values(), ids=OLD_NEWS.keys())
 @pytest.mark.parametrize("available_now", [False, True])
-def test_old_news_of_a_topic_are_no_loss_of_data(
+def test_stale_metadata_is_no_data_loss(
     broker: Any, topic: str, known: Callable[[Topics], Topics], available_now: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic was just made, or grown. One broker has told the query of it, the next one asked is a moment behind."""
@@ -314,7 +314,7 @@ def test_old_news_of_a_topic_are_no_loss_of_data(
         assert query.latest(end) == end
 
 
-def test_a_leader_that_does_not_know_its_end_yet_is_no_loss_of_data_for_what_is_available_now(
+def test_a_leader_that_does_not_know_its_end_yet_is_no_data_loss_with_available_now(
     broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(broker.bootstrap, topic)

@@ -82,7 +82,7 @@ def test_a_range_is_cut_out_of_the_batches_that_hold_it(broker: Any, topic: str)
 
 
 @pytest.mark.parametrize("headers", ["true", "false"])
-def test_batches_have_the_one_schema_that_spark_takes(broker: Any, topic: str, headers: str) -> None:
+def test_batches_have_the_schema_that_spark_expects(broker: Any, topic: str, headers: str) -> None:
     partition = make(broker, topic, range(3))
     options = options_for(broker, topic, includeHeaders=headers)
     (batch,) = read_all(options, partition, 0, 3)
@@ -90,7 +90,7 @@ def test_batches_have_the_one_schema_that_spark_takes(broker: Any, topic: str, h
     batch.validate(full=True)
 
 
-def test_where_there_is_nothing_to_read_spark_sends_a_stand_in(broker: Any, topic: str) -> None:
+def test_an_empty_partition_reads_nothing(broker: Any, topic: str) -> None:
     assert list(read(options_for(broker, topic), InputPartition(None))) == []
 
 
@@ -125,7 +125,7 @@ def test_a_task_holds_a_few_megabytes_however_long_its_range(broker: Any, topic:
     assert python < 12_000_000, "some fetches, and not the 60 megabytes of the range"
 
 
-def test_the_next_task_goes_on_with_the_consumer_of_the_last(broker: Any, topic: str) -> None:
+def test_the_next_task_reuses_the_consumer_of_the_last(broker: Any, topic: str) -> None:
     first, second = make(broker, topic, range(10)), make(broker, f"{topic}-b", range(10, 20))
     options = options_for(broker, f"{topic},{topic}-b")
     read_all(options, first, 0, 10)
@@ -152,7 +152,7 @@ def test_consumers_that_are_kept_are_few(broker: Any, topic: str) -> None:
     assert len(reading.idle) == reading.IDLE_CONSUMERS_MAX
 
 
-def test_small_ranges_at_the_end_of_a_topic_wait_for_nobody(
+def test_small_ranges_at_the_end_of_a_topic_do_not_wait(
     broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fetch beyond the range would wait at the broker for half a second, and the next range behind it."""
@@ -311,7 +311,7 @@ def test_a_child_process_makes_connections_of_its_own(broker: Any, topic: str) -
     assert values(read_all(options, partition, 0, 3)) == [0, 1, 2]
 
 
-def test_a_consumer_that_has_not_heard_of_the_new_topic_waits_for_the_news(broker: Any, topic: str) -> None:
+def test_a_consumer_with_stale_metadata_waits_for_the_new_topic(broker: Any, topic: str) -> None:
     """The batch was planned for a topic that was just recreated, and a broker may still report the old one."""
     partition = make(broker, topic, range(3))
     options = options_for(broker, topic)
@@ -328,7 +328,7 @@ def test_a_consumer_that_has_not_heard_of_the_new_topic_waits_for_the_news(broke
         assert values(list(reading.read(consumer, whole, made_again.topic_id, schema, True, 60_000))) == [*range(5)]
 
 
-def test_a_task_whose_broker_has_not_heard_of_the_topic_waits_for_the_news(
+def test_a_task_waits_for_a_broker_with_stale_metadata(
     broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver's broker knows a topic that is new, or has grown, and the task's does not yet: nothing is lost."""

@@ -18,7 +18,7 @@ def frozen(who: str) -> int:
     return int(asked.stdout)
 
 
-def test_a_worker_does_not_look_through_what_it_has_loaded_after_every_batch() -> None:
+def test_a_worker_freezes_loaded_objects_for_the_garbage_collector() -> None:
     assert frozen("worker") > 1000
 
 

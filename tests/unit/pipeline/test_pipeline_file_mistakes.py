@@ -52,7 +52,7 @@ def test_options_with_their_own_key_are_refused(tmp_path: Path, option: str, key
         ("delivery: at-least-once", "guarantee"),
     ],
 )
-def test_what_has_a_key_is_no_option_of_a_table(tmp_path: Path, option: str, key: str) -> None:
+def test_options_of_a_table_with_their_own_key_are_refused(tmp_path: Path, option: str, key: str) -> None:
     (found,) = problems(tmp_path, TABLE.replace("table: t}", f"table: t, options: {{{option}}}}}"))
     assert f"the pipeline has a key for this: {key}" in found
 
@@ -68,12 +68,12 @@ def test_what_has_a_key_is_no_option_of_a_table(tmp_path: Path, option: str, key
         ("kafka.bootstrap.servers: 'b:1'", "bootstrap"),
     ],
 )
-def test_what_has_a_key_is_no_option_of_a_source(tmp_path: Path, option: str, key: str) -> None:
+def test_options_of_a_source_with_their_own_key_are_refused(tmp_path: Path, option: str, key: str) -> None:
     (found,) = problems(tmp_path, GOOD.replace("id bigint}", f"id bigint, options: {{{option}}}}}"))
     assert f"the pipeline has a key for this: {key}" in found
 
 
-def test_a_time_to_begin_at_is_an_option_unless_offsets_are_given(tmp_path: Path) -> None:
+def test_a_starting_timestamp_is_allowed_unless_offsets_are_set(tmp_path: Path) -> None:
     begin = GOOD.replace("id bigint}", "id bigint, options: {startingTimestamp: 5}}")
     path = tmp_path / "shop.yaml"
     path.write_text(begin)
@@ -134,13 +134,13 @@ def test_a_contradiction_is_refused(tmp_path: Path, text: str, told: str) -> Non
         "  first: {sql: select * from raw, sink: clean}\n  second: {sql: select * from clean, sink: t}\n",
     ],
 )
-def test_what_is_none_is_not(tmp_path: Path, text: str) -> None:
+def test_similar_files_without_a_contradiction_are_accepted(tmp_path: Path, text: str) -> None:
     path = tmp_path / "shop.yaml"
     path.write_text(text)
     load(path)
 
 
-def test_a_file_that_is_not_utf8_is_told_so(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "shop.yaml"
     path.write_bytes(b"name: shop\ndescription: caf\xe9\n")
     with pytest.raises(PipelineError, match=r"shop\.yaml:2: this is not UTF-8: byte 0xe9"):
@@ -209,5 +209,7 @@ def test_code_that_needs_spark_is_refused_at_the_top_of_a_file(tmp_path: Path, l
     if SparkContext._active_spark_context is not None:  # noqa: SLF001
         pytest.skip("a session of another test is up")
     (found,) = problems(tmp_path, f"from pyspark.sql import functions as f\n{line}\n{TWO}", name="shop.py")
-    assert found.startswith("shop.py:2: Spark is not running yet when the file is read: create columns and UDFs inside the")
+    assert found.startswith(
+        "shop.py:2: Spark is not running yet when the file is read: create columns and UDFs inside the"
+    )
     assert "StringType()" in found

@@ -108,12 +108,12 @@ def test_a_query_without_records_is_trusted_again_after_a_while() -> None:
         ("something odd\nand more", "something odd", True),
     ],
 )
-def test_a_failure_is_told_in_a_line_and_known_to_be_curable_or_not(text: str, cause: str, retriable: bool) -> None:
+def test_a_failure_is_one_line_and_known_to_be_retriable_or_not(text: str, cause: str, retriable: bool) -> None:
     assert explain(text) == Failure(cause, explain(text).hint, retriable)
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("it is down", "Start it."), BrokersAway("no broker answered")])
-def test_what_is_away_is_tried_again_wherever_it_was_missed(error: OttlaError) -> None:
+def test_unreachable_brokers_and_databases_are_retriable(error: OttlaError) -> None:
     assert failure_of(error) == Failure(error.message, error.hint, retriable=True)
     assert failure_of(QueryFailed("shop", error)) == Failure(error.message, error.hint, query="shop")
 
@@ -147,14 +147,14 @@ def test_a_report_of_spark_becomes_a_batch() -> None:
     assert positions_in(['{"a": {"0": 1}, "@group": "g"}', "-", '{"b": {"2": 3}}']) == {"a": {"0": 1}, "b": {"2": 3}}
 
 
-def test_lag_is_what_lies_between_positions_and_ends() -> None:
+def test_lag_is_the_distance_from_positions_to_ends() -> None:
     ends = {TopicPartition("a", 0): 10, TopicPartition("a", 1): 4, TopicPartition("b", 0): 9}
     assert lag_between({"a": {"0": 7}}, ends) == 7, "a partition without a position is behind by all it has"
     assert lag_between({"a": {"0": 12, "1": 4}}, ends) == 0
     assert lag_between({"c": {}}, ends) is None
 
 
-def test_only_one_run_holds_the_lock_and_the_other_is_told_who(made: Pipeline) -> None:
+def test_only_one_run_holds_the_lock_and_the_other_is_told_the_process(made: Pipeline) -> None:
     state = StateDirectory(made)
     assert not state.is_locked()
     with state.lock(made.name):
@@ -167,7 +167,7 @@ def test_only_one_run_holds_the_lock_and_the_other_is_told_who(made: Pipeline) -
     assert not state.is_locked()
 
 
-def test_what_a_run_writes_is_read_back_whole(made: Pipeline) -> None:
+def test_the_state_of_a_run_is_read_back_unchanged(made: Pipeline) -> None:
     state = StateDirectory(made)
     assert state.read() is None
     run = RunState(

@@ -182,7 +182,7 @@ def test_a_stop_that_ends_well_is_no_failure(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("retriable", [True, False])
-def test_a_stop_whose_last_batch_fails_says_so_and_starts_nothing(begin: Begin, retriable: bool) -> None:
+def test_a_stop_whose_last_batch_fails_reports_it_and_does_not_restart(begin: Begin, retriable: bool) -> None:
     error = away() if retriable else RuntimeError("[USER_RAISED_EXCEPTION] bad record in orders-0 at offset 5")
     run = begin(Scripted(STARTED, failed("topic", error)))
     run.ctrl_c_at = ["started"]
@@ -251,7 +251,7 @@ def test_queries_finish_the_batch_that_they_are_in() -> None:
     assert table.is_stopped
 
 
-def test_a_batch_that_fails_after_the_stop_is_told_once_the_others_are_done() -> None:
+def test_a_batch_that_fails_after_the_stop_is_reported_once_the_others_are_done() -> None:
     table = InBatch()
     with pytest.raises(QueryFailed, match="topic: no room") as caught:
         finish(topic=InBatch(RuntimeError("no room")), table=table)

@@ -43,7 +43,7 @@ def test_a_number_of_ones_own_is_refused() -> None:
         place({**TOLD, BATCH_ID: "6"})
 
 
-def test_a_write_that_nobody_knows_the_query_of_is_refused() -> None:
+def test_a_write_of_an_unknown_query_is_refused() -> None:
     with pytest.raises(
         SinkError, match=r"Spark does not say of which query\. Write inside foreachBatch, .* set queryId"
     ):

@@ -142,7 +142,7 @@ def test_an_owner_that_was_displaced_knows_it() -> None:
     assert moment(0) == "1970-01-01 00:00:00 UTC"
 
 
-def test_an_error_tells_its_cure_in_the_same_breath() -> None:
+def test_the_text_of_an_error_includes_its_hint() -> None:
     """Spark shows the text of an error and nothing else."""
     assert str(SinkError("it is broken", "Mend it.")) == "it is broken. Mend it."
     assert str(SinkError("is it broken?", "Yes.")) == "is it broken? Yes."

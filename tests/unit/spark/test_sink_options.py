@@ -12,7 +12,7 @@ def parse(streaming: bool = True, /, **options: str) -> SinkOptions:
     return SinkOptions.parse({**SERVERS, **options}, streaming)
 
 
-def test_it_is_exactly_once_unless_told_otherwise() -> None:
+def test_exactly_once_is_the_default() -> None:
     """Spec: D1."""
     options = parse(topic="orders")
     assert (options.delivery, options.two_phase_commit, options.topic) == ("exactly-once", "auto", "orders")
@@ -80,9 +80,7 @@ def test_a_mistake_is_reported_with_a_hint(options: dict[str, str], words: str) 
     ("name", "value"),
     [("acks", "1"), ("acks", "0"), ("retries", "0"), ("max.in.flight.requests.per.connection", "9")],
 )
-def test_settings_that_turn_idempotence_off_are_refused_on_the_driver(
-    name: str, value: str, delivery: str
-) -> None:
+def test_settings_that_turn_idempotence_off_are_refused_on_the_driver(name: str, value: str, delivery: str) -> None:
     with pytest.raises(SinkError) as refused:
         parse(delivery=delivery, **{f"kafka.{name}": value, "kafka.linger.ms": "1"})
     told = str(refused.value)
@@ -115,12 +113,18 @@ def test_a_write_inside_foreach_batch_says_which_batch_it_is() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batchId": "7"}, "Option batchId needs a sinkName. Set sinkName too: each write inside foreachBatch needs its own"),
+        (
+            {"batchId": "7"},
+            "Option batchId needs a sinkName. Set sinkName too: each write inside foreachBatch needs its own",
+        ),
         ({**NAMED, "batchId": "seven"}, "Option batchId is 'seven'. Pass the batch id that foreachBatch passes"),
         ({**NAMED, "batchId": "-1"}, "Option batchId is '-1'. Pass the batch id"),
         ({**NAMED, "batchId": ""}, "Option batchId is ''. Pass the batch id"),
         ({**NAMED, "batchId": "9" * 19}, "Pass the batch id"),
-        ({**NAMED, "jobId": "today"}, "exclude each other: batchId is for writes inside foreachBatch. Remove one of them."),
+        (
+            {**NAMED, "jobId": "today"},
+            "exclude each other: batchId is for writes inside foreachBatch. Remove one of them.",
+        ),
         ({**NAMED, "delivery": "at-least-once"}, "no meaning with delivery=at-least-once, which does not remember"),
         ({**NAMED, "delivery": "at-most-once"}, "no meaning with delivery=at-most-once"),
         ({"sinkName": "sums", "queryId": "q"}, "Option queryId needs a batchId"),

@@ -42,7 +42,7 @@ def test_the_columns_are_those_of_sparks_kafka_sink() -> None:
     assert used(columns, topic="t", includeHeaders="false") == ["value", "key", "partition"]
 
 
-def test_what_a_source_brings_besides_is_left_out() -> None:
+def test_other_columns_of_a_source_are_ignored() -> None:
     columns = {"key": BYTES, "value": BYTES, "topic": TEXT, "offset": LONG, "timestamp": TIME, "timestampType": INT}
     assert used(columns, topic="t") == ["value", "key"]
     assert used(columns, topic="t", includeTimestamp="true") == ["value", "key", "timestamp"]

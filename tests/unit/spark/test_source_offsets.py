@@ -94,7 +94,7 @@ def test_a_new_partition_is_read_from_its_beginning_and_the_end_says_so() -> Non
     assert ranges_between(end, after) == [OffsetRange(A0, 5, 6), OffsetRange(A1, 4, 6)]
 
 
-def test_records_that_expired_are_a_loss_and_reading_goes_on_at_the_first_there() -> None:
+def test_expired_records_are_a_loss_and_reading_continues_at_the_first_existing_record() -> None:
     start = SourceOffset({A0: 5})
     end, losses = advance(start, found({A0: 20}, {A0: 8}), None)
     assert [loss.text for loss in losses] == ["offsets 5 to 7 of a-0 are gone; the first there is 8"]
@@ -116,7 +116,7 @@ def test_a_partition_that_is_gone_is_a_loss_and_left_out() -> None:
     assert end.positions == {A0: 6}
 
 
-def test_a_topic_made_again_is_noticed_by_its_id_even_if_it_has_grown_past_the_position() -> None:
+def test_a_recreated_topic_is_noticed_by_its_id_even_if_it_has_grown_past_the_position() -> None:
     start = SourceOffset({A0: 5}, topic_ids={"a": "old"})
     end, losses = advance(start, found({A0: 50}, a="new"), None)
     assert [loss.text for loss in losses] == [
@@ -137,12 +137,12 @@ def test_a_truncated_partition_is_a_loss_and_nothing_is_read_twice() -> None:
     assert ranges_between(SourceOffset({A0: 9}), without_ids) == [OffsetRange(A0, 0, 4)], "most likely recreated"
 
 
-def test_the_limit_is_shared_in_proportion_to_what_waits() -> None:
+def test_the_limit_is_shared_in_proportion_to_the_backlog() -> None:
     assert share_out({A0: 0, A1: 0}, {A0: 900, A1: 100}, 100) == {A0: 90, A1: 10}
     assert share_out({A0: 0, A1: 0}, {A0: 5, A1: 5}, 100) == {A0: 5, A1: 5}
 
 
-def test_nobody_starves_under_a_small_limit() -> None:
+def test_no_partition_starves_under_a_small_limit() -> None:
     assert share_out({A0: 0, A1: 0}, {A0: 1_000_000, A1: 1}, 10) == {A0: 9, A1: 1}
 
 
@@ -150,7 +150,7 @@ def test_nobody_starves_under_a_small_limit() -> None:
     st.dictionaries(st.integers(0, 20), st.integers(0, 10**12), min_size=1),
     st.integers(1, 10**9),
 )
-def test_under_any_limit_a_batch_moves_on_and_stays_within_what_is_there(sizes: dict[int, int], limit: int) -> None:
+def test_under_any_limit_a_batch_advances_within_the_available_offsets(sizes: dict[int, int], limit: int) -> None:
     begins = {TopicPartition("t", number): number for number in sizes}
     ends = {TopicPartition("t", number): number + size for number, size in sizes.items()}
     shared = share_out(begins, ends, limit)
@@ -160,7 +160,7 @@ def test_under_any_limit_a_batch_moves_on_and_stays_within_what_is_there(sizes: 
     assert sum(shared.values()) - sum(begins.values()) <= max(limit, 0) + len(sizes)
 
 
-def test_what_waits_counts_new_partitions_and_not_what_is_gone() -> None:
+def test_the_backlog_counts_new_partitions_and_not_deleted_records() -> None:
     assert waiting(SourceOffset({A0: 5}), found({A0: 9, A1: 3})) == 7
     assert waiting(SourceOffset({A0: 0}), found({A0: 9}, {A0: 6})) == 3
 

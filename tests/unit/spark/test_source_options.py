@@ -137,7 +137,7 @@ def test_one_time_for_all_comes_before_one_for_each_and_that_before_offsets() ->
         ({"kafka.bootstrap.servers": "nowhere"}, "host:port"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_is_right(options: dict[str, str], told: str) -> None:
+def test_a_wrong_value_is_refused_with_the_allowed_ones(options: dict[str, str], told: str) -> None:
     assert told in refusal(LEAST, **options)
 
 
