@@ -1,4 +1,4 @@
-"""We break ourselves: one rule of groups is switched off at a time, and a test notices (TESTING R7).
+"""Mutation tests: one rule of groups is disabled at a time, and a test fails. Spec: R7.
 
 A rule no test misses would be a missing test. Each case runs the test whole first, then broken.
 """
@@ -121,38 +121,38 @@ RULES = [
     Rule(
         "a stranger is refused",
         set_to(ClassicGroup, "member", any_member),
-        "test_group_offsets.test_a_commit_of_a_stranger_is_refused",
+        "test_group_offsets.test_a_commit_of_an_unknown_member_is_refused",
     ),
     Rule(
         "the old holder of an instance id is fenced",
         set_to(ClassicGroup, "member", member_without_instance),
-        "test_group_static_members.test_whoever_has_the_old_id_is_fenced_everywhere",
+        "test_group_static_members.test_the_old_member_id_of_a_static_member_is_fenced_in_every_request",
     ),
     Rule(
         "a transactional zombie is fenced by its generation",
         set_to(OffsetRequests, "_check_transactional_committer", nothing),
-        "test_group_transactions.test_a_zombie_is_fenced_by_its_generation",
+        "test_group_transactions.test_a_stale_member_is_fenced_by_its_generation",
     ),
     Rule(
         "nobody commits while the leader assigns",
         in_any_state(offset_requests),
-        "test_group_offsets.test_while_the_leader_assigns_nobody_commits",
+        "test_group_offsets.test_while_the_leader_assigns_commits_are_refused",
     ),
     Rule(
         "during the join phase a heartbeat says so",
         in_any_state(membership),
-        "test_group_sync.test_a_heartbeat_tells_of_a_rebalance_and_keeps_the_member_alive_meanwhile",
+        "test_group_sync.test_a_heartbeat_during_a_rebalance_reports_it_and_keeps_the_member_alive",
     ),
     # Joining.
     Rule(
         "a first join only hands out a member id",
         set_to(joining, "MEMBER_ID_REQUIRED_SINCE", 99),
-        "test_group_join.test_a_first_join_only_hands_out_a_member_id",
+        "test_group_join.test_a_first_join_only_returns_a_member_id",
     ),
     Rule(
         "who was handed an id is waited for",
         set_to(ClassicGroup, "has_all_joined", lambda self: self.joined_count == len(self.members)),
-        "test_group_join.test_who_was_handed_an_id_is_waited_for",
+        "test_group_join.test_the_join_phase_waits_for_pending_members",
     ),
     Rule(
         "a member must support what all support",
@@ -177,45 +177,45 @@ RULES = [
     Rule(
         "a full group takes nobody else",
         set_to(Joining, "_admit", nothing),
-        "test_group_join.test_a_full_group_takes_nobody_else",
+        "test_group_join.test_a_full_group_accepts_no_more_members",
     ),
     Rule(
         "a returning leader skips the assignment",
         set_to(joining, "SKIP_ASSIGNMENT_SINCE", 99),
-        "test_group_static_members.test_a_returning_leader_is_told_to_skip_the_assignment",
+        "test_group_static_members.test_a_returning_static_leader_must_skip_the_assignment",
     ),
     Rule(
         "older returning leaders are not told that they lead",
         set_to(joining, "SKIP_ASSIGNMENT_SINCE", 0),
-        "test_group_static_members.test_before_version_nine_a_returning_leader_is_given_its_old_id_as_leader",
+        "test_group_static_members.test_before_version_nine_a_returning_leader_gets_its_old_id_as_leader",
         {"version": 8},
     ),
     Rule(
         "silent static members keep their places",
         set_to(Member, "is_static", False),
-        "test_group_static_members.test_a_silent_static_member_keeps_its_place_through_a_rebalance",
+        "test_group_static_members.test_a_silent_static_member_stays_through_a_rebalance",
     ),
     # The assignment.
     Rule(
         "only the leader's assignment is heard",
         set_to(ClassicGroup, "is_leader", always(True)),
-        "test_group_sync.test_only_the_leaders_assignment_is_heard",
+        "test_group_sync.test_only_the_leaders_assignment_counts",
     ),
     Rule(
         "an assignment is stored",
         set_to(Effects, "append", nothing),
-        "test_group_failover.test_an_assignment_that_was_stored_is_there_whoever_heard_of_it",
+        "test_group_failover.test_a_stored_assignment_survives_even_if_no_member_received_it",
     ),
     Rule(
         "what cannot be stored is refused before anything changes",
         set_to(ClassicRebalance, "_refuse_assignment", nothing),
-        "test_group_sync.test_an_assignment_too_large_to_store_is_refused_and_the_group_starts_over",
+        "test_group_sync.test_an_assignment_too_large_to_store_is_refused_and_the_group_rebalances",
     ),
     # Time.
     Rule(
         "a silent member is gone after its session",
         set_to(ClassicRebalance, "_session_due", nothing),
-        "test_group_timers.test_a_silent_member_is_gone_after_one_session_and_the_others_rejoin",
+        "test_group_timers.test_a_silent_member_is_removed_after_its_session_timeout_and_the_others_rejoin",
     ),
     Rule(
         "heartbeats and commits keep a session",
@@ -225,22 +225,22 @@ RULES = [
     Rule(
         "sessions begin afresh after a load",
         set_to(ClassicRebalance, "after_load", nothing),
-        "test_group_failover.test_sessions_begin_afresh",
+        "test_group_failover.test_sessions_restart_after_a_failover",
     ),
     Rule(
         "the initial delay is not cut short",
         set_to(ClassicRebalance, "complete_if_all_joined", complete_early),
-        "test_group_timers.test_the_delay_is_never_cut_short_because_all_members_are_there",
+        "test_group_timers.test_the_initial_delay_is_not_cut_short_when_all_members_joined",
     ),
     Rule(
         "who does not rejoin in time is out",
         set_to(ClassicRebalance, "_join_due", nothing),
-        "test_group_timers.test_members_that_do_not_rejoin_within_the_rebalance_timeout_are_out",
+        "test_group_timers.test_members_that_do_not_rejoin_within_the_rebalance_timeout_are_removed",
     ),
     Rule(
         "who never syncs is out",
         set_to(ClassicRebalance, "_sync_due", nothing),
-        "test_group_timers.test_a_follower_that_never_syncs_is_out_even_when_the_group_is_stable",
+        "test_group_timers.test_a_follower_that_never_syncs_is_removed_even_when_the_group_is_stable",
     ),
     Rule(
         "a new member does not wait for ever",
@@ -250,24 +250,24 @@ RULES = [
     Rule(
         "a pending id is forgotten",
         set_to(ClassicGroup, "forget_pending", always(False)),
-        "test_group_join.test_a_member_id_that_was_handed_out_is_forgotten_after_a_session",
+        "test_group_join.test_a_pending_member_id_is_forgotten_after_the_session_timeout",
     ),
     Rule(
         "deadlines move with a clock that jumps",
         set_to(GroupShard, "on_clock_jump", nothing),
-        "test_group_timers.test_a_clock_that_is_set_neither_kills_members_nor_keeps_dead_ones",
+        "test_group_timers.test_a_clock_jump_neither_removes_live_members_nor_keeps_dead_ones",
         {"jump_ms": 3_600_000},
     ),
     # Moving.
     Rule(
         "who waits at a coordinator that goes is told",
         set_to(GroupShard, "on_unloaded", lambda self: Effects()),
-        "test_group_failover.test_who_waits_in_join_is_told_to_look_elsewhere_and_keeps_its_id",
+        "test_group_failover.test_a_parked_join_gets_not_coordinator_and_the_member_keeps_its_id",
     ),
     Rule(
         "parked syncs are sent back to join",
         set_to(rebalance, "answer_sync", always(False)),
-        "test_group_sync.test_a_rebalance_sends_parked_syncs_away_with_nothing",
+        "test_group_sync.test_a_rebalance_ends_parked_syncs_with_rebalance_in_progress",
     ),
     # Offsets.
     Rule(
@@ -278,7 +278,7 @@ RULES = [
     Rule(
         "a pending offset is unstable",
         set_to(Offsets, "is_pending", always(False)),
-        "test_group_transactions.test_who_insists_on_stable_offsets_is_told_to_come_again",
+        "test_group_transactions.test_a_fetch_of_stable_offsets_must_retry_while_an_offset_is_pending",
     ),
     Rule(
         "a later transactional commit wins",
@@ -293,17 +293,17 @@ RULES = [
     Rule(
         "metadata has a limit",
         set_to(offset_requests, "utf16_length", always(0)),
-        "test_group_offsets.test_metadata_may_be_as_long_as_the_setting_says_in_javas_characters",
+        "test_group_offsets.test_metadata_length_is_measured_in_utf16_code_units",
     ),
     Rule(
         "unknown topics and partitions are refused",
         set_to(OffsetRequests, "_resolve", always(ANY_PARTITION)),
-        "test_group_offsets.test_a_topic_or_partition_that_is_not_there_is_refused",
+        "test_group_offsets.test_a_commit_to_an_unknown_topic_or_partition_is_refused",
     ),
     Rule(
         "what is consumed does not expire",
         expire_everything,
-        "test_group_expiry.test_what_a_stable_group_consumes_never_expires",
+        "test_group_expiry.test_offsets_of_subscribed_topics_never_expire",
     ),
     Rule(
         "retention counts from when a group became empty",
@@ -313,7 +313,7 @@ RULES = [
     Rule(
         "what is consumed is not deleted",
         set_to(ClassicGroup, "is_subscribed", always(False)),
-        "test_group_offsets.test_offsets_of_a_topic_that_is_consumed_stay",
+        "test_group_offsets.test_offsets_of_a_subscribed_topic_are_not_deleted",
     ),
     Rule(
         "a deleted topic takes its offsets along",
@@ -344,7 +344,7 @@ RULES = [
     Rule(
         "a log that another may have led is read anew",
         set_to(HostedShard, "may_continue", always(True)),
-        "test_coordinator_runtime.test_if_somebody_else_may_have_led_in_between_the_log_is_read_anew",
+        "test_coordinator_runtime.test_if_another_broker_may_have_led_in_between_the_log_is_loaded_again",
     ),
     Rule(
         "append errors are told in a coordinator's words",
@@ -354,7 +354,7 @@ RULES = [
     Rule(
         "a clock that jumps is noticed",
         set_to(runtime, "CLOCK_JUMP_MS", 10**12),
-        "test_coordinator_runtime.test_a_clock_that_jumps_kills_nobody",
+        "test_coordinator_runtime.test_a_clock_that_jumps_expires_no_session",
     ),
 ]
 

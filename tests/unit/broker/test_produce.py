@@ -77,7 +77,7 @@ def test_other_acks_are_refused_for_every_partition(world: DataWorld, acks: int)
     assert world.log("orders").log_end_offset == 0
 
 
-def test_one_bad_partition_does_not_spoil_the_others(world: DataWorld) -> None:
+def test_one_bad_partition_does_not_affect_the_others(world: DataWorld) -> None:
     world.topic("orders", partitions=2)
     request = ProduceRequest(
         acks=1,
@@ -141,12 +141,12 @@ def test_zstd_is_refused_before_version_7(world: DataWorld) -> None:
     assert only_partition(world.ask(request, 7)).error_code == 0
 
 
-def test_log_append_time_is_told(world: DataWorld) -> None:
+def test_log_append_time_is_returned(world: DataWorld) -> None:
     world.topic("events", configs={"message.timestamp.type": "LogAppendTime"})
     assert world.produce("events", "a").log_append_time_ms == world.clock()
 
 
-def test_the_start_of_the_log_is_told(world: DataWorld) -> None:
+def test_the_start_of_the_log_is_returned(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "a", "b", "c")
     world.log("orders").delete_records_before(2)
@@ -158,7 +158,7 @@ def test_an_unknown_topic_id_is_named_as_such(world: DataWorld) -> None:
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_a_partition_led_elsewhere_is_answered_with_its_leader(world: DataWorld) -> None:
+def test_a_partition_of_another_broker_is_answered_with_its_leader(world: DataWorld) -> None:
     topic_id = world.topic("orders", replicas=(0, 1), leader=1, leader_epoch=4)
     for version, name in ((10, "orders"), (13, topic_id)):
         answer = world.ask(produce_request({(name, 0): batch_of("a")}), version)
@@ -235,7 +235,7 @@ def test_an_in_sync_set_that_shrinks_below_the_minimum_ends_the_wait(world: Data
     assert only_partition(asked.answer()).error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-def test_losing_the_lead_while_waiting_is_told(world: DataWorld) -> None:
+def test_losing_the_leadership_while_waiting_is_reported(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     asked = world.asks(produce_request({("orders", 0): batch_of("a")}), 9)
     world.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1))

@@ -1,4 +1,4 @@
-"""Why did it rebalance? What the coordinator notes of each rebalance. Spec: B6."""
+"""Why did the group rebalance? The causes that the coordinator records. Spec: B6."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from tests.support.worlds.group_world import GroupWorld, assignment, image_of, s
 
 
 def rebalance(group: GroupWorld, ids: dict[str, str], shares: dict[str, list[int]]) -> Rebalanced:
-    """Lets those who are named rejoin and share the partitions so; the note of it."""
+    """Makes the named members rejoin with these assignments; returns the event."""
     for name in shares:
         member_id = ids[name]
         if group.shard.groups["g"].members[member_id].join is None and group.state() == "PreparingRebalance":
@@ -22,19 +22,19 @@ def rebalance(group: GroupWorld, ids: dict[str, str], shares: dict[str, list[int
     return group.events[-1]
 
 
-def test_a_member_that_joined_with_its_reason_in_its_own_words() -> None:
+def test_cause_of_a_join_includes_the_members_reason() -> None:
     """JoinGroup v8."""
     group = GroupWorld()
     ids = group.settle("ann")
     ids["bob"], _ = group.enter("bob", reason="scaled out")
     note = rebalance(group, ids, {"ann": [0], "bob": [1, 2]})
     assert note.causes == [Cause("joined", ids["bob"], "scaled out")]
-    assert note.before == {ids["ann"]: {"orders": [0]}}, "who was not there had nothing"
+    assert note.before == {ids["ann"]: {"orders": [0]}}, "a new member had nothing"
     assert note.after == {ids["ann"]: {"orders": [0]}, ids["bob"]: {"orders": [1, 2]}}
     assert (note.group_id, note.generation, note.protocol, note.leader) == ("g", 2, "range", ids["ann"])
 
 
-def test_a_member_that_left_with_its_reason_and_what_it_had() -> None:
+def test_cause_of_a_leave_includes_the_members_reason_and_partitions() -> None:
     """LeaveGroup v5."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
@@ -45,7 +45,7 @@ def test_a_member_that_left_with_its_reason_and_what_it_had() -> None:
     assert note.after == {ids["ann"]: {"orders": [0, 1, 2]}}
 
 
-def test_the_last_to_leave_and_an_empty_group() -> None:
+def test_cause_when_the_last_member_leaves() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     group.leave(ids["ann"])
@@ -55,7 +55,7 @@ def test_the_last_to_leave_and_an_empty_group() -> None:
     assert note.before == {ids["ann"]: {"orders": [0]}}
 
 
-def test_a_member_that_timed_out() -> None:
+def test_cause_of_a_session_timeout() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_a_member_that_timed_out() -> None:
     assert ids["bob"] in note.before
 
 
-def test_a_changed_subscription() -> None:
+def test_cause_of_a_changed_subscription() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.join(ids["bob"], protocols={"range": subscription("payments")}, reason="subscribed to more")
@@ -74,7 +74,7 @@ def test_a_changed_subscription() -> None:
     assert note.causes == [Cause("changed its subscription", ids["bob"], "subscribed to more")]
 
 
-def test_a_topic_that_grew() -> None:
+def test_cause_of_a_topic_with_more_partitions() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.publish(image_of("orders", version=2, partitions=6))
@@ -84,7 +84,7 @@ def test_a_topic_that_grew() -> None:
     assert note.causes == [Cause("topic changed", ids["ann"], reason)]
 
 
-def test_a_topic_that_was_deleted() -> None:
+def test_cause_of_a_deleted_topic() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     group.delete_topic("orders")
@@ -93,7 +93,7 @@ def test_a_topic_that_was_deleted() -> None:
     assert note.causes == [Cause("topic changed", ids["ann"], "orders: 3 -> no partitions")]
 
 
-def test_a_leader_that_rejoined_for_reasons_of_its_own() -> None:
+def test_cause_of_a_leader_that_enforces_a_rebalance() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.join(ids["ann"], reason="rebalance enforced by user")
@@ -101,7 +101,7 @@ def test_a_leader_that_rejoined_for_reasons_of_its_own() -> None:
     assert note.causes == [Cause("leader rejoined", ids["ann"], "rebalance enforced by user")]
 
 
-def test_a_coordinator_that_moved_in_the_middle_of_a_rebalance() -> None:
+def test_cause_of_a_failover_during_a_rebalance() -> None:
     group = GroupWorld()
     both = {"range": subscription("orders"), "sticky": subscription("orders")}
     ids = group.settle("ann", "bob", protocols=both)
@@ -114,7 +114,7 @@ def test_a_coordinator_that_moved_in_the_middle_of_a_rebalance() -> None:
     assert note.before == {ids["ann"]: {"orders": [0]}, ids["bob"]: {"orders": [1]}}
 
 
-def test_a_leader_that_rejoins_right_after_the_coordinator_moved() -> None:
+def test_cause_of_a_leader_that_rejoins_right_after_a_failover() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.fail_over()
@@ -123,7 +123,7 @@ def test_a_leader_that_rejoins_right_after_the_coordinator_moved() -> None:
     assert note.causes == [Cause("coordinator moved", ids["ann"])]
 
 
-def test_a_move_of_long_ago_is_no_cause() -> None:
+def test_a_failover_long_ago_is_not_a_cause() -> None:
     group = GroupWorld()
     both = {"range": subscription("orders"), "sticky": subscription("orders")}
     ids = group.settle("ann", "bob", protocols=both)
@@ -135,10 +135,10 @@ def test_a_move_of_long_ago_is_no_cause() -> None:
     group.join(ids["bob"], protocols=both)
     group.join(ids["ann"], protocols=both)
     note = rebalance(group, ids, {"ann": [0], "bob": [1]})
-    assert note.causes == [Cause("rejoined", ids["bob"])], "it only looks changed: one protocol of two was stored"
+    assert note.causes == [Cause("rejoined", ids["bob"])], "it only looks changed: one of its two protocols was stored"
 
 
-def test_a_real_change_right_after_a_move_is_called_what_it_is() -> None:
+def test_a_real_change_right_after_a_failover_is_named_as_the_cause() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.fail_over()
@@ -147,7 +147,7 @@ def test_a_real_change_right_after_a_move_is_called_what_it_is() -> None:
     assert note.causes == [Cause("changed its subscription", ids["bob"])]
 
 
-def test_members_that_did_not_rejoin_or_never_synced() -> None:
+def test_cause_of_members_that_did_not_rejoin_or_never_synced() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob", session_ms=300_000, rebalance_ms=30_000)
     group.join(ids["ann"], session_ms=300_000, rebalance_ms=30_000)
@@ -163,7 +163,7 @@ def test_members_that_did_not_rejoin_or_never_synced() -> None:
     assert note.causes == [Cause("never synced", ids["cid"])]
 
 
-def test_everything_that_happens_during_one_rebalance_is_in_one_note() -> None:
+def test_all_causes_of_one_rebalance_are_in_one_event() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, _ = group.enter("ann", reason="first")
     bob, _ = group.enter("bob", reason="second")
@@ -179,7 +179,7 @@ def test_everything_that_happens_during_one_rebalance_is_in_one_note() -> None:
     assert note.finished - note.started == 10_000
 
 
-def test_a_rebalance_that_starts_over_is_one_rebalance() -> None:
+def test_a_restarted_rebalance_is_one_event() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.join(ids["ann"])
@@ -195,7 +195,7 @@ def test_a_rebalance_that_starts_over_is_one_rebalance() -> None:
     assert len(group.events) == 2
 
 
-def test_a_static_member_that_came_back_while_the_leader_assigned() -> None:
+def test_cause_of_a_static_member_that_returned_while_the_leader_assigned() -> None:
     group = GroupWorld()
     ids = group.settle("one", "two", static=True)
     group.join(ids["one"], instance="one")
@@ -209,7 +209,7 @@ def test_a_static_member_that_came_back_while_the_leader_assigned() -> None:
     assert set(note.before) == set(ids.values()), "it had its partitions under its old id"
 
 
-def test_a_static_member_that_comes_back_quietly_is_no_rebalance() -> None:
+def test_a_static_member_that_returns_unchanged_causes_no_history_entry() -> None:
     group = GroupWorld()
     ids = group.settle("one", "two", static=True)
     group.wait(5_000)
@@ -218,10 +218,10 @@ def test_a_static_member_that_comes_back_quietly_is_no_rebalance() -> None:
     group.wait(1_000)
     group.leaves((ids["one"], None))
     assert group.shard.groups["g"].story is not None
-    assert group.shard.groups["g"].story.started == group.now, "the quiet return is not its beginning"
+    assert group.shard.groups["g"].story.started == group.now, "the return without a rebalance does not start it"
 
 
-def test_a_group_that_grew_too_large() -> None:
+def test_cause_of_a_group_over_its_maximum_size() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.config = replace(group.config, group_max_size=1)
@@ -233,7 +233,7 @@ def test_a_group_that_grew_too_large() -> None:
 
 
 def test_reasons_and_causes_are_bounded() -> None:
-    """A client may not fill the history by talking much, nor a group by never settling."""
+    """Neither long reasons nor a group that never becomes stable can fill the history."""
     group = GroupWorld(group_initial_rebalance_delay_ms=60_000)
     ann, _ = group.enter("ann", rebalance_ms=90_000, reason="x" * 10_000)
     for _ in range(CAUSES_MAX):
@@ -247,7 +247,7 @@ def test_reasons_and_causes_are_bounded() -> None:
     assert causes[0].reason == "x" * 255
 
 
-def test_assignments_of_other_kinds_of_groups_are_given_by_size() -> None:
+def test_assignments_of_other_protocol_types_are_shown_by_size() -> None:
     group = GroupWorld()
     worker, _ = group.enter("w", protocol_type="connect", protocols={"compatible": b""})
     group.wait(0)

@@ -1,4 +1,4 @@
-"""When offsets and groups are forgotten (Spec: C4., PROTOCOL 8.3, KIP-211), and what deletes them at once."""
+"""When offsets and groups expire (KIP-211), and what deletes them at once. Spec: C4."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_each_offset_of_a_simple_group_has_its_own_time() -> None:
     assert group.state() == "Empty"
 
 
-def test_a_new_commit_starts_the_retention_anew() -> None:
+def test_a_new_commit_restarts_the_retention_time() -> None:
     group = world()
     for _ in range(5):
         group.commit(5)
@@ -51,7 +51,7 @@ def test_a_new_commit_starts_the_retention_anew() -> None:
 
 
 def test_an_empty_groups_retention_counts_from_when_it_became_empty() -> None:
-    """Not from the commit: it consumed quietly for a month, and stopped yesterday."""
+    """Not from the commit: a group may be idle for a month and stop yesterday."""
     group = world()
     ids = group.settle("ann", session_ms=1_800_000)
     group.commit(5, member_id=ids["ann"], generation=1)
@@ -63,7 +63,7 @@ def test_an_empty_groups_retention_counts_from_when_it_became_empty() -> None:
     assert (group.committed(), group.state()) == (None, "Dead")
 
 
-def test_a_failover_does_not_start_the_retention_anew() -> None:
+def test_a_failover_does_not_restart_the_retention_time() -> None:
     group = world()
     ids = group.settle("ann")
     group.commit(5, member_id=ids["ann"], generation=1)
@@ -74,7 +74,7 @@ def test_a_failover_does_not_start_the_retention_anew() -> None:
     assert group.committed() is None
 
 
-def test_where_it_is_not_known_when_a_group_became_empty_the_commit_counts() -> None:
+def test_retention_counts_from_the_commit_when_it_is_unknown_when_the_group_became_empty() -> None:
     group = world()
     ids = group.settle("ann")
     group.commit(5, member_id=ids["ann"], generation=1)
@@ -94,7 +94,7 @@ def test_an_empty_group_without_offsets_is_forgotten_at_the_next_check() -> None
     assert group.state() == "Dead"
 
 
-def test_a_group_that_somebody_is_about_to_join_is_not_forgotten() -> None:
+def test_a_group_with_a_pending_member_does_not_expire() -> None:
     group = world()
     group.wait(HOUR - 1)
     ann = group.answers[group.join(client="ann", session_ms=10_000)].member_id
@@ -114,7 +114,7 @@ def keep_alive(group: GroupWorld, ids: dict[str, str], hours: int) -> None:
             group.heartbeat(member_id, group.generation())
 
 
-def test_what_a_stable_group_consumes_never_expires() -> None:
+def test_offsets_of_subscribed_topics_never_expire() -> None:
     group = world()
     ids = group.settle("ann", session_ms=1_800_000)
     group.commit(5, member_id=ids["ann"], generation=1)
@@ -122,7 +122,7 @@ def test_what_a_stable_group_consumes_never_expires() -> None:
     assert group.committed() == 5
 
 
-def test_what_a_stable_group_no_longer_consumes_expires_after_its_commit() -> None:
+def test_offsets_of_topics_no_longer_subscribed_expire_after_their_commit() -> None:
     group = world()
     ids = group.settle("ann", session_ms=1_800_000)
     group.commit(5, topic="payments", member_id=ids["ann"], generation=1)
@@ -132,7 +132,7 @@ def test_what_a_stable_group_no_longer_consumes_expires_after_its_commit() -> No
     assert group.state() == "Stable"
 
 
-def test_where_a_subscription_cannot_be_read_nothing_expires() -> None:
+def test_nothing_expires_when_a_subscription_cannot_be_read() -> None:
     group = world()
     ids = group.settle("ann", session_ms=1_800_000, protocols={"range": b"?"})
     group.commit(5, topic="payments", member_id=ids["ann"], generation=1)
@@ -141,7 +141,7 @@ def test_where_a_subscription_cannot_be_read_nothing_expires() -> None:
 
 
 @pytest.mark.parametrize("metadata", [b"\xff\xff\x00\x00\x00\x00\xff\xff\xff\xff", b"\x00"])
-def test_a_subscription_of_no_known_form_is_no_subscription_to_nothing(metadata: bytes) -> None:
+def test_an_unreadable_subscription_is_not_an_empty_one(metadata: bytes) -> None:
     group = world()
     group.settle("ann", protocols={"range": metadata})
     assert group.shard.groups["g"].subscribed_topics is None
@@ -154,14 +154,14 @@ def test_an_empty_group_subscribes_to_nothing() -> None:
     assert group.shard.groups["g"].subscribed_topics == set()
 
 
-def test_a_subscription_of_a_newer_version_is_read_as_far_as_it_is_known() -> None:
+def test_the_known_fields_of_a_newer_subscription_version_are_read() -> None:
     group = world()
     newer = b"\x00\x63" + subscription("orders")[2:] + b"what is to come"
     group.settle("ann", protocols={"range": newer})
     assert group.shard.groups["g"].subscribed_topics == {"orders"}
 
 
-def test_a_stable_group_of_another_kind_keeps_everything() -> None:
+def test_a_stable_group_of_another_protocol_type_keeps_all_offsets() -> None:
     group = world()
     ids = group.settle("w", session_ms=1_800_000, protocol_type="connect", protocols={"compatible": b""})
     group.commit(5, member_id=ids["w"], generation=1)
@@ -169,7 +169,7 @@ def test_a_stable_group_of_another_kind_keeps_everything() -> None:
     assert group.committed() == 5
 
 
-def test_while_a_group_rebalances_nothing_expires() -> None:
+def test_nothing_expires_during_a_rebalance() -> None:
     group = world()
     ids = group.settle("ann", "bob", session_ms=1_800_000, rebalance_ms=10 * DAY)
     group.commit(5, topic="payments", member_id=ids["ann"], generation=1)
@@ -181,22 +181,22 @@ def test_while_a_group_rebalances_nothing_expires() -> None:
     assert group.committed(topic="payments") == 5
 
 
-# --- a retention of one's own -------------------------------------------------------------------------------
+# --- explicit retention -------------------------------------------------------------------------------------
 
 
-def test_an_offset_with_a_retention_of_its_own_expires_when_that_is_over() -> None:
+def test_an_offset_with_an_explicit_retention_expires_when_it_is_over() -> None:
     group = world()
     group.commit(5, version=4, retention_ms=2 * HOUR)
     group.commit(6, version=4, retention_ms=30 * DAY, partition=1)
     group.wait(2 * HOUR)
     assert (group.committed(), group.committed(partition=1)) == (None, 6)
     group.wait(RETENTION + HOUR)
-    assert group.committed(partition=1) == 6, "longer than the broker's is fine too"
+    assert group.committed(partition=1) == 6, "longer than the broker's is allowed"
     group.wait(30 * DAY)
     assert group.committed(partition=1) is None
 
 
-def test_it_expires_in_an_empty_group_that_is_not_yet_due_as_a_whole() -> None:
+def test_an_explicit_retention_applies_before_the_groups_retention_is_over() -> None:
     group = world()
     ids = group.settle("ann")
     group.commit(5, member_id=ids["ann"], generation=1, version=4, retention_ms=2 * HOUR)
@@ -205,7 +205,7 @@ def test_it_expires_in_an_empty_group_that_is_not_yet_due_as_a_whole() -> None:
     assert group.committed() is None
 
 
-def test_it_does_not_expire_while_the_topic_is_consumed() -> None:
+def test_an_explicit_retention_does_not_apply_while_the_topic_is_subscribed() -> None:
     group = world()
     ids = group.settle("ann", session_ms=1_800_000)
     group.commit(5, member_id=ids["ann"], generation=1, version=4, retention_ms=2 * HOUR)
@@ -227,7 +227,7 @@ def test_a_partition_with_a_pending_offset_does_not_expire() -> None:
     assert (group.committed(), group.state()) == (None, "Dead")
 
 
-def test_a_group_with_nothing_but_a_pending_offset_is_not_forgotten() -> None:
+def test_a_group_with_only_a_pending_offset_is_not_forgotten() -> None:
     group = world()
     group.commit_in_transaction(6)
     group.wait(3 * HOUR)
@@ -239,8 +239,8 @@ def test_a_group_with_nothing_but_a_pending_offset_is_not_forgotten() -> None:
 # --- the check itself ---------------------------------------------------------------------------------------
 
 
-def test_a_check_looks_at_some_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred thousand groups must not hold everybody up."""
+def test_an_expiry_check_looks_at_a_few_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand groups must not block the event loop."""
     monkeypatch.setattr(shard_module, "GROUPS_PER_STEP", 10)
     group = world()
     for number in range(95):
@@ -256,7 +256,7 @@ def test_a_check_looks_at_some_groups_at_a_time(monkeypatch: pytest.MonkeyPatch)
     assert group.shard.next_deadline() == group.now + HOUR, "and then not before the interval is over"
 
 
-def test_checks_come_at_their_interval() -> None:
+def test_expiry_checks_run_at_their_interval() -> None:
     group = world()
     group.commit(5, version=4, retention_ms=1)
     group.wait(HOUR - 1)
@@ -289,15 +289,15 @@ def test_deleting_a_topic_drops_its_pending_offsets_too() -> None:
     assert group.committed() is None
 
 
-def test_a_topic_made_again_under_its_name_starts_without_offsets() -> None:
+def test_a_topic_created_again_under_the_same_name_starts_without_offsets() -> None:
     group = world()
     group.commit(5)
     group.publish(image_of("orders", "payments", version=2, incarnation=1))
     assert group.committed() is None
 
 
-def test_offsets_of_the_new_topic_survive_news_of_the_old_ones_end() -> None:
-    """An id tells them apart, should the news come late."""
+def test_offsets_of_a_recreated_topic_survive_the_deletion_of_the_old_one() -> None:
+    """The topic id tells them apart if the deletion is seen late."""
     group = world()
     old = group.image
     group.image = image_of("orders", "payments", version=2, incarnation=1)
@@ -308,8 +308,8 @@ def test_offsets_of_the_new_topic_survive_news_of_the_old_ones_end() -> None:
     assert group.committed() == 9
 
 
-def test_a_coordinator_does_not_delete_what_it_has_never_seen_exist() -> None:
-    """Its image may be older than a commit that another coordinator took."""
+def test_a_coordinator_keeps_offsets_of_topics_it_has_never_seen() -> None:
+    """Its metadata image may be older than a commit that another coordinator accepted."""
     group = world()
     group.commit(5)
     group.image = image_of("payments")
@@ -341,7 +341,7 @@ def test_a_group_with_members_is_not_deleted() -> None:
     assert group.state() == "Stable"
 
 
-def test_a_group_that_is_not_there_cannot_be_deleted() -> None:
+def test_deleting_an_unknown_group_is_refused() -> None:
     group = world()
     assert group.delete_group() == ErrorCode.GROUP_ID_NOT_FOUND
 
@@ -356,7 +356,7 @@ def test_deleting_a_group_drops_its_pending_offsets() -> None:
         group.fail_over()
 
 
-def test_who_was_about_to_join_a_deleted_group_starts_over() -> None:
+def test_a_pending_member_of_a_deleted_group_starts_over() -> None:
     group = world()
     ann = group.answers[group.join(client="ann")].member_id
     assert group.delete_group() == ErrorCode.NONE

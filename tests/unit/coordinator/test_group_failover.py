@@ -1,11 +1,11 @@
-"""The coordinator moves, in every state a group can be in (Spec: B6., PROTOCOL 5, TESTING R5)."""
+"""The coordinator moves to another broker, in every state of a group. Spec: B6, R5."""
 
 from ottla.errors import ErrorCode
 from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 
-def test_a_stable_group_goes_on_as_if_nothing_had_happened() -> None:
-    """Spec: R5. Members keep their ids, nobody rebalances."""
+def test_a_stable_group_survives_a_failover_without_a_rebalance() -> None:
+    """Spec: R5. Members keep their ids, and there is no rebalance."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.commit(7, member_id=ids["ann"], generation=1)
@@ -18,7 +18,7 @@ def test_a_stable_group_goes_on_as_if_nothing_had_happened() -> None:
     assert group.committed() == 8
 
 
-def test_sessions_begin_afresh() -> None:
+def test_sessions_restart_after_a_failover() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.wait(9_000)
@@ -29,7 +29,7 @@ def test_sessions_begin_afresh() -> None:
     assert group.members() == {ids["ann"]}
 
 
-def test_an_empty_group_is_empty_and_keeps_its_generation() -> None:
+def test_an_empty_group_keeps_its_generation() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     group.leave(ids["ann"])
@@ -40,14 +40,14 @@ def test_an_empty_group_is_empty_and_keeps_its_generation() -> None:
     assert group.answers[request].generation_id == 3, "a generation is never used twice"
 
 
-def test_who_waits_in_join_is_told_to_look_elsewhere_and_keeps_its_id() -> None:
+def test_a_parked_join_gets_not_coordinator_and_the_member_keeps_its_id() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     parked = group.join(ids["ann"])
     group.fail_over()
     answer = group.answers[parked]
     assert (answer.error_code, answer.member_id) == (ErrorCode.NOT_COORDINATOR, ids["ann"])
-    # The rebalance under way is forgotten with everything that was not stored; the leader starts it again.
+    # The rebalance in progress is lost with everything that was not stored. The leader starts a new one.
     assert group.state() == "Stable"
     group.join(ids["ann"])
     assert group.state() == "PreparingRebalance"
@@ -55,7 +55,7 @@ def test_who_waits_in_join_is_told_to_look_elsewhere_and_keeps_its_id() -> None:
     assert group.answers[request].generation_id == 2
 
 
-def test_who_waits_in_sync_is_told_to_look_elsewhere() -> None:
+def test_a_parked_sync_gets_not_coordinator() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     for member_id in ids.values():
@@ -63,14 +63,14 @@ def test_who_waits_in_sync_is_told_to_look_elsewhere() -> None:
     parked = group.sync(ids["bob"], 2)
     group.fail_over()
     assert group.code(parked) == ErrorCode.NOT_COORDINATOR
-    # Generation 2 was never stored: who has heard of it learns that it is not known.
+    # Generation 2 was never stored: members that know of it get ILLEGAL_GENERATION.
     assert group.generation() == 1
     assert group.heartbeat(ids["bob"], 2) == ErrorCode.ILLEGAL_GENERATION
     assert group.code(group.sync(ids["ann"], 2, {})) == ErrorCode.ILLEGAL_GENERATION
     assert group.commit(9, member_id=ids["bob"], generation=2) == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_an_assignment_that_was_stored_is_there_whoever_heard_of_it() -> None:
+def test_a_stored_assignment_survives_even_if_no_member_received_it() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     for member_id in ids.values():
@@ -81,7 +81,7 @@ def test_an_assignment_that_was_stored_is_there_whoever_heard_of_it() -> None:
     assert group.answers[group.sync(ids["bob"], 2)].assignment == assignment(orders=[2])
 
 
-def test_a_group_in_its_first_rebalance_is_as_good_as_new() -> None:
+def test_a_group_in_its_first_rebalance_is_empty_after_a_failover() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, parked = group.enter("ann")
     group.fail_over()
@@ -93,7 +93,7 @@ def test_a_group_in_its_first_rebalance_is_as_good_as_new() -> None:
     assert group.code(request) == ErrorCode.NONE
 
 
-def test_the_first_generation_that_was_never_stored_is_forgotten_with_its_members() -> None:
+def test_a_first_generation_that_was_never_stored_is_forgotten_with_its_members() -> None:
     group = GroupWorld()
     ann, _ = group.enter("ann")
     group.wait(0)
@@ -103,7 +103,7 @@ def test_the_first_generation_that_was_never_stored_is_forgotten_with_its_member
     assert group.heartbeat(ann, 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_follower_that_offers_more_than_was_chosen_looks_changed_and_is_let_rejoin() -> None:
+def test_a_follower_that_offers_several_protocols_looks_changed_and_triggers_a_rebalance() -> None:
     """Only the chosen protocol is stored. Kafka does the same."""
     group = GroupWorld()
     both = {"range": subscription("orders"), "sticky": subscription("orders")}
@@ -115,7 +115,7 @@ def test_a_follower_that_offers_more_than_was_chosen_looks_changed_and_is_let_re
     assert group.state() == "CompletingRebalance"
 
 
-def test_a_follower_that_offers_just_what_was_chosen_disturbs_nobody() -> None:
+def test_a_follower_that_offers_only_the_chosen_protocol_causes_no_rebalance() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.fail_over()
@@ -123,7 +123,7 @@ def test_a_follower_that_offers_just_what_was_chosen_disturbs_nobody() -> None:
     assert group.state() == "Stable"
 
 
-def test_static_members_are_known_by_their_instances_afterwards() -> None:
+def test_static_members_keep_their_instance_ids_after_a_failover() -> None:
     group = GroupWorld()
     ids = group.settle("one", "two", static=True)
     group.fail_over()
@@ -142,14 +142,14 @@ def test_a_deleted_group_stays_deleted() -> None:
     assert group.committed() is None
 
 
-def test_a_group_made_again_after_its_deletion_is_the_new_one() -> None:
+def test_a_group_created_again_after_its_deletion_starts_from_scratch() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     group.leave(ids["ann"])
     group.delete_group()
     group.settle("bob")
     group.fail_over()
-    assert group.generation() == 1, "a new group counts from the beginning"
+    assert group.generation() == 1, "a new group starts at generation 1"
 
 
 def test_an_old_coordinator_answers_each_waiting_request_once() -> None:
@@ -161,7 +161,7 @@ def test_an_old_coordinator_answers_each_waiting_request_once() -> None:
     assert [group.code(request) for request in parked] == [ErrorCode.NOT_COORDINATOR] * 2
 
 
-def test_many_failovers_in_a_row_change_nothing() -> None:
+def test_repeated_failovers_change_nothing() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.commit(5, member_id=ids["ann"], generation=1)

@@ -1,4 +1,4 @@
-"""Requests no honest client sends: each is refused or ignored, and the group survives (TESTING R8)."""
+"""Requests that no correct client sends are refused or ignored, and the group survives. Spec: R8."""
 
 import random
 
@@ -18,7 +18,7 @@ def survives(group: GroupWorld, ids: dict[str, str]) -> None:
         assert synced.assignment == assignment(orders=[index])
 
 
-def test_strangers_cannot_disturb_a_stable_group() -> None:
+def test_unknown_members_cannot_disturb_a_stable_group() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     stored = len(group.log)
@@ -48,7 +48,7 @@ def test_an_offset_may_be_any_number() -> None:
         assert group.committed() == offset
 
 
-def test_subscriptions_that_are_garbage_do_not_hurt() -> None:
+def test_unreadable_subscriptions_do_no_harm() -> None:
     rng = random.Random(1)
     for _ in range(200):
         group = GroupWorld()
@@ -62,7 +62,7 @@ def test_subscriptions_that_are_garbage_do_not_hurt() -> None:
 
 
 def test_a_huge_subscription_is_refused_when_it_cannot_be_stored() -> None:
-    """One member's weight is the group's trouble, not the broker's."""
+    """An oversized subscription fails its group, not the broker."""
     group = GroupWorld()
     ann, _ = group.enter("ann", protocols={"range": bytes(2_000_000)})
     group.wait(0)
@@ -73,7 +73,7 @@ def test_a_huge_subscription_is_refused_when_it_cannot_be_stored() -> None:
     group.settle("bob")
 
 
-def test_very_many_pending_ids_are_forgotten_in_time() -> None:
+def test_very_many_pending_ids_all_expire() -> None:
     group = GroupWorld()
     for _ in range(1_000):
         group.join(session_ms=6_000)
@@ -105,7 +105,7 @@ STEPS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_no_sequence_of_requests_breaks_the_coordinator(steps: list[tuple[str, int, int]]) -> None:
-    """Whoever asks what in whatever order: every request is answered once, and what was stored can be loaded."""
+    """Whatever the order of requests, each is answered once, and the stored records can be loaded."""
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     names = ["", "stranger"]
     waiting: list[int] = []
@@ -147,7 +147,7 @@ def test_no_sequence_of_requests_breaks_the_coordinator(steps: list[tuple[str, i
         for p in parts
     }
     group.fail_over()
-    assert all(group.code(request) is not None for request in waiting), "everyone was told something"
+    assert all(group.code(request) is not None for request in waiting), "every request was answered"
     for (topic, partition), offset in before.items():
         assert group.committed(topic=topic, partition=partition) == offset
     group.wait(2_000_000)
@@ -155,7 +155,7 @@ def test_no_sequence_of_requests_breaks_the_coordinator(steps: list[tuple[str, i
 
 
 @pytest.mark.parametrize("size", [1, 10, 300])
-def test_a_group_of_many_members_settles(size: int) -> None:
+def test_a_group_of_many_members_becomes_stable(size: int) -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     members = [group.enter(f"c{number}", rebalance_ms=60_000) for number in range(size)]
     group.wait(2_000)

@@ -1,4 +1,4 @@
-"""JoinGroup to a classic group, a rule at a time (Spec: B2, B3, B4., PROTOCOL 6.1-6.4)."""
+"""JoinGroup to a classic group, one rule at a time. Spec: B2, B3, B4."""
 
 from dataclasses import replace
 
@@ -8,11 +8,11 @@ from ottla.coordinator.group.classic_group import ALLOWED, GroupState
 from ottla.errors import ErrorCode
 from tests.support.worlds.group_world import GroupWorld, subscription
 
-# --- who may come in ----------------------------------------------------------------------------------------
+# --- admission ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("session_ms", "is_fine"), [(5_999, False), (6_000, True), (300_000, True), (300_001, False)])
-def test_a_session_timeout_must_lie_between_the_brokers_bounds(session_ms: int, is_fine: bool) -> None:
+def test_a_session_timeout_outside_the_brokers_bounds_is_refused(session_ms: int, is_fine: bool) -> None:
     """Spec: B3."""
     group = GroupWorld(group_max_session_timeout_ms=300_000)
     code = group.code(group.join(session_ms=session_ms))
@@ -20,23 +20,23 @@ def test_a_session_timeout_must_lie_between_the_brokers_bounds(session_ms: int, 
     assert group.state() == ("Empty" if is_fine else "Dead")
 
 
-def test_a_bad_session_timeout_is_told_before_an_unknown_member_is() -> None:
+def test_a_bad_session_timeout_is_reported_before_an_unknown_member() -> None:
     group = GroupWorld()
     assert group.code(group.join("stranger", session_ms=1)) == ErrorCode.INVALID_SESSION_TIMEOUT
     assert group.code(group.join("stranger")) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_is_made_by_whoever_comes_without_a_member_id() -> None:
+def test_a_group_is_created_by_a_join_without_a_member_id() -> None:
     group = GroupWorld()
     assert group.code(group.join("ann-1")) == ErrorCode.UNKNOWN_MEMBER_ID
     assert group.state() == "Dead"
     assert not group.log
     group.join()
     assert group.state() == "Empty"
-    assert len(group.log) == 1, "a new group is stored before anyone hears of it"
+    assert len(group.log) == 1, "a new group is stored before the reply"
 
 
-def test_a_member_with_an_id_nobody_gave_it_is_unknown() -> None:
+def test_a_member_with_an_invented_id_is_unknown() -> None:
     group = GroupWorld()
     group.settle("ann")
     answer = group.answers[group.join("stranger")]
@@ -44,7 +44,9 @@ def test_a_member_with_an_id_nobody_gave_it_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(("protocol_type", "protocols"), [("", {"range": b""}), ("consumer", {}), ("", {})])
-def test_an_empty_group_wants_a_protocol_type_and_a_protocol(protocol_type: str, protocols: dict[str, bytes]) -> None:
+def test_joining_an_empty_group_requires_a_protocol_type_and_a_protocol(
+    protocol_type: str, protocols: dict[str, bytes]
+) -> None:
     group = GroupWorld()
     refused = group.join(protocol_type=protocol_type, protocols=protocols)
     assert group.code(refused) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -57,7 +59,7 @@ def test_a_group_has_one_protocol_type() -> None:
     assert group.code(group.join(protocol_type="connect")) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_an_empty_group_may_take_another_protocol_type() -> None:
+def test_an_empty_group_can_change_its_protocol_type() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     group.leave(ids["ann"])
@@ -69,7 +71,7 @@ def test_an_empty_group_may_take_another_protocol_type() -> None:
 
 
 def test_a_member_that_supports_none_of_the_groups_protocols_is_refused() -> None:
-    """Spec: B4. Not one that some members support, but one that all do."""
+    """Spec: B4. All members must support the protocol, not just some."""
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     group.enter("ann", protocols={"range": b"", "sticky": b""})
     group.enter("bob", protocols={"range": b"", "roundrobin": b""})
@@ -90,8 +92,8 @@ def test_a_protocol_offered_twice_counts_once() -> None:
 # --- the member id (KIP-394) --------------------------------------------------------------------------------
 
 
-def test_a_first_join_only_hands_out_a_member_id() -> None:
-    """Spec: B3. It is the client's id and a UUID."""
+def test_a_first_join_only_returns_a_member_id() -> None:
+    """Spec: B3. The id is the client id and a UUID (KIP-394)."""
     group = GroupWorld()
     answer = group.answers[group.join(client="ann")]
     assert (answer.error_code, answer.member_id, answer.generation_id) == (79, "ann-uuid1", -1)
@@ -100,7 +102,7 @@ def test_a_first_join_only_hands_out_a_member_id() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_before_version_four_a_first_join_makes_a_member_at_once(version: int) -> None:
+def test_before_version_four_a_first_join_adds_the_member_at_once(version: int) -> None:
     group = GroupWorld()
     request = group.join(version=version, client="ann")
     group.wait(0)
@@ -108,7 +110,7 @@ def test_before_version_four_a_first_join_makes_a_member_at_once(version: int) -
     assert (answer.error_code, answer.member_id, answer.leader) == (0, "ann-uuid1", "ann-uuid1")
 
 
-def test_a_member_id_that_was_handed_out_is_forgotten_after_a_session() -> None:
+def test_a_pending_member_id_is_forgotten_after_the_session_timeout() -> None:
     group = GroupWorld()
     ann = group.answers[group.join(client="ann", session_ms=10_000)].member_id
     group.wait(9_999)
@@ -117,7 +119,7 @@ def test_a_member_id_that_was_handed_out_is_forgotten_after_a_session() -> None:
     assert group.code(group.join(ann)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_id_can_be_used_until_it_is_forgotten() -> None:
+def test_a_pending_member_id_can_be_used_until_it_is_forgotten() -> None:
     group = GroupWorld()
     ann = group.answers[group.join(client="ann", session_ms=10_000)].member_id
     group.wait(9_999)
@@ -126,8 +128,8 @@ def test_a_member_id_can_be_used_until_it_is_forgotten() -> None:
     assert group.answers[request].member_id == ann
 
 
-def test_who_was_handed_an_id_is_waited_for() -> None:
-    """A pending member blocks the completion of the join phase until it comes or is forgotten."""
+def test_the_join_phase_waits_for_pending_members() -> None:
+    """A pending member blocks the join phase until it joins or is forgotten."""
     group = GroupWorld()
     ids = group.settle("ann")
     group.join(client="bob", session_ms=20_000)
@@ -141,7 +143,7 @@ def test_who_was_handed_an_id_is_waited_for() -> None:
     assert group.members() == set(ids.values())
 
 
-def test_a_pending_id_does_not_hold_up_an_empty_group_for_ever() -> None:
+def test_a_pending_id_does_not_block_an_empty_group_forever() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     group.join(client="bob", session_ms=20_000)
@@ -151,14 +153,14 @@ def test_a_pending_id_does_not_hold_up_an_empty_group_for_ever() -> None:
 
 
 def test_pending_ids_do_not_survive_a_failover() -> None:
-    """PROTOCOL 5: they are not stored."""
+    """They are not stored."""
     group = GroupWorld()
     ann = group.answers[group.join(client="ann")].member_id
     group.fail_over()
     assert group.code(group.join(ann)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_pending_id_does_not_become_somebody_elses_static_member() -> None:
+def test_a_pending_id_does_not_become_a_static_member() -> None:
     group = GroupWorld()
     group.settle("one", static=True)
     pending = group.answers[group.join(client="bob")].member_id
@@ -167,7 +169,7 @@ def test_a_pending_id_does_not_become_somebody_elses_static_member() -> None:
     assert len(group.members()) == 1
 
 
-def test_a_very_long_client_id_still_gives_a_member_id_that_can_be_stored() -> None:
+def test_a_very_long_client_id_still_yields_a_member_id_that_can_be_stored() -> None:
     group = GroupWorld()
     client = "é" * 16_000
     ann, request = group.enter(client)
@@ -182,7 +184,7 @@ def test_a_very_long_client_id_still_gives_a_member_id_that_can_be_stored() -> N
 
 
 def test_a_lone_member_becomes_leader_of_generation_one() -> None:
-    """Spec: B4. The first to join leads; B5: only the leader sees the members."""
+    """Spec: B4, B5. The first member is the leader, and only the leader gets the list of members."""
     group = GroupWorld()
     ann, request = group.enter("ann")
     group.wait(0)
@@ -203,7 +205,7 @@ def test_only_the_leader_sees_the_members() -> None:
     assert group.answers[second].leader == ann
 
 
-def test_another_leader_is_picked_when_the_leader_goes() -> None:
+def test_a_new_leader_is_picked_when_the_leader_leaves() -> None:
     """Spec: B4."""
     group = GroupWorld()
     ids = group.settle("ann", "bob", "cid")
@@ -211,7 +213,7 @@ def test_another_leader_is_picked_when_the_leader_goes() -> None:
     group.leave(ids["ann"])
     requests = {name: group.join(ids[name]) for name in ("cid", "bob")}
     leader = group.answers[requests["bob"]].leader
-    assert leader == ids["bob"], "the next existing member, whoever rejoined first"
+    assert leader == ids["bob"], "the next existing member, not the first to rejoin"
     assert len(group.answers[requests["bob"]].members) == 2
 
 
@@ -256,16 +258,16 @@ def test_only_protocols_that_all_support_can_be_voted_for() -> None:
     assert voted(["sticky", "range"], ["sticky", "range"], ["range"]) == "range"
 
 
-def test_each_votes_for_the_first_of_its_own_list_that_is_a_candidate() -> None:
+def test_each_member_votes_for_its_first_protocol_that_all_support() -> None:
     assert voted(["a", "b", "c"], ["x", "c", "b"], ["c", "b"]) == "c"
 
 
-def test_a_tie_is_decided_the_same_way_every_time() -> None:
+def test_a_tie_is_decided_deterministically() -> None:
     assert voted(["range", "sticky"], ["sticky", "range"]) == "range"
     assert voted(["sticky", "range"], ["range", "sticky"]) == "range"
 
 
-def test_the_metadata_of_the_chosen_protocol_is_what_the_leader_gets() -> None:
+def test_the_leader_gets_the_metadata_of_the_chosen_protocol() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     _, first = group.enter("ann", protocols={"sticky": b"s1", "range": b"r1"})
     group.enter("bob", protocols={"range": b"r2"})
@@ -273,7 +275,7 @@ def test_the_metadata_of_the_chosen_protocol_is_what_the_leader_gets() -> None:
     assert [member.metadata for member in group.answers[first].members] == [b"r1", b"r2"]
 
 
-# --- joining again ------------------------------------------------------------------------------------------
+# --- rejoining ------------------------------------------------------------------------------------------
 
 
 def test_a_new_member_makes_everyone_rejoin() -> None:
@@ -289,7 +291,7 @@ def test_a_new_member_makes_everyone_rejoin() -> None:
 
 
 def test_a_join_repeated_while_the_leader_assigns_gets_the_same_answer_again() -> None:
-    """The reply was lost: CompletingRebalance, same protocols."""
+    """In CompletingRebalance with the same protocols: the reply was lost."""
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ann, first = group.enter("ann")
     bob, second = group.enter("bob")
@@ -301,7 +303,7 @@ def test_a_join_repeated_while_the_leader_assigns_gets_the_same_answer_again() -
     assert group.state() == "CompletingRebalance"
 
 
-def test_a_join_with_other_protocols_while_the_leader_assigns_starts_over() -> None:
+def test_a_join_with_other_protocols_while_the_leader_assigns_restarts_the_rebalance() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ann, _ = group.enter("ann")
     bob, _ = group.enter("bob")
@@ -316,14 +318,14 @@ def test_a_join_with_other_protocols_while_the_leader_assigns_starts_over() -> N
 
 
 def test_the_leader_of_a_stable_group_rebalances_it_by_rejoining() -> None:
-    """Spec: B6. That is how a changed topic gets assigned."""
+    """Spec: B6. This is how a topic with new partitions gets assigned."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.join(ids["ann"])
     assert group.state() == "PreparingRebalance"
 
 
-def test_a_follower_that_rejoins_a_stable_group_unchanged_disturbs_nobody() -> None:
+def test_a_follower_that_rejoins_a_stable_group_unchanged_causes_no_rebalance() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     answer = group.answers[group.join(ids["bob"])]
@@ -341,19 +343,19 @@ def test_a_follower_with_a_changed_subscription_makes_everyone_rejoin() -> None:
     assert group.state() == "CompletingRebalance"
 
 
-def test_a_rejoin_right_after_stable_is_a_rebalance_like_any_other() -> None:
-    """KIP-429: a cooperative member gives partitions up after SyncGroup, and rejoins at once."""
+def test_a_rejoin_right_after_stable_starts_a_normal_rebalance() -> None:
+    """KIP-429: a cooperative member revokes partitions after SyncGroup and rejoins at once."""
     group = GroupWorld()
     ids = group.settle("ann", "bob", protocols={"cooperative-sticky": subscription("orders")})
     for generation in range(2, 5):
-        # Both gave something up, so both come again with other metadata.
+        # Both revoked partitions, so both rejoin with other metadata.
         protocols = {"cooperative-sticky": subscription("orders") + bytes([generation])}
         requests = [group.join(member_id, protocols=protocols) for member_id in ids.values()]
         assert [group.answers[request].generation_id for request in requests] == [generation, generation]
         group.synchronize(ids)
 
 
-def test_of_two_parked_joins_of_one_member_the_last_is_answered_in_earnest() -> None:
+def test_of_two_parked_joins_of_one_member_only_the_last_succeeds() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     changed = {"range": subscription("more")}
@@ -364,7 +366,7 @@ def test_of_two_parked_joins_of_one_member_the_last_is_answered_in_earnest() -> 
     assert group.code(retried) == ErrorCode.NONE
 
 
-def test_members_may_commit_their_new_timeouts_by_rejoining() -> None:
+def test_members_can_change_their_timeouts_by_rejoining() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     group.join(ids["ann"], session_ms=20_000, rebalance_ms=90_000)
@@ -385,8 +387,8 @@ def test_in_version_zero_the_session_timeout_is_the_rebalance_timeout() -> None:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_every_version_gets_through_a_join_and_its_refusals(version: int) -> None:
-    """Answers are encoded in the version they are for: no field may be one it lacks."""
+def test_every_version_can_join_and_encodes_every_error(version: int) -> None:
+    """Responses are encoded in the request's version and may use only its fields."""
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     if version >= 4:
         ann, request = group.enter("ann", version=version)
@@ -403,10 +405,10 @@ def test_every_version_gets_through_a_join_and_its_refusals(version: int) -> Non
     assert (refused.generation_id, refused.leader, refused.members) == (-1, "", [])
 
 
-# --- room ---------------------------------------------------------------------------------------------------
+# --- maximum size ---------------------------------------------------------------------------------------------------
 
 
-def test_a_full_group_takes_nobody_else() -> None:
+def test_a_full_group_accepts_no_more_members() -> None:
     group = GroupWorld(group_max_size=2)
     group.settle("ann", "bob")
     answer = group.answers[group.join()]
@@ -414,7 +416,7 @@ def test_a_full_group_takes_nobody_else() -> None:
     assert group.state() == "Stable"
 
 
-def test_who_is_in_a_full_group_may_rejoin() -> None:
+def test_a_member_of_a_full_group_may_rejoin() -> None:
     group = GroupWorld(group_max_size=2)
     ids = group.settle("ann", "bob")
     requests = [group.join(member_id) for member_id in ids.values()]
@@ -428,11 +430,11 @@ def test_a_pending_member_that_finds_the_group_full_is_forgotten() -> None:
     request = group.join(early)
     assert group.code(group.join(late)) == ErrorCode.GROUP_MAX_SIZE_REACHED
     group.wait(0)
-    assert group.code(request) == ErrorCode.NONE, "nobody waits for the one who was sent away"
+    assert group.code(request) == ErrorCode.NONE, "the join phase does not wait for the refused member"
 
 
-def test_when_a_group_has_become_too_large_the_slowest_to_rejoin_are_out() -> None:
-    """`group.max.size` was lowered: after the load everyone has to rejoin, and the last find no room."""
+def test_when_the_maximum_size_was_lowered_the_last_to_rejoin_are_refused() -> None:
+    """`group.max.size` was lowered: after the load everyone must rejoin, and the last are refused."""
     group = GroupWorld()
     ids = group.settle("ann", "bob", "cid")
     group.config = replace(group.config, group_max_size=2)
@@ -443,7 +445,7 @@ def test_when_a_group_has_become_too_large_the_slowest_to_rejoin_are_out() -> No
     assert group.code(first) is None
     late = group.answers[group.join(ids["ann"])]
     assert (late.error_code, late.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
-    assert group.code(first) == group.code(second) == ErrorCode.NONE, "the rest need not wait for who is out"
+    assert group.code(first) == group.code(second) == ErrorCode.NONE, "the rest do not wait for the refused members"
     assert group.members() == {ids["bob"], ids["cid"]}
 
 
@@ -460,8 +462,8 @@ def test_a_parked_join_keeps_its_place_when_it_is_repeated_in_a_full_group() -> 
 # --- states -------------------------------------------------------------------------------------------------
 
 
-def test_the_states_lead_to_each_other_as_published() -> None:
-    """PROTOCOL 6.1, by legal predecessors."""
+def test_the_state_transitions_are_kafkas() -> None:
+    """The table of states is Kafka's."""
     predecessors = {state: {s for s, to in ALLOWED.items() if state in to} for state in GroupState}
     alive = set(GroupState) - {GroupState.DEAD}
     assert predecessors == {

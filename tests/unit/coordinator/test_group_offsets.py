@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete, a rule at a time (Spec: C2., PROTOCOL 8.1, 8.2, 8.4)."""
+"""OffsetCommit, OffsetFetch and OffsetDelete, one rule at a time. Spec: C2."""
 
 import pytest
 
@@ -12,8 +12,8 @@ from tests.support.worlds.group_world import GroupWorld, image_of, subscription,
 # --- who may commit -----------------------------------------------------------------------------------------
 
 
-def test_a_commit_without_a_group_makes_a_simple_one() -> None:
-    """Consumers that assign themselves, and administrators: no generation, nobody has joined."""
+def test_a_commit_to_an_unknown_group_creates_a_simple_group() -> None:
+    """Consumers with manual assignment and administrators commit without a generation."""
     group = GroupWorld()
     assert group.commit(42) == ErrorCode.NONE
     assert (group.committed(), group.state()) == (42, "Empty")
@@ -23,14 +23,14 @@ def test_a_commit_without_a_group_makes_a_simple_one() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
-def test_a_commit_with_a_generation_to_no_group_is_refused(version: int, code: ErrorCode) -> None:
+def test_a_commit_with_a_generation_to_an_unknown_group_is_refused(version: int, code: ErrorCode) -> None:
     group = GroupWorld()
     assert group.commit(1, generation=0, member_id="ann", version=version) == code
     assert group.state() == "Dead"
 
 
 def test_the_empty_group_id_is_a_simple_group_too() -> None:
-    """PROTOCOL 6.2: OffsetCommit and OffsetFetch accept it."""
+    """OffsetCommit and OffsetFetch accept it, for consumers that only store offsets."""
     group = GroupWorld()
     assert group.commit(7, group="") == ErrorCode.NONE
     assert group.fetch(group="") == (7, ErrorCode.NONE)
@@ -52,8 +52,8 @@ def test_a_commit_of_another_generation_is_refused(generation: int) -> None:
     assert group.committed() is None
 
 
-def test_a_commit_of_a_stranger_is_refused() -> None:
-    """Spec: C2. And by member; told before the generation is."""
+def test_a_commit_of_an_unknown_member_is_refused() -> None:
+    """Spec: C2. Commits are fenced by member id, which is checked before the generation."""
     group = GroupWorld()
     group.settle("ann")
     assert group.commit(5, member_id="stranger", generation=1) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -61,24 +61,24 @@ def test_a_commit_of_a_stranger_is_refused() -> None:
     assert group.commit(5, generation=1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_nobody_commits_from_outside_while_a_group_has_members() -> None:
+def test_only_members_commit_while_a_group_has_members() -> None:
     group = GroupWorld()
     group.settle("ann")
     assert group.commit(5) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_administrator_commits_once_the_group_is_empty() -> None:
-    """That is how offsets are reset."""
+def test_an_administrator_can_commit_once_the_group_is_empty() -> None:
+    """This is how offsets are reset."""
     group = GroupWorld()
     ids = group.settle("ann")
     group.leave(ids["ann"])
     assert group.commit(5) == ErrorCode.NONE
-    assert group.commit(6, member_id="whoever") == ErrorCode.NONE
+    assert group.commit(6, member_id="someone") == ErrorCode.NONE
     assert group.commit(7, generation=2, member_id=ids["ann"]) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_while_the_leader_assigns_nobody_commits() -> None:
-    """CompletingRebalance: the member has the new generation, but nothing yet to commit in it."""
+def test_while_the_leader_assigns_commits_are_refused() -> None:
+    """In CompletingRebalance a member has the new generation but no assignment yet."""
     group = GroupWorld()
     ids = group.settle("ann")
     group.join(ids["ann"])
@@ -87,8 +87,8 @@ def test_while_the_leader_assigns_nobody_commits() -> None:
     assert group.commit(5, member_id=ids["ann"], generation=1) == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_while_others_join_members_may_still_commit() -> None:
-    """PreparingRebalance: cooperative members go on consuming what they have."""
+def test_members_can_commit_during_the_join_phase() -> None:
+    """In PreparingRebalance cooperative members keep consuming their partitions."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.join(ids["ann"])
@@ -98,7 +98,7 @@ def test_while_others_join_members_may_still_commit() -> None:
 # --- what may be committed ----------------------------------------------------------------------------------
 
 
-def test_metadata_may_be_as_long_as_the_setting_says_in_javas_characters() -> None:
+def test_metadata_length_is_measured_in_utf16_code_units() -> None:
     """Spec: C2. Kafka counts UTF-16 code units, whatever the setting is called."""
     group = GroupWorld(offset_metadata_max_bytes=10)
     assert group.commit(1, metadata="x" * 10) == ErrorCode.NONE
@@ -114,7 +114,7 @@ def test_metadata_may_be_as_long_as_the_setting_says_in_javas_characters() -> No
 
 
 @pytest.mark.parametrize("metadata", ["", "m", "x" * 126, "x" * 127, "x" * 128, "x" * 4096, "naïve ☕"])
-def test_metadata_comes_back_as_it_was(metadata: str) -> None:
+def test_metadata_is_returned_unchanged(metadata: str) -> None:
     """Spec: R4. Commit metadata round trip."""
     group = GroupWorld()
     assert group.commit(1, metadata=metadata) == ErrorCode.NONE
@@ -124,7 +124,7 @@ def test_metadata_comes_back_as_it_was(metadata: str) -> None:
     assert stored.metadata == metadata
 
 
-def test_a_topic_or_partition_that_is_not_there_is_refused() -> None:
+def test_a_commit_to_an_unknown_topic_or_partition_is_refused() -> None:
     group = GroupWorld()
     assert group.commit(1, topic="nowhere") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert group.commit(1, partition=3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -133,14 +133,14 @@ def test_a_topic_or_partition_that_is_not_there_is_refused() -> None:
     assert not group.log
 
 
-def test_an_unknown_topic_is_told_before_an_unknown_member_is() -> None:
-    """Kafka looks at the topics before it asks the coordinator."""
+def test_an_unknown_topic_is_reported_before_an_unknown_member() -> None:
+    """As in Kafka, which checks the topics before it calls the coordinator."""
     group = GroupWorld()
     group.settle("ann")
     assert group.commit(1, topic="nowhere", member_id="stranger", generation=1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_one_bad_partition_does_not_spoil_the_others() -> None:
+def test_one_bad_partition_does_not_affect_the_others() -> None:
     group = GroupWorld(offset_metadata_max_bytes=3)
     make = OffsetCommitRequest.OffsetCommitRequestPartition
     request = OffsetCommitRequest(
@@ -193,7 +193,7 @@ def test_the_leader_epoch_is_kept_from_version_six_on() -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_versions_two_to_four_may_ask_for_a_retention_time(version: int) -> None:
+def test_versions_two_to_four_can_set_a_retention_time(version: int) -> None:
     group = GroupWorld()
     assert group.commit(9, version=version, retention_ms=5_000, metadata="m") == ErrorCode.NONE
     for _ in range(2):
@@ -203,10 +203,10 @@ def test_versions_two_to_four_may_ask_for_a_retention_time(version: int) -> None
         assert stored.expire_timestamp == group.now + 5_000
         assert stored.commit_timestamp == group.now
         group.fail_over()
-    assert group.log[0].value is not None and group.log[0].value[:2] == b"\x00\x01", "only version 1 can say it"
+    assert group.log[0].value is not None and group.log[0].value[:2] == b"\x00\x01", "only version 1 has the field"
 
 
-def test_without_a_retention_time_an_offset_says_nothing_about_its_end() -> None:
+def test_an_offset_without_a_retention_time_has_no_expiry() -> None:
     group = GroupWorld()
     group.commit(9, version=4, retention_ms=-1)
     stored = group.stored()
@@ -214,7 +214,7 @@ def test_without_a_retention_time_an_offset_says_nothing_about_its_end() -> None
     assert stored.expire_timestamp == -1
 
 
-def test_a_later_commit_replaces_an_earlier_one_even_a_smaller_one() -> None:
+def test_a_later_commit_replaces_an_earlier_one_even_with_a_smaller_offset() -> None:
     group = GroupWorld()
     group.commit(100)
     group.commit(9)
@@ -223,8 +223,8 @@ def test_a_later_commit_replaces_an_earlier_one_even_a_smaller_one() -> None:
     assert group.committed() == 9
 
 
-def test_an_offset_that_was_deleted_and_committed_again_is_there() -> None:
-    """The place where the last commit went is gone with its last offset."""
+def test_an_offset_deleted_and_committed_again_can_be_fetched() -> None:
+    """Deleting the last offset also drops the cached slot of the last commit."""
     group = GroupWorld()
     for offset in range(3):
         assert group.commit(offset) == ErrorCode.NONE
@@ -236,7 +236,7 @@ def test_an_offset_that_was_deleted_and_committed_again_is_there() -> None:
     assert group.committed() == 7
 
 
-def test_more_keys_than_are_remembered_are_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_keys_than_the_cache_holds_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets_module, "NAMES_KEPT", 3)
     group = GroupWorld(topics=("a", "b", "c"))
     for number in range(40):
@@ -249,9 +249,9 @@ def test_more_keys_than_are_remembered_are_no_trouble(monkeypatch: pytest.Monkey
 # --- OffsetFetch --------------------------------------------------------------------------------------------
 
 
-def test_what_was_never_committed_is_minus_one() -> None:
+def test_an_offset_never_committed_is_minus_one() -> None:
     group = GroupWorld()
-    assert group.fetch() == (-1, ErrorCode.NONE), "nor is an unknown group an error"
+    assert group.fetch() == (-1, ErrorCode.NONE), "an unknown group is not an error"
     group.commit(5, partition=1)
     assert group.fetch(partition=0) == (-1, ErrorCode.NONE)
     assert group.fetch(partition=1) == (5, ErrorCode.NONE)
@@ -259,18 +259,18 @@ def test_what_was_never_committed_is_minus_one() -> None:
     assert group.fetch(group="other", partition=1) == (-1, ErrorCode.NONE)
 
 
-def test_everything_that_was_committed_can_be_asked_for() -> None:
+def test_all_committed_offsets_can_be_fetched_at_once() -> None:
     group = GroupWorld(topics=("orders", "payments"))
     for topic, partition in (("payments", 2), ("orders", 1), ("orders", 0)):
         group.commit(partition + 10, topic=topic, partition=partition)
     found = group.shard.fetch_offsets("g", None, False, False)
     offsets = [(t.name, p.partition, p.committed.offset) for t in found for p in t.partitions if p.committed]
     assert offsets == [("orders", 0, 10), ("orders", 1, 11), ("payments", 2, 12)]
-    assert group.shard.fetch_offsets("nobody", None, False, False) == []
+    assert group.shard.fetch_offsets("unknown", None, False, False) == []
 
 
-def test_by_id_an_offset_of_a_deleted_topic_of_that_name_does_not_count() -> None:
-    """PROTOCOL 8.2, v10."""
+def test_a_fetch_by_topic_id_ignores_offsets_of_a_deleted_topic_of_that_name() -> None:
+    """From OffsetFetch v10 on."""
     group = GroupWorld()
     group.commit(5)
     wanted = [("orders", topic_id("orders", 1), [0])]
@@ -281,7 +281,7 @@ def test_by_id_an_offset_of_a_deleted_topic_of_that_name_does_not_count() -> Non
     assert found.committed.offset == 5
 
 
-def test_by_id_everything_leaves_out_topics_that_have_none() -> None:
+def test_a_fetch_of_all_offsets_by_id_leaves_out_topics_without_an_id() -> None:
     group = GroupWorld(topics=("orders", "payments"))
     group.commit(5, topic="orders")
     group.commit(6, topic="payments")
@@ -303,7 +303,7 @@ def test_an_offset_of_an_empty_group_can_be_deleted() -> None:
     assert group.committed() is None
 
 
-def test_deleting_what_is_not_there_is_fine_and_writes_nothing() -> None:
+def test_deleting_an_offset_that_does_not_exist_succeeds_and_writes_nothing() -> None:
     group = GroupWorld()
     group.commit(5)
     stored = len(group.log)
@@ -323,7 +323,7 @@ def test_the_offset_of_an_unknown_topic_or_partition_cannot_be_deleted() -> None
     assert group.delete_offset(partition=9) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_offsets_of_a_topic_that_is_consumed_stay() -> None:
+def test_offsets_of_a_subscribed_topic_are_not_deleted() -> None:
     group = GroupWorld(topics=("orders", "payments"))
     ids = group.settle("ann")
     for topic in ("orders", "payments"):
@@ -333,7 +333,7 @@ def test_offsets_of_a_topic_that_is_consumed_stay() -> None:
     assert (group.committed(), group.committed(topic="payments")) == (5, None)
 
 
-def test_while_a_group_rebalances_what_it_last_consumed_counts() -> None:
+def test_during_a_rebalance_the_last_subscription_counts() -> None:
     group = GroupWorld(topics=("orders", "payments"))
     ids = group.settle("ann", "bob")
     for topic in ("orders", "payments"):
@@ -343,27 +343,27 @@ def test_while_a_group_rebalances_what_it_last_consumed_counts() -> None:
     assert group.delete_offset(topic="orders") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
-def test_where_subscriptions_cannot_be_read_nothing_is_deleted() -> None:
+def test_nothing_is_deleted_when_the_subscriptions_cannot_be_read() -> None:
     group = GroupWorld()
     ids = group.settle("ann", protocols={"range": b"\x00"})
     group.commit(5, member_id=ids["ann"], generation=1)
     assert group.delete_offset() == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
-def test_a_first_rebalance_is_a_group_whose_topics_are_not_known_yet() -> None:
+def test_nothing_is_deleted_during_a_first_rebalance() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     group.commit(5)
     group.enter("ann", protocols={"range": subscription("payments")})
     assert group.delete_offset() == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
-def test_a_group_of_another_kind_keeps_its_offsets_while_it_has_members() -> None:
+def test_a_group_of_another_protocol_type_keeps_its_offsets_while_it_has_members() -> None:
     group = GroupWorld()
     group.settle("worker", protocol_type="connect", protocols={"compatible": b""})
     assert group.delete_offset() == ErrorCode.NON_EMPTY_GROUP
 
 
-def test_one_request_deletes_from_many_partitions_each_with_its_answer() -> None:
+def test_one_request_deletes_from_many_partitions_each_with_its_own_error() -> None:
     group = GroupWorld()
     for partition in range(3):
         group.commit(5, partition=partition)

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`, byte for byte (Spec: B1, C3., PROTOCOL 5 and 20)."""
+"""The records of `__consumer_offsets`, byte for byte. Spec: B1, C3."""
 
 import pytest
 from hypothesis import given
@@ -114,11 +114,11 @@ def test_a_groups_coordinator_is_the_leader_of_this_partition(group: str, partit
     assert partition_for(group, 50) == partition
 
 
-# --- our codec and the tables -------------------------------------------------------------------------------
+# --- the hand-written codec against the schema codec -----------------------------------------------------------
 
 
 @given(texts, texts, st.integers(-(2**31), 2**31 - 1))
-def test_offset_keys_are_what_the_tables_make(group: str, topic: str, partition: int) -> None:
+def test_offset_keys_match_the_schema_codec(group: str, topic: str, partition: int) -> None:
     key = OffsetCommitKey(group=group, topic=topic, partition=partition)
     assert offset_key(group, topic, partition) == encode_record_key(key)
     assert read_offset_key(encode_record_key(key)) == (group, topic, partition)
@@ -127,7 +127,7 @@ def test_offset_keys_are_what_the_tables_make(group: str, topic: str, partition:
 
 
 @given(offsets)
-def test_offset_values_are_what_the_tables_make(committed: CommittedOffset) -> None:
+def test_offset_values_match_the_schema_codec(committed: CommittedOffset) -> None:
     table = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
@@ -169,7 +169,7 @@ def test_every_version_of_an_offset_value_is_read(committed: CommittedOffset, ve
 
 
 @given(offsets, st.integers(0, 2**62))
-def test_an_offset_with_a_retention_of_its_own_is_stored_in_version_one(
+def test_an_offset_with_an_explicit_retention_is_stored_in_version_one(
     committed: CommittedOffset, expires_at: int
 ) -> None:
     asked = committed._replace(expire_timestamp=expires_at)
@@ -180,7 +180,7 @@ def test_an_offset_with_a_retention_of_its_own_is_stored_in_version_one(
 
 @given(st.binary(max_size=80))
 def test_a_value_that_passes_the_check_can_be_read(value: bytes) -> None:
-    """What is kept unread must be readable whenever somebody asks."""
+    """Values are kept encoded, so a value that passes the check must decode later."""
     for data in (value, b"\x00\x04" + value, b"\x00\x03" + value):
         try:
             expected = decode_versioned(OffsetCommitValue, data)
@@ -197,7 +197,7 @@ def test_a_value_that_passes_the_check_can_be_read(value: bytes) -> None:
 
 
 @given(offsets, st.data())
-def test_a_damaged_value_is_read_as_the_tables_read_it(committed: CommittedOffset, data: st.DataObject) -> None:
+def test_a_damaged_value_is_read_as_the_schema_codec_reads_it(committed: CommittedOffset, data: st.DataObject) -> None:
     value = bytearray(offset_value(committed))
     value[data.draw(st.integers(2, len(value) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -214,7 +214,7 @@ def test_a_damaged_value_is_read_as_the_tables_read_it(committed: CommittedOffse
 
 @given(st.binary(max_size=60) | st.builds(offset_key, texts, texts, st.integers(0, 9)).map(lambda key: key[2:-1]))
 def test_a_damaged_offset_key_is_refused(key: bytes) -> None:
-    """Or read as the tables read it, where they read all of it."""
+    """Or read as the schema codec reads it, if that consumes all bytes."""
     data = b"\x00\x01" + key
     try:
         expected = OffsetCommitKey.decode(data, 0, 2)
@@ -233,7 +233,7 @@ def test_a_key_with_a_negative_length_is_refused(key: str) -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 2**63 - 1))
-def test_the_stored_form_holds_the_value_and_its_place(value: bytes, record_offset: int) -> None:
+def test_the_stored_form_holds_the_value_and_its_record_offset(value: bytes, record_offset: int) -> None:
     stored = stored_form(value, record_offset)
     assert value_of(stored) == value
     assert record_offset_of(stored) == record_offset
@@ -258,7 +258,7 @@ def test_every_version_of_a_group_value_is_read(version: int) -> None:
     assert (group.state, group.generation, group.leader_id) == (GroupState.STABLE, 4, "m")
     assert group.state_timestamp == (AT if version >= 2 else -1)
     found = group.members["m"]
-    assert found.rebalance_timeout_ms == (9_000 if version >= 1 else 6_000), "the session's stands in for it"
+    assert found.rebalance_timeout_ms == (9_000 if version >= 1 else 6_000), "the session timeout replaces it"
     assert found.instance_id == ("i" if version >= 3 else None)
     assert (found.protocols, found.assignment) == ([("range", b"s")], b"a")
 
@@ -281,7 +281,7 @@ def test_a_stored_leader_that_is_not_a_member_is_replaced() -> None:
     assert ClassicGroup.from_record("g", value, 5).leader_id == "m"
 
 
-def test_records_of_other_kinds_of_groups_are_passed_over() -> None:
+def test_records_of_other_group_types_are_skipped() -> None:
     group = GroupWorld()
     for kind in (3, 4, 5, 6, 7, 8, 10, 16, 17, 99, 30_000):
         group.shard.replay(0, kind.to_bytes(2, "big") + b"\x00\x01g", b"\x00\x00", 0)

@@ -1,4 +1,4 @@
-"""Static members (KIP-345): a place that waits for its owner, a rule at a time (PROTOCOL 6.3, TESTING R5)."""
+"""Static members (KIP-345) keep their place while they are away, one rule at a time. Spec: R5."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from ottla.errors import ErrorCode
 from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
 
-def test_a_static_member_needs_one_join_only_and_is_named_after_its_instance() -> None:
+def test_a_static_member_needs_one_join_only_and_its_id_starts_with_its_instance_id() -> None:
     group = GroupWorld()
     request = group.join(instance="one", client="ann")
     group.wait(0)
@@ -15,10 +15,10 @@ def test_a_static_member_needs_one_join_only_and_is_named_after_its_instance() -
     assert answer.members[0].group_instance_id == "one"
 
 
-# --- coming back --------------------------------------------------------------------------------------------
+# --- rejoining --------------------------------------------------------------------------------------------
 
 
-def test_a_static_member_that_returns_to_a_stable_group_disturbs_nobody() -> None:
+def test_a_static_member_that_returns_to_a_stable_group_causes_no_rebalance() -> None:
     """Spec: R5. Bounced within its session, no revocation."""
     group = GroupWorld()
     ids = group.settle("one", "two", static=True)
@@ -28,14 +28,14 @@ def test_a_static_member_that_returns_to_a_stable_group_disturbs_nobody() -> Non
     assert answer.member_id not in ids.values()
     assert answer.members == []
     assert group.state() == "Stable"
-    assert len(group.log) == stored + 1, "its new id is stored before it hears of it"
+    assert len(group.log) == stored + 1, "its new id is stored before the reply"
     assert group.heartbeat(ids["one"], group.generation(), instance="one") == ErrorCode.NONE
     synced = group.answers[group.sync(answer.member_id, group.generation(), instance="two")]
-    assert synced.assignment == assignment(orders=[1]), "what it had waited for it"
+    assert synced.assignment == assignment(orders=[1]), "it keeps its partitions"
 
 
-def test_a_returning_leader_is_told_to_skip_the_assignment() -> None:
-    """v9: it learns that it leads, so that it watches the topics, but must not assign."""
+def test_a_returning_static_leader_must_skip_the_assignment() -> None:
+    """JoinGroup v9 (KIP-814): the leader must know that it leads, to watch the topics, but must not assign."""
     group = GroupWorld()
     ids = group.settle("one", "two", static=True)
     answer = group.answers[group.join(instance="one")]
@@ -44,7 +44,7 @@ def test_a_returning_leader_is_told_to_skip_the_assignment() -> None:
     assert {member.member_id for member in answer.members} == {answer.member_id, ids["two"]}
 
 
-def test_a_returning_follower_is_told_who_leads_and_skips_nothing() -> None:
+def test_a_returning_static_follower_gets_the_leader_id_and_does_not_skip_the_assignment() -> None:
     group = GroupWorld()
     ids = group.settle("one", "two", static=True)
     answer = group.answers[group.join(instance="two")]
@@ -52,18 +52,18 @@ def test_a_returning_follower_is_told_who_leads_and_skips_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", [5, 6, 7, 8])
-def test_before_version_nine_a_returning_leader_is_given_its_old_id_as_leader(version: int) -> None:
-    """It would assign anew if it found itself leader, and a stable group hears no assignments."""
+def test_before_version_nine_a_returning_leader_gets_its_old_id_as_leader(version: int) -> None:
+    """A leader that recognizes itself would assign again, and a stable group ignores assignments."""
     group = GroupWorld()
     ids = group.settle("one", "two", static=True)
     answer = group.answers[group.join(instance="one", version=version)]
     assert answer.leader == ids["one"] != answer.member_id
     assert answer.members == []
-    assert group.leader() == answer.member_id, "the group itself knows better"
+    assert group.leader() == answer.member_id, "the coordinator records the new id"
 
 
-def test_a_changed_subscription_of_a_returning_member_is_no_rebalance_by_itself() -> None:
-    """PROTOCOL 6.3, but it is stored."""
+def test_a_returning_member_may_change_its_subscription_without_a_rebalance() -> None:
+    """But the new subscription is stored."""
     group = GroupWorld()
     group.settle("one", "two", static=True)
     new = subscription("orders", "payments")
@@ -83,8 +83,8 @@ def test_a_returning_member_that_changes_the_vote_makes_everyone_rejoin() -> Non
     assert group.answers[back].protocol_name == "sticky"
 
 
-def test_a_member_that_returns_while_the_leader_assigns_starts_over() -> None:
-    """The leader knows it under its old id: the assignment would miss it."""
+def test_a_static_member_that_returns_while_the_leader_assigns_restarts_the_rebalance() -> None:
+    """The leader knows only the old id, so its assignment would leave the member out."""
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     first = group.join(instance="one")
     second = group.join(instance="two")
@@ -99,7 +99,7 @@ def test_a_member_that_returns_while_the_leader_assigns_starts_over() -> None:
     assert group.answers[back].generation_id == 2
 
 
-def test_a_member_that_returns_while_others_join_waits_with_them() -> None:
+def test_a_static_member_that_returns_during_the_join_phase_waits_with_the_others() -> None:
     group = GroupWorld()
     ids = group.settle("one", "two", static=True)
     parked = group.join(ids["one"], instance="one")
@@ -109,8 +109,8 @@ def test_a_member_that_returns_while_others_join_waits_with_them() -> None:
     assert group.answers[back].generation_id == group.generation()
 
 
-def test_the_newcomer_wins_over_whoever_waits_under_the_same_instance() -> None:
-    """Spec: R5. Duplicate group.instance.id in a classic group."""
+def test_a_new_join_fences_the_parked_join_of_the_same_instance() -> None:
+    """Spec: R5. Two members with the same group.instance.id: the older one is fenced."""
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     first = group.join(instance="one")
     second = group.join(instance="one")
@@ -121,21 +121,21 @@ def test_the_newcomer_wins_over_whoever_waits_under_the_same_instance() -> None:
     assert len(group.members()) == 1
 
 
-def test_a_returning_member_takes_its_place_in_a_full_group() -> None:
+def test_a_returning_static_member_rejoins_a_full_group() -> None:
     group = GroupWorld(group_max_size=2)
     group.settle("one", "two", static=True)
     assert group.code(group.join(instance="two")) == ErrorCode.NONE
     assert group.code(group.join(instance="three")) == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_a_returning_member_must_still_support_what_the_group_does() -> None:
+def test_a_returning_member_must_support_the_groups_protocol() -> None:
     group = GroupWorld()
     group.settle("one", "two", static=True)
     refused = group.join(instance="two", protocols={"sticky": b""})
     assert group.code(refused) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_its_session_is_the_one_it_asks_for_when_it_returns() -> None:
+def test_a_returning_static_member_gets_the_session_timeout_of_its_new_join() -> None:
     group = GroupWorld()
     group.settle("one", static=True, session_ms=60_000)
     group.join(instance="one", session_ms=10_000)
@@ -146,8 +146,8 @@ def test_its_session_is_the_one_it_asks_for_when_it_returns() -> None:
 # --- fencing ------------------------------------------------------------------------------------------------
 
 
-def test_whoever_has_the_old_id_is_fenced_everywhere() -> None:
-    """A zombie of the same instance hears 82, not that it is unknown."""
+def test_the_old_member_id_of_a_static_member_is_fenced_in_every_request() -> None:
+    """A zombie of the same instance gets FENCED_INSTANCE_ID (82), not UNKNOWN_MEMBER_ID."""
     group = GroupWorld()
     old = group.settle("one", "two", static=True)["two"]
     group.join(instance="two")
@@ -165,7 +165,7 @@ def test_whoever_has_the_old_id_is_fenced_everywhere() -> None:
     )
 
 
-def test_an_instance_nobody_knows_is_an_unknown_member() -> None:
+def test_an_unknown_instance_id_is_an_unknown_member() -> None:
     group = GroupWorld()
     one = group.settle("one", static=True)["one"]
     generation = group.generation()
@@ -176,14 +176,14 @@ def test_an_instance_nobody_knows_is_an_unknown_member() -> None:
     assert code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_fencing_is_told_before_a_stale_generation_is() -> None:
+def test_fencing_is_checked_before_the_generation() -> None:
     group = GroupWorld()
     old = group.settle("one", static=True)["one"]
     group.join(instance="one")
     assert group.heartbeat(old, 99, instance="one") == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_fencing_outlives_a_failover() -> None:
+def test_fencing_survives_a_failover() -> None:
     group = GroupWorld()
     old = group.settle("one", static=True)["one"]
     group.join(instance="one")
@@ -191,11 +191,11 @@ def test_fencing_outlives_a_failover() -> None:
     assert group.heartbeat(old, group.generation(), instance="one") == ErrorCode.FENCED_INSTANCE_ID
 
 
-# --- going --------------------------------------------------------------------------------------------------
+# --- removal --------------------------------------------------------------------------------------------------
 
 
-def test_a_silent_static_member_keeps_its_place_through_a_rebalance() -> None:
-    """PROTOCOL 6.4: dynamic members that did not rejoin are removed, static ones stay."""
+def test_a_silent_static_member_stays_through_a_rebalance() -> None:
+    """Dynamic members that did not rejoin are removed; static ones stay until their session expires."""
     group = GroupWorld()
     static = group.settle("one", "two", static=True, session_ms=300_000, rebalance_ms=30_000)
     rejoined = group.join(static["one"], instance="one", session_ms=300_000, rebalance_ms=30_000)
@@ -204,8 +204,8 @@ def test_a_silent_static_member_keeps_its_place_through_a_rebalance() -> None:
     assert {member.member_id for member in group.answers[rejoined].members} == set(static.values())
 
 
-def test_a_silent_static_leader_keeps_its_place_but_not_the_lead() -> None:
-    """Only somebody who joined can make the assignment."""
+def test_a_silent_static_leader_stays_a_member_but_not_the_leader() -> None:
+    """Only a member that joined can compute the assignment."""
     group = GroupWorld()
     options = {"session_ms": 300_000, "rebalance_ms": 30_000}
     static = group.settle("one", "two", static=True, **options)
@@ -217,7 +217,7 @@ def test_a_silent_static_leader_keeps_its_place_but_not_the_lead() -> None:
     assert {member.member_id for member in answer.members} == set(static.values())
 
 
-def test_a_silent_static_member_is_gone_after_its_session() -> None:
+def test_a_silent_static_member_is_removed_after_its_session_timeout() -> None:
     group = GroupWorld()
     static = group.settle("one", "two", static=True)
     for _ in range(3):
@@ -247,8 +247,8 @@ def test_static_members_that_never_return_leave_an_empty_group() -> None:
     assert group.state() == "Empty"
 
 
-def test_static_members_parked_in_sync_past_their_session_are_still_missed_when_they_die() -> None:
-    """Their sessions ran out unnoticed while they waited; being sent away must start new ones."""
+def test_static_members_parked_in_sync_past_their_session_timeout_are_removed_when_they_die() -> None:
+    """Sessions do not expire while a sync is parked, so the answer must start new ones."""
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     first = group.join(instance="one", session_ms=10_000, rebalance_ms=30_000)
     second = group.join(instance="two", session_ms=10_000, rebalance_ms=30_000)
@@ -272,10 +272,10 @@ def test_an_administrator_removes_a_static_member_by_its_instance() -> None:
     assert group.state() == "PreparingRebalance"
 
 
-def test_removing_an_instance_nobody_knows_is_refused() -> None:
+def test_removing_an_unknown_instance_is_refused() -> None:
     group = GroupWorld()
     group.settle("one", static=True)
-    answer = group.leaves(("", "nobody"), ("", None))
+    answer = group.leaves(("", "unknown"), ("", None))
     assert [m.error_code for m in answer.members] == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
     assert group.state() == "Stable"
 

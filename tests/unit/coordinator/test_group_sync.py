@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat and LeaveGroup, a rule at a time (Spec: B5., PROTOCOL 6.6-6.7)."""
+"""SyncGroup, Heartbeat and LeaveGroup, one rule at a time. Spec: B5."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_the_leaders_assignment_reaches_everyone_and_is_stored_first() -> None:
     assert group.state() == "Stable"
 
 
-def test_only_the_leaders_assignment_is_heard() -> None:
+def test_only_the_leaders_assignment_counts() -> None:
     """Spec: B5."""
     group, ids = completing("ann", "bob")
     waiting = group.sync(ids["bob"], 1, {ids["bob"]: assignment(orders=[0, 1, 2])})
@@ -41,7 +41,7 @@ def test_only_the_leaders_assignment_is_heard() -> None:
     assert group.answers[waiting].assignment == assignment(orders=[2])
 
 
-def test_whoever_the_leader_forgot_gets_an_empty_assignment() -> None:
+def test_a_member_the_leader_left_out_gets_an_empty_assignment() -> None:
     group, ids = completing("ann", "bob")
     waiting = group.sync(ids["bob"], 1)
     group.sync(ids["ann"], 1, {ids["ann"]: assignment(orders=[0])})
@@ -57,19 +57,19 @@ def test_an_assignment_for_members_that_do_not_exist_is_ignored() -> None:
     assert group.members() == {ids["ann"]}
 
 
-def test_a_leader_that_sends_garbage_gets_what_it_sent_and_the_group_survives() -> None:
+def test_an_unreadable_assignment_is_passed_through_and_the_group_survives() -> None:
     """The coordinator does not look into assignments."""
     group, ids = completing("ann", "bob")
     waiting = group.sync(ids["bob"], 1)
     group.sync(ids["ann"], 1, {ids["bob"]: b"\xff\xff garbage", ids["ann"]: b"\x00"})
     assert group.answers[waiting].assignment == b"\xff\xff garbage"
-    assert group.events[-1].after[ids["bob"]] == "10 bytes", "the history says what it can"
+    assert group.events[-1].after[ids["bob"]] == "10 bytes", "the history records only its size"
     group.fail_over()
     assert group.state() == "Stable"
 
 
-def test_an_assignment_too_large_to_store_is_refused_and_the_group_starts_over() -> None:
-    """Kafka: everyone hears UNKNOWN_SERVER_ERROR, and a new rebalance begins."""
+def test_an_assignment_too_large_to_store_is_refused_and_the_group_rebalances() -> None:
+    """As in Kafka, every member gets UNKNOWN_SERVER_ERROR and a new rebalance starts."""
     group, ids = completing("ann", "bob")
     waiting = group.sync(ids["bob"], 1)
     stored = len(group.log)
@@ -81,7 +81,7 @@ def test_an_assignment_too_large_to_store_is_refused_and_the_group_starts_over()
     group.synchronize(ids)
 
 
-def test_in_a_stable_group_the_stored_assignment_is_given_at_once() -> None:
+def test_sync_in_a_stable_group_returns_the_stored_assignment_at_once() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     stored = len(group.log)
@@ -97,7 +97,7 @@ def test_a_leader_cannot_change_the_assignment_of_a_stable_group() -> None:
     assert group.answers[group.sync(ids["ann"], group.generation())].assignment == assignment(orders=[0])
 
 
-def test_during_the_join_phase_sync_says_so() -> None:
+def test_sync_during_the_join_phase_gets_rebalance_in_progress() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     generation = group.generation()
@@ -105,10 +105,10 @@ def test_during_the_join_phase_sync_says_so() -> None:
     assert group.code(group.sync(ids["bob"], generation)) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_sync_of_a_stranger_is_refused() -> None:
+def test_sync_of_an_unknown_member_is_refused() -> None:
     group, _ = completing("ann")
     assert group.code(group.sync("stranger", 1)) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert group.code(group.sync("stranger", 1, group="nobody-is-here")) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.code(group.sync("stranger", 1, group="unknown")) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_sync_to_an_empty_group_is_refused() -> None:
@@ -120,14 +120,14 @@ def test_sync_to_an_empty_group_is_refused() -> None:
 
 @pytest.mark.parametrize("generation", [-1, 0, 2])
 def test_sync_of_another_generation_is_refused(generation: int) -> None:
-    """Generation fencing: a zombie leader's assignment is not heard."""
+    """Generation fencing: a zombie leader's assignment is ignored."""
     group, ids = completing("ann")
     refused = group.sync(ids["ann"], generation, {ids["ann"]: b"zombie"})
     assert group.code(refused) == ErrorCode.ILLEGAL_GENERATION
     assert group.state() == "CompletingRebalance"
 
 
-def test_an_unknown_member_is_told_before_a_stale_generation_is() -> None:
+def test_the_member_is_checked_before_the_generation() -> None:
     group, _ = completing("ann")
     assert group.code(group.sync("stranger", 99)) == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -141,7 +141,7 @@ def test_version_five_checks_the_protocol() -> None:
 
 
 @pytest.mark.parametrize(("protocol_type", "protocol"), [(None, "range"), ("consumer", None), (None, None)])
-def test_version_five_wants_to_know_the_protocol(protocol_type: str | None, protocol: str | None) -> None:
+def test_version_five_requires_the_protocol(protocol_type: str | None, protocol: str | None) -> None:
     """Kafka refuses this before it looks at the group at all."""
     group, ids = completing("ann")
     refused = group.sync(ids["ann"], 1, protocol_type=protocol_type, protocol=protocol)
@@ -160,7 +160,7 @@ def test_every_version_of_sync_gets_its_assignment(version: int) -> None:
     assert (refused.error_code, refused.assignment) == (ErrorCode.ILLEGAL_GENERATION, b"")
 
 
-def test_of_two_parked_syncs_of_one_member_the_last_is_answered_in_earnest() -> None:
+def test_of_two_parked_syncs_of_one_member_only_the_last_gets_the_assignment() -> None:
     group, ids = completing("ann", "bob")
     given_up = group.sync(ids["bob"], 1)
     retried = group.sync(ids["bob"], 1)
@@ -169,7 +169,7 @@ def test_of_two_parked_syncs_of_one_member_the_last_is_answered_in_earnest() -> 
     assert group.answers[retried].assignment == b"bob"
 
 
-def test_a_rebalance_sends_parked_syncs_away_with_nothing() -> None:
+def test_a_rebalance_ends_parked_syncs_with_rebalance_in_progress() -> None:
     group, ids = completing("ann", "bob")
     waiting = group.sync(ids["bob"], 1)
     group.enter("cid")
@@ -180,14 +180,14 @@ def test_a_rebalance_sends_parked_syncs_away_with_nothing() -> None:
 # --- Heartbeat ----------------------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_is_heard_in_a_stable_group_and_while_the_leader_assigns() -> None:
+def test_a_heartbeat_succeeds_in_a_stable_group_and_while_the_leader_assigns() -> None:
     group, ids = completing("ann")
     assert group.heartbeat(ids["ann"], 1) == ErrorCode.NONE
     group.sync(ids["ann"], 1, {ids["ann"]: b""})
     assert group.heartbeat(ids["ann"], 1) == ErrorCode.NONE
 
 
-def test_a_heartbeat_tells_of_a_rebalance_and_keeps_the_member_alive_meanwhile() -> None:
+def test_a_heartbeat_during_a_rebalance_reports_it_and_keeps_the_member_alive() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     generation = group.generation()
@@ -198,7 +198,7 @@ def test_a_heartbeat_tells_of_a_rebalance_and_keeps_the_member_alive_meanwhile()
     assert group.members() == set(ids.values())
 
 
-def test_a_heartbeat_of_a_stranger_of_another_generation_or_to_nothing_is_refused() -> None:
+def test_a_heartbeat_with_an_unknown_member_generation_or_group_is_refused() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     generation = group.generation()
@@ -221,7 +221,7 @@ def test_every_version_of_heartbeat_is_answered(version: int) -> None:
 # --- LeaveGroup ---------------------------------------------------------------------------------------------
 
 
-def test_when_a_member_leaves_the_others_share_what_it_had() -> None:
+def test_when_a_member_leaves_the_others_get_its_partitions() -> None:
     """Spec: B6."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
@@ -231,7 +231,7 @@ def test_when_a_member_leaves_the_others_share_what_it_had() -> None:
     assert group.code(group.join(ids["ann"])) == ErrorCode.NONE
 
 
-def test_when_the_last_member_leaves_the_group_is_empty_and_stored_so() -> None:
+def test_when_the_last_member_leaves_the_group_is_stored_as_empty() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     stored = len(group.log)
@@ -244,18 +244,18 @@ def test_when_the_last_member_leaves_the_group_is_empty_and_stored_so() -> None:
     assert found.leader_id is None
 
 
-def test_several_members_leave_at_once_each_with_its_own_answer() -> None:
-    """v3."""
+def test_several_members_can_leave_in_one_request_each_with_its_own_error() -> None:
+    """LeaveGroup v3 (KIP-345)."""
     group = GroupWorld()
     ids = group.settle("ann", "bob", "cid")
     answer = group.leave(ids["ann"], "stranger", ids["cid"])
     assert [m.error_code for m in answer.members] == [0, ErrorCode.UNKNOWN_MEMBER_ID, 0]
     assert answer.error_code == 0
     assert group.members() == {ids["bob"]}
-    assert group.generation() == 1, "one rebalance for all of them, and it is not over"
+    assert group.generation() == 1, "one rebalance for all of them, still in progress"
 
 
-def test_who_leaves_while_everyone_else_has_joined_completes_the_join_phase() -> None:
+def test_the_join_phase_completes_when_the_last_missing_member_leaves() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     request = group.join(ids["ann"])
@@ -264,7 +264,7 @@ def test_who_leaves_while_everyone_else_has_joined_completes_the_join_phase() ->
     assert group.code(request) == ErrorCode.NONE
 
 
-def test_who_leaves_while_it_waits_is_told() -> None:
+def test_a_parked_request_of_a_member_that_leaves_is_answered() -> None:
     group, ids = completing("ann", "bob")
     waiting = group.sync(ids["bob"], 1)
     group.leave(ids["bob"])
@@ -278,18 +278,18 @@ def test_who_leaves_while_it_waits_is_told() -> None:
     assert (answer.error_code, answer.member_id) == (ErrorCode.UNKNOWN_MEMBER_ID, "")
 
 
-def test_somebody_who_was_only_handed_an_id_may_leave() -> None:
+def test_a_pending_member_can_leave() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     pending = group.answers[group.join(client="bob")].member_id
     request = group.join(ids["ann"])
     assert group.code(request) is None
     assert group.leave(pending).members[0].error_code == 0
-    assert group.code(request) == ErrorCode.NONE, "nobody waits for it any longer"
+    assert group.code(request) == ErrorCode.NONE, "the join phase no longer waits for it"
     assert group.code(group.join(pending)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_leaving_a_group_that_is_not_there_is_refused() -> None:
+def test_leaving_an_unknown_group_is_refused() -> None:
     group = GroupWorld()
     answer = group.leaves(("ann", None), group="nowhere")
     assert (answer.error_code, answer.members[0].error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -297,7 +297,7 @@ def test_leaving_a_group_that_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_before_version_three_one_member_leaves_and_the_error_is_on_top(version: int) -> None:
+def test_before_version_three_one_member_leaves_and_its_error_is_at_the_top_level(version: int) -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     assert group.leaves(("stranger", None), version=version).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -315,14 +315,14 @@ def test_from_version_three_on_each_member_has_its_own_error(version: int) -> No
     assert [m.error_code for m in answer.members] == [0, ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_a_member_that_left_twice_in_one_request_left_once() -> None:
+def test_a_member_named_twice_in_one_leave_request_leaves_once() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     answer = group.leave(ids["ann"], ids["ann"])
     assert [m.error_code for m in answer.members] == [0, ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_a_changed_protocol_type_is_kept_by_the_stored_group() -> None:
+def test_a_changed_protocol_type_is_stored_with_the_group() -> None:
     group = GroupWorld()
     group.settle("worker", protocol_type="connect", protocols={"compatible": subscription("x")})
     group.fail_over()

@@ -1,4 +1,4 @@
-"""What time does to a group: the initial delay, sessions, the rebalance and the sync timeout (PROTOCOL 6.4-6.5)."""
+"""Timers of a group: initial rebalance delay, sessions, rebalance timeout, sync timeout."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_the_first_rebalance_waits_for_more_members() -> None:
     assert group.code(request) == ErrorCode.NONE
 
 
-def test_the_delay_begins_again_when_somebody_came_meanwhile() -> None:
+def test_the_initial_delay_is_extended_when_a_member_joins() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     _, first = group.enter("ann")
     group.wait(2_000)
@@ -26,10 +26,10 @@ def test_the_delay_begins_again_when_somebody_came_meanwhile() -> None:
     assert group.code(first) is None, "extended once, to 6 s"
     group.wait(1)
     assert group.code(first) == group.code(second) == ErrorCode.NONE
-    assert group.generation() == 1, "they start with one rebalance, not two"
+    assert group.generation() == 1, "one rebalance, not two"
 
 
-def test_the_delay_is_extended_no_further_than_the_rebalance_timeout() -> None:
+def test_the_initial_delay_never_exceeds_the_rebalance_timeout() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     requests = []
     for number in range(8):
@@ -42,7 +42,7 @@ def test_the_delay_is_extended_no_further_than_the_rebalance_timeout() -> None:
     assert {group.code(request) for request in requests} == {ErrorCode.NONE}, "10 s after the first join"
 
 
-def test_the_delay_is_not_extended_where_the_rebalance_timeout_is_no_longer() -> None:
+def test_the_initial_delay_is_not_extended_when_the_rebalance_timeout_is_no_longer() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     _, first = group.enter("ann", rebalance_ms=2_000)
     group.wait(1_000)
@@ -51,7 +51,7 @@ def test_the_delay_is_not_extended_where_the_rebalance_timeout_is_no_longer() ->
     assert group.code(first) == ErrorCode.NONE
 
 
-def test_the_delay_is_never_cut_short_because_all_members_are_there() -> None:
+def test_the_initial_delay_is_not_cut_short_when_all_members_joined() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, first = group.enter("ann")
     bob, _ = group.enter("bob")
@@ -63,7 +63,7 @@ def test_the_delay_is_never_cut_short_because_all_members_are_there() -> None:
     assert group.code(retried) == ErrorCode.NONE
 
 
-def test_a_pending_id_that_expires_does_not_cut_the_delay_short() -> None:
+def test_a_pending_id_that_expires_does_not_cut_the_initial_delay_short() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=20_000)
     _, request = group.enter("ann")
     group.join(client="bob", session_ms=6_000)
@@ -71,7 +71,7 @@ def test_a_pending_id_that_expires_does_not_cut_the_delay_short() -> None:
     assert group.code(request) is None
 
 
-def test_a_group_that_was_empty_for_a_while_has_its_delay_again() -> None:
+def test_a_group_that_was_empty_has_an_initial_delay_again() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, request = group.enter("ann")
     group.wait(3_000)
@@ -85,7 +85,7 @@ def test_a_group_that_was_empty_for_a_while_has_its_delay_again() -> None:
     assert group.code(second) == ErrorCode.NONE
 
 
-def test_a_later_rebalance_has_no_delay() -> None:
+def test_a_later_rebalance_has_no_initial_delay() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, request = group.enter("ann")
     group.wait(3_000)
@@ -94,7 +94,7 @@ def test_a_later_rebalance_has_no_delay() -> None:
     assert group.code(again) == ErrorCode.NONE
 
 
-def test_a_group_all_of_whose_members_left_during_the_delay_is_empty_after_it() -> None:
+def test_a_group_whose_members_all_left_during_the_initial_delay_is_empty() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, _ = group.enter("ann")
     group.leave(ann)
@@ -103,7 +103,7 @@ def test_a_group_all_of_whose_members_left_during_the_delay_is_empty_after_it() 
     assert group.state() == "Empty"
 
 
-def test_with_a_delay_of_nothing_the_first_member_does_not_wait() -> None:
+def test_without_an_initial_delay_the_first_member_does_not_wait() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=0)
     _, request = group.enter("ann")
     group.wait(0)
@@ -113,7 +113,7 @@ def test_with_a_delay_of_nothing_the_first_member_does_not_wait() -> None:
 # --- sessions -----------------------------------------------------------------------------------------------
 
 
-def test_a_silent_member_is_gone_after_one_session_and_the_others_rejoin() -> None:
+def test_a_silent_member_is_removed_after_its_session_timeout_and_the_others_rejoin() -> None:
     """Spec: B6."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
@@ -127,7 +127,7 @@ def test_a_silent_member_is_gone_after_one_session_and_the_others_rejoin() -> No
     assert group.answers[rejoined].generation_id == generation + 1
 
 
-def test_a_session_lasts_exactly_as_long_as_was_asked_for() -> None:
+def test_a_session_lasts_exactly_the_requested_timeout() -> None:
     group = GroupWorld()
     group.settle("ann", session_ms=10_000)
     group.wait(9_999)
@@ -136,7 +136,7 @@ def test_a_session_lasts_exactly_as_long_as_was_asked_for() -> None:
     assert group.state() == "Empty"
 
 
-def test_a_heartbeat_at_the_last_moment_saves_the_member() -> None:
+def test_a_heartbeat_at_the_last_moment_keeps_the_member() -> None:
     group = GroupWorld()
     ids = group.settle("ann", session_ms=10_000)
     for _ in range(10):
@@ -145,7 +145,7 @@ def test_a_heartbeat_at_the_last_moment_saves_the_member() -> None:
 
 
 def test_a_commit_keeps_a_member_alive() -> None:
-    """PROTOCOL 6.5: in Stable and PreparingRebalance."""
+    """In Stable and PreparingRebalance."""
     group = GroupWorld()
     ids = group.settle("ann", "bob", session_ms=10_000)
     for _ in range(3):
@@ -159,7 +159,7 @@ def test_a_commit_keeps_a_member_alive() -> None:
     assert group.members() == set(ids.values())
 
 
-def test_a_refused_commit_keeps_nobody_alive() -> None:
+def test_a_refused_commit_does_not_extend_a_session() -> None:
     group = GroupWorld()
     ids = group.settle("ann", session_ms=10_000)
     group.wait(9_000)
@@ -168,8 +168,8 @@ def test_a_refused_commit_keeps_nobody_alive() -> None:
     assert group.state() == "Empty"
 
 
-def test_a_transactional_commit_keeps_nobody_alive() -> None:
-    """PROTOCOL 8.5."""
+def test_a_transactional_commit_does_not_extend_a_session() -> None:
+    """Unlike OffsetCommit, it does not count as a heartbeat."""
     group = GroupWorld()
     ids = group.settle("ann", session_ms=10_000)
     group.wait(9_000)
@@ -178,7 +178,7 @@ def test_a_transactional_commit_keeps_nobody_alive() -> None:
     assert group.state() == "Empty"
 
 
-def test_a_member_that_waits_in_join_is_alive() -> None:
+def test_a_member_parked_in_join_does_not_time_out() -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob", session_ms=10_000, rebalance_ms=60_000)
     request = group.join(ids["ann"], session_ms=10_000)
@@ -189,7 +189,7 @@ def test_a_member_that_waits_in_join_is_alive() -> None:
     assert ids["ann"] in group.members()
 
 
-def test_a_member_that_waits_in_sync_is_alive_and_has_a_session_again_afterwards() -> None:
+def test_a_member_parked_in_sync_does_not_time_out_and_has_a_session_again_afterwards() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ann, _ = group.enter("ann", session_ms=30_000)
     bob, _ = group.enter("bob", session_ms=10_000)
@@ -214,7 +214,7 @@ def test_a_session_that_expires_during_the_join_phase_completes_it_for_the_rest(
     assert group.members() == {ids["ann"]}
 
 
-def test_a_leader_whose_session_expires_while_it_assigns_sends_everyone_back_to_join() -> None:
+def test_when_the_leaders_session_expires_while_it_assigns_everyone_rejoins() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     ann, _ = group.enter("ann", session_ms=10_000)
     bob, _ = group.enter("bob", session_ms=60_000)
@@ -227,7 +227,7 @@ def test_a_leader_whose_session_expires_while_it_assigns_sends_everyone_back_to_
     assert ann not in group.members()
 
 
-def test_a_shorter_session_counts_from_the_moment_it_is_asked_for() -> None:
+def test_a_shorter_session_timeout_applies_at_once() -> None:
     group = GroupWorld()
     ids = group.settle("ann", session_ms=100_000)
     group.join(ids["ann"], session_ms=10_000)
@@ -236,7 +236,7 @@ def test_a_shorter_session_counts_from_the_moment_it_is_asked_for() -> None:
     assert group.state() == "Empty"
 
 
-def test_many_heartbeats_leave_no_litter_among_the_deadlines() -> None:
+def test_many_heartbeats_leave_no_stale_deadlines() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     group.wait(5_000)
@@ -247,8 +247,8 @@ def test_many_heartbeats_leave_no_litter_among_the_deadlines() -> None:
     assert len(group.shard._deadlines) <= before + 1
 
 
-def test_a_group_that_never_stops_rebalancing_leaves_no_litter_among_the_deadlines() -> None:
-    """Its timeout may be weeks: each round must not leave an entry behind for so long."""
+def test_a_group_that_never_stops_rebalancing_leaves_no_stale_deadlines() -> None:
+    """The timeout may be weeks: a round must not leave an entry behind for that long."""
     group = GroupWorld()
     weeks = 2**31 - 1
     ids = group.settle("ann", session_ms=1_800_000, rebalance_ms=weeks)
@@ -260,8 +260,8 @@ def test_a_group_that_never_stops_rebalancing_leaves_no_litter_among_the_deadlin
     assert group.generation() == 501
 
 
-def test_a_deadline_that_was_moved_still_comes() -> None:
-    """The heap holds an earlier time for it, which fires and is put back."""
+def test_a_deadline_that_was_moved_still_fires() -> None:
+    """The heap holds an earlier time for it, which fires and is pushed back."""
     group = GroupWorld()
     ids = group.settle("ann", "bob", session_ms=300_000, rebalance_ms=30_000)
     for _ in range(3):
@@ -283,7 +283,7 @@ def test_a_deadline_that_was_moved_still_comes() -> None:
 
 
 def test_a_new_member_waits_in_join_for_five_minutes_and_no_longer() -> None:
-    """PROTOCOL 6.5: it has no session yet that could tell it is gone."""
+    """A new member has no session yet that could expire."""
     group = GroupWorld()
     ids = group.settle("ann", session_ms=10_000, rebalance_ms=1_800_000)
     _, request = group.enter("bob", session_ms=10_000)
@@ -300,8 +300,8 @@ def test_a_new_member_waits_in_join_for_five_minutes_and_no_longer() -> None:
 # --- the rebalance timeout ----------------------------------------------------------------------------------
 
 
-def test_members_that_do_not_rejoin_within_the_rebalance_timeout_are_out() -> None:
-    """Spec: B6. A member that exceeds max.poll.interval.ms is one of them, for its heartbeats go on."""
+def test_members_that_do_not_rejoin_within_the_rebalance_timeout_are_removed() -> None:
+    """Spec: B6. This includes a member that exceeds max.poll.interval.ms, whose heartbeats continue."""
     group = GroupWorld()
     ids = group.settle("ann", "bob", rebalance_ms=30_000)
     request = group.join(ids["ann"], rebalance_ms=30_000)
@@ -315,7 +315,7 @@ def test_members_that_do_not_rejoin_within_the_rebalance_timeout_are_out() -> No
     assert group.heartbeat(ids["bob"], 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_longest_rebalance_timeout_of_the_members_counts() -> None:
+def test_the_longest_rebalance_timeout_of_the_members_applies() -> None:
     group = GroupWorld()
     ids = group.settle("ann", session_ms=300_000, rebalance_ms=10_000)
     _, slow = group.enter("slow", session_ms=300_000, rebalance_ms=90_000)
@@ -328,7 +328,7 @@ def test_the_longest_rebalance_timeout_of_the_members_counts() -> None:
     assert group.code(request) == ErrorCode.NONE
 
 
-def test_a_negative_rebalance_timeout_is_none_at_all() -> None:
+def test_a_negative_rebalance_timeout_counts_as_zero() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     _, request = group.enter("ann", rebalance_ms=-5)
     assert group.shard.groups["g"].rebalance_timeout_ms == 0
@@ -347,8 +347,8 @@ def syncing(**options: int) -> tuple[GroupWorld, str, str]:
     return group, ann, bob
 
 
-def test_a_leader_that_never_syncs_is_out_after_the_rebalance_timeout() -> None:
-    """PROTOCOL 6.6: followers stay parked until then, and rejoin."""
+def test_a_leader_that_never_syncs_is_removed_after_the_rebalance_timeout() -> None:
+    """Followers wait until then, and rejoin."""
     group, _, bob = syncing()
     waiting = group.sync(bob, 1)
     deadline = group.shard.groups["g"].sync_deadline
@@ -362,7 +362,7 @@ def test_a_leader_that_never_syncs_is_out_after_the_rebalance_timeout() -> None:
     assert (rejoined.leader, rejoined.generation_id) == (bob, 2)
 
 
-def test_a_follower_that_never_syncs_is_out_even_when_the_group_is_stable() -> None:
+def test_a_follower_that_never_syncs_is_removed_even_when_the_group_is_stable() -> None:
     group, ann, _ = syncing()
     group.sync(ann, 1, {})
     assert group.state() == "Stable"
@@ -371,7 +371,7 @@ def test_a_follower_that_never_syncs_is_out_even_when_the_group_is_stable() -> N
     assert group.state() == "PreparingRebalance"
 
 
-def test_the_sync_timeout_is_over_once_everyone_has_synced() -> None:
+def test_the_sync_timeout_is_cancelled_once_everyone_has_synced() -> None:
     group, ann, bob = syncing()
     group.sync(bob, 1)
     group.sync(ann, 1, {})
@@ -383,7 +383,7 @@ def test_the_sync_timeout_is_over_once_everyone_has_synced() -> None:
 def test_a_sync_timeout_of_an_earlier_generation_does_nothing() -> None:
     group, ann, bob = syncing()
     group.wait(20_000)
-    # A new generation, in which nobody has synced for 10 s when the first one's time is up.
+    # A new generation, in which no member has synced for 10 s when the first sync timeout is due.
     group.join(ann, session_ms=300_000, rebalance_ms=30_000, protocols={"range": subscription("x")})
     group.join(bob, session_ms=300_000, rebalance_ms=30_000)
     assert group.generation() == 2
@@ -391,7 +391,7 @@ def test_a_sync_timeout_of_an_earlier_generation_does_nothing() -> None:
     assert group.members() == {ann, bob}
 
 
-def test_static_members_that_never_sync_are_out_too() -> None:
+def test_static_members_that_never_sync_are_removed_too() -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
     one = group.join(instance="one", session_ms=300_000, rebalance_ms=30_000)
     group.join(instance="two", session_ms=300_000, rebalance_ms=30_000)
@@ -402,17 +402,17 @@ def test_static_members_that_never_sync_are_out_too() -> None:
     assert group.members() == {leader}
 
 
-def test_a_group_none_of_whose_members_sync_ends_up_empty() -> None:
+def test_a_group_whose_members_never_sync_ends_up_empty() -> None:
     group, _, _ = syncing()
     group.wait(60_000)
     assert group.state() == "Empty"
 
 
-# --- a clock that jumps -------------------------------------------------------------------------------------
+# --- clock jumps -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
-def test_a_clock_that_is_set_neither_kills_members_nor_keeps_dead_ones(jump_ms: int) -> None:
+def test_a_clock_jump_neither_removes_live_members_nor_keeps_dead_ones(jump_ms: int) -> None:
     group = GroupWorld()
     ids = group.settle("ann", "bob", session_ms=10_000)
     pending = group.answers[group.join(client="cid", session_ms=10_000)].member_id
@@ -429,7 +429,7 @@ def test_a_clock_that_is_set_neither_kills_members_nor_keeps_dead_ones(jump_ms: 
 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
-def test_the_phases_of_a_rebalance_move_with_the_clock(jump_ms: int) -> None:
+def test_rebalance_deadlines_move_with_the_clock(jump_ms: int) -> None:
     group = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     ann, request = group.enter("ann", rebalance_ms=30_000, session_ms=60_000)
     group.wait(1_000)

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets that wait for their transaction to end (Spec: E5, E9., PROTOCOL 8.5)."""
+"""TxnOffsetCommit: offsets are pending until their transaction ends. Spec: E5, E9."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_an_aborted_transaction_leaves_the_offset_as_it_was() -> None:
     assert group.fetch(stable=True) == (5, ErrorCode.NONE)
 
 
-def test_who_insists_on_stable_offsets_is_told_to_come_again() -> None:
+def test_a_fetch_of_stable_offsets_must_retry_while_an_offset_is_pending() -> None:
     """Spec: R4. UNSTABLE_OFFSET_COMMIT."""
     group = GroupWorld()
     group.commit(5)
@@ -48,7 +48,7 @@ def test_a_partition_is_unstable_until_the_last_transaction_on_it_has_ended() ->
 
 
 def test_a_later_plain_commit_wins_over_an_earlier_transactional_one() -> None:
-    """By their places in the log, whatever the order they become visible in."""
+    """The order in the log decides, not the order in which the offsets become visible."""
     group = GroupWorld()
     group.commit_in_transaction(10)
     group.commit(3)
@@ -66,7 +66,7 @@ def test_a_later_transactional_commit_wins_over_an_earlier_plain_one() -> None:
     assert group.committed() == 10
 
 
-def test_of_two_transactions_the_one_whose_commit_stands_later_wins() -> None:
+def test_of_two_transactions_the_offset_later_in_the_log_wins() -> None:
     group = GroupWorld()
     group.commit_in_transaction(10, producer_id=7)
     group.commit_in_transaction(20, producer_id=8)
@@ -83,7 +83,7 @@ def test_the_last_commit_of_a_transaction_counts() -> None:
     assert group.committed() == 12
 
 
-def test_a_marker_for_nothing_changes_nothing() -> None:
+def test_a_marker_of_an_unknown_transaction_changes_nothing() -> None:
     group = GroupWorld()
     group.commit(5)
     group.end_transaction(99, commit=True)
@@ -99,7 +99,7 @@ def test_an_ended_transaction_can_be_followed_by_another_of_the_same_producer() 
     assert group.committed() == 12
 
 
-def test_pending_offsets_outlive_a_failover() -> None:
+def test_pending_offsets_survive_a_failover() -> None:
     group = GroupWorld()
     group.commit_in_transaction(10)
     group.fail_over()
@@ -109,7 +109,7 @@ def test_pending_offsets_outlive_a_failover() -> None:
     assert group.fetch(stable=True) == (10, ErrorCode.NONE)
 
 
-def test_a_deleted_offset_takes_the_pending_one_along() -> None:
+def test_deleting_an_offset_drops_the_pending_one_too() -> None:
     group = GroupWorld()
     group.commit(5)
     group.commit_in_transaction(10, producer_id=7)
@@ -140,23 +140,23 @@ def test_transactions_leave_nothing_behind_in_memory() -> None:
     assert not group.shard.offsets._open
 
 
-# --- who may ------------------------------------------------------------------------------------------------
+# --- fencing ------------------------------------------------------------------------------------------------
 
 
-def test_without_a_group_it_makes_a_simple_one() -> None:
+def test_a_transactional_commit_to_an_unknown_group_creates_a_simple_group() -> None:
     group = GroupWorld()
     assert group.commit_in_transaction(10) == ErrorCode.NONE
     assert group.state() == "Empty"
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.GROUP_ID_NOT_FOUND)])
-def test_a_generation_of_no_group_is_refused(version: int, code: ErrorCode) -> None:
+def test_a_generation_without_a_group_is_refused(version: int, code: ErrorCode) -> None:
     group = GroupWorld()
     assert group.commit_in_transaction(10, generation=1, member_id="ann", version=version) == code
 
 
-def test_a_zombie_is_fenced_by_its_generation() -> None:
-    """Spec: E9. KIP-447."""
+def test_a_stale_member_is_fenced_by_its_generation() -> None:
+    """Spec: E9. Fencing by generation (KIP-447)."""
     group = GroupWorld()
     ids = group.settle("ann")
     commit = group.commit_in_transaction
@@ -167,24 +167,24 @@ def test_a_zombie_is_fenced_by_its_generation() -> None:
     assert commit(1, generation=1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_whoever_names_no_member_is_not_asked_for_one() -> None:
-    """Versions before 3 cannot; a transaction has its own fence."""
+def test_a_transactional_commit_without_a_member_is_accepted() -> None:
+    """Versions before 3 have no member field. The producer epoch fences the transaction."""
     group = GroupWorld()
     group.settle("ann")
     for version in (0, 2, 3, 5):
         assert group.commit_in_transaction(1, version=version) == ErrorCode.NONE
 
 
-def test_an_empty_group_asks_for_no_member() -> None:
+def test_an_empty_group_does_not_check_the_member() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     group.leave(ids["ann"])
-    assert group.commit_in_transaction(1, member_id="whoever") == ErrorCode.NONE
-    assert group.commit_in_transaction(1, member_id="whoever", generation=2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.commit_in_transaction(1, member_id="someone") == ErrorCode.NONE
+    assert group.commit_in_transaction(1, member_id="someone", generation=2) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_state_of_the_group_does_not_matter() -> None:
-    """PROTOCOL 8.5."""
+def test_a_transactional_commit_is_accepted_in_every_group_state() -> None:
+    """Unlike OffsetCommit, which is refused in CompletingRebalance."""
     group = GroupWorld()
     ids = group.settle("ann")
     group.join(ids["ann"])
@@ -192,7 +192,7 @@ def test_the_state_of_the_group_does_not_matter() -> None:
     assert group.commit_in_transaction(1, member_id=ids["ann"], generation=2) == ErrorCode.NONE
 
 
-def test_the_same_limits_hold_as_for_plain_commits() -> None:
+def test_transactional_commits_have_the_same_limits_as_plain_ones() -> None:
     group = GroupWorld(offset_metadata_max_bytes=3)
     assert group.commit_in_transaction(1, metadata="four") == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert group.commit_in_transaction(1, topic="nowhere") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -202,7 +202,7 @@ def test_the_same_limits_hold_as_for_plain_commits() -> None:
     assert len(group.log) == 1
 
 
-def test_its_records_belong_to_the_producers_transaction() -> None:
+def test_offset_records_belong_to_the_producers_transaction() -> None:
     group = GroupWorld()
     group.commit_in_transaction(1, producer_id=42, producer_epoch=3)
     (record,) = group.log

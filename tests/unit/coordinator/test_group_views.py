@@ -1,4 +1,4 @@
-"""DescribeGroups and ListGroups as the coordinator answers them (Spec: B2., PROTOCOL 6.1, 6.7)."""
+"""DescribeGroups and ListGroups. Spec: B2."""
 
 import pytest
 
@@ -17,8 +17,8 @@ def test_a_stable_group_shows_everything() -> None:
     assert (ann.member_metadata, ann.member_assignment) == (subscription("orders"), assignment(orders=[0]))
 
 
-def test_a_group_that_is_not_stable_shows_who_is_in_it_and_what_they_had() -> None:
-    """PROTOCOL 6.7: protocol and metadata only in Stable. Assignments stay, as in Kafka since 4.0."""
+def test_a_group_that_is_not_stable_shows_its_members_and_their_last_assignments() -> None:
+    """Protocol and metadata are shown only in Stable; assignments always, as in Kafka since 4.0."""
     group = GroupWorld()
     ids = group.settle("ann", "bob")
     group.join(ids["ann"])
@@ -50,11 +50,11 @@ def test_an_empty_and_a_simple_group_show_their_protocol_type() -> None:
 @pytest.mark.parametrize("version", range(7))
 def test_an_unknown_group_is_dead_and_from_version_six_on_an_error(version: int) -> None:
     group = GroupWorld()
-    described = group.shard.describe("nobody", version)
+    described = group.shard.describe("unknown", version)
     assert described.group_state == "Dead"
     if version >= 6:
         assert described.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-        assert described.error_message == "Group nobody not found."
+        assert described.error_message == "Group unknown not found."
     else:
         assert (described.error_code, described.error_message) == (0, None)
 

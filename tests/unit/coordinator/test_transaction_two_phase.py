@@ -1,4 +1,4 @@
-"""Two-phase commit (KIP-939): an outside coordinator decides; a prepared transaction outlives its producer.
+"""Two-phase commit (KIP-939): an external coordinator decides, and a prepared transaction outlives its producer.
 
 Spec: E11.
 """
@@ -11,26 +11,26 @@ from tests.support.worlds.transaction_world import NEW, OLD, TransactionWorld, p
 
 
 def prepared() -> tuple[TransactionWorld, ProducerIdAndEpoch]:
-    """A producer that flushed everything, told the outside coordinator its id and epoch, and died."""
+    """A producer that flushed everything, passed its id and epoch to the external coordinator, and died."""
     world = TransactionWorld(transaction_two_phase_commit_enable=True)
     producer = world.init(two_phase=True)
     world.add(producer, "t-0", "t-1", version=2)
     return world, producer
 
 
-def test_it_has_to_be_allowed() -> None:
+def test_two_phase_commit_must_be_enabled() -> None:
     world = TransactionWorld()
     assert world.init(two_phase=True) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert world.log == []
 
 
-def test_keeping_what_is_prepared_needs_two_phases() -> None:
+def test_keeping_the_prepared_transaction_requires_two_phase_commit() -> None:
     world = TransactionWorld(transaction_two_phase_commit_enable=True)
     assert world.init(keep_prepared=True) is ErrorCode.INVALID_REQUEST
     assert world.log == []
 
 
-def test_its_transactions_never_time_out() -> None:
+def test_a_two_phase_transaction_never_times_out() -> None:
     world, producer = prepared()
     assert world.transaction.timeout_ms == NEVER_MS
     world.wait(365 * 86_400_000)
@@ -40,15 +40,15 @@ def test_its_transactions_never_time_out() -> None:
     assert world.commit(producer).producer_epoch == producer.producer_epoch + 1
 
 
-def test_the_timeout_asked_for_does_not_matter() -> None:
+def test_the_requested_transaction_timeout_is_ignored() -> None:
     world = TransactionWorld(transaction_two_phase_commit_enable=True)
     assert world.init(two_phase=True, timeout_ms=-1).producer_epoch == 0
 
 
 @pytest.mark.parametrize("version", [OLD, NEW])
 @pytest.mark.parametrize("commit", [True, False])
-def test_whoever_knows_the_ids_and_the_epoch_decides(commit: bool, version: int) -> None:
-    """From any connection, and after the coordinator moved."""
+def test_any_client_with_the_producer_id_and_epoch_can_end_the_transaction(commit: bool, version: int) -> None:
+    """From any connection, and after a failover."""
     world, producer = prepared()
     world.fail_over()
     stranger = ProducerIdAndEpoch(producer.producer_id, producer.producer_epoch + 1)
@@ -65,17 +65,17 @@ def test_a_new_instance_finds_the_prepared_transaction() -> None:
     assert new[:2] == (old.producer_id, old.producer_epoch + 1)
     assert world.state == "Ongoing"
     assert world.transaction.partitions == frozenset(places("t-0", "t-1"))
-    assert world.transaction.producer_epoch == old.producer_epoch, "the transaction is as it was"
+    assert world.transaction.producer_epoch == old.producer_epoch, "the transaction is unchanged"
 
 
-def test_where_nothing_is_prepared_there_is_nothing_to_keep() -> None:
+def test_without_a_prepared_transaction_there_is_nothing_to_keep() -> None:
     world = TransactionWorld(transaction_two_phase_commit_enable=True)
     assert world.init(two_phase=True, keep_prepared=True).ongoing_producer_id == -1
     again = world.init(two_phase=True, keep_prepared=True)
     assert (again.producer_epoch, again.ongoing_producer_id, again.ongoing_producer_epoch) == (1, -1, -1)
 
 
-def test_the_old_instance_is_fenced_by_the_one_that_took_over() -> None:
+def test_the_old_instance_is_fenced_after_a_takeover() -> None:
     world, old = prepared()
     world.init(two_phase=True, keep_prepared=True)
     assert world.add(old, "t-2") is ErrorCode.PRODUCER_FENCED
@@ -86,7 +86,7 @@ def test_the_old_instance_is_fenced_by_the_one_that_took_over() -> None:
     assert world.state == "Ongoing"
 
 
-def test_the_new_instance_decides_before_it_works_on() -> None:
+def test_the_new_instance_must_end_the_prepared_transaction_first() -> None:
     world, _ = prepared()
     new = world.init(two_phase=True, keep_prepared=True)
     assert world.add(new, "t-0") is ErrorCode.INVALID_TXN_STATE
@@ -96,7 +96,7 @@ def test_the_new_instance_decides_before_it_works_on() -> None:
 @pytest.mark.parametrize("version", [OLD, NEW])
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("moves", [False, True], ids=["stays", "moves"])
-def test_the_new_instance_decides_under_its_own_epoch(commit: bool, version: int, moves: bool) -> None:
+def test_the_new_instance_ends_the_transaction_with_its_own_epoch(commit: bool, version: int, moves: bool) -> None:
     world, old = prepared()
     new = world.init(two_phase=True, keep_prepared=True)
     if moves:
@@ -104,7 +104,7 @@ def test_the_new_instance_decides_under_its_own_epoch(commit: bool, version: int
     following = world.end(new, commit=commit, version=version)
     assert following.producer_epoch == new.producer_epoch + (1 if version == NEW else 0)
     (marker,) = world.markers
-    assert marker.producer_epoch == following.producer_epoch > old.producer_epoch, "shuts the old instance out"
+    assert marker.producer_epoch == following.producer_epoch > old.producer_epoch, "fences the old instance"
     assert marker.partitions == frozenset(places("t-0", "t-1"))
     assert world.end(new, commit=commit, version=version) is ErrorCode.CONCURRENT_TRANSACTIONS, "repeated"
     if moves:
@@ -115,7 +115,7 @@ def test_the_new_instance_decides_under_its_own_epoch(commit: bool, version: int
     assert world.add(old, "t-0") is ErrorCode.PRODUCER_FENCED
 
 
-def test_instances_may_die_one_after_the_other() -> None:
+def test_several_instances_may_die_in_a_row() -> None:
     world, old = prepared()
     for number in range(1, 5):
         new = world.init(two_phase=True, keep_prepared=True)
@@ -127,7 +127,7 @@ def test_instances_may_die_one_after_the_other() -> None:
     assert world.state == "CompleteCommit"
 
 
-def test_an_instance_that_keeps_nothing_aborts_it() -> None:
+def test_an_instance_that_does_not_keep_the_prepared_transaction_aborts_it() -> None:
     world, _ = prepared()
     world.init(two_phase=True, keep_prepared=True)
     assert world.init(two_phase=True) is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -138,7 +138,7 @@ def test_an_instance_that_keeps_nothing_aborts_it() -> None:
     assert world.init(two_phase=True).producer_epoch == 3
 
 
-def test_while_it_is_being_completed_nobody_takes_over() -> None:
+def test_no_takeover_while_the_transaction_is_being_completed() -> None:
     world, producer = prepared()
     world.commit(producer)
     assert world.init(two_phase=True, keep_prepared=True) is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -146,7 +146,7 @@ def test_while_it_is_being_completed_nobody_takes_over() -> None:
     assert world.init(two_phase=True, keep_prepared=True).ongoing_producer_id == -1
 
 
-def test_taking_over_has_an_end_when_the_epochs_have() -> None:
+def test_takeovers_are_refused_when_the_epochs_run_out() -> None:
     world, producer = prepared()
     world.put(world.transaction._replace(producer_epoch=LAST_CLIENT_EPOCH))
     assert world.init(two_phase=True, keep_prepared=True) is ErrorCode.INVALID_TXN_STATE
@@ -157,7 +157,7 @@ def test_taking_over_has_an_end_when_the_epochs_have() -> None:
     assert world.state == "CompleteCommit"
 
 
-def test_a_take_over_at_the_last_epoch_ends_with_a_new_id() -> None:
+def test_a_takeover_at_the_last_epoch_ends_with_a_new_producer_id() -> None:
     world, producer = prepared()
     world.put(world.transaction._replace(producer_epoch=LAST_CLIENT_EPOCH - 1))
     new = world.init(two_phase=True, keep_prepared=True)
