@@ -1,4 +1,4 @@
-"""Compaction keeps `__consumer_offsets` small, and a coordinator that loads it knows what it knew. Spec: C1, C4."""
+"""Compaction keeps `__consumer_offsets` small without losing state. Spec: C1, C4."""
 
 import random
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def settle(world: CoordinatorWorld, group: str) -> str:
 
 
 def knowledge(world: CoordinatorWorld) -> dict[str, Any]:
-    """Everything a coordinator knows that is stored."""
+    """The stored part of a coordinator's state."""
     shard = world.shard()
     known: dict[str, Any] = {}
     for group_id, group in shard.groups.items():
@@ -54,9 +54,9 @@ def knowledge(world: CoordinatorWorld) -> dict[str, Any]:
 
 
 def compact(world: CoordinatorWorld) -> None:
-    """Closes the segment that is written to, and lets the cleaner find what there is to clean."""
+    """Rolls the active segment and runs the cleaner."""
     world.call(world.log("__consumer_offsets").roll)
-    world.ask(commit_request({0: 1}, group="somebody-else"), 8)
+    world.ask(commit_request({0: 1}, group="other"), 8)
     for _ in range(3):
         world.wait(20_000)
 
@@ -74,7 +74,7 @@ def test_a_thousand_commits_of_few_partitions_are_few_records(world: Coordinator
     assert knowledge(world) == before
 
 
-def test_whatever_happens_to_groups_compaction_and_a_load_change_nothing(world: CoordinatorWorld) -> None:
+def test_compaction_and_a_load_change_nothing_about_groups(world: CoordinatorWorld) -> None:
     """Members, leavers, deletions, and transactions that are committed, aborted and still open."""
     rng = random.Random(5)
     members: dict[str, str] = {}
@@ -96,10 +96,10 @@ def test_whatever_happens_to_groups_compaction_and_a_load_change_nothing(world: 
                 world.ask(commit_request({rng.randrange(3): number}, group=group, **options), 8)
         if number % 400 == 399:
             compact(world)
-    # What an open transaction has touched is not compacted before it ends: it gets a segment of its own.
+    # Records of an open transaction are not compacted before it ends, so they get a separate segment.
     world.call(world.log("__consumer_offsets").roll)
     world.append_raw(offset_batch("g0", 1, 77, producer_id=99_999))
-    world.ask(commit_request({0: 1}, group="somebody-else"), 8)
+    world.ask(commit_request({0: 1}, group="other"), 8)
     before = knowledge_after_restart(world)
     assert any(pending for *_, pending in before.values()), "the last transaction is open"
     records = len(world.stored())
@@ -110,8 +110,8 @@ def test_whatever_happens_to_groups_compaction_and_a_load_change_nothing(world: 
 
 
 def without_times(known: dict[str, Any]) -> dict[str, Any]:
-    """Somebody else's commit, made so that the cleaner has a closed segment, is the only one that came later."""
-    return {group: known[group] for group in known if group != "somebody-else"}
+    """Without the commit of the other group, made only to roll the segment."""
+    return {group: known[group] for group in known if group != "other"}
 
 
 def knowledge_after_restart(world: CoordinatorWorld) -> dict[str, Any]:

@@ -32,7 +32,7 @@ UNIT = Path(__file__).parent.parent / "unit" / "coordinator"
 
 
 def nothing(*_: Any, **__: Any) -> None:
-    """Stands where a rule was."""
+    """Replaces a rule."""
 
 
 def always(value: Any) -> Callable[..., Any]:
@@ -40,10 +40,10 @@ def always(value: Any) -> Callable[..., Any]:
 
 
 class Rule(NamedTuple):
-    """A rule, how it is switched off, and the test that misses it."""
+    """A rule, how to disable it, and the test that then fails."""
 
     name: str
-    switch_off: Callable[[Patch], Any]
+    disable: Callable[[Patch], Any]
     test: str
     arguments: dict[str, Any] = {}  # noqa: RUF012
 
@@ -75,7 +75,7 @@ def visible_at_once(self: Offsets, record_offset: int, key: bytes, value: bytes 
 
 
 def in_any_state(module: Any) -> Callable[[Patch], None]:
-    """Makes a module blind to the states of groups."""
+    """Makes a module ignore the states of groups."""
     return set_to(
         module, "GroupState", SimpleNamespace(COMPLETING_REBALANCE=None, PREPARING_REBALANCE=None, STABLE=None)
     )
@@ -96,7 +96,7 @@ def first_session_only(self: ClassicRebalance, group: ClassicGroup, member: Memb
         RESTART(self, group, member, now)
 
 
-def told_at_once(self: CoordinatorRuntime[Any], hosted: Any, effects: Effects) -> None:
+def reply_at_once(self: CoordinatorRuntime[Any], hosted: Any, effects: Effects) -> None:
     self._deliver(effects)
 
 
@@ -119,7 +119,7 @@ RULES = [
         {"generation": 0},
     ),
     Rule(
-        "a stranger is refused",
+        "an unknown member is refused",
         set_to(ClassicGroup, "member", any_member),
         "test_group_offsets.test_a_commit_of_an_unknown_member_is_refused",
     ),
@@ -134,23 +134,23 @@ RULES = [
         "test_group_transactions.test_a_stale_member_is_fenced_by_its_generation",
     ),
     Rule(
-        "nobody commits while the leader assigns",
+        "commits are refused while the leader assigns",
         in_any_state(offset_requests),
         "test_group_offsets.test_while_the_leader_assigns_commits_are_refused",
     ),
     Rule(
-        "during the join phase a heartbeat says so",
+        "a heartbeat during the join phase reports the rebalance",
         in_any_state(membership),
         "test_group_sync.test_a_heartbeat_during_a_rebalance_reports_it_and_keeps_the_member_alive",
     ),
     # Joining.
     Rule(
-        "a first join only hands out a member id",
+        "a first join only returns a member id",
         set_to(joining, "MEMBER_ID_REQUIRED_SINCE", 99),
         "test_group_join.test_a_first_join_only_returns_a_member_id",
     ),
     Rule(
-        "who was handed an id is waited for",
+        "the join phase waits for pending members",
         set_to(ClassicGroup, "has_all_joined", lambda self: self.joined_count == len(self.members)),
         "test_group_join.test_the_join_phase_waits_for_pending_members",
     ),
@@ -175,7 +175,7 @@ RULES = [
         "test_group_join.test_the_leader_of_a_stable_group_rebalances_it_by_rejoining",
     ),
     Rule(
-        "a full group takes nobody else",
+        "a full group refuses new members",
         set_to(Joining, "_admit", nothing),
         "test_group_join.test_a_full_group_accepts_no_more_members",
     ),
@@ -185,19 +185,19 @@ RULES = [
         "test_group_static_members.test_a_returning_static_leader_must_skip_the_assignment",
     ),
     Rule(
-        "older returning leaders are not told that they lead",
+        "before v9 a returning leader does not learn that it leads",
         set_to(joining, "SKIP_ASSIGNMENT_SINCE", 0),
         "test_group_static_members.test_before_version_nine_a_returning_leader_gets_its_old_id_as_leader",
         {"version": 8},
     ),
     Rule(
-        "silent static members keep their places",
+        "silent static members stay in the group",
         set_to(Member, "is_static", False),
         "test_group_static_members.test_a_silent_static_member_stays_through_a_rebalance",
     ),
     # The assignment.
     Rule(
-        "only the leader's assignment is heard",
+        "only the leader's assignment counts",
         set_to(ClassicGroup, "is_leader", always(True)),
         "test_group_sync.test_only_the_leaders_assignment_counts",
     ),
@@ -207,13 +207,13 @@ RULES = [
         "test_group_failover.test_a_stored_assignment_survives_even_if_no_member_received_it",
     ),
     Rule(
-        "what cannot be stored is refused before anything changes",
+        "an assignment that cannot be stored is refused before anything changes",
         set_to(ClassicRebalance, "_refuse_assignment", nothing),
         "test_group_sync.test_an_assignment_too_large_to_store_is_refused_and_the_group_rebalances",
     ),
     # Time.
     Rule(
-        "a silent member is gone after its session",
+        "a silent member is removed after its session timeout",
         set_to(ClassicRebalance, "_session_due", nothing),
         "test_group_timers.test_a_silent_member_is_removed_after_its_session_timeout_and_the_others_rejoin",
     ),
@@ -223,7 +223,7 @@ RULES = [
         "test_group_timers.test_a_commit_keeps_a_member_alive",
     ),
     Rule(
-        "sessions begin afresh after a load",
+        "sessions restart after a load",
         set_to(ClassicRebalance, "after_load", nothing),
         "test_group_failover.test_sessions_restart_after_a_failover",
     ),
@@ -233,17 +233,17 @@ RULES = [
         "test_group_timers.test_the_initial_delay_is_not_cut_short_when_all_members_joined",
     ),
     Rule(
-        "who does not rejoin in time is out",
+        "members that do not rejoin in time are removed",
         set_to(ClassicRebalance, "_join_due", nothing),
         "test_group_timers.test_members_that_do_not_rejoin_within_the_rebalance_timeout_are_removed",
     ),
     Rule(
-        "who never syncs is out",
+        "members that never sync are removed",
         set_to(ClassicRebalance, "_sync_due", nothing),
         "test_group_timers.test_a_follower_that_never_syncs_is_removed_even_when_the_group_is_stable",
     ),
     Rule(
-        "a new member does not wait for ever",
+        "a new member does not wait forever",
         set_to(joining, "NEW_MEMBER_JOIN_TIMEOUT_MS", 10**9),
         "test_group_timers.test_a_new_member_waits_in_join_for_five_minutes_and_no_longer",
     ),
@@ -253,14 +253,14 @@ RULES = [
         "test_group_join.test_a_pending_member_id_is_forgotten_after_the_session_timeout",
     ),
     Rule(
-        "deadlines move with a clock that jumps",
+        "deadlines move when the clock jumps",
         set_to(GroupShard, "on_clock_jump", nothing),
         "test_group_timers.test_a_clock_jump_neither_removes_live_members_nor_keeps_dead_ones",
         {"jump_ms": 3_600_000},
     ),
-    # Moving.
+    # Failover.
     Rule(
-        "who waits at a coordinator that goes is told",
+        "parked requests are answered when the coordinator moves",
         set_to(GroupShard, "on_unloaded", lambda self: Effects()),
         "test_group_failover.test_a_parked_join_gets_not_coordinator_and_the_member_keeps_its_id",
     ),
@@ -301,7 +301,7 @@ RULES = [
         "test_group_offsets.test_a_commit_to_an_unknown_topic_or_partition_is_refused",
     ),
     Rule(
-        "what is consumed does not expire",
+        "offsets of subscribed topics do not expire",
         expire_everything,
         "test_group_expiry.test_offsets_of_subscribed_topics_never_expire",
     ),
@@ -311,12 +311,12 @@ RULES = [
         "test_group_expiry.test_an_empty_groups_retention_counts_from_when_it_became_empty",
     ),
     Rule(
-        "what is consumed is not deleted",
+        "offsets of subscribed topics are not deleted",
         set_to(ClassicGroup, "is_subscribed", always(False)),
         "test_group_offsets.test_offsets_of_a_subscribed_topic_are_not_deleted",
     ),
     Rule(
-        "a deleted topic takes its offsets along",
+        "deleting a topic deletes its offsets",
         set_to(Offsets, "delete_topics", nothing),
         "test_group_expiry.test_deleting_a_topic_deletes_its_offsets",
     ),
@@ -328,31 +328,31 @@ RULES = [
     # The runtime.
     Rule(
         "replies wait until their records are committed",
-        set_to(CoordinatorRuntime, "_release", told_at_once),
+        set_to(CoordinatorRuntime, "_release", reply_at_once),
         "test_coordinator_runtime.test_a_reply_waits_until_its_records_are_committed",
     ),
     Rule(
-        "reads wait for what they have seen",
-        set_to(CoordinatorRuntime, "_release", told_at_once),
-        "test_coordinator_runtime.test_a_reply_waits_for_everything_its_shard_has_seen",
+        "reads wait for the records they have seen",
+        set_to(CoordinatorRuntime, "_release", reply_at_once),
+        "test_coordinator_runtime.test_a_reply_waits_for_every_record_its_shard_has_applied",
     ),
     Rule(
-        "a shard is read back after a failed append",
+        "a shard is reloaded after a failed append",
         set_to(CoordinatorRuntime, "_reload", nothing),
-        "test_coordinator_runtime.test_an_assignment_that_cannot_be_appended_never_was",
+        "test_coordinator_runtime.test_an_assignment_that_cannot_be_appended_is_rolled_back",
     ),
     Rule(
-        "a log that another may have led is read anew",
+        "a log that another broker may have led is reloaded",
         set_to(HostedShard, "may_continue", always(True)),
         "test_coordinator_runtime.test_if_another_broker_may_have_led_in_between_the_log_is_loaded_again",
     ),
     Rule(
-        "append errors are told in a coordinator's words",
+        "append errors are translated for coordinator clients",
         set_to(runtime, "APPEND_ERRORS", {}),
         "test_coordinator_runtime.test_too_few_replicas_in_sync_refuse_a_commit",
     ),
     Rule(
-        "a clock that jumps is noticed",
+        "a clock jump is detected",
         set_to(runtime, "CLOCK_JUMP_MS", 10**12),
         "test_coordinator_runtime.test_a_clock_that_jumps_expires_no_session",
     ),
@@ -360,7 +360,7 @@ RULES = [
 
 
 class Growing:
-    """Whatever is looked at last stands last in the log: the one that was pending."""
+    """Claims that the offset looked at last, the pending one, is the last in the log."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -381,7 +381,7 @@ def find(name: str) -> Callable[..., Any]:
 
 
 def run(test: Callable[..., Any], arguments: dict[str, Any], directory: Path, caplog: Any) -> None:
-    """Calls a test of another file with what it asks for."""
+    """Calls a test of another file with the fixtures it requests."""
     wanted = inspect.signature(test).parameters
     given = dict(arguments)
     directory.mkdir()
@@ -402,13 +402,13 @@ def run(test: Callable[..., Any], arguments: dict[str, Any], directory: Path, ca
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_rule_that_is_switched_off_is_missed(
+def test_a_test_fails_when_a_rule_is_disabled(
     rule: Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     test = find(rule.test)
     run(test, rule.arguments, tmp_path / "whole", caplog)
     caplog.clear()
-    rule.switch_off(monkeypatch)
-    # However it shows.
+    rule.disable(monkeypatch)
+    # Any failure counts.
     with fresh_load.unwatched(), pytest.raises(Exception):  # noqa: B017, PT011
         run(test, rule.arguments, tmp_path / "broken", caplog)

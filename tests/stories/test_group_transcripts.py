@@ -1,4 +1,4 @@
-"""What groups and their coordinator say on the wire, word for word. Spec: B2, B3, B4, B5, B6.
+"""The exact messages between groups and their coordinator. Spec: B2, B3, B4, B5, B6.
 
 Each file in `transcripts/` is a story: steps, and after `----` every request and response they led to, with fields
 that have their defaults left out. After a change that is meant, `OTTLA_REWRITE=1` writes the files anew; read the diff.
@@ -15,7 +15,7 @@ STORIES = sorted((Path(__file__).parent / "transcripts").glob("group_*.txt"))
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_the_story_goes_as_it_is_written(path: Path) -> None:
+def test_the_exchange_matches_its_transcript(path: Path) -> None:
     written = path.read_text()
     told = tell(written, group_initial_rebalance_delay_ms="3000")
     if os.environ.get("OTTLA_REWRITE"):
@@ -23,5 +23,5 @@ def test_the_story_goes_as_it_is_written(path: Path) -> None:
     assert told == written
 
 
-def test_there_are_stories() -> None:
+def test_there_are_transcripts() -> None:
     assert len(STORIES) >= 4

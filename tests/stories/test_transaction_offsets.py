@@ -1,5 +1,5 @@
-"""Offsets in transactions, what other changes to the cluster do to open ones, two-phase commit, and requests that
-come thick and fast. Spec: E5, E9, E11."""
+"""Offsets in transactions, cluster changes during open transactions, two-phase commit, and many concurrent
+requests. Spec: E5, E9, E11."""
 
 import asyncio
 import struct
@@ -49,7 +49,7 @@ def test_offsets_are_pending_until_the_marker(protocol: Protocol) -> None:
         assert await client.committed_offset("g", "t", 0, stable=False) == -1
         asked = asyncio.ensure_future(RawClient(BOOTSTRAP).committed_offset("g", "t", 0))
         await asyncio.sleep(2)
-        assert not asked.done(), "UNSTABLE_OFFSET_COMMIT is asked again until it is decided"
+        assert not asked.done(), "UNSTABLE_OFFSET_COMMIT is retried until the transaction ends"
         await producer.commit()
         assert await asked == 3
         await producer.send_offsets("g", {("t", 0): 9})
@@ -61,7 +61,7 @@ def test_offsets_are_pending_until_the_marker(protocol: Protocol) -> None:
 
 
 @PROTOCOLS
-def test_pending_offsets_are_pending_still_after_a_crash(protocol: Protocol) -> None:
+def test_pending_offsets_are_still_pending_after_a_crash(protocol: Protocol) -> None:
     async def story(stage: Stage) -> None:
         client, producer = stage.client, await stage.producer(protocol)
         await producer.send_offsets("g", {("t", 0): 3, ("t", 1): 4})
@@ -93,7 +93,7 @@ def test_a_plain_commit_made_later_wins(protocol: Protocol) -> None:
 
 
 @PROTOCOLS
-def test_a_member_of_an_older_generation_commits_nothing(protocol: Protocol) -> None:
+def test_a_member_of_an_older_generation_cannot_commit(protocol: Protocol) -> None:
     """Spec: E9. Zombies fenced by group generation (KIP-447)."""
 
     async def story(stage: Stage) -> None:
@@ -127,8 +127,8 @@ def test_a_member_of_an_older_generation_commits_nothing(protocol: Protocol) -> 
     told(story)
 
 
-def test_offsets_go_nowhere_without_a_transaction() -> None:
-    """KIP-890: a group whose partition the coordinator does not know of would keep the offset pending for ever."""
+def test_offsets_without_a_transaction_are_refused() -> None:
+    """KIP-890: an offset in a group the transaction does not include would stay pending forever."""
 
     async def story(stage: Stage) -> None:
         producer = await stage.producer(OLD)
@@ -142,12 +142,12 @@ def test_offsets_go_nowhere_without_a_transaction() -> None:
     told(story)
 
 
-# --- the cluster changes under an open transaction ---
+# --- the cluster changes during an open transaction ---
 
 
 @PROTOCOLS
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(protocol: Protocol, commit: bool) -> None:
+def test_a_transaction_can_end_after_its_topic_is_deleted(protocol: Protocol, commit: bool) -> None:
     async def story(stage: Stage) -> None:
         await stage.client.create_topic("gone")
         producer = await stage.producer(protocol)
@@ -166,7 +166,7 @@ def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(protocol: Prot
     told(story)
 
 
-def test_records_deleted_under_an_open_transaction_are_gone_but_it_ends() -> None:
+def test_a_transaction_whose_records_were_deleted_can_still_end() -> None:
     async def story(stage: Stage) -> None:
         producer = await stage.producer()
         await producer.send("t", 0, [b"deleted"])
@@ -188,8 +188,8 @@ def test_records_deleted_under_an_open_transaction_are_gone_but_it_ends() -> Non
     told(story)
 
 
-def test_compaction_leaves_open_transactions_alone_and_takes_aborted_ones() -> None:
-    """Also after the broker was killed and has read all of it anew."""
+def test_compaction_keeps_open_transactions_and_removes_aborted_ones() -> None:
+    """Also after the broker was killed and has reloaded the log."""
 
     async def story(stage: Stage) -> None:
         configs = {
@@ -210,7 +210,7 @@ def test_compaction_leaves_open_transactions_alone_and_takes_aborted_ones() -> N
             await done.send("c", 0, [b"later"])
             await done.commit()
             assert (await stage.values("c"))[-1:] != [b"aborted"]
-        assert b"open" in await stage.values("c", committed=False), "nobody knows yet how it ends"
+        assert b"open" in await stage.values("c", committed=False), "the transaction is still undecided"
         assert b"aborted" not in await stage.values("c")
         await slow.commit()
         await settle(stage.client, "c", 0)
@@ -220,7 +220,7 @@ def test_compaction_leaves_open_transactions_alone_and_takes_aborted_ones() -> N
         assert b"aborted" not in before
         await stage.kill()
         assert await stage.values("c") == before
-        assert b"aborted" not in await stage.values("c", committed=False), "compaction took it"
+        assert b"aborted" not in await stage.values("c", committed=False), "compaction removed it"
 
     told(story, log_cleaner_backoff_ms="1000")
 
@@ -229,8 +229,8 @@ def test_compaction_leaves_open_transactions_alone_and_takes_aborted_ones() -> N
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_prepared_transaction_waits_for_days_and_crashes_until_it_is_decided(commit: bool) -> None:
-    """From another connection, by whoever knows the transactional id, the producer id and the epoch."""
+def test_a_prepared_transaction_survives_days_and_crashes_until_it_is_decided(commit: bool) -> None:
+    """Any connection with the transactional id, the producer id and the epoch can decide."""
 
     async def story(stage: Stage) -> None:
         producer = await stage.producer(NEW, start=False)
@@ -247,7 +247,7 @@ def test_a_prepared_transaction_waits_for_days_and_crashes_until_it_is_decided(c
             await stage.kill()
         assert await stage.state() == "Ongoing"
         assert await stage.values() == []
-        # A new instance takes over and learns what is prepared; the old one can do nothing any more.
+        # A new instance takes over and gets the prepared transaction. The old one is fenced.
         request.keep_prepared_txn = True
         taken = await stage.client.ask(request, 6, lambda r: [r.error_code])
         assert (taken.ongoing_txn_producer_id, taken.ongoing_txn_producer_epoch) == prepared
@@ -268,7 +268,7 @@ def test_a_prepared_transaction_waits_for_days_and_crashes_until_it_is_decided(c
     told(story, transaction_two_phase_commit_enable="true")
 
 
-def test_two_phase_commit_is_off_unless_it_is_switched_on() -> None:
+def test_two_phase_commit_is_disabled_by_default() -> None:
     async def story(stage: Stage) -> None:
         await stage.client.find_coordinator("x", 1)
         request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1, enable2_pc=True)
@@ -284,8 +284,8 @@ def test_two_phase_commit_is_off_unless_it_is_switched_on() -> None:
 @PROTOCOLS
 @each_seed(8)
 @pytest.mark.parametrize("flush", ["false", "true"])
-def test_batches_sent_without_waiting_stay_in_order(protocol: Protocol, seed: int, flush: str) -> None:
-    """Five in flight, some to partitions that are still being verified: none may overtake another."""
+def test_pipelined_batches_stay_in_order(protocol: Protocol, seed: int, flush: str) -> None:
+    """Five in-flight batches, some to partitions still being verified: none may overtake another."""
 
     async def story(stage: Stage) -> None:
         producer = await stage.producer(protocol)
@@ -322,8 +322,8 @@ def test_batches_sent_without_waiting_stay_in_order(protocol: Protocol, seed: in
 
 
 @each_seed(5)
-def test_producers_that_fight_for_one_id_leave_whole_transactions(seed: int) -> None:
-    """Each starts under the same id, writes to both partitions and commits; whoever is fenced starts again."""
+def test_producers_competing_for_one_id_leave_only_whole_transactions(seed: int) -> None:
+    """Each starts with the same id, writes to both partitions and commits. A fenced producer restarts."""
 
     async def story(stage: Stage) -> None:
         committed: list[bytes] = []

@@ -1,4 +1,4 @@
-"""We break ourselves: one rule of transactions is switched off at a time, and a story notices. Spec: R7.
+"""Mutation tests: one rule of transactions is disabled at a time, and a story fails. Spec: R7.
 
 A rule no story misses would be a missing story. Each case runs the story whole first, then broken.
 """
@@ -30,7 +30,7 @@ Patch = pytest.MonkeyPatch
 
 
 def stories_of(name: str) -> Any:
-    """A file of stories beside this one."""
+    """Loads another test file of this directory."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -46,7 +46,7 @@ SETTINGS = {"offsets_topic_num_partitions": "1", "transaction_state_log_num_part
 
 
 def copy_through_cuts(seeds: int = 12) -> None:
-    """Copies while connections are cut, which makes the producer repeat what may have arrived."""
+    """Copies while connections are cut, so the producer retries batches that may have arrived."""
     for seed in range(seeds):
 
         async def story(world: World) -> None:
@@ -76,7 +76,7 @@ def die_after_every_write(power_loss: bool = False) -> None:
         run(number)
 
 
-# --- the rules, switched off ---
+# --- the rules, disabled ---
 
 
 def without_last_stable_offset(patch: Patch) -> None:
@@ -204,39 +204,39 @@ def without_timeout(patch: Patch) -> None:
 
 
 CASES: list[tuple[Callable[[Patch], None], Callable[[], Any]]] = [
-    (without_last_stable_offset, lambda: stories.test_an_open_transaction_holds_readers_of_committed_records_back(NEW)),
-    (without_aborted_index, lambda: stories.test_aborted_records_are_named_with_every_fetch_that_may_meet_them(NEW)),
+    (without_last_stable_offset, lambda: stories.test_an_open_transaction_blocks_read_committed_readers(NEW)),
+    (without_aborted_index, lambda: stories.test_every_fetch_lists_the_aborted_transactions_in_its_range(NEW)),
     (
         without_epoch_check,
-        lambda: stories.test_a_fenced_producer_is_shut_out_of_its_partitions_by_their_own_knowledge(),
+        lambda: stories.test_partitions_refuse_a_fenced_producer_without_asking_the_coordinator(),
     ),
     (
         without_coordinator_epoch_check,
-        lambda: stories.test_with_an_epoch_for_each_transaction_a_late_commit_does_nothing(),
+        lambda: stories.test_with_an_epoch_per_transaction_a_late_commit_does_nothing(),
     ),
-    (without_epoch_bump, lambda: stories.test_with_an_epoch_for_each_transaction_a_late_commit_does_nothing()),
+    (without_epoch_bump, lambda: stories.test_with_an_epoch_per_transaction_a_late_commit_does_nothing()),
     (without_sequence_check, copy_through_cuts),
-    (without_verification, lambda: stories.test_a_late_batch_of_the_old_protocol_is_not_known_to_the_coordinator()),
-    (without_offset_verification, lambda: offsets_stories.test_offsets_go_nowhere_without_a_transaction()),
+    (without_verification, lambda: stories.test_a_late_batch_of_the_old_protocol_fails_verification()),
+    (without_offset_verification, lambda: offsets_stories.test_offsets_without_a_transaction_are_refused()),
     (markers_before_the_decision, die_after_every_write),
     (answers_before_the_decision_is_durable, lambda: die_after_every_write(power_loss=True)),
     (without_resuming_markers_at_load, die_after_every_write),
     (without_pending_offsets, lambda: offsets_stories.test_offsets_are_pending_until_the_marker(NEW)),
-    (without_generation_fencing, lambda: offsets_stories.test_a_member_of_an_older_generation_commits_nothing(NEW)),
+    (without_generation_fencing, lambda: offsets_stories.test_a_member_of_an_older_generation_cannot_commit(NEW)),
     (
         without_retry_of_completion,
         lambda: [
-            stories.test_a_disk_that_fails_for_a_moment_delays_the_end_but_no_more(NEW, write) for write in range(1, 7)
+            stories.test_a_transient_disk_failure_only_delays_the_end_of_a_transaction(NEW, write) for write in range(1, 7)
         ],
     ),
-    (without_timeout, lambda: stories.test_a_producer_that_never_comes_back_is_aborted_in_time(NEW, True)),
+    (without_timeout, lambda: stories.test_the_transaction_of_a_dead_producer_is_aborted_after_its_timeout(NEW, True)),
 ]
 
 
 @pytest.mark.parametrize(
     ("break_it", "story"), CASES, ids=[f"{i}-{rule.__name__}" for i, (rule, _) in enumerate(CASES)]
 )
-def test_a_story_notices(break_it: Callable[[Patch], None], story: Callable[[], Any]) -> None:
+def test_a_story_fails_when_a_rule_is_disabled(break_it: Callable[[Patch], None], story: Callable[[], Any]) -> None:
     story()
     with pytest.MonkeyPatch.context() as patch:
         break_it(patch)

@@ -1,4 +1,4 @@
-"""Transactions end to end: the production broker in a simulated world, a producer of bare requests, and what readers,
+"""Transactions end to end: the production broker in a simulated world, a producer of raw requests, and what readers,
 groups and operators see of it. Spec: E3, E5, E6, E7, E8, E9, E11, R3, R4."""
 
 import asyncio
@@ -17,7 +17,7 @@ PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
 
 
 @PROTOCOLS
-def test_an_open_transaction_holds_readers_of_committed_records_back(protocol: Protocol) -> None:
+def test_an_open_transaction_blocks_read_committed_readers(protocol: Protocol) -> None:
     async def story(stage: Stage) -> None:
         producer = await stage.producer(protocol)
         await stage.write(b"before")
@@ -38,7 +38,7 @@ def test_an_open_transaction_holds_readers_of_committed_records_back(protocol: P
 
 
 @PROTOCOLS
-def test_aborted_records_are_named_with_every_fetch_that_may_meet_them(protocol: Protocol) -> None:
+def test_every_fetch_lists_the_aborted_transactions_in_its_range(protocol: Protocol) -> None:
     """Spec: R4. `read_committed` right after an abort; fetch offset inside the transaction."""
 
     async def story(stage: Stage) -> None:
@@ -59,7 +59,7 @@ def test_aborted_records_are_named_with_every_fetch_that_may_meet_them(protocol:
     told(story)
 
 
-def test_a_reader_goes_past_a_control_record_at_the_end() -> None:
+def test_a_reader_advances_past_a_control_record_at_the_end() -> None:
     """Spec: R4. A consumer whose last offset is a control record."""
 
     async def story(stage: Stage) -> None:
@@ -74,7 +74,7 @@ def test_a_reader_goes_past_a_control_record_at_the_end() -> None:
     told(story)
 
 
-def test_the_first_of_many_open_transactions_holds_all_back() -> None:
+def test_the_first_of_many_open_transactions_blocks_them_all() -> None:
     async def story(stage: Stage) -> None:
         producers = [await stage.producer(NEW, f"p{i}") for i in range(5)]
         for i, producer in enumerate(producers):
@@ -94,11 +94,11 @@ def test_the_first_of_many_open_transactions_holds_all_back() -> None:
     told(story)
 
 
-# --- the torn transaction. Spec: R3. ---
+# --- the split transaction. Spec: R3. ---
 
 
 async def a_commit_arrives_late(stage: Stage, protocol: Protocol) -> list[bytes]:
-    """The network holds a commit back; it is repeated and done, and the next transaction begun, when it arrives."""
+    """The network delays a commit until its retry succeeded and the next transaction has started."""
     producer = await stage.producer(protocol)
     await producer.send("t", 0, [b"first"])
     held_back = producer.end_request(commit=True)
@@ -111,13 +111,13 @@ async def a_commit_arrives_late(stage: Stage, protocol: Protocol) -> list[bytes]
         await producer.send("t", 1, [b"second, other half"])
         await producer.abort()
     except KafkaError:
-        pass  # it may well notice that somebody ended its transaction, but too late
+        pass  # it may notice that its transaction was ended, but too late
     await asyncio.sleep(1)
     return await stage.values()
 
 
-def test_with_the_old_protocol_a_late_commit_tears_the_next_transaction() -> None:
-    """Spec: R3. The test bites."""
+def test_with_the_old_protocol_a_late_commit_splits_the_next_transaction() -> None:
+    """Spec: R3. Without KIP-890 the anomaly shows, so the test below can detect it."""
 
     async def story(stage: Stage) -> None:
         assert await a_commit_arrives_late(stage, OLD) == [b"first", b"second, to be aborted"]
@@ -125,7 +125,7 @@ def test_with_the_old_protocol_a_late_commit_tears_the_next_transaction() -> Non
     told(story)
 
 
-def test_with_an_epoch_for_each_transaction_a_late_commit_does_nothing() -> None:
+def test_with_an_epoch_per_transaction_a_late_commit_does_nothing() -> None:
     """Spec: R3. KIP-890."""
 
     async def story(stage: Stage) -> None:
@@ -136,7 +136,7 @@ def test_with_an_epoch_for_each_transaction_a_late_commit_does_nothing() -> None
 
 
 def test_a_late_batch_cannot_join_the_next_transaction() -> None:
-    """KIP-890: with the new protocol its epoch is over."""
+    """KIP-890: with the new protocol its epoch is stale."""
 
     async def story(stage: Stage) -> None:
         producer = await stage.producer(NEW)
@@ -154,8 +154,8 @@ def test_a_late_batch_cannot_join_the_next_transaction() -> None:
     told(story)
 
 
-def test_a_late_batch_of_the_old_protocol_is_not_known_to_the_coordinator() -> None:
-    """KIP-890 part 1: without an open transaction that has the partition nothing is appended, so nothing hangs."""
+def test_a_late_batch_of_the_old_protocol_fails_verification() -> None:
+    """KIP-890 part 1: batches outside an open transaction are refused, so no transaction can hang."""
 
     async def story(stage: Stage) -> None:
         producer = await stage.producer(OLD)
@@ -171,8 +171,8 @@ def test_a_late_batch_of_the_old_protocol_is_not_known_to_the_coordinator() -> N
     told(story)
 
 
-def test_a_fenced_producer_is_shut_out_of_its_partitions_by_their_own_knowledge() -> None:
-    """Spec: E3. The marker carries the epoch that fences, so a partition needs to ask nobody."""
+def test_partitions_refuse_a_fenced_producer_without_asking_the_coordinator() -> None:
+    """Spec: E3. The marker carries the fencing epoch."""
 
     async def story(stage: Stage) -> None:
         zombie = await stage.producer(OLD)
@@ -191,7 +191,7 @@ def test_a_fenced_producer_is_shut_out_of_its_partitions_by_their_own_knowledge(
 
 
 @PROTOCOLS
-def test_a_partition_knows_after_a_crash_all_that_it_knew_before(protocol: Protocol) -> None:
+def test_a_partition_recovers_its_transaction_state_after_a_crash(protocol: Protocol) -> None:
     """Open, aborted and decided transactions, epochs and sequences: rebuilt exactly."""
 
     async def story(stage: Stage) -> None:
@@ -229,8 +229,8 @@ def test_a_partition_knows_after_a_crash_all_that_it_knew_before(protocol: Proto
 
 @PROTOCOLS
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_producer_that_never_comes_back_is_aborted_in_time(protocol: Protocol, commit: bool) -> None:
-    """Spec: E3. Also when the broker dies meanwhile; the clock runs on."""
+def test_the_transaction_of_a_dead_producer_is_aborted_after_its_timeout(protocol: Protocol, commit: bool) -> None:
+    """Spec: E3. Also when the broker dies meanwhile: the timeout continues."""
 
     async def story(stage: Stage) -> None:
         producer = await stage.producer(protocol, timeout_ms=60_000)
@@ -262,15 +262,15 @@ def test_a_producer_that_never_comes_back_is_aborted_in_time(protocol: Protocol,
 
 @PROTOCOLS
 @pytest.mark.parametrize("write", range(1, 7))
-def test_a_disk_that_fails_for_a_moment_delays_the_end_but_no_more(protocol: Protocol, write: int) -> None:
-    """Decision, marker, pending offsets, completion: each of them may fail once or thrice."""
+def test_a_transient_disk_failure_only_delays_the_end_of_a_transaction(protocol: Protocol, write: int) -> None:
+    """Decision, marker, pending offsets and completion may each fail a few times."""
 
     async def story(stage: Stage) -> None:
         producer = await stage.producer(protocol)
         await producer.send("t", 0, [b"v"])
         await producer.send("t", 1, [b"w"])
         await producer.send_offsets("g", {("t", 0): 7})
-        # The first `write - 1` of the appends to come go well, the two after them do not.
+        # The first `write - 1` appends succeed, the next two fail.
         stage.world.platter.failures["append"] = _FailuresAfter(write - 1, times=2)
         await producer.commit()
         await settle(stage.client, "t", 0)
@@ -283,7 +283,7 @@ def test_a_disk_that_fails_for_a_moment_delays_the_end_but_no_more(protocol: Pro
 
 
 class _FailuresAfter(list[int]):
-    """Failures that begin after some calls went well."""
+    """Failures that start after some successful calls."""
 
     def __init__(self, passes: int, times: int) -> None:
         super().__init__([5] * times)

@@ -45,7 +45,7 @@ def test_it_runs_inside_a_with_block_and_leaves_nothing_behind() -> None:
     assert not is_alive(pid)
 
 
-def test_a_given_directory_stays(tmp_path: Path) -> None:
+def test_a_directory_passed_by_the_caller_is_kept(tmp_path: Path) -> None:
     with ottla.Broker.embedded(tmp_path / "data"):
         pass
     assert (tmp_path / "data").is_dir()
@@ -75,7 +75,7 @@ def test_a_killed_broker_comes_back_on_the_same_port_and_data() -> None:
         assert accepts(broker)
 
 
-def test_a_stopped_broker_says_so() -> None:
+def test_a_stopped_broker_reports_that_it_is_not_running() -> None:
     with ottla.Broker.embedded() as broker:
         broker.stop()
         broker.stop()  # no harm
@@ -85,13 +85,13 @@ def test_a_stopped_broker_says_so() -> None:
         assert "has stopped" in broker.log
 
 
-def test_a_broker_that_cannot_start_says_why() -> None:
+def test_a_broker_that_cannot_start_reports_why() -> None:
     with pytest.raises(OttlaError, match="did not start") as caught:
         ottla.Broker.embedded(settings={"num.partitions": "none"})
     assert "Invalid value none for configuration num.partitions" in caught.value.hint
 
 
-def test_a_broker_that_does_not_get_ready_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_broker_that_does_not_get_ready_in_time_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sleeper = tmp_path / "python"
     sleeper.write_text("#!/bin/sh\necho thinking >&2\nexec sleep 60\n")
     sleeper.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The admin APIs in all their versions, through their wire form (PROTOCOL §3, §17)."""
+"""The admin APIs in every version, encoded and decoded as on the wire."""
 
 from collections.abc import Iterator
 
@@ -140,7 +140,7 @@ def test_delete_topics_v6_takes_names_and_ids(world: AdminWorld) -> None:
     ]
 
 
-def test_disabled_deletion_is_told_as_the_version_knows_it() -> None:
+def test_disabled_deletion_has_the_error_code_of_the_version() -> None:
     with AdminWorld({"delete.topic.enable": "false"}) as world:
         create(world, NewTopic("a"))
         for version, expected in (
@@ -251,7 +251,9 @@ def test_describe_configs_of_brokers(world: AdminWorld) -> None:
         (0, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_cannot_be_described_says_why(world: AdminWorld, kind: int, name: str, expected: ErrorCode) -> None:
+def test_a_resource_that_cannot_be_described_has_an_error(
+    world: AdminWorld, kind: int, name: str, expected: ErrorCode
+) -> None:
     result = describe(world, 4, kind, name)
     assert result.error_code == expected
     assert result.error_message
@@ -431,7 +433,7 @@ def test_an_impossible_cursor_is_refused(world: AdminWorld, topic: str, partitio
     assert caught.value.code == ErrorCode.INVALID_REQUEST
 
 
-def test_a_cursor_whose_topic_was_deleted_goes_on_with_the_next(world: AdminWorld) -> None:
+def test_a_cursor_whose_topic_was_deleted_continues_with_the_next(world: AdminWorld) -> None:
     create(world, NewTopic("a"), NewTopic("c"))
     request = DescribeTopicPartitionsRequest(
         cursor=DescribeTopicPartitionsRequest.Cursor(topic_name="b", partition_index=5)

@@ -129,7 +129,7 @@ def test_records_survive_a_clean_stop(tmp_path: Path) -> None:
     run(story())
 
 
-def test_each_listeners_clients_are_told_of_that_listener(tmp_path: Path) -> None:
+def test_clients_of_each_listener_get_addresses_of_that_listener(tmp_path: Path) -> None:
     async def story() -> None:
         settings = {
             "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
@@ -245,7 +245,7 @@ def hostile_frames(seed: int) -> list[bytes]:
 
 
 @each_seed(3)
-def test_hostile_bytes_harm_nobody_else(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_hostile_bytes_affect_no_other_connection(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     """Every kind of garbage at a live port; others are served, nothing is logged as our fault, memory holds.
 
     Spec: R8.

@@ -66,16 +66,16 @@ def test_mistakes_are_named(text: str, settings: dict[str, str], message: str) -
         listeners(text, **settings)
 
 
-def test_clients_are_told_where_the_broker_listens() -> None:
+def test_the_broker_advertises_where_it_listens() -> None:
     assert told("PLAINTEXT://127.0.0.1:9092") == {"PLAINTEXT": Endpoint("127.0.0.1", 9092)}
 
 
-def test_a_port_chosen_by_the_system_is_the_one_told() -> None:
+def test_a_port_chosen_by_the_system_is_advertised() -> None:
     assert told("PLAINTEXT://127.0.0.1:0", 41_000) == {"PLAINTEXT": Endpoint("127.0.0.1", 41_000)}
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
-def test_every_interface_is_told_as_the_machines_name(host: str) -> None:
+def test_a_wildcard_listener_is_advertised_as_the_machines_name(host: str) -> None:
     assert told(f"PLAINTEXT://{host}:9092") == {"PLAINTEXT": Endpoint("this-machine", 9092)}
 
 

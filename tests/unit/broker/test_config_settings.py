@@ -1,4 +1,4 @@
-"""Broker settings: read from text, laid over each other, described. PROTOCOL §17, §21."""
+"""Broker settings: read from text, overridden at run time, described."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_defaults_are_kafkas() -> None:
     assert config.group_consumer_assignors == ("uniform", "range")
 
 
-def test_the_file_apache_kafka_ships_is_accepted_and_what_it_does_not_change_is_said() -> None:
+def test_apache_kafkas_own_properties_file_is_accepted_with_notices() -> None:
     config = load_config(read_properties(KRAFT_FILE))
     assert (config.node_id, config.log_dirs) == (1, ("/tmp/kraft-combined-logs",))
     assert config.transaction_state_log_min_isr == 1
@@ -315,7 +315,7 @@ def test_a_topics_settings_say_where_they_come_from() -> None:
     assert entry(entries, "compression.type")[1:3] == ("producer", ConfigSource.DEFAULT)
 
 
-def test_types_and_documentation_are_told() -> None:
+def test_types_and_documentation_are_returned() -> None:
     entries = Settings(BrokerConfig()).describe_topic(image(topic={}), "t")
     types = {e.name: e.config_type for e in entries}
     assert (types["preallocate"], types["compression.type"], types["segment.bytes"]) == (1, 2, 3)
@@ -332,7 +332,7 @@ def test_an_unknown_topic_cannot_be_described() -> None:
     assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_broker_describes_itself_and_nobody_else() -> None:
+def test_a_broker_describes_only_itself() -> None:
     settings = Settings(load_config({"broker.id": "0", "num.partitions": "4"}))
     entries = settings.describe_broker(image(broker={"log.retention.ms": "5"}), 0)
     names = [e.name for e in entries]

@@ -49,7 +49,7 @@ def test_minus_one_deletes_up_to_the_high_watermark(world: DataWorld) -> None:
     assert delete(world, "orders", -1).low_watermark == 3
 
 
-def test_deleting_below_what_is_gone_changes_nothing(world: DataWorld) -> None:
+def test_deleting_before_the_log_start_changes_nothing(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "a", "b", "c")
     delete(world, "orders", 2)
@@ -74,7 +74,7 @@ def test_records_of_compacted_and_internal_topics_are_not_deleted(world: DataWor
     assert delete(world, "__consumer_offsets", -1).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_deleting_where_nobody_is_or_another_leads(world: DataWorld) -> None:
+def test_deleting_from_an_unknown_partition_or_one_of_another_broker(world: DataWorld) -> None:
     world.topic("followed", replicas=(0, 1), leader=1)
     assert delete(world, "nowhere", -1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert delete(world, "followed", -1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -189,7 +189,7 @@ def test_the_producers_of_a_partition_are_described(world: DataWorld) -> None:
     assert described == [(7, 2, 1, 77, -1), (8, 0, 0, 88, 3)]
 
 
-def test_producers_of_a_partition_led_elsewhere_are_not_known_here(world: DataWorld) -> None:
+def test_producers_of_a_partition_of_another_broker_are_unknown(world: DataWorld) -> None:
     world.topic("followed", replicas=(0, 1), leader=1)
     assert producers_of(world, "followed").error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert producers_of(world, "nowhere").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -243,6 +243,6 @@ def test_contradictory_requests_are_refused(cluster: DataWorld, request_: InitPr
     assert (answer.error_code, answer.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
 
 
-def test_a_broker_without_a_coordinator_says_so(cluster: DataWorld) -> None:
+def test_a_broker_without_a_coordinator_answers_coordinator_not_available(cluster: DataWorld) -> None:
     answer = cluster.ask(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1_000), 4)
     assert (answer.error_code, answer.producer_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)

@@ -110,7 +110,7 @@ def test_a_response_may_come_later(world: World) -> None:
     assert world.sends(MetadataRequest(topics=[]), 9).cluster_id == "late"
 
 
-def test_what_was_begun_is_finished_though_its_client_has_gone(world: World) -> None:
+def test_a_started_change_completes_even_if_its_client_disconnects(world: World) -> None:
     """A topic is not half made because somebody hung up."""
     steps: list[str] = []
 
@@ -209,7 +209,7 @@ def test_produce_is_advertised_from_version_zero_for_librdkafka() -> None:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "API key"),
     ],
 )
-def test_nonsense_ends_the_connection_and_says_why(world: World, body: bytes, reason: str) -> None:
+def test_invalid_bytes_close_the_connection_with_a_reason(world: World, body: bytes, reason: str) -> None:
     """Spec: R8. Hostile bytes."""
     with pytest.raises(Disconnect, match=reason):
         world.dispatcher(body, Client())  # type: ignore[arg-type]
@@ -268,13 +268,13 @@ def test_an_unexpected_error_is_logged_once_and_answered(
     assert "InitProducerId v4 from /127.0.0.1" in record.message
 
 
-def test_a_failed_produce_nobody_waits_for_ends_the_connection(world: World) -> None:
+def test_a_failed_produce_with_acks_0_closes_the_connection(world: World) -> None:
     world.handlers[ApiKey.PRODUCE] = failing(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS))
     with pytest.raises(Disconnect, match="acks=0"):
         world.sends(ProduceRequest(acks=0), 9)
 
 
-def test_each_partition_of_a_failed_request_hears_of_it(world: World) -> None:
+def test_a_failed_request_has_an_error_for_each_partition(world: World) -> None:
     failed = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "disk gone")
 
     def answered(key: ApiKey, request: Any, version: int) -> Any:
@@ -364,7 +364,7 @@ def test_every_api_can_say_that_all_of_it_failed(key: int) -> None:
         assert API[key].response.decode(response.encode(version), version) is not None
 
 
-def test_metadata_that_failed_says_so_for_the_whole_and_for_each_topic() -> None:
+def test_failed_metadata_has_an_error_for_the_whole_and_for_each_topic() -> None:
     """Apache Kafka fills both: who looks at topics only must not take the failure for an empty cluster."""
     request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in ("t", None)])
     for version in (12, 13):

@@ -72,7 +72,7 @@ def test_topics_are_named_by_id_from_version_13_on(world: DataWorld) -> None:
 
 
 def test_an_offset_inside_a_batch_gives_the_whole_batch(world: DataWorld) -> None:
-    """TESTING R4: fetch offset inside a batch. Clients drop what lies before."""
+    """Spec: R4. The fetch offset is inside a batch; clients skip the records before it."""
     world.topic("orders")
     world.append("orders", "a", "b", "c")
     world.append("orders", "d")
@@ -89,7 +89,7 @@ def test_an_offset_outside_the_log_is_out_of_range(world: DataWorld, offset: int
     assert (data.high_watermark, data.log_start_offset, data.records) == (-1, -1, b"")
 
 
-def test_the_log_start_offset_is_told(world: DataWorld) -> None:
+def test_the_log_start_offset_is_returned(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "a", "b")
     world.log("orders").delete_records_before(1)
@@ -107,7 +107,7 @@ def test_a_partition_gives_whole_batches_up_to_its_limit(world: DataWorld) -> No
     assert values_in(fetch(world, "orders", 0, partition_max_bytes=3 * size - 1)) == ["a", "b"]
 
 
-def test_the_first_batch_is_given_whole_however_small_the_limits(world: DataWorld) -> None:
+def test_the_first_batch_is_returned_whole_however_small_the_limits(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "x" * 10_000)
     world.append("orders", "y")
@@ -196,7 +196,7 @@ def test_what_is_there_is_answered_without_waiting(world: DataWorld) -> None:
 
 
 @pytest.mark.parametrize("details", [{"max_wait_ms": 0}, {"max_wait_ms": -1}, {"min_bytes": 0}, {"min_bytes": -1}])
-def test_who_does_not_want_to_wait_does_not(world: DataWorld, details: dict[str, int]) -> None:
+def test_a_fetch_without_wait_time_is_answered_at_once(world: DataWorld, details: dict[str, int]) -> None:
     world.topic("orders")
     assert poll(world, "orders", 0, **details).was_immediate
 
@@ -243,7 +243,7 @@ def test_min_bytes_counts_across_partitions_and_segments(world: DataWorld) -> No
     assert asked.is_answered
 
 
-def test_a_duplicate_is_no_news_to_those_who_wait(world: DataWorld) -> None:
+def test_a_duplicate_does_not_wake_waiting_fetches(world: DataWorld) -> None:
     world.topic("orders")
     sequenced = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     world.append("orders", "a", **sequenced)
@@ -280,7 +280,7 @@ def test_an_error_in_one_partition_is_answered_at_once(world: DataWorld) -> None
     assert poll(world, "orders", 5).was_immediate
 
 
-def test_a_waiting_fetch_hears_of_a_new_leader(world: DataWorld) -> None:
+def test_a_waiting_fetch_is_answered_when_the_leader_changes(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     asked = poll(world, "orders", 0, max_wait_ms=60_000)
     world.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1))
@@ -289,7 +289,7 @@ def test_a_waiting_fetch_hears_of_a_new_leader(world: DataWorld) -> None:
     assert only_partition(asked.answer()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_waiting_fetch_hears_of_a_deleted_topic(world: DataWorld) -> None:
+def test_a_waiting_fetch_is_answered_when_its_topic_is_deleted(world: DataWorld) -> None:
     world.topic("orders")
     asked = poll(world, "orders", 0, max_wait_ms=60_000)
     world.delete_topic("orders")
@@ -306,7 +306,7 @@ def test_a_client_that_hangs_up_leaves_nothing_behind(world: DataWorld) -> None:
     assert all(replica.waits.fetch_count == 0 for replica in world.replicas.replicas())  # type: ignore[union-attr]
 
 
-def test_an_answer_nobody_ever_awaited_leaves_nothing_behind(world: DataWorld) -> None:
+def test_an_answer_that_is_never_awaited_leaves_nothing_behind(world: DataWorld) -> None:
     world.topic("orders")
     answer = world.begin(fetch_request({("orders", 0): 0}, max_wait_ms=2**31 - 1, **SESSIONLESS), 12)
     assert world.replica("orders").waits.fetch_count == 1  # type: ignore[union-attr]
@@ -314,7 +314,7 @@ def test_an_answer_nobody_ever_awaited_leaves_nothing_behind(world: DataWorld) -
     assert world.replica("orders").waits.fetch_count == 0  # type: ignore[union-attr]
 
 
-def test_an_append_wakes_only_those_who_wait_on_its_partition(world: DataWorld) -> None:
+def test_an_append_wakes_only_fetches_of_its_partition(world: DataWorld) -> None:
     world.topic("orders", partitions=2)
     others = [world.asks(fetch_request({("orders", 1): 0}, **SESSIONLESS), 12) for _ in range(20)]
     mine = world.asks(fetch_request({("orders", 0): 0}, **SESSIONLESS), 12)
@@ -408,7 +408,7 @@ def test_a_read_committed_fetch_waits_for_the_marker(world: DataWorld) -> None:
 
 
 def test_aborted_transactions_are_named_as_far_as_the_data_reaches(world: DataWorld) -> None:
-    """TESTING R4: read_committed right after an abort."""
+    """Spec: R4. read_committed right after an abort."""
     world.topic("orders")
     transactions = Transactions(world)
     transactions.writes(7, "never")
@@ -451,7 +451,7 @@ def test_a_reader_must_know_the_leader_epoch(world: DataWorld, epoch: int, code:
     assert at_end.was_immediate == (code != 0)
 
 
-def test_a_partition_led_elsewhere_is_answered_with_its_leader_from_version_16_on(world: DataWorld) -> None:
+def test_a_partition_of_another_broker_is_answered_with_its_leader_from_version_16_on(world: DataWorld) -> None:
     topic_id = world.topic("orders", replicas=(0, 1), leader=1, leader_epoch=4)
     world.topic("elsewhere", replicas=(2,))
     answer = world.ask(fetch_request({(topic_id, 0): 0}, **SESSIONLESS), 16)
@@ -482,7 +482,7 @@ def two_epochs(world: DataWorld) -> None:
     ("offset", "last_epoch", "diverging"),
     [(3, 1, None), (4, 3, None), (5, 3, None), (4, 1, (1, 3)), (4, 2, (1, 3))],
 )
-def test_a_reader_whose_log_parted_from_ours_is_told_where(
+def test_a_reader_whose_log_diverged_gets_the_diverging_epoch(
     world: DataWorld, offset: int, last_epoch: int, diverging: tuple[int, int] | None
 ) -> None:
     two_epochs(world)
@@ -530,7 +530,7 @@ def test_a_follower_reads_to_the_end_and_its_fetches_commit(world: DataWorld, ve
     assert values_in(only_partition(waiting.answer())) == ["b"]
 
 
-def test_a_stranger_cannot_fetch_as_a_follower(world: DataWorld) -> None:
+def test_a_broker_that_is_no_replica_cannot_fetch_as_a_follower(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     world.append("orders", "a")
     data = only_partition(replica_fetch(world, 2, 1, 11, max_wait_ms=0).answer())
@@ -595,7 +595,7 @@ def test_a_session_answers_only_what_is_new(world: DataWorld, version: int) -> N
     assert answer.session_id == consumer.session_id
 
 
-def test_a_session_tells_a_moved_high_watermark_even_without_data(world: DataWorld) -> None:
+def test_a_session_reports_a_moved_high_watermark_even_without_data(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     world.append("orders", "a")
     consumer = Consumer(world, ("orders", 0, 1))
@@ -638,7 +638,7 @@ def test_a_session_waits_like_any_other_fetch(world: DataWorld) -> None:
     assert found(asked.answer()) == [(1, ["a"])]
 
 
-def test_an_error_in_a_session_is_repeated_and_its_end_is_told(world: DataWorld) -> None:
+def test_an_error_in_a_session_is_repeated_and_its_end_is_reported(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     consumer = Consumer(world, ("orders", 0, 0))
     world.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1))
@@ -684,7 +684,7 @@ def test_a_broker_without_room_for_sessions_still_answers(tmp_path: Any) -> None
     assert found(consumer.answer) == [(0, ["a"])]
 
 
-def test_a_recreated_topic_is_another_topic_to_those_who_know_its_id(world: DataWorld) -> None:
+def test_a_recreated_topic_has_another_topic_id(world: DataWorld) -> None:
     world.topic("orders")
     consumer = Consumer(world, ("orders", 0, 0), version=13)
     world.delete_topic("orders")
@@ -706,7 +706,7 @@ def test_a_zstd_topic_needs_version_10(world: DataWorld) -> None:
 @pytest.mark.parametrize(
     ("version", "code"), [(6, ErrorCode.KAFKA_STORAGE_ERROR), (5, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
 )
-def test_a_disk_that_cannot_be_read_is_told_and_survived(version: int, code: ErrorCode) -> None:
+def test_a_disk_that_cannot_be_read_is_reported_and_survived(version: int, code: ErrorCode) -> None:
     platter = SimPlatter(SimLoop())
     world = DataWorld("/data", disk=platter.disk(), loop=platter.loop)
     world.topic("orders")

@@ -53,7 +53,7 @@ class Cache:
         assert caught.value.code == code
 
 
-def test_a_session_goes_on_with_the_partitions_it_was_opened_with() -> None:
+def test_a_session_continues_with_the_partitions_it_was_opened_with() -> None:
     cache = Cache()
     session_id = cache.opens(("a", 0), ("b", 1))
     session = cache.resumes(asks(session_id=session_id, epoch=1))
@@ -143,11 +143,11 @@ def test_a_partition_about_which_nothing_is_new_is_left_out() -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_any_news_about_a_partition_is_told(change: dict[str, Any]) -> None:
+def test_any_change_of_a_partition_is_reported(change: dict[str, Any]) -> None:
     assert told_once().answered(data(**change))
 
 
-def test_the_end_of_an_error_is_told_even_if_all_else_is_as_before() -> None:
+def test_the_end_of_an_error_is_reported_even_if_nothing_else_changed() -> None:
     partition = told_once()
     failed = data(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     assert partition.answered(failed)
@@ -173,7 +173,7 @@ def test_serving_a_partition_that_was_forgotten_meanwhile_does_not_bring_it_back
     assert list(session.partitions) == [("b", 0)]
 
 
-def test_a_full_cache_declines_a_newcomer_while_everybody_is_busy() -> None:
+def test_a_full_cache_declines_a_new_session_while_all_are_in_use() -> None:
     cache = Cache(slots=2)
     assert cache.opens(("a", 0))
     assert cache.opens(("b", 0))

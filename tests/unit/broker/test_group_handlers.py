@@ -85,7 +85,7 @@ def test_many_groups_are_found_at_once(world: CoordinatorWorld) -> None:
     assert [(each.key, each.error_code, each.node_id) for each in found] == [(name, 0, 0) for name in names]
 
 
-def test_many_who_ask_at_once_make_the_topic_once(world: CoordinatorWorld) -> None:
+def test_concurrent_requests_create_the_topic_once(world: CoordinatorWorld) -> None:
     asked = [world.asks(FindCoordinatorRequest(key=f"g{number}"), 2) for number in range(10)]
     assert {each.answer().error_code for each in asked} == {0}
     assert world.created == ["__consumer_offsets"]
@@ -98,7 +98,7 @@ def test_a_partition_without_a_leader_has_no_coordinator(ready: CoordinatorWorld
     assert (found.error_code, found.node_id, found.port) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, -1)
 
 
-def test_a_coordinator_that_leads_elsewhere_is_named(ready: CoordinatorWorld) -> None:
+def test_a_coordinator_on_another_broker_is_found(ready: CoordinatorWorld) -> None:
     ready.change_partitions(lambda p: p._replace(leader=2, leader_epoch=1, replicas=(0, 2)), "__consumer_offsets")
     found = ready.ask(FindCoordinatorRequest(key="g"), 3)
     assert (found.error_code, found.node_id, found.host) == (0, 2, "broker2")
@@ -269,7 +269,7 @@ def test_version_ten_of_fetch_names_topics_by_id(ready: CoordinatorWorld) -> Non
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_every_version_of_fetch_says_when_there_is_no_coordinator(world: CoordinatorWorld, version: int) -> None:
+def test_every_version_of_offset_fetch_reports_a_missing_coordinator(world: CoordinatorWorld, version: int) -> None:
     """Up to version 1 in each partition, then on top, then for each group; never as 15, which old consumers
     do not expect here."""
     ids = {"orders": ORDERS} if version >= 10 else None
@@ -312,7 +312,7 @@ def test_every_version_of_describe(ready: CoordinatorWorld, version: int) -> Non
 
 
 @pytest.mark.parametrize("version", range(3, 7))
-def test_what_may_be_done_with_a_group_is_said_when_asked(ready: CoordinatorWorld, version: int) -> None:
+def test_authorized_operations_of_a_group_are_returned_on_request(ready: CoordinatorWorld, version: int) -> None:
     settle(ready)
     request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
     assert ready.ask(request, version).groups[0].authorized_operations == 0b1101_0100_1000

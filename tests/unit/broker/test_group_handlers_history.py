@@ -1,4 +1,4 @@
-"""The history of rebalances in its topic and in the log: true, bounded, and never in a group's way. Spec: B6."""
+"""The rebalance history, in its topic and in the log: correct, bounded, and never a problem for a group. Spec: B6."""
 
 import json
 import logging
@@ -152,7 +152,7 @@ def history_of(world: CoordinatorWorld, *failures: Exception) -> tuple[GroupHist
 @pytest.mark.parametrize(
     "failure", [KafkaError(ErrorCode.POLICY_VIOLATION, "no"), OSError("disk"), RuntimeError("bug")]
 )
-def test_a_history_that_cannot_be_written_is_said_once_and_goes_on_later(
+def test_a_history_that_cannot_be_written_is_logged_once_and_resumes_later(
     world: CoordinatorWorld, caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
     history, metadata = history_of(world)
@@ -186,7 +186,7 @@ def test_a_group_does_not_notice_that_its_history_cannot_be_written(
     assert world.history() == []
 
 
-def test_even_a_note_that_cannot_be_taken_disturbs_nobody(
+def test_a_history_entry_that_cannot_be_recorded_affects_no_group(
     world: CoordinatorWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     history, _ = history_of(world)

@@ -52,7 +52,7 @@ def test_every_version_finds_both_ends(world: DataWorld, version: int) -> None:
 
 
 def test_the_first_record_as_late_as_a_time_is_found(world: DataWorld) -> None:
-    """TESTING R4: ListOffsets by timestamp."""
+    """Spec: R4. ListOffsets by timestamp."""
     for offset, timestamp in enumerate((1_000, 3_000, 2_000)):
         world.append("orders", str(offset), timestamp=timestamp)
     assert found(world, 0) == (0, 1_000, 5)
@@ -73,7 +73,7 @@ def test_an_empty_log_has_no_latest_time(world: DataWorld) -> None:
     assert found(world, -1) == (0, -1, 5)
 
 
-def test_without_tiers_all_records_are_local_and_none_are_elsewhere(world: DataWorld) -> None:
+def test_without_tiered_storage_all_records_are_local(world: DataWorld) -> None:
     world.append("orders", "a", "b")
     assert found(world, -4) == (0, -1, 5)
     assert found(world, -5) == (-1, -1, -1)
@@ -85,7 +85,7 @@ def test_what_a_version_does_not_know_is_refused(world: DataWorld, timestamp: in
     assert ask(world, timestamp, version=version).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_consumers_are_told_the_high_watermark_and_followers_the_end(world: DataWorld) -> None:
+def test_consumers_get_the_high_watermark_and_followers_the_end(world: DataWorld) -> None:
     world.topic("copied", replicas=(0, 1))
     world.append("copied", "a", timestamp=1_000)
     assert found(world, -1, topic="copied")[0] == 0

@@ -1,4 +1,4 @@
-"""Metadata in all its versions (PROTOCOL §14): what clients learn of brokers, topics and leaders."""
+"""Metadata in every version: brokers, topics and leaders as clients see them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def errors(response: MetadataResponse) -> dict[str | None, int]:
 
 
 @pytest.mark.parametrize("version", ALL_VERSIONS)
-def test_every_version_tells_brokers_and_all_topics(world: AdminWorld, version: int) -> None:
+def test_every_version_returns_brokers_and_all_topics(world: AdminWorld, version: int) -> None:
     create(world, NewTopic("a", 2), NewTopic("__consumer_offsets", 1))
     response = world.ask(MetadataRequest(topics=[] if version == 0 else None), version)
     (broker,) = response.brokers
@@ -73,7 +73,7 @@ def test_leader_epochs_follow_the_image(world: AdminWorld) -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 14))
-def test_unknown_and_impossible_topics_are_told_apart(world: AdminWorld, version: int) -> None:
+def test_unknown_and_invalid_topics_have_different_errors(world: AdminWorld, version: int) -> None:
     create(world, NewTopic("a"))
     response = world.ask(by_name("a", "missing", "no/such", "", "a"), version)
     assert errors(response) == {
@@ -91,7 +91,7 @@ def test_unknown_and_impossible_topics_are_told_apart(world: AdminWorld, version
 
 
 @pytest.mark.parametrize("version", ALL_VERSIONS)
-def test_a_missing_topic_is_created_and_told_at_once(version: int) -> None:
+def test_a_missing_topic_is_created_and_returned_at_once(version: int) -> None:
     with AdminWorld({"num.partitions": "3"}) as world:
         response = world.ask(by_name("new", create_missing=True), version)
         assert errors(response) == {"new": ErrorCode.NONE}
@@ -104,7 +104,7 @@ def test_before_v4_a_client_cannot_decline(world: AdminWorld) -> None:
     assert "new" in world.image.topics
 
 
-def test_nothing_is_created_where_the_broker_or_the_client_says_no(world: AdminWorld) -> None:
+def test_no_topic_is_created_if_the_broker_or_the_client_declines(world: AdminWorld) -> None:
     assert errors(world.ask(by_name("new"), 9)) == {"new": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     with AdminWorld({"auto.create.topics.enable": "false"}) as other:
         response = other.ask(by_name("new", create_missing=True), 9)
@@ -116,7 +116,7 @@ def test_asking_for_all_topics_creates_none(world: AdminWorld) -> None:
     assert world.ask(MetadataRequest(topics=None, allow_auto_topic_creation=True), 9).topics == []
 
 
-def test_what_cannot_be_created_says_why(world: AdminWorld) -> None:
+def test_a_topic_that_cannot_be_created_has_an_error(world: AdminWorld) -> None:
     create(world, NewTopic("a.b"))
     response = world.ask(by_name("bad name", "a_b", "fine", create_missing=True), 9)
     assert errors(response) == {
@@ -196,7 +196,7 @@ def test_neither_name_nor_id_is_refused(world: AdminWorld) -> None:
 
 
 @pytest.mark.parametrize("version", [8, 10, 11, 13])
-def test_authorized_operations_are_told_when_asked_for(world: AdminWorld, version: int) -> None:
+def test_authorized_operations_are_returned_on_request(world: AdminWorld, version: int) -> None:
     create(world, NewTopic("a"))
     request = by_name("a")
     response = world.ask(request, version)
@@ -212,12 +212,12 @@ def test_authorized_operations_are_told_when_asked_for(world: AdminWorld, versio
 # Several brokers and listeners
 
 
-def test_clients_are_told_the_addresses_of_the_listener_they_came_by(world: AdminWorld) -> None:
+def test_clients_get_the_addresses_of_the_listener_they_use(world: AdminWorld) -> None:
     response = world.ask(MetadataRequest(topics=None), 9, listener="OUTSIDE")
     assert [(b.host, b.port) for b in response.brokers] == [("kafka.example.com", 19092)]
 
 
-def test_racks_and_offline_replicas_are_told(world: AdminWorld) -> None:
+def test_racks_and_offline_replicas_are_returned(world: AdminWorld) -> None:
     world.add_broker(1, rack="r1")
     create(world, NewTopic("a", assignments=[(0, (0, 1))]), NewTopic("b", assignments=[(0, (1,))]))
     response = world.ask(MetadataRequest(topics=None), 9)
@@ -230,7 +230,7 @@ def test_racks_and_offline_replicas_are_told(world: AdminWorld) -> None:
     assert second.offline_replicas == [1]
 
 
-def test_v0_leaves_dead_replicas_out_and_says_so(world: AdminWorld) -> None:
+def test_v0_leaves_dead_replicas_out_with_an_error_code(world: AdminWorld) -> None:
     world.add_broker(1)
     create(world, NewTopic("a", assignments=[(0, (0, 1))]))
     world.remove_broker(1)
@@ -241,7 +241,7 @@ def test_v0_leaves_dead_replicas_out_and_says_so(world: AdminWorld) -> None:
     assert (partition.error_code, partition.replica_nodes) == (0, [0, 1])
 
 
-def test_a_leader_that_the_clients_listener_does_not_reach_is_told_by_version(world: AdminWorld) -> None:
+def test_a_leader_without_the_clients_listener_is_reported_by_version(world: AdminWorld) -> None:
     world.add_broker(1, endpoints={"PLAINTEXT": Endpoint("127.0.0.1", 9093)})
     create(world, NewTopic("a", assignments=[(0, (1,))]))
     for version, expected in (
@@ -265,7 +265,7 @@ def test_any_broker_gives_the_same_answer(world: AdminWorld) -> None:
     assert world.ask(request, 12, broker=other) == world.ask(request, 12)
 
 
-def test_answers_are_built_once_for_an_image_and_anew_for_the_next(world: AdminWorld) -> None:
+def test_answers_are_built_once_for_each_image(world: AdminWorld) -> None:
     create(world, NewTopic("a"))
     first = world.ask(by_name("a"), 12)
     memo = dict(world.image.memo)

@@ -7,7 +7,7 @@ from hypothesis import settings
 
 from tests.support import fresh_load
 
-# A slow moment of the machine is no failure of a property.
+# A slow machine must not fail a property.
 settings.register_profile("coordinator", deadline=None)
 settings.load_profile("coordinator")
 

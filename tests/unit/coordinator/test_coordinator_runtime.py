@@ -1,4 +1,4 @@
-"""The coordinators' runtime on real logs: hold, load, unload, fail, and go on (PROTOCOL 5)."""
+"""The coordinator runtime on real logs: replies wait for the commit; shards load, unload, fail and recover."""
 
 import asyncio
 import gc
@@ -56,7 +56,7 @@ def slow(tmp_path: Path) -> Iterator[CoordinatorWorld]:
 
 
 def catch_up(world: CoordinatorWorld) -> None:
-    """The follower fetches everything there is."""
+    """The follower fetches to the end of the log."""
     replica = world.replica("__consumer_offsets")
     world.call(world.replicas.follower_fetched, replica, 1, replica.log.log_end_offset, 0)
     world.wait()
@@ -88,11 +88,11 @@ def settle(world: CoordinatorWorld, group: str = "g") -> str:
     return member_id
 
 
-# --- persist, then speak ------------------------------------------------------------------------------------
+# --- persist, then reply ------------------------------------------------------------------------------------
 
 
-def test_what_is_committed_at_once_is_answered_at_once(world: CoordinatorWorld) -> None:
-    """No future, no task: the answer is what the handler returns."""
+def test_a_reply_is_immediate_when_its_records_are_committed_at_once(world: CoordinatorWorld) -> None:
+    """The handler returns the response itself, without a future or a task."""
     assert world.asks(commit_request({0: 5}), 8).was_immediate
     member_id = settle(world)
     assert world.asks(heartbeat_request(member_id, 1), 4).was_immediate
@@ -100,7 +100,7 @@ def test_what_is_committed_at_once_is_answered_at_once(world: CoordinatorWorld) 
 
 
 def test_a_reply_waits_until_its_records_are_committed(slow: CoordinatorWorld) -> None:
-    """Spec: B5. Stored before anyone is answered."""
+    """Spec: B5. Records are stored before the reply."""
     asked = slow.asks(commit_request({0: 5}), 8)
     assert not asked.is_answered
     slow.wait(1_000)
@@ -110,8 +110,8 @@ def test_a_reply_waits_until_its_records_are_committed(slow: CoordinatorWorld) -
     assert asked.answer().topics[0].partitions[0].error_code == 0
 
 
-def test_a_reply_waits_for_everything_its_shard_has_seen(slow: CoordinatorWorld) -> None:
-    """Even a read: it may have seen what is not committed yet."""
+def test_a_reply_waits_for_every_record_its_shard_has_applied(slow: CoordinatorWorld) -> None:
+    """Even a read: it may have seen records that are not committed yet."""
     slow.asks(commit_request({0: 5}), 8)
     read = slow.asks(offsets_request("other", version=7, topics={"orders": [0]}), 7)
     described = slow.asks(DescribeGroupsRequest(groups=["g"]), 5)
@@ -122,7 +122,7 @@ def test_a_reply_waits_for_everything_its_shard_has_seen(slow: CoordinatorWorld)
     assert described.is_answered
 
 
-def test_an_assignment_is_told_when_it_is_committed_and_not_before(slow: CoordinatorWorld) -> None:
+def test_an_assignment_is_sent_only_once_it_is_committed(slow: CoordinatorWorld) -> None:
     """Spec: B5."""
     first = slow.asks(join_request(), 9)
     catch_up(slow)
@@ -138,7 +138,7 @@ def test_an_assignment_is_told_when_it_is_committed_and_not_before(slow: Coordin
     assert synced.answer().assignment == assignment(orders=[0])
 
 
-def test_a_reply_waits_for_the_disk_when_it_is_asked_to(tmp_path: Path) -> None:
+def test_a_reply_waits_for_the_disk_with_flush_before_ack(tmp_path: Path) -> None:
     """ottla.flush.before.ack."""
     world = CoordinatorWorld(str(tmp_path), config=ReplicaConfig(flush_before_ack=True))
     world.topic("orders", partitions=3)
@@ -152,24 +152,24 @@ def test_a_reply_waits_for_the_disk_when_it_is_asked_to(tmp_path: Path) -> None:
     world.close()
 
 
-def test_what_is_never_committed_is_answered_in_the_end(slow: CoordinatorWorld) -> None:
-    """`offsets.commit.timeout.ms`; a timeout is COORDINATOR_NOT_AVAILABLE to a client."""
+def test_a_reply_times_out_when_its_records_are_never_committed(slow: CoordinatorWorld) -> None:
+    """After `offsets.commit.timeout.ms` the client gets COORDINATOR_NOT_AVAILABLE."""
     asked = slow.asks(commit_request({0: 5}), 8)
     read = slow.asks(offsets_request("g", version=7, topics={"orders": [0]}), 7)
     slow.wait(5_000)
     assert asked.answer().topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert read.answer().error_code == ErrorCode.NOT_COORDINATOR, "what consumers of all ages understand here"
+    assert read.answer().error_code == ErrorCode.NOT_COORDINATOR, "the code that consumers of all versions handle here"
 
 
-def test_whoever_hangs_up_while_it_waits_is_not_missed(slow: CoordinatorWorld) -> None:
+def test_a_commit_whose_client_disconnects_still_counts(slow: CoordinatorWorld) -> None:
     asked = slow.asks(commit_request({0: 5}), 8)
     asked.hang_up()
     catch_up(slow)
     other = slow.asks(offsets_request("g", version=7, topics={"orders": [0]}), 7)
-    assert other.answer().topics[0].partitions[0].committed_offset == 5, "its commit counts all the same"
+    assert other.answer().topics[0].partitions[0].committed_offset == 5, "its commit still counts"
 
 
-def test_a_parked_join_whose_client_is_gone_is_answered_to_nobody(world: CoordinatorWorld) -> None:
+def test_a_parked_join_whose_client_has_disconnected_is_dropped(world: CoordinatorWorld) -> None:
     member_id = settle(world)
     newcomer, parked = enter(world)
     assert not parked.is_answered
@@ -187,7 +187,7 @@ def test_records_of_one_step_are_one_batch(world: CoordinatorWorld) -> None:
 
 
 def test_a_step_with_very_many_records_is_many_batches(world: CoordinatorWorld) -> None:
-    """A deleted topic of a big shard: no batch may be larger than the topic takes."""
+    """Deleting a topic in a large shard: no batch may exceed the topic's limit."""
     world.topic("wide", partitions=100)
     for group in range(10):
         request = commit_request(dict.fromkeys(range(100), 1), topic="wide", group=f"{group}" + "x" * 6_000)
@@ -213,8 +213,10 @@ def test_a_restarted_broker_has_every_group_and_offset(world: CoordinatorWorld) 
     assert (committed(world), committed(world, "simple")) == (42, 7)
 
 
-def test_while_a_shard_loads_requests_are_told_so(world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PROTOCOL 5: 14, but a heartbeat is answered with success."""
+def test_while_a_shard_loads_requests_get_load_in_progress(
+    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """COORDINATOR_LOAD_IN_PROGRESS, except for heartbeats, which succeed."""
     for number in range(200):
         commit(world, number, group=f"g{number}")
     member_id = settle(world)
@@ -230,7 +232,7 @@ def test_while_a_shard_loads_requests_are_told_so(world: CoordinatorWorld, monke
     assert world.ask(offsets_request("g", version=7, topics={"orders": [0]}), 7).error_code == loading
     assert world.ask(ListGroupsRequest(), 4).error_code == loading
     assert world.ask(DescribeGroupsRequest(groups=["g"]), 5).groups[0].error_code == loading
-    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0, "its session has not even begun"
+    assert world.ask(heartbeat_request(member_id, 1), 4).error_code == 0, "its session has not started yet"
     monkeypatch.undo()
     world.wait(100)
     assert not world.groups.is_loading()
@@ -238,7 +240,7 @@ def test_while_a_shard_loads_requests_are_told_so(world: CoordinatorWorld, monke
     assert len(world.ask(ListGroupsRequest(), 4).groups) == 201
 
 
-def test_a_load_lets_others_have_their_turn(world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_lets_other_tasks_run(world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(300):
         commit(world, number)
     monkeypatch.setattr(runtime_module, "SLICE_BYTES", 2_000)
@@ -304,10 +306,10 @@ def test_transactional_offsets_wait_for_their_marker_through_a_load(world: Coord
     assert found == [(1, 0), (-1, 0), (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)]
 
 
-def test_a_record_that_cannot_be_read_stops_the_load_and_is_said(
+def test_a_record_that_cannot_be_read_stops_the_load_and_is_logged(
     world: CoordinatorWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Half a coordinator would hand out wrong offsets; and one that says "loading" for ever helps nobody."""
+    """A partial load would return wrong offsets, and "loading" forever would only make clients retry."""
     commit(world, 5)
     world.append_raw(build_batch([(1, offset_key("g", "orders", 1), b"\x00\x63 from the future", ())]))
     world.restart()
@@ -318,7 +320,7 @@ def test_a_record_that_cannot_be_read_stops_the_load_and_is_said(
     assert "__consumer_offsets-0 cannot be loaded" in caplog.text
 
 
-def test_records_of_kinds_not_known_here_are_no_obstacle(world: CoordinatorWorld) -> None:
+def test_records_of_unknown_types_are_skipped(world: CoordinatorWorld) -> None:
     commit(world, 5)
     world.append_raw(build_batch([(1, b"\x00\x03\x00\x01g", b"\x00\x00", ()), (1, b"\x7f\xff", None, ())]))
     world.restart()
@@ -329,8 +331,8 @@ def test_records_of_kinds_not_known_here_are_no_obstacle(world: CoordinatorWorld
 # --- losing and gaining partitions --------------------------------------------------------------------------
 
 
-def test_who_waits_at_a_coordinator_that_lost_its_partition_is_told(world: CoordinatorWorld) -> None:
-    """PROTOCOL 5: NOT_COORDINATOR, and the member keeps its id."""
+def test_waiting_requests_are_answered_when_the_coordinator_loses_its_partition(world: CoordinatorWorld) -> None:
+    """NOT_COORDINATOR, and the member keeps its id."""
     member_id = settle(world)
     _, parked = enter(world)
     assert not parked.is_answered
@@ -357,7 +359,7 @@ def test_a_partition_that_comes_back_is_loaded_again(world: CoordinatorWorld) ->
     assert world.groups.epoch_of(0) == 2
 
 
-def test_a_new_epoch_of_the_same_leader_disturbs_nobody(world: CoordinatorWorld) -> None:
+def test_a_new_epoch_of_the_same_leader_does_not_disturb_the_group(world: CoordinatorWorld) -> None:
     settle(world)
     _, parked = enter(world)
     before = world.shard()
@@ -367,8 +369,8 @@ def test_a_new_epoch_of_the_same_leader_disturbs_nobody(world: CoordinatorWorld)
     assert world.groups.epoch_of(0) == 1
 
 
-def test_if_somebody_else_may_have_led_in_between_the_log_is_read_anew(world: CoordinatorWorld) -> None:
-    """Two epochs further: an image was missed, and with it a leader that may have written."""
+def test_if_another_broker_may_have_led_in_between_the_log_is_loaded_again(world: CoordinatorWorld) -> None:
+    """Two epochs later: an image was missed, and with it a leader that may have written."""
     settle(world)
     _, parked = enter(world)
     before = world.shard()
@@ -379,7 +381,7 @@ def test_if_somebody_else_may_have_led_in_between_the_log_is_read_anew(world: Co
     assert world.shard() is not before
 
 
-def test_a_topic_made_anew_under_its_name_is_a_new_coordinator(world: CoordinatorWorld) -> None:
+def test_a_recreated_topic_is_a_new_coordinator(world: CoordinatorWorld) -> None:
     commit(world, 5)
     world.offsets_topic(generation=1)
     world.wait(100)
@@ -411,7 +413,7 @@ def test_before_its_topic_exists_there_is_no_coordinator(tmp_path: Path) -> None
 
 
 class Broken:
-    """Makes appends to the coordinator's topic fail until it is mended."""
+    """Makes appends to the coordinator's topic fail until it is repaired."""
 
     def __init__(self, world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch, code: ErrorCode) -> None:
         self.attempts = 0
@@ -428,7 +430,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "expected"),
     [
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
@@ -441,24 +443,24 @@ class Broken:
     ],
 )
 def test_a_commit_that_cannot_be_appended_is_refused_and_changes_nothing(
-    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch, failure: ErrorCode, told: ErrorCode
+    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch, failure: ErrorCode, expected: ErrorCode
 ) -> None:
-    """PROTOCOL 5: what a failed append means to a client."""
+    """The error codes of a failed append are translated for the clients of a coordinator."""
     commit(world, 5)
     before = world.shard()
     broken = Broken(world, monkeypatch, failure)
-    assert commit(world, 6) == told
-    assert commit(world, 1, group="new") == told
+    assert commit(world, 6)== expected
+    assert commit(world, 1, group="new")== expected
     broken.is_broken = False
     assert committed(world) == 5
-    assert world.shard() is before, "there was nothing to undo"
+    assert world.shard() is before, "nothing to roll back"
     assert "new" not in world.shard().groups
 
 
-def test_an_assignment_that_cannot_be_appended_never_was(
+def test_an_assignment_that_cannot_be_appended_is_rolled_back(
     world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shard is read back from its log: the group is what it was before."""
+    """The shard is reloaded from its log, so the group is unchanged."""
     member_id = settle(world)
     assert commit(world, 5, member_id=member_id, generation=1) == ErrorCode.NONE
     assert world.ask(join_request(member_id), 9).generation_id == 2
@@ -472,7 +474,7 @@ def test_an_assignment_that_cannot_be_appended_never_was(
     assert world.ask(sync_request(member_id, 1), 5).assignment == b"all"
     assert world.ask(heartbeat_request(member_id, 2), 4).error_code == ErrorCode.ILLEGAL_GENERATION
     assert committed(world) == 5
-    # And it goes on from there.
+    # And it continues from there.
     assert world.ask(join_request(member_id), 9).generation_id == 2
 
 
@@ -488,7 +490,7 @@ def test_a_group_that_could_not_be_stored_does_not_exist(
 
 
 def test_too_few_replicas_in_sync_refuse_a_commit(tmp_path: Path) -> None:
-    """The same by the real replica manager."""
+    """The same with the real replica manager."""
     world = CoordinatorWorld(str(tmp_path))
     world.topic("orders", partitions=3)
     world.offsets_topic(replicas=(0, 1), isr=(0,), configs={"min.insync.replicas": "2"})
@@ -498,7 +500,7 @@ def test_too_few_replicas_in_sync_refuse_a_commit(tmp_path: Path) -> None:
     world.close()
 
 
-def test_an_expiry_that_cannot_be_appended_is_tried_again(
+def test_an_expiry_that_cannot_be_appended_is_retried(
     world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interval = world.broker_config.offsets_retention_check_interval_ms
@@ -512,10 +514,10 @@ def test_an_expiry_that_cannot_be_appended_is_tried_again(
     assert committed(world) == -1
 
 
-# --- steps that go wrong ------------------------------------------------------------------------------------
+# --- steps that fail ------------------------------------------------------------------------------------
 
 
-def test_a_step_that_fails_by_a_bug_does_not_leave_half_a_change_behind(
+def test_a_step_that_fails_by_a_bug_leaves_no_partial_change(
     world: CoordinatorWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     member_id = settle(world)
@@ -531,7 +533,7 @@ def test_a_step_that_fails_by_a_bug_does_not_leave_half_a_change_behind(
     assert "a step failed" in caplog.text
 
 
-def test_a_timer_that_fails_does_not_stop_the_other_clocks(
+def test_a_timer_that_fails_does_not_stop_the_other_timers(
     world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.offsets_topic(partitions=2)
@@ -546,13 +548,13 @@ def test_a_timer_that_fails_does_not_stop_the_other_clocks(
     world.wait(11_000)
     gone = world.ask(heartbeat_request(members[1], 1, group=names[1]), 4)
     assert gone.error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert world.ask(heartbeat_request(members[0], 1, group=names[0]), 4).error_code == 0, "loaded anew"
+    assert world.ask(heartbeat_request(members[0], 1, group=names[0]), 4).error_code == 0, "reloaded"
     world.wait(11_000)
     gone = world.ask(heartbeat_request(members[0], 1, group=names[0]), 4)
-    assert gone.error_code == ErrorCode.UNKNOWN_MEMBER_ID, "and its clock runs again"
+    assert gone.error_code == ErrorCode.UNKNOWN_MEMBER_ID, "and its timer runs again"
 
 
-def test_a_refusal_is_no_bug(world: CoordinatorWorld) -> None:
+def test_a_kafka_error_does_not_reload_the_shard(world: CoordinatorWorld) -> None:
     before = world.shard()
 
     def refuse(shard: Any, request_id: int, now: int) -> Effects:
@@ -563,7 +565,7 @@ def test_a_refusal_is_no_bug(world: CoordinatorWorld) -> None:
     assert world.shard() is before
 
 
-def test_a_step_within_a_step_does_not_take_its_answer(world: CoordinatorWorld) -> None:
+def test_a_nested_step_does_not_take_the_outer_reply(world: CoordinatorWorld) -> None:
     def outer(shard: Any, request_id: int, now: int) -> Effects:
         inner = world.groups.submit("g", lambda s, inner_id, n: reply(inner_id, "inner"))
         assert inner == "inner"
@@ -578,7 +580,7 @@ def reply(request_id: int, response: Any) -> Effects:
     return effects
 
 
-def test_a_shard_that_cannot_even_say_goodbye_is_replaced_all_the_same(
+def test_a_shard_that_fails_to_unload_is_replaced_anyway(
     world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     member_id = settle(world)
@@ -594,7 +596,7 @@ def test_a_shard_that_cannot_even_say_goodbye_is_replaced_all_the_same(
     assert "could not answer every waiting request" in caplog.text
 
 
-def test_a_shard_that_cannot_begin_is_one_that_could_not_be_loaded(
+def test_a_shard_that_fails_to_start_counts_as_failed_to_load(
     world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(world, 5)
@@ -607,13 +609,13 @@ def test_a_shard_that_cannot_begin_is_one_that_could_not_be_loaded(
         world.restart()
         world.wait(100)
         assert world.ask(join_request(), 9).error_code == ErrorCode.NOT_COORDINATOR
-    # A new epoch is a new chance.
+    # The load is retried in a new epoch.
     world.change_partitions(lambda p: p._replace(leader_epoch=p.leader_epoch + 1), "__consumer_offsets")
     world.wait(100)
     assert committed(world) == 5
 
 
-def test_a_step_nobody_waits_for_may_be_refused(world: CoordinatorWorld) -> None:
+def test_a_step_that_no_request_waits_for_may_raise_an_error(world: CoordinatorWorld) -> None:
     before = world.shard()
 
     def refuse(shard: Any, now: int) -> Effects:
@@ -633,10 +635,10 @@ def test_a_partition_that_cannot_be_opened_is_not_coordinated(
         world.offsets_topic(generation=1)
         assert world.ask(join_request(), 9).error_code == ErrorCode.NOT_COORDINATOR
     world.change_partitions(lambda p: p, "orders")
-    assert world.ask(join_request(), 9).error_code == ErrorCode.MEMBER_ID_REQUIRED, "the next image tries again"
+    assert world.ask(join_request(), 9).error_code == ErrorCode.MEMBER_ID_REQUIRED, "retried with the next image"
 
 
-def test_a_reply_whose_partition_has_vanished_is_an_error(
+def test_a_reply_fails_when_its_partition_has_vanished(
     world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member_id = settle(world)
@@ -657,7 +659,7 @@ def test_timers_fire_when_they_are_due(world: CoordinatorWorld) -> None:
     assert world.shard().groups["g"].state == "Empty"
 
 
-def test_one_timer_serves_all_shards_and_none_when_there_is_nothing_to_wait_for(world: CoordinatorWorld) -> None:
+def test_one_timer_serves_all_shards_and_none_is_armed_without_deadlines(world: CoordinatorWorld) -> None:
     world.offsets_topic(partitions=5)
     world.wait(100)
     for name in "abcdefgh":
@@ -666,8 +668,8 @@ def test_one_timer_serves_all_shards_and_none_when_there_is_nothing_to_wait_for(
     assert len(armed) == 1
 
 
-def test_a_clock_that_jumps_kills_nobody(world: CoordinatorWorld, caplog: pytest.LogCaptureFixture) -> None:
-    """A laptop that slept, or a clock that was set: the loop's time did not pass, so nobody is late."""
+def test_a_clock_that_jumps_expires_no_session(world: CoordinatorWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """A laptop that slept or a clock that was set: the loop's time did not advance, so no member is late."""
     member_id = settle(world)
     for jump_ms in (3_600_000, -7_200_000):
         world.loop.start_ms += jump_ms
@@ -678,13 +680,13 @@ def test_a_clock_that_jumps_kills_nobody(world: CoordinatorWorld, caplog: pytest
     assert "the clock jumped" in caplog.text
     world.wait(10_010)
     gone = world.ask(heartbeat_request(member_id, 1), 4)
-    assert gone.error_code == ErrorCode.UNKNOWN_MEMBER_ID, "and time goes on"
+    assert gone.error_code == ErrorCode.UNKNOWN_MEMBER_ID, "and time continues"
 
 
-def test_a_broker_that_was_stopped_for_a_while_kills_nobody(
+def test_a_broker_that_was_blocked_expires_no_session(
     world: CoordinatorWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SIGSTOP for a minute: the heartbeats that came meanwhile are still to be read when the timers fire."""
+    """SIGSTOP for a minute: heartbeats that arrived meanwhile are still unread when the timers fire."""
     member_id = settle(world)
     world.loop.now += 60
     world.wait(100)
@@ -697,7 +699,7 @@ def test_a_broker_that_was_stopped_for_a_while_kills_nobody(
 # --- stop ---------------------------------------------------------------------------------------------------
 
 
-def test_when_a_broker_stops_everyone_who_waits_is_told_to_look_elsewhere(tmp_path: Path) -> None:
+def test_a_broker_that_stops_answers_waiting_requests_with_not_coordinator(tmp_path: Path) -> None:
     world = CoordinatorWorld(str(tmp_path))
     world.topic("orders", partitions=3)
     world.offsets_topic()
@@ -709,7 +711,7 @@ def test_when_a_broker_stops_everyone_who_waits_is_told_to_look_elsewhere(tmp_pa
     world.close()
 
 
-def test_replies_that_wait_for_a_commit_end_with_the_broker(tmp_path: Path) -> None:
+def test_replies_that_wait_for_a_commit_fail_when_the_broker_stops(tmp_path: Path) -> None:
     world = CoordinatorWorld(str(tmp_path))
     world.topic("orders", partitions=3)
     world.offsets_topic(replicas=(0, 1))
@@ -720,7 +722,7 @@ def test_replies_that_wait_for_a_commit_end_with_the_broker(tmp_path: Path) -> N
     world.close()
 
 
-def test_a_load_under_way_ends_with_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_in_progress_ends_with_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = CoordinatorWorld(str(tmp_path))
     world.topic("orders", partitions=3)
     world.offsets_topic()
@@ -738,7 +740,7 @@ def test_a_load_under_way_ends_with_the_broker(tmp_path: Path, monkeypatch: pyte
     world.close()
 
 
-def test_the_stored_topic_holds_just_what_was_decided(world: CoordinatorWorld) -> None:
+def test_the_stored_topic_holds_exactly_the_decided_records(world: CoordinatorWorld) -> None:
     member_id = settle(world)
     commit(world, 5, member_id=member_id, generation=1)
     world.ask(leave_request((member_id, None)), 5)

@@ -27,7 +27,7 @@ def test_a_stable_group_and_its_offsets_are_hard_state() -> None:
     assert world.fresh_load().hard_state() == world.shard.hard_state()
 
 
-def test_a_group_that_rebalances_is_compared_when_it_has_settled() -> None:
+def test_a_rebalancing_group_is_compared_once_it_is_stable() -> None:
     world = busy_group()
     world.enter("cid")
     assert "group g" not in world.shard.hard_state()

@@ -31,7 +31,7 @@ def hosted(state: ShardState = S.INITIAL, epoch: int = 3) -> HostedShard[GroupSh
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(S, S)))
-def test_a_shard_moves_only_as_the_table_says(before: ShardState, after: ShardState) -> None:
+def test_a_shard_allows_only_the_transitions_of_the_table(before: ShardState, after: ShardState) -> None:
     shard = hosted(before)
     if (before, after) in ALLOWED:
         shard.move(after)

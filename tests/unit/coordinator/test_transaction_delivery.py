@@ -1,4 +1,4 @@
-"""A decided transaction comes to its end though disks fail, syncs take long and coordinators move: markers and runtime
+"""A decided transaction completes despite disk failures, slow syncs and failovers: markers and runtime
 on real logs, in a simulated world. Spec: E6."""
 
 import asyncio
@@ -17,13 +17,13 @@ PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
 
 
 @PROTOCOLS
-def test_a_decision_that_takes_long_to_sync_is_carried_out_when_it_is(protocol: Protocol) -> None:
-    """The producer is told to ask again; nobody asks the markers, which go out all the same."""
+def test_a_decision_that_is_slow_to_sync_is_carried_out_afterwards(protocol: Protocol) -> None:
+    """The producer must retry, but the markers are written without another request."""
 
     async def story(stage: Stage) -> None:
         producer = await stage.producer(protocol)
         await producer.send("t", 0, [b"v"])
-        # From here on every sync takes longer than an append may be waited for.
+        # From here on every sync takes longer than the append timeout.
         stage.world.loop.executor_delay_ms = (8_000.0, 9_000.0)
         answer = await stage.client.ask_once(producer.end_request(commit=True), protocol.end)
         assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -40,7 +40,7 @@ def test_a_decision_that_takes_long_to_sync_is_carried_out_when_it_is(protocol: 
     told(story, ottla_flush_before_ack="true")
 
 
-def test_what_nobody_waits_for_says_so_when_it_cannot_be_appended() -> None:
+def test_an_update_raises_if_its_records_cannot_be_appended() -> None:
     async def story(stage: Stage) -> None:
         producer = await stage.producer()
         await producer.send("t", 0, [b"v"])
@@ -60,7 +60,7 @@ def test_what_nobody_waits_for_says_so_when_it_cannot_be_appended() -> None:
 
 @PROTOCOLS
 def test_a_marker_of_an_earlier_transaction_is_not_written_into_the_next(protocol: Protocol) -> None:
-    """A retry that fires late finds its transaction over. With the old protocol nothing else would stop it."""
+    """A late retry finds its transaction over. With the old protocol nothing else would stop it."""
 
     async def story(stage: Stage) -> None:
         producer = await stage.producer(protocol)

@@ -1,4 +1,4 @@
-"""Who holds a transactional id: InitProducerId in every state, fencing, lost answers, used-up epochs, timeouts,
+"""Owners of a transactional id: InitProducerId in every state, fencing, lost answers, epoch exhaustion, timeouts,
 expiry, failover. Spec: E3, E6."""
 
 import pytest
@@ -41,13 +41,13 @@ def test_a_new_id_starts_at_epoch_zero_with_an_empty_transaction() -> None:
     assert world.transaction.timeout_ms == TIMEOUT_MS
 
 
-def test_a_new_id_does_not_mind_what_the_producer_thinks_it_had() -> None:
-    """Its record expired; the producer goes on with a fresh id."""
+def test_a_new_id_ignores_the_expected_id_and_epoch() -> None:
+    """Its record expired, and the producer continues with a new producer id."""
     world = TransactionWorld()
     assert world.init(expected=(3, 9)).producer_epoch == 0
 
 
-def test_ids_do_not_touch_each_other() -> None:
+def test_transactional_ids_are_independent() -> None:
     world = TransactionWorld()
     first, second = world.init("a"), world.init("b")
     assert first.producer_id != second.producer_id
@@ -102,17 +102,17 @@ def test_a_producer_that_names_another_epoch_is_fenced(state: TransactionState, 
     assert world.transaction.producer_epoch == 5
 
 
-def test_a_repeated_request_gets_the_same_answer() -> None:
+def test_a_retried_init_gets_the_same_answer() -> None:
     """The first answer was lost."""
     world = world_with(stored())
     first = world.init(expected=(7, 5))
     assert world.init(expected=(7, 5)) == first == ProducerIdAndEpoch(7, 6)
     assert world.init(expected=(7, 5)) == first
     assert world.init(expected=(7, 6)) == ProducerIdAndEpoch(7, 7)
-    assert world.init(expected=(7, 5)) is ErrorCode.PRODUCER_FENCED, "that was two epochs ago"
+    assert world.init(expected=(7, 5)) is ErrorCode.PRODUCER_FENCED, "two epochs ago"
 
 
-def test_a_repeated_request_is_a_zombies_once_somebody_else_has_started() -> None:
+def test_a_retry_is_fenced_once_another_producer_has_started() -> None:
     world = world_with(stored())
     world.init(expected=(7, 5))
     world.init()
@@ -120,7 +120,7 @@ def test_a_repeated_request_is_a_zombies_once_somebody_else_has_started() -> Non
     assert world.init(expected=(7, 6)) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_repeated_request_across_a_failover_is_fenced() -> None:
+def test_a_retried_init_across_a_failover_is_fenced() -> None:
     """The epoch before the last is not stored, as in Kafka."""
     world = world_with(stored())
     world.init(expected=(7, 5))
@@ -130,7 +130,7 @@ def test_a_repeated_request_across_a_failover_is_fenced() -> None:
 
 @pytest.mark.parametrize("state", [S.PREPARE_COMMIT, S.PREPARE_ABORT])
 @pytest.mark.parametrize("expected", [None, (7, 5)])
-def test_while_a_transaction_is_being_completed_everyone_waits(
+def test_init_must_retry_while_a_transaction_is_being_completed(
     state: TransactionState, expected: tuple[int, int] | None
 ) -> None:
     world = world_with(stored(state))
@@ -140,19 +140,19 @@ def test_while_a_transaction_is_being_completed_everyone_waits(
 
 @pytest.mark.parametrize("expected", [None, (7, 5)])
 def test_an_open_transaction_is_aborted_first(expected: tuple[int, int] | None) -> None:
-    """Spec: E3. Finishes what the previous instance left."""
+    """Spec: E3. The transaction of the previous instance is aborted first."""
     world = world_with(stored(S.ONGOING))
     assert world.init(expected=expected) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert (world.state, world.transaction.producer_epoch) == ("PrepareAbort", 6), "fenced with the decision"
     (marker,) = world.markers
     assert (marker.producer_epoch, marker.commit) == (6, False)
-    assert world.init() is ErrorCode.CONCURRENT_TRANSACTIONS, "until the markers are in"
+    assert world.init() is ErrorCode.CONCURRENT_TRANSACTIONS, "until the markers are written"
     world.write_markers()
-    assert world.init() == ProducerIdAndEpoch(7, 7), "no producer ever had the epoch that fenced"
+    assert world.init() == ProducerIdAndEpoch(7, 7), "no producer ever had the fencing epoch"
 
 
 @pytest.mark.parametrize("expected", [(8, 5), (7, 4), (7, 6), (6, LAST_CLIENT_EPOCH)])
-def test_an_open_transaction_of_another_is_not_touched_by_a_stranger_nor_by_a_zombie(expected: tuple[int, int]) -> None:
+def test_an_open_transaction_is_not_touched_by_unknown_or_stale_producers(expected: tuple[int, int]) -> None:
     """Clients that were fenced may try to bump the epoch they had (KIP-360). Kafka lets that abort the transaction of
     their innocent successor; here who names an epoch has to name the one that works."""
     world = world_with(stored(S.ONGOING, previous_producer_id=6))
@@ -160,12 +160,12 @@ def test_an_open_transaction_of_another_is_not_touched_by_a_stranger_nor_by_a_zo
     assert world.state == "Ongoing"
 
 
-# --- epochs run out ---
+# --- epoch exhaustion ---
 
 
 @pytest.mark.parametrize("expected", [None, (7, LAST_CLIENT_EPOCH)])
 @pytest.mark.parametrize("state", IDLE_STATES)
-def test_after_the_last_epoch_comes_a_new_producer_id(
+def test_after_the_last_epoch_init_returns_a_new_producer_id(
     state: TransactionState, expected: tuple[int, int] | None
 ) -> None:
     world = world_with(stored(state, epoch=LAST_CLIENT_EPOCH))
@@ -180,14 +180,14 @@ def test_the_last_but_one_epoch_is_not_the_last() -> None:
     assert world.init() == ProducerIdAndEpoch(7, LAST_CLIENT_EPOCH)
 
 
-def test_the_request_that_used_up_the_epochs_can_be_repeated() -> None:
+def test_the_request_that_used_the_last_epoch_can_be_retried() -> None:
     world = world_with(stored(epoch=LAST_CLIENT_EPOCH))
     producer = world.init(expected=(7, LAST_CLIENT_EPOCH))
     assert world.init(expected=(7, LAST_CLIENT_EPOCH)) == producer
     assert world.init(expected=(7, 12)) is ErrorCode.PRODUCER_FENCED
 
 
-def test_fencing_may_use_the_epoch_that_no_producer_gets() -> None:
+def test_fencing_may_use_the_epoch_reserved_for_it() -> None:
     world = world_with(stored(S.ONGOING, epoch=LAST_CLIENT_EPOCH))
     assert world.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     assert world.transaction.producer_epoch == EPOCH_MAX
@@ -199,7 +199,7 @@ def test_fencing_may_use_the_epoch_that_no_producer_gets() -> None:
 
 
 def test_a_producer_whose_last_epoch_was_fenced_gets_no_epoch_beyond() -> None:
-    """32767 is never given to a client."""
+    """32767 is never assigned to a client."""
     world = world_with(stored(S.ONGOING, epoch=LAST_CLIENT_EPOCH, start_timestamp=1_700_000_000_000))
     world.wait(TIMEOUT_MS + 20_000)
     world.write_markers()
@@ -223,13 +223,13 @@ def test_a_transaction_that_ends_with_the_last_epoch_moves_to_a_new_producer_id(
     world.write_markers()
     assert (world.transaction.producer_id, world.transaction.producer_epoch) == following[:2]
     assert world.transaction.previous_producer_id == 7
-    assert world.end(last, commit=commit) == following, "the answer was lost: the same again"
+    assert world.end(last, commit=commit) == following, "the answer was lost: the retry gets the same"
     assert world.end(last, commit=not commit) is ErrorCode.INVALID_TXN_STATE
     assert world.add(following, "t-0") is ErrorCode.NONE
     assert world.end(last, commit=commit) is ErrorCode.PRODUCER_FENCED
 
 
-def test_the_old_end_leaves_the_last_epoch_alone() -> None:
+def test_end_txn_before_v5_keeps_the_last_epoch() -> None:
     world = world_with(stored(S.ONGOING, epoch=LAST_CLIENT_EPOCH))
     last = ProducerIdAndEpoch(7, LAST_CLIENT_EPOCH)
     assert world.commit(last, OLD) == last
@@ -237,7 +237,7 @@ def test_the_old_end_leaves_the_last_epoch_alone() -> None:
     assert world.transaction.producer_epoch == LAST_CLIENT_EPOCH
 
 
-def test_transactions_go_on_past_the_last_epoch() -> None:
+def test_transactions_continue_past_the_last_epoch() -> None:
     world = world_with(stored(epoch=LAST_CLIENT_EPOCH - 10))
     producer = ProducerIdAndEpoch(7, LAST_CLIENT_EPOCH - 10)
     seen = [producer]
@@ -254,7 +254,7 @@ def test_transactions_go_on_past_the_last_epoch() -> None:
 
 
 def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() -> None:
-    """Spec: E3. Aborted by the coordinator when over."""
+    """Spec: E3. The coordinator aborts it after its timeout."""
     world = TransactionWorld()
     producer = world.init(timeout_ms=15_000)
     world.add(producer, "t-0")
@@ -268,8 +268,8 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() 
     assert world.state == "CompleteAbort"
 
 
-def test_after_a_timeout_the_new_protocol_lets_the_producer_go_on() -> None:
-    """It learns that its commit is no longer possible, aborts, and gets the epoch the coordinator chose."""
+def test_after_a_timeout_the_new_protocol_lets_the_producer_continue() -> None:
+    """Its commit fails, it aborts, and it gets the epoch the coordinator chose."""
     world = TransactionWorld()
     producer = world.init(timeout_ms=1_000)
     world.add(producer, "t-0", version=2)
@@ -290,7 +290,7 @@ def test_idle_ids_do_not_time_out() -> None:
     assert world.add(producer, "t-0") is ErrorCode.NONE
 
 
-def test_the_clock_of_a_transaction_runs_on_through_a_failover() -> None:
+def test_the_transaction_timeout_continues_through_a_failover() -> None:
     world = TransactionWorld()
     producer = world.init(timeout_ms=60_000)
     world.add(producer, "t-0")
@@ -302,7 +302,7 @@ def test_the_clock_of_a_transaction_runs_on_through_a_failover() -> None:
     assert world.state == "PrepareAbort"
 
 
-def test_an_abort_that_could_not_be_stored_is_tried_again() -> None:
+def test_an_abort_that_could_not_be_stored_is_retried() -> None:
     world = TransactionWorld()
     world.add(world.init(timeout_ms=1_000), "t-0")
     world.appends_fail = True
@@ -317,8 +317,8 @@ def test_an_abort_that_could_not_be_stored_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize("ending", [None, True, False])
-def test_an_id_nobody_uses_any_more_ends_in_a_tombstone(ending: bool | None) -> None:
-    """Spec: E6. Transactional.id.expiration.ms."""
+def test_an_unused_transactional_id_ends_in_a_tombstone(ending: bool | None) -> None:
+    """Spec: E6. After transactional.id.expiration.ms."""
     world = TransactionWorld()
     producer = world.init()
     if ending is not None:
@@ -343,7 +343,7 @@ def test_an_undecided_or_unfinished_transaction_never_expires(state: Transaction
     assert world.transaction.state is state
 
 
-def test_use_renews() -> None:
+def test_using_a_transactional_id_renews_it() -> None:
     world = TransactionWorld()
     producer = world.init()
     for _ in range(5):
@@ -376,7 +376,7 @@ def test_a_failover_changes_nothing_that_was_stored() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", [OLD, NEW])
-def test_a_decided_transaction_is_finished_by_whoever_coordinates_next(commit: bool, version: int) -> None:
+def test_a_decided_transaction_is_completed_by_the_next_coordinator(commit: bool, version: int) -> None:
     world = TransactionWorld()
     producer = world.init()
     world.add(producer, "t-0", "t-1")
@@ -385,13 +385,13 @@ def test_a_decided_transaction_is_finished_by_whoever_coordinates_next(commit: b
     world.write_markers("t-0")
     for _ in range(3):
         world.fail_over()
-        assert world.markers == [before], "all of them again: nobody knows which were written"
+        assert world.markers == [before], "all are resent, as it is unknown which were written"
     world.write_markers()
     assert world.state == ("CompleteCommit" if commit else "CompleteAbort")
     assert world.add(following, "t-0") is ErrorCode.NONE
 
 
-def test_nothing_is_sent_again_for_what_is_open_or_over() -> None:
+def test_no_markers_are_resent_for_open_or_completed_transactions() -> None:
     for state in (*IDLE_STATES, S.ONGOING):
         world = world_with(stored(state))
         world.fail_over()

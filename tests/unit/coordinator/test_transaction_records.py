@@ -46,12 +46,12 @@ def test_stored_values_are_kafkas_bytes(transaction: Transaction, version: int, 
 def test_the_key_is_kafkas() -> None:
     assert transaction_key("txn").hex() == "0000000374786e"
     assert read_transaction_key(bytes.fromhex("0000000374786e")) == "txn"
-    assert read_transaction_key(b"\0\1whatever") is None, "a kind of record from the future"
+    assert read_transaction_key(b"\0\1whatever") is None, "a future record type"
 
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("state", list(TransactionState))
-def test_every_state_is_read_back_as_it_was(state: TransactionState, version: int) -> None:
+def test_every_state_is_read_back_unchanged(state: TransactionState, version: int) -> None:
     partitions = frozenset() if state is S.EMPTY else frozenset(places("a-0", "a-7", "b-2", "__consumer_offsets-49"))
     transaction = Transaction("é", 2**62, 32_767, 1, state, partitions, -1 if not partitions else AT, AT)
     assert read_transaction_value("é", transaction_value(transaction, version)) == transaction
@@ -70,8 +70,8 @@ def test_partitions_are_stored_in_one_order() -> None:
     assert transaction_value(one) == transaction_value(other)
 
 
-def test_the_life_of_a_transaction_is_the_last_value_of_its_key() -> None:
-    """Compaction keeps the last record of a key alone: nothing else may be needed."""
+def test_the_last_value_of_a_key_holds_the_whole_transaction() -> None:
+    """Compaction keeps only the last record of a key, so no other may be needed."""
     world = TransactionWorld()
     producer = world.init()
     world.add(producer, "t-0")

@@ -1,4 +1,4 @@
-"""The state table of a transactional id, row by row: every request in every state, and what it is answered.
+"""The state table of a transactional id, row by row: the response to every request in every state.
 
 Spec: E4.
 """
@@ -40,7 +40,7 @@ def test_the_states_are_numbered_and_named_as_in_kafka() -> None:
     }
 
 
-def test_the_table_allows_what_the_protocol_does() -> None:
+def test_the_table_allows_the_protocols_transitions() -> None:
     predecessors = {
         S.EMPTY: {S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT},
         S.ONGOING: {S.ONGOING, S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT},
@@ -55,7 +55,7 @@ def test_the_table_allows_what_the_protocol_does() -> None:
         assert {before for before, after in ALLOWED.items() if state in after} == allowed, state
 
 
-def test_a_change_the_table_does_not_know_is_impossible() -> None:
+def test_a_transition_outside_the_table_is_refused() -> None:
     world, _ = world_in("PrepareCommit")
     with pytest.raises(AssertionError):
         world.transaction.change(world.now, state=S.COMPLETE_ABORT)
@@ -82,7 +82,7 @@ def test_partitions_are_added_unless_the_last_transaction_is_being_completed(sta
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_whoever_is_not_the_producer_adds_nothing(state: str) -> None:
+def test_only_the_current_producer_adds_partitions(state: str) -> None:
     world, (producer_id, epoch, *_) = world_in(state)
     before = len(world.log)
     for wrong_epoch in (epoch - 1, epoch + 1):
@@ -93,15 +93,15 @@ def test_whoever_is_not_the_producer_adds_nothing(state: str) -> None:
 
 def test_an_unknown_transactional_id_has_no_producer() -> None:
     world = TransactionWorld()
-    nobody = ProducerIdAndEpoch(1, 0)
-    assert world.add(nobody, "t-0") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert world.verify(nobody, "t-0") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert world.commit(nobody, OLD) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert world.commit(nobody, NEW) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    unknown = ProducerIdAndEpoch(1, 0)
+    assert world.add(unknown, "t-0") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert world.verify(unknown, "t-0") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert world.commit(unknown, OLD) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert world.commit(unknown, NEW) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert world.log == []
 
 
-def test_partitions_that_are_there_already_cost_no_record() -> None:
+def test_adding_a_partition_twice_writes_no_record() -> None:
     world, producer = world_in("Ongoing")
     before = len(world.log)
     assert world.add(producer, "t-0") is ErrorCode.NONE
@@ -110,7 +110,7 @@ def test_partitions_that_are_there_already_cost_no_record() -> None:
     assert len(world.log) == before + 1
 
 
-def test_the_clock_starts_with_the_first_partition_alone() -> None:
+def test_the_timeout_starts_with_the_first_partition_only() -> None:
     """Spec: E5. The timer starts with the first."""
     world = TransactionWorld()
     producer = world.init()
@@ -141,7 +141,7 @@ def test_only_partitions_of_the_open_transaction_are_verified(state: str) -> Non
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_zombie_is_not_verified(state: str) -> None:
+def test_a_fenced_producer_is_not_verified(state: str) -> None:
     world, (producer_id, epoch, *_) = world_in(state)
     assert world.verify(ProducerIdAndEpoch(producer_id, epoch - 1), "t-0") is ErrorCode.PRODUCER_FENCED
     assert world.verify(ProducerIdAndEpoch(producer_id, epoch + 1), "t-0") is ErrorCode.PRODUCER_FENCED
@@ -168,15 +168,15 @@ def test_a_zombie_is_not_verified(state: str) -> None:
         ("CompleteAbort", False, None),
     ],
 )
-def test_the_old_end_in_every_state(state: str, commit: bool, answer: ErrorCode | None) -> None:
-    """Spec: R4. EndTxn while the previous one completes; EndTxn retried at the same epoch; EndTxn of nothing."""
+def test_end_txn_before_v5_in_every_state(state: str, commit: bool, answer: ErrorCode | None) -> None:
+    """Spec: R4. EndTxn during completion, retried at the same epoch, and without a transaction."""
     world, producer = world_in(state)
     before = len(world.log)
     found = world.end(producer, commit=commit, version=OLD)
     assert found == (producer if answer is None else answer)
     if state == "Ongoing":
         assert world.state == ("PrepareCommit" if commit else "PrepareAbort")
-        assert world.transaction.producer_epoch == producer.producer_epoch, "the epoch stays"
+        assert world.transaction.producer_epoch == producer.producer_epoch, "the epoch is unchanged"
         assert len(world.markers) == 1
     else:
         assert (world.state, len(world.log)) == (state, before), "nothing changed"
@@ -184,7 +184,7 @@ def test_the_old_end_in_every_state(state: str, commit: bool, answer: ErrorCode 
 
 @pytest.mark.parametrize("version", [OLD, NEW])
 @pytest.mark.parametrize("state", ["Empty", "Ongoing"])
-def test_another_cannot_end_it(state: str, version: int) -> None:
+def test_only_the_current_producer_ends_the_transaction(state: str, version: int) -> None:
     world, (producer_id, epoch, *_) = world_in(state, version)
     for commit in (True, False):
         for other in (epoch - 1, epoch + 1, epoch + 7):
@@ -199,7 +199,7 @@ def test_another_cannot_end_it(state: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_new_end_bumps_the_epoch_with_the_decision(commit: bool) -> None:
+def test_end_txn_from_v5_bumps_the_epoch_with_the_decision(commit: bool) -> None:
     """Spec: E11."""
     world, producer = world_in("Ongoing", NEW)
     following = world.end(producer, commit=commit)
@@ -226,8 +226,8 @@ RETRIES = [
 
 
 @pytest.mark.parametrize(("state", "commit", "answer"), RETRIES)
-def test_a_repeated_new_end_is_known_by_its_epoch(state: str, commit: bool, answer: ErrorCode | None) -> None:
-    """Spec: R4. The answer was lost, the same request comes again under the epoch it had."""
+def test_a_retried_end_txn_is_recognized_by_its_epoch(state: str, commit: bool, answer: ErrorCode | None) -> None:
+    """Spec: R4. The answer was lost, and the same request is retried with its old epoch."""
     world, following = world_in(state, NEW)
     before = len(world.log)
     earlier = ProducerIdAndEpoch(following.producer_id, following.producer_epoch - 1)
@@ -237,7 +237,7 @@ def test_a_repeated_new_end_is_known_by_its_epoch(state: str, commit: bool, answ
 
 
 @pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort"])
-def test_the_next_epoch_ends_nothing_while_the_last_transaction_is_being_completed(state: str) -> None:
+def test_the_next_epoch_cannot_end_anything_while_the_last_transaction_is_being_completed(state: str) -> None:
     world, following = world_in(state, NEW)
     for commit in (True, False):
         assert world.end(following, commit=commit) is ErrorCode.PRODUCER_FENCED
@@ -246,7 +246,7 @@ def test_the_next_epoch_ends_nothing_while_the_last_transaction_is_being_complet
 
 
 @pytest.mark.parametrize("state", ["Empty", "CompleteCommit", "CompleteAbort"])
-def test_with_epochs_per_transaction_an_empty_one_can_be_aborted_but_not_committed(state: str) -> None:
+def test_from_v5_an_empty_transaction_can_be_aborted_but_not_committed(state: str) -> None:
     """Spec: R4. Commit of an empty transaction."""
     world, producer = world_in(state, NEW)
     assert world.commit(producer) is ErrorCode.INVALID_TXN_STATE
@@ -256,11 +256,11 @@ def test_with_epochs_per_transaction_an_empty_one_can_be_aborted_but_not_committ
     assert world.state == "PrepareAbort"
     world.write_markers()
     assert world.state == "CompleteAbort"
-    assert world.abort(producer) == following, "and that can be repeated"
+    assert world.abort(producer) == following, "and it can be retried"
 
 
 @pytest.mark.parametrize("state", ["CompleteCommit", "CompleteAbort"])
-def test_epochs_of_long_ago_are_fenced(state: str) -> None:
+def test_older_epochs_are_fenced(state: str) -> None:
     world, following = world_in(state, NEW)
     for epoch in (following.producer_epoch - 2, following.producer_epoch + 1):
         for commit in (True, False):
@@ -268,8 +268,8 @@ def test_epochs_of_long_ago_are_fenced(state: str) -> None:
             assert world.end(stranger, commit=commit) is ErrorCode.PRODUCER_FENCED
 
 
-def test_batches_of_the_new_protocol_may_be_ended_by_the_old() -> None:
-    """A marker that claimed an epoch bump it does not bring would be refused, and the records would hang for ever."""
+def test_batches_of_the_new_protocol_can_be_ended_by_the_old() -> None:
+    """A marker that claims an epoch bump it does not carry would be refused and leave a hanging transaction."""
     world = TransactionWorld()
     producer = world.init()
     world.add(producer, "t-0", version=2)
@@ -278,7 +278,7 @@ def test_batches_of_the_new_protocol_may_be_ended_by_the_old() -> None:
     assert (marker.producer_epoch, marker.transaction_version) == (producer.producer_epoch, 0)
 
 
-def test_a_transaction_after_the_other() -> None:
+def test_many_transactions_in_a_row() -> None:
     for version in (OLD, NEW):
         world = TransactionWorld()
         producer = world.init()
@@ -293,7 +293,7 @@ def test_a_transaction_after_the_other() -> None:
 # --- completion ---
 
 
-def test_complete_comes_after_the_last_marker() -> None:
+def test_the_transaction_completes_after_the_last_marker() -> None:
     """Spec: E6. PREPARE, then the markers, then COMPLETE."""
     world = TransactionWorld()
     producer = world.init()
@@ -328,7 +328,7 @@ def test_a_late_report_of_an_earlier_transaction_completes_nothing() -> None:
 
 
 def test_with_the_old_protocol_a_late_marker_is_not_written_into_the_next_transaction() -> None:
-    """There the epoch is the same: the state tells that the transaction is over."""
+    """The epoch is the same there, so the state must show that the transaction is over."""
     world = TransactionWorld()
     producer = world.init()
     world.add(producer, "t-0")
@@ -342,7 +342,7 @@ def test_with_the_old_protocol_a_late_marker_is_not_written_into_the_next_transa
 # --- records that cannot be appended ---
 
 
-def test_a_decision_that_cannot_be_stored_is_none() -> None:
+def test_a_decision_that_cannot_be_stored_does_not_count() -> None:
     world, producer = world_in("Ongoing", NEW)
     world.appends_fail = True
     assert world.commit(producer) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -351,7 +351,7 @@ def test_a_decision_that_cannot_be_stored_is_none() -> None:
     assert world.abort(producer) == ProducerIdAndEpoch(producer.producer_id, producer.producer_epoch + 1)
 
 
-def test_a_completion_that_cannot_be_stored_is_tried_again() -> None:
+def test_a_completion_that_cannot_be_stored_is_retried() -> None:
     world, _ = world_in("PrepareCommit")
     world.appends_fail = True
     (decided,) = world.markers
@@ -363,7 +363,7 @@ def test_a_completion_that_cannot_be_stored_is_tried_again() -> None:
 
 
 def test_a_start_that_could_not_be_stored_leaves_no_trace() -> None:
-    """Nor does it make a zombie's epoch pass for that of a repeated request."""
+    """A zombie's epoch is not mistaken for that of a retried request either."""
     world, producer = world_in("Empty")
     world.appends_fail = True
     assert world.init(expected=producer[:2]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
