@@ -1,12 +1,15 @@
-"""Columns to a running broker and back: everything that poll() and send() promise, without an object a record."""
+"""Arrow columns to a running broker and back, with all guarantees of poll() and send()."""
+
+# ruff: noqa: SLF001  (sets up or checks internal state)
 
 import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from ottla import Admin, AsyncConsumer, AsyncProducer, Consumer, ErrorCode, KafkaError, OttlaError, Producer
@@ -14,6 +17,9 @@ from ottla.client.consumer.arrow import SCHEMA
 from ottla.client.producer.partitioner import partition_for_key
 from ottla.clock import monotonic
 from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.client.core.model import ConsumerRecord
 
 NOW = 1_700_000_000_000
 PATIENCE_S = 60
@@ -26,7 +32,7 @@ def admin(broker: Any) -> Iterator[Admin]:
 
 
 def read_table(bootstrap: str, topic: str, partitions: int = 1, **settings: Any) -> pa.Table:
-    """Everything up to the end, as a table."""
+    """Reads everything up to the end, as a table."""
     assigned = [TopicPartition(topic, i) for i in range(partitions)]
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", **settings) as consumer:
         consumer.assign(assigned)
@@ -45,7 +51,7 @@ def values(table: Any) -> list[Any]:
 
 
 def sample(count: int) -> pa.Table:
-    """Rows of every kind: keys and none, tombstones, headers of several lengths."""
+    """Rows of every kind: with and without keys, tombstones, headers of several lengths."""
     return pa.table(
         {
             "key": pa.array([None if i % 3 == 0 else b"key-%d" % (i % 40) for i in range(count)], pa.binary()),
@@ -63,8 +69,8 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_table_comes_back_as_it_was_sent(broker: Any, admin: Admin, topic: str, codec: str) -> None:
-    """MISSION F1."""
+def test_a_table_is_read_back_as_it_was_sent(broker: Any, admin: Admin, topic: str, codec: str) -> None:
+    """Spec: F1."""
     admin.create_topic(topic)
     table = sample(1500)
     with Producer(bootstrap_servers=broker.bootstrap, compression_type=codec, batch_size=8_000) as producer:
@@ -76,7 +82,7 @@ def test_a_table_comes_back_as_it_was_sent(broker: Any, admin: Admin, topic: str
     assert set(found.column("topic").to_pylist()) == {topic}
 
 
-def test_columns_and_objects_are_the_same_records(broker: Any, admin: Admin, topic: str) -> None:
+def test_columns_and_objects_have_the_same_records(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=3)
     table = sample(600)
     with Producer(bootstrap_servers=broker.bootstrap, batch_size=2_000) as producer:
@@ -88,10 +94,10 @@ def test_columns_and_objects_are_the_same_records(broker: Any, admin: Admin, top
     assigned = [TopicPartition(topic, i) for i in range(3)]
     with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign(assigned)
-        objects = []
+        objects: list[ConsumerRecord] = []
         while len(objects) < 650:
             polled = list(consumer.poll(60_000))
-            assert polled, "it does not come"
+            assert polled, "no records within a minute"
             objects += polled
     by_place = {(record.partition, record.offset): record for record in objects}
     assert columns.num_rows == len(by_place) == 650
@@ -104,7 +110,7 @@ def test_columns_and_objects_are_the_same_records(broker: Any, admin: Admin, top
             assert row["partition"] == partition_for_key(row["key"], 3)
     # Rows of one partition keep the order that they had in the table.
     for partition in range(3):
-        times = columns.filter(pa.compute.equal(columns["partition"], partition))["timestamp"][:-50].to_pylist()
+        times = columns.filter(pc.field("partition") == partition)["timestamp"][:-50].to_pylist()
         assert times == sorted(times)
 
 
@@ -114,7 +120,8 @@ def test_rows_without_a_key_use_all_partitions_in_whole_batches(broker: Any, adm
     with Producer(bootstrap_servers=broker.bootstrap, batch_size=4_000) as producer:
         stored = producer.send_arrow(table, topic).result(PATIENCE_S)
     assert sum(part.rows for part in stored.values()) == 3000
-    assert len(stored) == 3 and min(part.rows for part in stored.values()) > 300
+    assert len(stored) == 3
+    assert min(part.rows for part in stored.values()) > 300
 
 
 def test_rows_name_their_topic_and_partition(broker: Any, admin: Admin, topic: str) -> None:
@@ -135,13 +142,14 @@ def test_rows_name_their_topic_and_partition(broker: Any, admin: Admin, topic: s
         delivery.result(PATIENCE_S)
     for row in read_table(broker.bootstrap, topic, 3).to_pylist():
         number = int(row["value"][1:])
-        assert number % 2 == 1 and row["partition"] == number % 3
+        assert number % 2 == 1
+        assert row["partition"] == number % 3
     for row in read_table(broker.bootstrap, other, 2).to_pylist():
         assert row["partition"] == partition_for_key(row["key"], 2)
 
 
-def test_a_copy_of_what_was_read_needs_no_renaming(broker: Any, admin: Admin, topic: str) -> None:
-    """Offsets and timestamp types are given anew, and topic= counts for all rows."""
+def test_a_table_that_was_read_can_be_sent_as_it_is(broker: Any, admin: Admin, topic: str) -> None:
+    """The columns offset and timestamp_type are ignored, and topic= applies to all rows."""
     copy = f"{topic}-copy"
     admin.create_topic(topic, partitions=2)
     admin.create_topic(copy, partitions=2)
@@ -168,7 +176,7 @@ def test_send_and_send_arrow_keep_their_order(broker: Any, admin: Admin, topic: 
     ]
 
 
-def test_poll_and_poll_arrow_take_turns_and_lose_nothing(broker: Any, admin: Admin, topic: str) -> None:
+def test_mixing_poll_and_poll_arrow_loses_nothing(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=2)
     table = pa.table({"value": [f"{i}" for i in range(2000)], "partition": [i % 2 for i in range(2000)]})
     with Producer(bootstrap_servers=broker.bootstrap, batch_size=3_000, compression_type="lz4") as producer:
@@ -200,7 +208,7 @@ def test_poll_and_poll_arrow_take_turns_and_lose_nothing(broker: Any, admin: Adm
     assert seen == {0: list(range(1000)), 1: list(range(1000))}
 
 
-def test_seek_pause_and_empty_polls_are_those_of_poll(broker: Any, admin: Admin, topic: str) -> None:
+def test_seek_pause_and_empty_polls_work_like_with_poll(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=2)
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         table = pa.table({"value": [f"{i}" for i in range(20)], "partition": [i % 2 for i in range(20)]})
@@ -212,33 +220,35 @@ def test_seek_pause_and_empty_polls_are_those_of_poll(broker: Any, admin: Admin,
         consumer.pause([(topic, 1)])
         assert values(consumer.poll_arrow(60_000)) == [b"%d" % i for i in range(0, 20, 2)]
         nothing = consumer.poll_arrow(10)
-        assert nothing.schema == SCHEMA and nothing.num_rows == 0
+        assert nothing.schema == SCHEMA
+        assert nothing.num_rows == 0
         consumer.seek((topic, 0), 8)
         assert values(consumer.poll_arrow(60_000)) == [b"16", b"18"]
         consumer.resume([(topic, 1)])
         assert values(consumer.poll_arrow(60_000, max_records=3)) == [b"1", b"3", b"5"]
         some = consumer.poll_arrow(60_000, columns=["offset", "timestamp"], timestamp_unit="us")
-        assert some.schema.names == ["offset", "timestamp"] and some.num_rows == 7
+        assert some.schema.names == ["offset", "timestamp"]
+        assert some.num_rows == 7
         assert some.schema.field("timestamp").type == pa.timestamp("us", "UTC")
         with pytest.raises(OttlaError, match="no column price"):
             consumer.poll_arrow(columns=["price"])
 
 
-def test_a_group_commits_what_was_given_out_as_columns(broker: Any, admin: Admin, topic: str) -> None:
+def test_a_group_commits_records_returned_as_columns(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     settings = {"bootstrap_servers": broker.bootstrap, "group_id": f"group-{topic}", "auto_offset_reset": "earliest"}
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send_arrow(pa.table({"value": [f"{i}" for i in range(10)]}), topic).result(PATIENCE_S)
-    with Consumer(**settings) as consumer:  # type: ignore[arg-type]
+    with Consumer(**settings) as consumer:
         consumer.subscribe([topic])
         assert values(consumer.poll_arrow(60_000, max_records=4)) == [b"0", b"1", b"2", b"3"]
-    with Consumer(**settings) as consumer:  # type: ignore[arg-type]
+    with Consumer(**settings) as consumer:
         consumer.subscribe([topic])
         assert values(consumer.poll_arrow(60_000)) == [b"%d" % i for i in range(4, 10)]
 
 
-def test_only_committed_rows_are_shown_to_those_who_want_no_others(broker: Any, admin: Admin, topic: str) -> None:
-    """MISSION E7."""
+def test_read_committed_returns_only_committed_rows(broker: Any, admin: Admin, topic: str) -> None:
+    """Spec: E7."""
     admin.create_topic(topic, partitions=2)
     with Producer(bootstrap_servers=broker.bootstrap, transactional_id=f"id-{topic}") as producer:
         producer.init_transactions()
@@ -259,7 +269,7 @@ def test_only_committed_rows_are_shown_to_those_who_want_no_others(broker: Any, 
     assert everything >= {b"0", b"2"}
 
 
-def test_a_full_buffer_makes_send_arrow_wait(broker: Any, admin: Admin, topic: str) -> None:
+def test_send_arrow_waits_while_the_buffer_is_full(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=2)
     table = pa.table(
         {"value": [b"%06d" % i + b"x" * 500 for i in range(2000)], "partition": [i % 2 for i in range(2000)]}
@@ -271,7 +281,7 @@ def test_a_full_buffer_makes_send_arrow_wait(broker: Any, admin: Admin, topic: s
     assert sorted(values(read_table(broker.bootstrap, topic, 2))) == values(table)
 
 
-def test_wrong_rows_are_refused_before_the_first_is_sent(broker: Any, admin: Admin, topic: str) -> None:
+def test_invalid_rows_are_refused_before_the_first_is_sent(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=2)
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         for columns, code, message in [
@@ -282,10 +292,11 @@ def test_wrong_rows_are_refused_before_the_first_is_sent(broker: Any, admin: Adm
             with pytest.raises(KafkaError, match=message) as caught:
                 producer.send_arrow(pa.table(columns), topic)
             assert caught.value.code == code
-        for columns, error in [
+        wrong: list[tuple[dict[str, Any], str]] = [
             ({"value": [1]}, "column value is int64"),
             ({"value": ["a", "b"], "topic": [topic, None]}, "row 1: the topic is null"),
-        ]:
+        ]
+        for columns, error in wrong:
             with pytest.raises(OttlaError, match=error):
                 producer.send_arrow(pa.table(columns), None if "topic" in columns else topic)
         with pytest.raises(OttlaError, match="neither a topic"):
@@ -296,7 +307,7 @@ def test_wrong_rows_are_refused_before_the_first_is_sent(broker: Any, admin: Adm
         producer.send_arrow(pa.table({"value": ["a"]}), topic)
 
 
-def test_one_row_and_two_hundred_thousand_are_both_a_table(broker: Any, admin: Admin, topic: str) -> None:
+def test_tables_of_one_and_of_200000_rows_work(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     many = pa.table({"value": pa.array([b"%06d" % i for i in range(200_000)])})
     with Producer(bootstrap_servers=broker.bootstrap, batch_size=500_000) as producer:
@@ -305,14 +316,15 @@ def test_one_row_and_two_hundred_thousand_are_both_a_table(broker: Any, admin: A
     assert values(read_table(broker.bootstrap, topic)) == values(many)
 
 
-def test_the_async_face_is_the_same(broker: Any, admin: Admin, topic: str) -> None:
+def test_the_async_api_works_the_same(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=2)
 
     async def story() -> list[Any]:
         async with AsyncProducer(bootstrap_servers=broker.bootstrap, buffer_memory=50_000) as producer:
             delivery = await producer.send_arrow(pa.table({"value": [b"%05d" % i for i in range(5_000)]}), topic)
             stored = await delivery
-            assert sum(part.rows for part in stored.values()) == 5_000 and delivery.done()
+            assert sum(part.rows for part in stored.values()) == 5_000
+            assert delivery.done()
             assert await delivery == stored
         found: list[Any] = []
         async with AsyncConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
@@ -325,10 +337,10 @@ def test_the_async_face_is_the_same(broker: Any, admin: Admin, topic: str) -> No
     assert sorted(asyncio.run(asyncio.wait_for(story(), PATIENCE_S))) == [b"%05d" % i for i in range(5_000)]
 
 
-def test_an_iteration_ends_at_the_end_however_slow_the_broker_is(
+def test_iter_arrow_until_end_does_not_stop_early_with_a_slow_broker(
     broker: Any, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Silence is not the end: polls that bring nothing at first do not end it."""
+    """An empty poll is not the end."""
     admin.create_topic(topic, partitions=2)
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send_arrow(pa.table({"value": ["a", "b"]}), topic).result(PATIENCE_S)
@@ -348,7 +360,7 @@ def test_an_iteration_ends_at_the_end_however_slow_the_broker_is(
     assert sorted(value for batch in batches for value in values(batch)) == [b"a", b"b"]
 
 
-def test_a_topic_without_records_ends_at_once_and_makes_an_empty_table(broker: Any, admin: Admin, topic: str) -> None:
+def test_an_empty_topic_gives_an_empty_table_at_once(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
 
     async def story() -> list[pa.RecordBatch]:
@@ -361,11 +373,11 @@ def test_a_topic_without_records_ends_at_once_and_makes_an_empty_table(broker: A
         consumer.assign([(topic, 0)])
         assert pa.Table.from_batches(consumer.iter_arrow(until_end=True), schema=SCHEMA).num_rows == 0
         assert list(consumer.iter_arrow(timeout_ms=50)) == []
-        with pytest.raises(OttlaError, match="two ways to end"):
+        with pytest.raises(OttlaError, match="cannot be combined"):
             next(consumer.iter_arrow(timeout_ms=50, until_end=True))
 
 
-def test_the_client_works_without_pyarrow_until_columns_are_wanted() -> None:
+def test_the_client_works_without_pyarrow_except_for_columns() -> None:
     program = """
 import sys
 sys.modules["pyarrow"] = None
@@ -378,7 +390,7 @@ for call in (lambda: consumer.poll_arrow(), lambda: producer.send_arrow(0, "t"),
         print(error.message, "|", error.hint)
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert found.stdout.splitlines() == ["records as Arrow columns need pyarrow | pip install 'ottla[arrow]'"] * 3
+    assert found.stdout.splitlines() == ["Arrow columns need pyarrow | Run pip install 'ottla[arrow]'."] * 3
 
 
 def test_importing_the_client_does_not_import_pyarrow() -> None:

@@ -1,4 +1,4 @@
-"""What docs/arrow.md shows runs as it is shown, and examples/arrow.py does what it says."""
+"""The listings of docs/arrow.md run as they are, and examples/arrow.py does what it says."""
 
 import re
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.processes.crashing import load_example
 
 from ottla import Admin, Broker, Consumer, Producer
+from tests.support.processes.crashing import load_example
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,7 +35,7 @@ def read(bootstrap: str, topic: str, rows: int) -> dict[bytes, list[bytes]]:
     return values
 
 
-def test_every_piece_of_code_in_the_page_runs(broker: Any) -> None:
+def test_every_listing_of_the_page_runs(broker: Any) -> None:
     page = (ROOT / "docs" / "arrow.md").read_text()
     pieces = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(pieces) >= 6
@@ -53,7 +53,7 @@ def test_every_piece_of_code_in_the_page_runs(broker: Any) -> None:
     assert read(broker.bootstrap, "orders-copy", 3) == {b"ann": [b"12", b"8"], b"bob": [b"30"]}
 
 
-def test_the_example_sums_what_each_customer_ordered(broker: Any, topic: str) -> None:
+def test_the_example_sums_the_orders_of_each_customer(broker: Any, topic: str) -> None:
     source, target = f"{topic}-orders", f"{topic}-sums"
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topic(source, partitions=2)

@@ -9,7 +9,7 @@ from ottla.client.group.rebalance_listener import RebalanceListener
 from ottla.types import TopicPartition
 
 
-def test_the_listener_of_a_blocking_consumer_is_asked_what_it_can_do(ottla: Any, topic: str) -> None:
+def test_closing_after_an_error_does_not_call_on_partitions_revoked(ottla: Any, topic: str) -> None:
     with Producer(bootstrap_servers=ottla.bootstrap) as producer:
         producer.send(topic, "x")
 
@@ -18,7 +18,7 @@ def test_the_listener_of_a_blocking_consumer_is_asked_what_it_can_do(ottla: Any,
             consumer.commit()
 
     settings = {"bootstrap_servers": ottla.bootstrap, "group_id": topic, "auto_offset_reset": "earliest"}
-    with (
+    with (  # noqa: PT012 - the block is what is tested
         pytest.raises(ValueError, match="processing failed"),
         Consumer(enable_auto_commit=False, **settings) as consumer,
     ):

@@ -1,4 +1,4 @@
-"""The consumer's examples, run as they are and killed in between: what each promises, counted. Spec: D1."""
+"""The consumer examples keep their guarantees when they are killed. Spec: D1."""
 
 import json
 import sqlite3
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.processes.crashing import PROCESS, Step, crash_example, load_example
-from tests.support.waiting import PATIENCE_S, eventually
 
 from ottla import Admin, Broker, Consumer, ConsumerRecord, FileOffsetStore, OttlaError, Producer, TopicPartition
 from ottla.assignors.rack_by_user_data import RackByUserDataAssignor
+from tests.support.processes.crashing import PROCESS, Step, crash_example, load_example
+from tests.support.waiting import PATIENCE_S, eventually
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 COUNT = 100
@@ -31,7 +31,7 @@ def admin(broker: Any) -> Iterator[Admin]:
 
 @pytest.fixture
 def filled(admin: Admin, broker: Any, topic: str) -> str:
-    """A topic of two partitions with the numbers 0 to 99."""
+    """A topic with two partitions and the numbers 0 to 99."""
     admin.create_topic(topic, partitions=2)
     write(broker, topic, range(COUNT))
     return topic
@@ -62,7 +62,7 @@ COMMIT = "ottla.client.blocking:Consumer.commit"
 
 
 def spare(broker: Any, *, if_not: bool) -> None:
-    """Every case is tried with Ottla; with Apache Kafka one of each kind, as it is the client that dies."""
+    """All cases run with Ottla; one of each kind with Apache Kafka, because it is the client that is killed."""
     if broker.name == "kafka" and not if_not:
         pytest.skip("one case of this kind is enough with Apache Kafka; all are tried with Ottla")
 
@@ -75,15 +75,16 @@ def spare(broker: Any, *, if_not: bool) -> None:
     [(Step("after", PROCESS, 40), True), (Step("before", COMMIT), True), (Step("after", COMMIT), False)],
     ids=["in the middle", "before the commit", "after it"],
 )
-def test_at_least_once_repeats_after_a_crash_and_misses_nothing(
+def test_at_least_once_repeats_records_after_a_crash_and_misses_none(
     broker: Any, filled: str, admin: Admin, tmp_path: Path, step: Step, repeats: bool
 ) -> None:
-    """Spec: D1. Killed with SIGKILL; every number is there, and those not committed came twice."""
+    """Spec: D1. After SIGKILL every number is processed, and those not committed twice."""
     spare(broker, if_not=step == Step("before", COMMIT))
     path, marks = EXAMPLES / "at_least_once.py", tmp_path / "marks"
     crash_example(path, step, broker.bootstrap, filled, filled, marks=marks)
     before = counted(marks)
-    assert before and max(before.values()) == 1
+    assert before
+    assert max(before.values()) == 1
     admin.remove_members(filled)  # whoever was killed would be waited for until its session is over
     example("at_least_once").run(broker.bootstrap, filled, filled, Marking(marks), until_end=True)
     after = counted(marks)
@@ -96,10 +97,10 @@ def test_at_least_once_repeats_after_a_crash_and_misses_nothing(
     [Step("before", COMMIT), Step("after", COMMIT), Step("before", PROCESS, 31)],
     ids=["before the commit", "after it", "in the middle"],
 )
-def test_at_most_once_misses_after_a_crash_and_repeats_nothing(
+def test_at_most_once_misses_records_after_a_crash_and_repeats_none(
     broker: Any, filled: str, admin: Admin, tmp_path: Path, step: Step
 ) -> None:
-    """Spec: D1. What was committed and not processed is gone, exactly that, and nothing came twice."""
+    """Spec: D1. Exactly the records that were committed and not processed are missing, and none is processed twice."""
     spare(broker, if_not=step.call == PROCESS)
     path, marks = EXAMPLES / "at_most_once.py", tmp_path / "marks"
     crash_example(path, step, broker.bootstrap, filled, filled, marks=marks)
@@ -114,7 +115,7 @@ def test_at_most_once_misses_after_a_crash_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("way", ["automatic", "after_a_batch", "without_waiting", "by_partition"])
-def test_every_way_to_commit_loses_nothing_when_it_is_killed(
+def test_every_way_to_commit_loses_nothing_when_killed(
     broker: Any, filled: str, admin: Admin, tmp_path: Path, way: str
 ) -> None:
     """Spec: D1, B7."""
@@ -141,21 +142,25 @@ def test_every_way_to_commit_loses_nothing_when_it_is_killed(
 # --- listeners and assignors ---------------------------------------------------------------------------------------
 
 
-def test_a_total_follows_its_partition(broker: Any, filled: str) -> None:
-    """Spec: A9. State that belongs to a partition is handed on by the listener."""
+def test_a_total_moves_with_its_partition(broker: Any, filled: str) -> None:
+    """Spec: A9. The listener hands over the state of a partition."""
     module, group = example("rebalance_listener"), f"g-{filled}"
     first = module.run(broker.bootstrap, filled, group, until_end=True)
     write(broker, filled, range(COUNT, COUNT + 10))
     second = module.run(broker.bootstrap, filled, group, until_end=True)
-    assert sum(first.values()) == sum(range(COUNT)) and sum(second.values()) == sum(range(COUNT + 10))
+    assert sum(first.values()) == sum(range(COUNT))
+    assert sum(second.values()) == sum(range(COUNT + 10))
 
 
 @pytest.mark.parametrize(("kind", "strategy"), [("Keeping", "sticky"), ("Forgetting", "cooperative-sticky")])
-def test_state_stays_where_its_partition_stays(broker: Any, admin: Admin, topic: str, kind: str, strategy: str) -> None:
-    """Spec: A3, A9. A second member comes; what does not move is not built again."""
+def test_state_of_partitions_that_do_not_move_is_kept(
+    broker: Any, admin: Admin, topic: str, kind: str, strategy: str
+) -> None:
+    """Spec: A3, A9. When a second member joins, state of partitions that do not move is not rebuilt."""
     spare(broker, if_not=kind == "Keeping")
     admin.create_topic(topic, partitions=4)
-    module, seen, stops = example("sticky_listener"), [], [threading.Event(), threading.Event()]
+    module, stops = example("sticky_listener"), [threading.Event(), threading.Event()]
+    seen: list[Any] = []
     options = {"strategy": strategy, "seen": seen}
     arguments = (broker.bootstrap, topic, topic, getattr(module, kind))
     threads = [threading.Thread(target=module.run, args=arguments, kwargs={**options, "stop": e}) for e in stops]
@@ -186,7 +191,7 @@ ASSIGNORS: dict[str, Callable[[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
-def test_an_assignor_of_ones_own_shares_a_live_group(broker: Any, admin: Admin, topic: str, name: str) -> None:
+def test_a_custom_assignor_works_in_a_live_group(broker: Any, admin: Admin, topic: str, name: str) -> None:
     """Spec: A6, A7."""
     spare(broker, if_not=name == "weighted")
     admin.create_topic(topic, partitions=8)
@@ -218,7 +223,7 @@ def test_an_assignor_of_ones_own_shares_a_live_group(broker: Any, admin: Admin, 
         eventually(lambda: sizes is None or [len(share) for share in shares()] == sizes)
         eventually(lambda: sorted(number for share in shares() for number in share) == list(range(8)))
         if name == "weighted":
-            assert [assignor.told for assignor in assignors] == ["2 of 8", "6 of 8"]
+            assert [assignor.summary for assignor in assignors] == ["2 of 8", "6 of 8"]
     finally:
         stop.set()
         for thread in threads:
@@ -226,7 +231,7 @@ def test_an_assignor_of_ones_own_shares_a_live_group(broker: Any, admin: Admin, 
 
 
 def test_partitions_go_to_the_member_in_their_leaders_rack(topic: str) -> None:
-    """Spec: A6. The rack travels as user data. With an Ottla of its own: the shared brokers have no rack."""
+    """Spec: A6. The rack is sent as user data. Uses a separate broker, as the shared ones have no rack."""
     module, stop = example("own_assignor"), threading.Event()
     seen: list[dict[str, Any]] = [{}, {}]
     with Broker.embedded(settings={"broker.rack": "rack-2", "group.initial.rebalance.delay.ms": 0}) as racked:
@@ -271,7 +276,8 @@ def test_offsets_in_a_file_miss_nothing_when_killed(
     admin.remove_members(filled)
     example("offsets_in_file").run(*arguments, Marking(marks), until_end=True)
     after = counted(marks)
-    assert set(after) == set(range(COUNT)) and sum(after.values()) - COUNT == (len(before) if repeats else 0)
+    assert set(after) == set(range(COUNT))
+    assert sum(after.values()) - COUNT == (len(before) if repeats else 0)
     assert {p.partition: c.offset for p, c in admin.list_group_offsets(filled).items()} == {0: 50, 1: 50}, "lag shows"
 
 
@@ -286,7 +292,7 @@ def cached(path: Path) -> list[int]:
 def test_a_broadcast_member_is_killed_and_neither_loses_nor_repeats(
     broker: Any, filled: str, admin: Admin, tmp_path: Path
 ) -> None:
-    """Spec: A7. SIGKILL at every step, while one member runs ahead and another one stays behind."""
+    """Spec: A7. SIGKILL at every step, while another member is ahead or behind."""
     spare(broker, if_not=False)
     path, group = EXAMPLES / "broadcast.py", f"g-{filled}"
     databases = {name: tmp_path / f"{name}.db" for name in ("ahead", "behind", "victim")}
@@ -333,7 +339,7 @@ def test_a_broadcast_member_is_killed_and_neither_loses_nor_repeats(
     assert cached(databases["behind"]) == list(range(total))
 
 
-def test_what_cannot_be_read_is_put_aside(broker: Any, admin: Admin, topic: str) -> None:
+def test_bad_records_go_to_the_dead_letter_topic(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=1)
     admin.create_topic(f"{topic}-aside", partitions=1)
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
@@ -346,11 +352,16 @@ def test_what_cannot_be_read_is_put_aside(broker: Any, admin: Admin, topic: str)
     with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(f"{topic}-aside", 0)])
         aside: list[ConsumerRecord] = []
-        eventually(lambda: bool(aside.extend(consumer.poll(500))) or len(aside) == 3)
+
+        def all_are_there() -> bool:
+            aside.extend(consumer.poll(500))
+            return len(aside) == 3
+
+        eventually(all_are_there)
     assert [(r.key, dict(r.headers)["offset"]) for r in aside] == [(b"0", b"0"), (b"4", b"4"), (b"5", b"5")]
 
 
-def test_a_file_of_offsets_that_is_damaged_is_refused_not_forgotten(tmp_path: Path) -> None:
+def test_a_corrupt_offset_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     store = FileOffsetStore(path)
     store.save({TopicPartition("t", 0): 5})

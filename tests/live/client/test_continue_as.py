@@ -1,18 +1,18 @@
-"""One producer's connections, several transactional ids one after the other."""
+"""continue_as(): several transactional ids, one after the other, on one producer's connections."""
 
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.waiting import eventually
 
 from ottla.client.blocking import Admin, Consumer, Producer
 from ottla.errors import OttlaError
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from ottla.broker.embedded import EmbeddedBroker
 
 
-def test_a_prepared_transaction_stays_while_its_producer_goes_on_under_another_id(
+def test_a_prepared_transaction_stays_while_its_producer_continues_with_another_id(
     broker: "EmbeddedBroker", topic: str
 ) -> None:
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
@@ -36,12 +36,16 @@ def test_a_prepared_transaction_stays_while_its_producer_goes_on_under_another_i
         consumer.assign([(topic, 0)])
         consumer.seek_to_beginning()
         found: list[bytes | None] = []
-        # A decision is answered before its mark is written.
-        eventually(lambda: bool(found.extend(r.value for r in consumer.poll(500))) or len(found) == 2)
+
+        def both_are_there() -> bool:
+            found.extend(record.value for record in consumer.poll(500))
+            return len(found) == 2
+
+        eventually(both_are_there)  # the commit returns before its marker is written
     assert found == [b"0", b"2"]
 
 
-def test_a_transaction_that_is_open_is_ended_first(broker: "EmbeddedBroker", topic: str) -> None:
+def test_continue_as_is_refused_in_an_open_transaction(broker: "EmbeddedBroker", topic: str) -> None:
     with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic) as producer:
         producer.init_transactions()
         producer.begin_transaction()

@@ -1,4 +1,6 @@
-"""Reading that is broken off, by a break out of a loop or by Ctrl-C: what is left comes, once, where it belongs."""
+"""Interrupted reading, by break or by Ctrl-C: the rest is returned once, by the next poll() or loop."""
+
+# ruff: noqa: SLF001  (sets up or checks internal state)
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +20,7 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 @pytest.fixture
 def topics(ottla: Any, topic: str) -> tuple[str, str]:
-    """Two topics with so many records each, one batch a topic."""
+    """Two topics with COUNT records each, one batch per topic."""
     names = topic, f"{topic}-other"
     with Producer(bootstrap_servers=ottla.bootstrap, linger_ms=1000) as producer:
         for name in names:
@@ -29,8 +31,12 @@ def topics(ottla: Any, topic: str) -> tuple[str, str]:
 
 @pytest.fixture
 def consumer(ottla: Any, topics: tuple[str, str]) -> Iterator[Consumer]:
-    """One that was broken off after the first record of the first topic."""
-    settings = {"auto_offset_reset": "earliest", "group_id": topics[0], "enable_auto_commit": False}
+    """A consumer whose for loop exited after the first record of the first topic."""
+    settings: dict[str, Any] = {
+        "auto_offset_reset": "earliest",
+        "group_id": topics[0],
+        "enable_auto_commit": False,
+    }
     with Consumer(bootstrap_servers=ottla.bootstrap, fetch_min_bytes=COUNT, **settings) as consumer:
         consumer.assign([(topics[0], 0)])
         for record in consumer:
@@ -43,10 +49,10 @@ def offsets(records: Any) -> list[int]:
     return [record.offset for record in records]
 
 
-# --- what a loop has left -----------------------------------------------------------------------------------
+# --- the rest of a loop that exited early -------------------------------------------------------------------
 
 
-def test_a_poll_takes_no_more_of_it_than_it_was_asked_for(consumer: Consumer, topics: tuple[str, str]) -> None:
+def test_a_poll_returns_at_most_max_records_of_the_rest(consumer: Consumer, topics: tuple[str, str]) -> None:
     assert offsets(consumer.poll(max_records=2)) == [1, 2]
     assert consumer.position((topics[0], 0)) == 3
     assert offsets(consumer.poll(max_records=3)) == [3, 4, 5]
@@ -54,12 +60,12 @@ def test_a_poll_takes_no_more_of_it_than_it_was_asked_for(consumer: Consumer, to
     assert offsets(consumer.poll()) == [7, 8, 9]
 
 
-def test_what_is_not_assigned_any_more_is_not_given_out(consumer: Consumer, topics: tuple[str, str]) -> None:
+def test_the_rest_of_an_unassigned_partition_is_not_returned(consumer: Consumer, topics: tuple[str, str]) -> None:
     consumer.assign([(topics[1], 0)])
     assert [record[:3] for record in consumer.poll(60_000, max_records=1)] == [(topics[1], 0, 0)]
 
 
-def test_nothing_of_it_is_left_after_unsubscribing(consumer: Consumer, topics: tuple[str, str]) -> None:
+def test_unsubscribing_drops_the_rest(consumer: Consumer, topics: tuple[str, str]) -> None:
     consumer.unsubscribe()
     consumer.subscribe([topics[1]])
     found: list[Any] = []
@@ -68,7 +74,7 @@ def test_nothing_of_it_is_left_after_unsubscribing(consumer: Consumer, topics: t
     assert [record[:3] for record in found] == [(topics[1], 0, 0)]
 
 
-def test_paused_partitions_keep_it(consumer: Consumer, topics: tuple[str, str]) -> None:
+def test_paused_partitions_keep_the_rest(consumer: Consumer, topics: tuple[str, str]) -> None:
     first, other = (topics[0], 0), (topics[1], 0)
     consumer.pause([first])
     assert not consumer.poll(100)
@@ -79,7 +85,7 @@ def test_paused_partitions_keep_it(consumer: Consumer, topics: tuple[str, str]) 
     assert [record[:3] for record in consumer.poll(max_records=1)] == [(topics[0], 0, 1)]
 
 
-def test_an_iteration_passes_over_a_partition_that_is_paused_in_it(consumer: Consumer, topics: tuple[str, str]) -> None:
+def test_an_iteration_skips_a_partition_that_is_paused_meanwhile(consumer: Consumer, topics: tuple[str, str]) -> None:
     first, other = (topics[0], 0), (topics[1], 0)
     consumer.assign([first, other])
     seen: list[tuple[str, int]] = []
@@ -95,7 +101,7 @@ def test_an_iteration_passes_over_a_partition_that_is_paused_in_it(consumer: Con
     assert [at for name, at in seen if name == topics[1]] == [0, 1]
 
 
-def test_a_seek_wins_over_it(consumer: Consumer, topics: tuple[str, str]) -> None:
+def test_a_seek_drops_the_rest(consumer: Consumer, topics: tuple[str, str]) -> None:
     consumer.seek((topics[0], 0), 7)
     assert offsets(consumer.poll(60_000)) == [7, 8, 9]
 
@@ -104,17 +110,19 @@ def record(partition: TopicPartition, offset: int) -> ConsumerRecord:
     return ConsumerRecord(*partition, offset, 0, None, None, ())
 
 
-def test_each_partition_keeps_its_order_whatever_is_held_and_released() -> None:
+def test_each_partition_keeps_its_order_after_hold_and_release() -> None:
     buffer = IterationBuffer()
     buffer.extend([record(A, 0), record(B, 0), record(A, 1), record(B, 1)])
     buffer.hold({A})
-    assert list(buffer.take(1)) == [B] and [r[:3] for r in buffer] == [(*A, 0), (*A, 1), (*B, 1)]
+    assert list(buffer.take(1)) == [B]
+    assert [r[:3] for r in buffer] == [(*A, 0), (*A, 1), (*B, 1)]
     buffer.release({A})
     assert offsets(buffer.ready) == [0, 1, 1]
     buffer.take_back()
     assert [r[:3] for r in buffer.ready] == [(*B, 0), (*A, 0), (*A, 1), (*B, 1)]
     buffer.drop({A})
-    assert buffer.take(9) == {B: [record(B, 0), record(B, 1)]} and not buffer
+    assert buffer.take(9) == {B: [record(B, 0), record(B, 1)]}
+    assert not buffer
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------------
@@ -122,7 +130,7 @@ def test_each_partition_keeps_its_order_whatever_is_held_and_released() -> None:
 
 @pytest.fixture
 def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Ctrl-C comes when the loop has finished a poll() with records, and the caller is about to wake. Of which type."""
+    """Ctrl-C arrives when the event loop has finished a poll() and the caller is about to wake up."""
     whole = Call._next_job
     hit: list[str] = []
 
@@ -135,13 +143,15 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 raise KeyboardInterrupt
         return job
 
-    monkeypatch.setattr(OneThreadCalls, "try_here", lambda *_: None)  # else what waits is taken without the loop
+    monkeypatch.setattr(
+        OneThreadCalls, "try_here", lambda *_: None
+    )  # otherwise buffered records are taken without the loop
     monkeypatch.setattr(Call, "_next_job", late)
     return hit
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["objects", "columns"])
-def test_what_was_on_its_way_to_the_caller_comes_again(
+def test_records_that_did_not_reach_the_caller_are_returned_again(
     ottla: Any, topics: tuple[str, str], columns: bool, ctrl_c: list[str]
 ) -> None:
     with Consumer(bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", fetch_min_bytes=COUNT) as consumer:
@@ -153,14 +163,16 @@ def test_what_was_on_its_way_to_the_caller_comes_again(
         assert offsets(consumer.poll(60_000)) == list(range(COUNT))
 
 
-def test_what_a_loop_has_left_comes_again_too(consumer: Consumer, topics: tuple[str, str], ctrl_c: list[str]) -> None:
+def test_the_rest_of_a_loop_is_returned_again_too(
+    consumer: Consumer, topics: tuple[str, str], ctrl_c: list[str]
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         consumer.poll(max_records=2)
     assert consumer.position((topics[0], 0)) == 1
     assert offsets(consumer.poll()) == list(range(1, COUNT))
 
 
-def test_what_has_reached_the_caller_does_not_come_again(
+def test_records_that_reached_the_caller_are_not_returned_again(
     ottla: Any, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Consumer(bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", fetch_min_bytes=COUNT) as consumer:
@@ -174,7 +186,7 @@ def test_what_has_reached_the_caller_does_not_come_again(
 
 
 @pytest.mark.parametrize("iterates", [False, True], ids=["poll", "iteration"])
-def test_what_was_being_deserialized_comes_again(ottla: Any, topics: tuple[str, str], iterates: bool) -> None:
+def test_records_being_deserialized_are_returned_again(ottla: Any, topics: tuple[str, str], iterates: bool) -> None:
     interrupts = iter([False, True])
 
     def number(value: bytes) -> int:

@@ -1,13 +1,13 @@
-"""Leader epochs on a running broker: committed with the offset, so that lost records are noticed."""
+"""Leader epochs on a running broker (KIP-320): committed with the offset, so that lost records are detected."""
 
 from typing import Any
 
 import pytest
-from tests.support.waiting import eventually
 
 from ottla import Admin, Broker, Consumer, Producer
-from ottla.client.admin.group_model import CommittedOffset
+from ottla.client.core.model import CommittedOffset
 from ottla.types import TopicPartition
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -35,8 +35,9 @@ def read(reader: Consumer, count: int) -> list[int]:
     return found
 
 
-def test_commits_carry_the_epoch_and_a_log_that_lost_records_is_noticed(mortal: Any, topic: str) -> None:
-    """The broker leads in a new epoch after each start. A commit of the old one beyond its end was of lost records."""
+def test_commits_include_the_epoch_and_lost_records_are_detected(mortal: Any, topic: str) -> None:
+    """Each broker start begins a new leader epoch. A commit with an older epoch, beyond that epoch's end, points to
+    lost records."""
     place, settings = TopicPartition(topic, 0), {"bootstrap_servers": mortal.bootstrap, "group_id": topic}
     write(mortal.bootstrap, topic, range(5))
     with (
@@ -47,7 +48,8 @@ def test_commits_carry_the_epoch_and_a_log_that_lost_records_is_noticed(mortal: 
         assert read(reader, 5) == list(range(5))
         reader.commit()
         first = admin.list_group_offsets(topic)[place]
-        assert first.offset == 5 and first.leader_epoch >= 0
+        assert first.offset == 5
+        assert first.leader_epoch >= 0
         reader.commit({place: 3})
         assert admin.list_group_offsets(topic)[place] == CommittedOffset(3, first.leader_epoch)
         reader.commit({place: 99})

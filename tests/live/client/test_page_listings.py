@@ -1,4 +1,4 @@
-"""What the pages show runs as it is shown: each listing alone, with nothing but what it imports itself."""
+"""The listings of the docs run as they are, each one alone."""
 
 import re
 import runpy
@@ -17,7 +17,7 @@ ENDLESS = {
     "            print(record.partition, record.offset, record.value)\n\nasyncio": "            return\n\nasyncio",
     'guarantee="exactly-once", ': 'guarantee="exactly-once", until_end=True, ',
 }
-"""What goes on for ever on the page ends in a test."""
+"""Replacements that end endless loops."""
 
 
 def listings(page: str) -> list[str]:
@@ -26,7 +26,7 @@ def listings(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_listing_runs_as_typed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_listing_runs_as_written(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some leave a file
     found = listings(page)
     assert found
@@ -45,9 +45,7 @@ def test_every_listing_runs_as_typed(page: str, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_called_without_its_words_says_which_it_takes(
-    example: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_example_without_arguments_prints_its_usage(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [str(example)])
     with pytest.raises(SystemExit, match=f"python examples/{example.name} "):
         runpy.run_path(str(example), run_name="__main__")

@@ -1,4 +1,6 @@
-"""A blocking poll() takes what waits in its own thread: the loop is asked only where there is more to do."""
+"""A blocking poll() takes buffered records on the caller's thread; the event loop is needed only for other work."""
+
+# ruff: noqa: SLF001  (sets up or checks internal state)
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ COUNT = 50
 
 @pytest.fixture
 def filled(ottla: Any, topic: str) -> str:
-    """A topic with so many records in one batch."""
+    """A topic with several records in one batch."""
     with Producer(bootstrap_servers=ottla.bootstrap, linger_ms=1000) as producer:
         for i in range(COUNT):
             producer.send(topic, str(i), partition=0)
@@ -28,7 +30,7 @@ def filled(ottla: Any, topic: str) -> str:
 
 @pytest.fixture
 def consumer(ottla: Any, filled: str) -> Iterator[Consumer]:
-    """One that has given out the first record; the others wait."""
+    """A consumer that has returned the first record; the others are buffered."""
     with Consumer(bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", fetch_min_bytes=COUNT) as consumer:
         consumer.assign([(filled, 0)])
         assert values(consumer.poll(60_000, max_records=1)) == [0]
@@ -41,7 +43,7 @@ def values(records: Any) -> list[int]:
 
 @pytest.fixture
 def loop_held() -> Iterator[None]:
-    """The loop's thread does nothing until the test is over."""
+    """Blocks the loop's thread until the test is over."""
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -54,13 +56,13 @@ def loop_held() -> Iterator[None]:
     over.set()
 
 
-def test_what_waits_is_given_out_without_the_loop(consumer: Consumer, loop_held: None) -> None:
+def test_buffered_records_are_returned_without_the_loop(consumer: Consumer, loop_held: None) -> None:
     assert values(consumer.poll(max_records=2)) == [1, 2]
     assert [int(value.as_py()) for value in consumer.poll_arrow(max_records=3)["value"]] == [3, 4, 5]
     assert values(consumer.poll()) == list(range(6, COUNT))
 
 
-def test_iterating_takes_what_waits_too(consumer: Consumer, filled: str, loop_held: None) -> None:
+def test_iterating_takes_buffered_records_too(consumer: Consumer, filled: str, loop_held: None) -> None:
     found = []
     for record in consumer:
         found.append(record)
@@ -69,13 +71,13 @@ def test_iterating_takes_what_waits_too(consumer: Consumer, filled: str, loop_he
     assert values(found) == [1, 2, 3]
 
 
-def test_after_iterating_a_poll_goes_on_where_it_was_left(consumer: Consumer, filled: str) -> None:
+def test_a_poll_continues_where_an_iteration_stopped(consumer: Consumer, filled: str) -> None:
     assert values([next(iter(consumer))]) == [1]
     assert consumer.position((filled, 0)) == 2
     assert values(consumer.poll()) == list(range(2, COUNT))
 
 
-def test_an_iteration_that_is_broken_off_while_it_takes_has_given_out_nothing(
+def test_an_iteration_interrupted_while_taking_loses_nothing(
     consumer: Consumer, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = RecordReader.take_into_buffer
@@ -92,14 +94,14 @@ def test_an_iteration_that_is_broken_off_while_it_takes_has_given_out_nothing(
     assert values(consumer.poll(60_000)) == list(range(1, COUNT))
 
 
-def test_a_wakeup_comes_before_what_waits(consumer: Consumer) -> None:
+def test_a_wakeup_comes_before_buffered_records(consumer: Consumer) -> None:
     consumer.wakeup()
     with pytest.raises(WakeupError):
         consumer.poll()
     assert values(consumer.poll(max_records=1)) == [1]
 
 
-def test_paused_partitions_keep_what_waits(consumer: Consumer, filled: str) -> None:
+def test_paused_partitions_keep_buffered_records(consumer: Consumer, filled: str) -> None:
     consumer.pause([(filled, 0)])
     assert not consumer.poll()
     consumer.resume([(filled, 0)])
@@ -107,10 +109,10 @@ def test_paused_partitions_keep_what_waits(consumer: Consumer, filled: str) -> N
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["objects", "columns"])
-def test_a_poll_that_is_broken_off_has_given_out_nothing(
+def test_an_interrupted_poll_loses_nothing(
     consumer: Consumer, filled: str, columns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C reaches the thread of the user, who may go on: every record comes, and none twice."""
+    """After Ctrl-C the user may continue: every record is returned, and none twice."""
     name = "sections" if columns else "take"
     whole = getattr(CompletedFetch, name)
 
@@ -127,7 +129,7 @@ def test_a_poll_that_is_broken_off_has_given_out_nothing(
     assert values(consumer.poll(60_000)) == list(range(5, COUNT))
 
 
-def test_a_member_that_takes_what_waits_counts_as_polling(ottla: Any, filled: str) -> None:
+def test_a_member_that_takes_buffered_records_counts_as_polling(ottla: Any, filled: str) -> None:
     settings = {"bootstrap_servers": ottla.bootstrap, "auto_offset_reset": "earliest", "enable_auto_commit": False}
     with Consumer(group_id=f"{filled}-group", **settings) as consumer:
         consumer.subscribe([filled])
@@ -141,16 +143,20 @@ def test_a_member_that_takes_what_waits_counts_as_polling(ottla: Any, filled: st
         assert group.membership._polled_at >= before
 
 
-def test_when_more_can_be_asked_for() -> None:
+def test_when_a_fetch_is_due() -> None:
     world = ConsumerWorld(max_partition_fetch_bytes=1)
     for value in "abcdef":
         world.logs[TopicPartition("t", 0)].append(value)
     world.exchange(10)
-    assert world.fetcher.waiting == 2 and not world.fetcher.is_due
+    assert world.fetcher.waiting == 2
+    assert not world.fetcher.is_due
     world.fetcher.begin_to_take()
-    assert world.take(1) == ["a"] and world.fetcher.is_due
+    assert world.take(1) == ["a"]
+    assert world.fetcher.is_due
     world.exchange(10)
     world.fetcher.take_back()
-    assert world.position() == 0 and world.fetcher.waiting == 0 and world.fetcher.is_due
+    assert world.position() == 0
+    assert world.fetcher.waiting == 0
+    assert world.fetcher.is_due
     world.exchange(10)
     assert world.take() == ["a", "b"]

@@ -1,4 +1,4 @@
-"""auto.offset.reset=by_duration: a consumer without a position begins with the records of the last hour, or day."""
+"""auto.offset.reset=by_duration (KIP-1106): a consumer without a position starts a duration before now."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def hours_ago(broker: Any, topic: str) -> str:
     [("P1D", 0), ("P100000D", 0), ("PT4H", 1), ("PT1H30M", 2), ("PT30M", 3), ("PT0S", 3)],
 )
 @pytest.mark.parametrize("group", [None, "group"])
-def test_reading_begins_so_long_before_now_or_at_the_end_where_all_is_older(
+def test_reading_starts_at_the_duration_before_now_or_at_the_end_if_all_records_are_older(
     broker: Any, hours_ago: str, duration: str, position: int, group: str | None
 ) -> None:
     settings = {

@@ -1,4 +1,4 @@
-"""The examples about transactions and offset stores do what they say, also when killed at any step. Spec: E9, E10."""
+"""The examples for transactions and offset stores keep their guarantees when killed at any step. Spec: E9, E10."""
 
 import pickle
 import sqlite3
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.processes.crashing import Step, crash_example, load_example
-from tests.support.waiting import eventually
 
 from ottla import Admin, Broker, Consumer, Producer, TransactionFatal
 from ottla.client.core.model import LATEST
 from ottla.types import TopicPartition
+from tests.support.processes.crashing import Step, crash_example, load_example
+from tests.support.waiting import eventually
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 COUNT = 250
@@ -29,7 +29,7 @@ def admin(broker: Any) -> Iterator[Admin]:
 
 
 def fill(bootstrap: str, topic: str) -> str:
-    """A topic with the numbers from 0, and empty ones for what becomes of them."""
+    """A topic with the numbers from 0, and empty topics for the output."""
     names = {f"{topic}-{name}" for name in ("in", "out", "out-offsets", "out-state")}
     with Admin(bootstrap_servers=bootstrap) as admin:
         for name in names:
@@ -51,8 +51,8 @@ def committed(bootstrap: str, topic: str) -> list[str]:
     with Admin(bootstrap_servers=bootstrap) as admin:
         latest = admin.list_offsets({place: LATEST})[place]
     assert latest is not None
-    end = latest.offset  # not the last stable one: a commit is answered before its mark is written
-    settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    end = latest.offset  # not the last stable offset: a commit returns before its marker is written
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
     with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
         consumer.assign([place])
         values: list[str] = []
@@ -103,7 +103,7 @@ COMMITS = {
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("guarantee", COMMITS)
 def test_transform(broker: Any, source: str, admin: Admin, guarantee: str, when: str) -> None:
-    """Spec: D1. One switch. Killed right before and right after its third commit, and counted."""
+    """Spec: D1. The guarantee is one argument. Killed right before and right after the third commit."""
     if broker.name == "kafka" and (when == "after" or guarantee != "exactly-once"):
         pytest.skip("one case is enough with Apache Kafka; all are tried with Ottla")
     arguments = (broker.bootstrap, f"{source}-in", f"{source}-out", f"{source}-group", guarantee)
@@ -117,13 +117,15 @@ def test_transform(broker: Any, source: str, admin: Admin, guarantee: str, when:
     if guarantee == "exactly-once":
         assert found == list(range(COUNT))
     elif guarantee == "at-least-once":  # the third lot is stored before its commit, and comes again without it
-        assert not missing and repeated == (20 if when == "before" else 0)
+        assert not missing
+        assert repeated == (20 if when == "before" else 0)
     else:  # the third lot is committed before it is processed, and lost when nothing comes of that
-        assert not repeated and len(missing) == (0 if when == "before" else 20)
+        assert not repeated
+        assert len(missing) == (0 if when == "before" else 20)
 
 
 def fence(admin: Admin, group: str) -> None:
-    """Ends what a killed transform has open: its transactional id was its own, and nobody comes back to it."""
+    """Ends the transaction of a killed transform, whose transactional id is not used again."""
     left = [each.transactional_id for each in admin.list_transactions(states=["Ongoing"])]
     admin.fence_producers([name for name in left if name.startswith(group)])
 
@@ -138,10 +140,7 @@ DATABASE = [
 
 
 def test_offsets_in_database(broker: Any, source: str, admin: Admin, tmp_path: Path) -> None:
-    """A record that came twice would be refused by the primary key. The lag shows under the biller's name.
-
-    Spec: E10.
-    """
+    """Spec: E10. The primary key would refuse a duplicate. The lag is shown under the biller's group."""
     arguments = (broker.bootstrap, f"{source}-in", str(tmp_path / "bills.db"))
     for step in steps_for(broker, DATABASE, slice(2, 4)):
         crash_example(EXAMPLES / "offsets_in_database.py", step, *arguments, group=source, max_poll_records=20)
@@ -156,8 +155,8 @@ RESTORE = [
     Step("after", f"{PRODUCER}.init_transactions"),
     Step("after", f"{SNAPSHOTS}:SnapshotStore.open"),
     Step("after", f"{PRODUCER}.send", 30),
-    Step("before", f"{SNAPSHOTS}:AsyncSnapshotStore._send_incremental"),
-    Step("after", f"{SNAPSHOTS}:AsyncSnapshotStore._send_incremental"),
+    Step("before", f"{SNAPSHOTS}:_Snapshots.send_incremental"),
+    Step("after", f"{SNAPSHOTS}:_Snapshots.send_incremental"),
     Step("after", f"{PRODUCER}.commit_transaction"),
     Step("before", f"{SNAPSHOTS}:SnapshotStore.save_full"),
     Step("after", "ottla.client.producer.producer:AsyncProducer.send_and_wait"),
@@ -167,7 +166,7 @@ RESTORE = [
 
 
 def test_snapshots(broker: Any, source: str, admin: Admin) -> None:
-    """Spec: E10. Restored after a kill at each step, one after the other: every sum is written once, and in order."""
+    """Spec: E10. Restored after a kill at each step: every sum is written once and in order."""
     path, module = EXAMPLES / "snapshots.py", example("snapshots")
     arguments = (broker.bootstrap, f"{source}-in", f"{source}-out")
     for step in steps_for(broker, RESTORE, slice(4, 8, 2)):
@@ -183,7 +182,7 @@ def test_snapshots(broker: Any, source: str, admin: Admin) -> None:
 
 
 def test_transactional_send(broker: Any, source: str) -> None:
-    """Spec: E1, E8. Committed, aborted because something does not hold, and fenced by a namesake."""
+    """Spec: E1, E8. Committed, aborted because a check failed, and fenced by another producer with the same id."""
     run, topic = example("transactional_send").run, f"{source}-out"
 
     def refuse() -> None:
@@ -202,7 +201,7 @@ def test_transactional_send(broker: Any, source: str) -> None:
 
 
 def test_two_phase_commit(topic: str) -> None:
-    """Spec: E11. With brokers that keep a prepared transaction for ever, which is Ottla's own setting."""
+    """Spec: E11. With a broker that never times out a prepared transaction, which only Ottla supports."""
     module = example("two_phase_commit")
     with Broker.embedded(settings={"transaction.two.phase.commit.enable": "true"}) as patient:
         with Admin(bootstrap_servers=patient.bootstrap) as admin:
