@@ -71,20 +71,20 @@ def source_rows(
         for name in names[turn:] + names[:turn]:
             for size, count in counts.items():
                 step(f"{name}: {size} B")
-                told = drivers[name].ask("read", broker.bootstrap, topics[size])
-                assert told["rows"] in (None, count), told
+                answer = drivers[name].ask("read", broker.bootstrap, topics[size])
+                assert answer["rows"] in (None, count), answer
                 if round_number >= warm_up:
-                    speed, cost = count / told["seconds"], told["cpu_s"] / count * 1e6
+                    speed, cost = count / answer["seconds"], answer["cpu_s"] / count * 1e6
                     results.add(SUITE, f"batch read, {size} B", "rows/s", name, speed, more_is_better=True)
                     results.add(SUITE, f"CPU, batch read, {size} B", "µs/row", name, cost)
             for label, options in SMALL_BATCHES.items():
                 step(f"{name}: {label}")
                 if options and name != "ottla":
                     continue
-                told = drivers[name].ask("stream", broker.bootstrap, topics[100], 5 if quick else 15, options)
+                answer = drivers[name].ask("stream", broker.bootstrap, topics[100], 5 if quick else 15, options)
                 if round_number >= warm_up:
-                    results.add(SUITE, f"{label}, whole", "ms", name, told["triggerExecution"])
-                    results.add(SUITE, f"{label}, addBatch", "ms", name, told["addBatch"])
+                    results.add(SUITE, f"{label}, whole", "ms", name, answer["triggerExecution"])
+                    results.add(SUITE, f"{label}, addBatch", "ms", name, answer["addBatch"])
 
 
 def fill(broker: Contender, count: int, size: int) -> str:
@@ -152,15 +152,15 @@ def serve(name: str) -> None:
         order, bootstrap, topic, *rest = json.loads(line)
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
         if order == "read":
-            told = read(spark, FORMATS[name], options)
-            told["rows"] = None
+            answer = read(spark, FORMATS[name], options)
+            answer["rows"] = None
             if topic not in counted:
                 counted.add(topic)
-                told["rows"] = spark.read.format(FORMATS[name]).options(**options).load().count()
+                answer["rows"] = spark.read.format(FORMATS[name]).options(**options).load().count()
         else:
             batches, more = rest
-            told = stream(spark, FORMATS[name], {**options, **more}, batches)
-        print(json.dumps(told), flush=True)
+            answer = stream(spark, FORMATS[name], {**options, **more}, batches)
+        print(json.dumps(answer), flush=True)
     spark.stop()
 
 
@@ -180,8 +180,10 @@ def stream(spark: "SparkSession", source: str, options: dict[str, str], batches:
         while len(query.recentProgress) < batches + 3 and query.isActive and time.monotonic() < deadline:
             time.sleep(0.02)
         query.stop()
-        told = [progress["durationMs"] for progress in query.recentProgress][3:]
-    return {part: statistics.median(duration[part] for duration in told) for part in ("triggerExecution", "addBatch")}
+        durations = [progress["durationMs"] for progress in query.recentProgress][3:]
+    return {
+        part: statistics.median(duration[part] for duration in durations) for part in ("triggerExecution", "addBatch")
+    }
 
 
 def tree_cpu_seconds() -> float:

@@ -122,12 +122,14 @@ def small_batches(spark: "SparkSession", broker: Contender, name: str, batches: 
         while len(query.recentProgress) < batches + 3 and query.isActive and time.monotonic() < deadline:
             time.sleep(0.05)
         query.stop()
-        told = [progress["durationMs"] for progress in query.recentProgress][3:]
-    if results is not None and told:
+        durations = [progress["durationMs"] for progress in query.recentProgress][3:]
+    if results is not None and durations:
         results.add(
-            SUITE, "small micro-batch, whole", "ms", name, statistics.median(t["triggerExecution"] for t in told)
+            SUITE, "small micro-batch, whole", "ms", name, statistics.median(t["triggerExecution"] for t in durations)
         )
-        results.add(SUITE, "small micro-batch, addBatch", "ms", name, statistics.median(t["addBatch"] for t in told))
+        results.add(
+            SUITE, "small micro-batch, addBatch", "ms", name, statistics.median(t["addBatch"] for t in durations)
+        )
     broker.delete_topic(topic)
 
 

@@ -150,10 +150,7 @@ def consume(bootstrap: str, topic: str, isolation: str) -> tuple[int, float]:
             started = time.perf_counter()
         errors = [error for message in messages if (error := message.error()) is not None]
         received += len(messages) - len(errors)
-        if any(
-            error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - its public name
-            for error in errors
-        ):
+        if any(error.code() == KafkaError._PARTITION_EOF for error in errors):
             break
     took = time.perf_counter() - started
     consumer.close()

@@ -15,14 +15,14 @@ spec.loader.exec_module(make_docs)
 
 
 @pytest.mark.parametrize("name", make_docs.PAGES)
-def test_printed_pages_are_current(name: str) -> None:
+def test_generated_pages_are_current(name: str) -> None:
     assert (ROOT / name).read_text() == make_docs.PAGES[name](), "run: .venv/bin/python tools/make_docs.py"
 
 
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda path: path.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_exist(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+        assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
 
 
 def test_every_path_named_in_the_map_exists() -> None:

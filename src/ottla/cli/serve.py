@@ -79,7 +79,7 @@ def serve(arguments: Sequence[str]) -> int:
 
 def parse_options(arguments: Sequence[str]) -> Options:
     """Parses the command line. `--name value` and `--name=value` are equivalent."""
-    given: dict[str, str] = {}
+    options: dict[str, str] = {}
     settings: dict[str, str] = {}
     flags = set()
     words = list(arguments)
@@ -102,23 +102,23 @@ def parse_options(arguments: Sequence[str]) -> Options:
             if not equals or not setting.strip():
                 raise OttlaError(f"--set {value} has no '='", "write --set NAME=VALUE")
             settings[setting.strip()] = text.strip()
-        elif name in given:
+        elif name in options:
             raise OttlaError(f"option {name} is repeated", "pass it once")
         else:
-            given[name] = value
-    values = _read_config(given["--config"]) if "--config" in given else {}
+            options[name] = value
+    values = _read_config(options["--config"]) if "--config" in options else {}
     values |= settings
-    if "--listen" in given:
-        values["listeners"] = _listener(given["--listen"])
-    if "--data" in given:
-        values["log.dirs"] = given["--data"]
+    if "--listen" in options:
+        values["listeners"] = _listener(options["--listen"])
+    if "--data" in options:
+        values["log.dirs"] = options["--data"]
         values.pop("log.dir", None)
-    if "--metrics" in given:
-        values["ottla.metrics.listen"] = given["--metrics"]
+    if "--metrics" in options:
+        values["ottla.metrics.listen"] = options["--metrics"]
     values.setdefault("listeners", _listener(DEFAULT_LISTEN))
     if "log.dir" not in values:
         values.setdefault("log.dirs", DEFAULT_DATA)
-    log_level = given.get("--log-level", "info").lower()
+    log_level = options.get("--log-level", "info").lower()
     if log_level not in LOG_LEVELS:
         raise OttlaError(f"unknown log level {log_level}", f"use one of {', '.join(LOG_LEVELS)}")
     return Options(values, log_level, "--stop-with-stdin" in flags)

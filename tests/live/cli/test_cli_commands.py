@@ -13,7 +13,7 @@ import pytest
 
 from ottla.cli.main import main
 
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 
 
 class Ran(NamedTuple):
@@ -422,11 +422,11 @@ def test_an_unreachable_broker_is_reported_with_its_address_and_a_hint(
     run: Run, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     extra = ["--file", os.devnull] if words[0] == "produce" else []
-    ran = run(*words, *extra, "--bootstrap", NOBODY)
+    ran = run(*words, *extra, "--bootstrap", UNREACHABLE)
     assert ran.status == 1
     assert ran.out == ""
     assert ran.err.strip() == (
-        f"ottla: cannot connect to {NOBODY}: connection refused "
+        f"ottla: cannot connect to {UNREACHABLE}: connection refused "
         "(start a broker with: ottla serve, or pass the address of a running one with --bootstrap HOST:PORT)"
     )
 
@@ -444,7 +444,7 @@ def test_an_invalid_address_is_rejected(run: Run, address: str, message: str) ->
 
 
 def test_one_reachable_address_of_several_is_enough(run: Run, broker: Any) -> None:
-    assert run("cluster", "--bootstrap", f"{NOBODY},{broker.bootstrap}").status == 0
+    assert run("cluster", "--bootstrap", f"{UNREACHABLE},{broker.bootstrap}").status == 0
 
 
 @pytest.mark.parametrize(

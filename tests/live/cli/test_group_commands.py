@@ -642,7 +642,8 @@ def test_the_offsets_formatter_decodes_commits_and_tombstones(
 ) -> None:
     """Spec: C5."""
     topic = partitions[0].topic
-    admin.alter_group_offsets(group, {partitions[0]: CommittedOffset(7, 0, "noon"), partitions[1]: 0})
+    offsets: dict[TopicPartition, int | CommittedOffset] = {partitions[0]: CommittedOffset(7, 0, "noon")}
+    admin.alter_group_offsets(group, offsets | {partitions[1]: 0})
     admin.delete_groups([group])
     done = run("consume", "__consumer_offsets", "--formatter", "offsets", "--exit-at-end")
     mine = [re.sub(r"\d{13}", "T", line) for line in done.lines if line.startswith(f"[{group},")]

@@ -1,4 +1,4 @@
-"""`ottla serve` as a process: ready line, clean ends, and mistakes told in one line."""
+"""`ottla serve` as a process: the ready line, clean shutdown, and errors in one line."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ def serving(*arguments: str, stdin: int | None = subprocess.DEVNULL) -> Iterator
         process.communicate()
 
 
-def refused(*arguments: str) -> str:
+def failed_start(*arguments: str) -> str:
     """The one line that a failed start prints."""
     process = start(*arguments)
     out, err = process.communicate(timeout=PATIENCE_S)
@@ -250,14 +250,14 @@ def test_stop_with_stdin_stops_the_broker_when_stdin_closes(tmp_path: Path) -> N
 
 
 def test_stop_with_stdin_needs_a_pipe(tmp_path: Path) -> None:
-    line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path), "--stop-with-stdin")
+    line = failed_start("--listen", "127.0.0.1:0", "--data", str(tmp_path), "--stop-with-stdin")
     assert "needs a pipe as standard input" in line
 
 
 def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        line = refused("--listen", address, "--data", str(tmp_path))
+        line = failed_start("--listen", address, "--data", str(tmp_path))
         assert line.startswith(f"ottla: cannot listen on {address}: the port is in use (")
     # The failed start left nothing behind.
     with serving("--data", str(tmp_path)) as (_, port):
@@ -266,7 +266,7 @@ def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
 
 def test_a_data_directory_in_use_is_reported_with_the_process_id(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path)) as (process, port):
-        line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path))
+        line = failed_start("--listen", "127.0.0.1:0", "--data", str(tmp_path))
         assert str(tmp_path) in line
         assert str(process.pid) in line
         Client(port).metadata("orders")
@@ -274,9 +274,9 @@ def test_a_data_directory_in_use_is_reported_with_the_process_id(tmp_path: Path)
 
 def test_an_impossible_data_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path / "file"))
+    line = failed_start("--listen", "127.0.0.1:0", "--data", str(tmp_path / "file"))
     assert str(tmp_path / "file") in line
-    line = refused("--listen", "127.0.0.1:0", "--data", "/proc/nowhere")
+    line = failed_start("--listen", "127.0.0.1:0", "--data", "/proc/nowhere")
     assert "/proc/nowhere" in line
 
 
@@ -294,7 +294,7 @@ def test_an_impossible_data_directory_is_reported(tmp_path: Path) -> None:
 )
 def test_an_invalid_setting_is_reported_in_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
     listen = [] if "--listen" in arguments or "listeners" in arguments[1] else ["--listen", "127.0.0.1:0"]
-    assert message in refused("--data", str(tmp_path / "d"), *listen, *arguments)
+    assert message in failed_start("--data", str(tmp_path / "d"), *listen, *arguments)
 
 
 def test_metrics_are_served_for_prometheus(tmp_path: Path) -> None:

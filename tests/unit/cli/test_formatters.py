@@ -202,7 +202,7 @@ def test_records_of_kip_848_groups_are_shown() -> None:
     ("key", "value"), [(None, b""), (b"", b""), (b"\x00\x01\x00", b""), (b"text", b"text"), (b"\x00\x01\x7f\xff", None)]
 )
 def test_malformed_bytes_raise(key: bytes | None, value: bytes | None) -> None:
-    if key == b"text":  # a type nobody knows
+    if key == b"text":  # an unknown record type
         assert OFFSETS.to_text(record(key, value)) is None
         return
     with pytest.raises(ProtocolError):
@@ -215,6 +215,6 @@ def test_a_value_of_an_unknown_version_raises() -> None:
 
 
 def test_an_unknown_formatter_is_rejected_with_the_known_ones() -> None:
-    with pytest.raises(OttlaError) as told:
+    with pytest.raises(OttlaError) as caught:
         check_formatter("ofsets")
-    assert all(name in told.value.hint for name in FORMATTERS)
+    assert all(name in caught.value.hint for name in FORMATTERS)

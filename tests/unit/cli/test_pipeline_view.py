@@ -41,8 +41,8 @@ def test_a_pipe_gets_one_line_per_batch_and_state_change(state: RunState, capsys
 def test_json_output_has_one_object_per_batch(state: RunState, capsys: pytest.CaptureFixture[str]) -> None:
     with JsonView() as view:
         view.on_event(batch(3, NOON), state)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["event"], told["query"], told["rows_in"], told["lag"], told["restarts"]) == (
+    document = json.loads(capsys.readouterr().out)
+    assert (document["event"], document["query"], document["rows_in"], document["lag"], document["restarts"]) == (
         "batch",
         "shop",
         500,

@@ -70,19 +70,19 @@ def subscriptions_of(group: GroupDescription, members: Sequence[GroupMember], as
         raise CommandError(f"group {group.group_id} has no members", "start its consumers first")
     subscriptions = {}
     for member in members:
-        told = member.subscription
-        if told is None:
+        subscription = member.subscription
+        if subscription is None:
             raise CommandError(
                 f"the subscriptions of group {group.group_id} are unknown while it is {group.state}",
                 "try again when the group is Stable",
             )
         subscriptions[member.member_id] = Subscription(
-            topics=list(told.topics),
-            user_data=told.user_data if has_user_data else None,
+            topics=list(subscription.topics),
+            user_data=subscription.user_data if has_user_data else None,
             # The current assignment, not the one sent with the last JoinGroup.
             owned_partitions=list(member.assignment),
             generation_id=0,
-            rack_id=told.rack,
+            rack_id=subscription.rack,
             group_instance_id=member.group_instance_id,
         )
     return subscriptions
