@@ -27,12 +27,23 @@ def explained(bootstrap: str = "") -> Iterator[None]:
         raise (BrokersAway if is_away else ExplainedError)(*message_and_hint(error, bootstrap)) from None
 
 
+def one_line(message: str, hint: str) -> str:
+    """An error's text with its hint: Spark shows only the text.
+
+    >>> one_line("there is no topic ordes", "Did you mean orders?")
+    'there is no topic ordes. Did you mean orders?'
+    """
+    if not hint:
+        return message
+    return f"{message} {hint}" if message.endswith((".", "?")) else f"{message}. {hint}"
+
+
 class ExplainedError(OttlaError):
     """An error whose text includes the hint: Spark shows only the text."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
-        self.args = (f"{message}. {hint}" if hint else message,)
+        self.args = (one_line(message, hint),)
 
 
 class BrokersAway(ExplainedError):

@@ -1,7 +1,10 @@
-"""Settings of Spark's Python workers that make small batches fast."""
+"""Spark's Python workers: how a task is identified, and what makes small batches fast."""
 
 import gc
 import sys
+
+BATCH_ID, QUERY_ID, RUN_ID = "streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id"
+"""The local properties that identify a task's batch, query and run. The id of a run is its job group."""
 
 _is_settled = False
 

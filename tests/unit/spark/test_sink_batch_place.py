@@ -11,7 +11,7 @@ from ottla.spark.sink.tasks import Place
 pytest.importorskip("pyspark")
 
 from ottla.spark.sink.batch_writer import batch_place
-from ottla.spark.sink.sink import BATCH_ID, QUERY_ID, RUN_ID
+from ottla.spark.workers import BATCH_ID, QUERY_ID, RUN_ID
 
 RUN = str(uuid.UUID(int=7))
 TOLD = {BATCH_ID: "5", QUERY_ID: "q", RUN_ID: RUN}

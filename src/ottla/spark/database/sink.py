@@ -27,14 +27,13 @@ from ottla.spark.database import ledger
 from ottla.spark.database.connections import Database, connect
 from ottla.spark.database.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, DatabaseOptions
 from ottla.spark.database.rows import rows_of
+from ottla.spark.explaining import one_line
 from ottla.spark.sink.checkpoints import source_positions
 from ottla.spark.sink.states import BatchState, combined, move
-from ottla.spark.workers import settle
+from ottla.spark.workers import BATCH_ID, QUERY_ID, settle
 
 if TYPE_CHECKING:
     import pyarrow
-
-BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 
 
 class DatabaseDataSource(DataSource):
@@ -244,4 +243,4 @@ def explained() -> Iterator[None]:
     except OttlaError as error:
         if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # Spark ends this process after an error
-        raise type(error)(f"{error.message}. {error.hint}" if error.hint else error.message) from None
+        raise type(error)(one_line(error.message, error.hint)) from None

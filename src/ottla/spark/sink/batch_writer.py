@@ -23,19 +23,10 @@ from ottla.spark.sink.errors import LostPart, SinkError
 from ottla.spark.sink.ledger import Names
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.sink.rows import used_columns
-from ottla.spark.sink.sink import (
-    BATCH_ID,
-    QUERY_ID,
-    RUN_ID,
-    SinkMessage,
-    batch_of,
-    refuse_speculation,
-    reports_in,
-    silent_tasks,
-)
+from ottla.spark.sink.sink import SinkMessage, batch_of, refuse_speculation, reports_in, silent_tasks
 from ottla.spark.sink.states import BatchState, move
 from ottla.spark.sink.tasks import Place, Rows, write_at_least_once, write_exactly_once, write_part
-from ottla.spark.workers import settle
+from ottla.spark.workers import BATCH_ID, QUERY_ID, RUN_ID, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,16 +1,14 @@
 """The errors of the sink: message and hint in one line, because Spark shows only the first line. Pure."""
 
 from ottla.errors import OttlaError
+from ottla.spark.explaining import one_line
 
 
 class SinkError(OttlaError):
     """Spark prints only an error's text, so the hint is part of it."""
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}".strip() if self.message.endswith((".", "?")) else self._joined()
-
-    def _joined(self) -> str:
-        return f"{self.message}. {self.hint}" if self.hint else self.message
+        return one_line(self.message, self.hint)
 
 
 class LostPart(SinkError):

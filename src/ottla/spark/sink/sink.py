@@ -25,15 +25,12 @@ from ottla.spark.sink.tasks import (
     write_at_most_once,
     write_exactly_once,
 )
-from ottla.spark.workers import settle
+from ottla.spark.workers import BATCH_ID, QUERY_ID, RUN_ID, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
     from pyspark.sql.types import StructType
-
-BATCH_ID, QUERY_ID, RUN_ID = "streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id"
-"""The local properties that identify a task's batch, query and run. The id of a run is its job group."""
 
 
 @dataclass
