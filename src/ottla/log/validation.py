@@ -19,6 +19,7 @@ from ottla.protocol.batch_layout import (
     MAGIC_POSITION,
     TRANSACTIONAL,
 )
+from ottla.protocol.batch_rewriting import rewrite
 from ottla.protocol.record_batch import (
     BatchHeader,
     BytesLike,
@@ -28,7 +29,6 @@ from ottla.protocol.record_batch import (
     open_batch,
     read_header,
     read_records,
-    rewrite,
 )
 from ottla.types import INT64_MAX
 

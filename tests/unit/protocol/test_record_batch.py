@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol import _pure, _speedups
+from ottla.protocol.batch_rewriting import rewrite
 from ottla.protocol.compression import compress
 from ottla.protocol.record_batch import (
     HEADER_SIZE,
@@ -28,7 +29,6 @@ from ottla.protocol.record_batch import (
     read_end_marker,
     read_header,
     read_records,
-    rewrite,
     scan_keys,
     stamp,
     stamped_prefix,

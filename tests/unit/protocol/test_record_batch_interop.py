@@ -10,6 +10,7 @@ import pytest
 from aiokafka.record.control_record import ControlRecord as AiokafkaControlRecord
 from kafka.record.memory_records import MemoryRecords
 
+from ottla.protocol.batch_rewriting import rewrite
 from ottla.protocol.record_batch import (
     Codec,
     build_batch,
@@ -17,7 +18,6 @@ from ottla.protocol.record_batch import (
     iter_batches,
     open_batch,
     read_records,
-    rewrite,
 )
 
 NOW = 1_700_000_000_000

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from ottla.log.config import TopicConfig
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.record_batch import BatchHeader, BytesLike, ControlType, read_end_marker, rewrite, scan_keys
+from ottla.protocol.batch_rewriting import rewrite
+from ottla.protocol.record_batch import BatchHeader, BytesLike, ControlType, read_end_marker, scan_keys
 from ottla.types import INT32_MAX, INT64_MAX
 
 

@@ -22,7 +22,8 @@ from ottla.log.open_files import OpenFiles
 from ottla.log.producers.producer_state import ProducerEntry
 from ottla.log.segments.segment import Segment
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.record_batch import BatchHeader, BytesLike, read_header, rewrite
+from ottla.protocol.batch_rewriting import rewrite
+from ottla.protocol.record_batch import BatchHeader, BytesLike, read_header
 from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.log")
