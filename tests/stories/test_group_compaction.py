@@ -81,7 +81,7 @@ def test_compaction_and_a_load_change_nothing_about_groups(world: CoordinatorWor
     for number in range(1_500):
         group = f"g{rng.randrange(6)}"
         member_id = members.get(group, "")
-        options = {"member_id": member_id, "generation": 1} if member_id else {}
+        options: dict[str, Any] = {"member_id": member_id, "generation": 1} if member_id else {}
         match rng.random():
             case x if x < 0.03 and not member_id:
                 world.ask(DeleteGroupsRequest(groups_names=[group]), 2)

@@ -65,7 +65,7 @@ def member_without_instance(self: ClassicGroup, member_id: str, instance_id: str
     return any_member(self, member_id, None)
 
 
-def complete_early(self: ClassicRebalance, group: ClassicGroup, now: int, effects: Effects) -> None:
+def complete_early(self: ClassicRebalance, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
     if group.has_all_joined():
         self._complete_join(group, now, effects)
 
@@ -96,7 +96,7 @@ def first_session_only(self: ClassicRebalance, group: ClassicGroup, member: Memb
         RESTART(self, group, member, now)
 
 
-def reply_at_once(self: CoordinatorRuntime[Any], hosted: Any, effects: Effects) -> None:
+def reply_at_once(self: CoordinatorRuntime[Any], hosted: Any, effects: Effects[Any]) -> None:
     self._deliver(effects)
 
 

@@ -19,7 +19,7 @@ from ottla.testing.world import BOOTSTRAP, PORT
 from tests.support.processes.copier import settle
 from tests.support.seeds import each_seed
 from tests.support.wire.transactional import NEW, OLD, Protocol, RawClient
-from tests.support.worlds.transaction_stage import Stage, refused, told
+from tests.support.worlds.transaction_stage import Stage, refused, run_story
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
 
@@ -57,7 +57,7 @@ def test_offsets_are_pending_until_the_marker(protocol: Protocol) -> None:
         await producer.abort()
         assert await client.committed_offset("g", "t", 0) == 3
 
-    told(story)
+    run_story(story)
 
 
 @PROTOCOLS
@@ -75,7 +75,7 @@ def test_pending_offsets_are_still_pending_after_a_crash(protocol: Protocol) -> 
         await stage.kill()
         assert await client.committed_offset("g", "t", 0) == 3
 
-    told(story)
+    run_story(story)
 
 
 @PROTOCOLS
@@ -89,7 +89,7 @@ def test_a_plain_commit_made_later_wins(protocol: Protocol) -> None:
         await stage.kill()
         assert await stage.client.committed_offset("g", "t", 0) == 100
 
-    told(story)
+    run_story(story)
 
 
 @PROTOCOLS
@@ -124,7 +124,7 @@ def test_a_member_of_an_older_generation_cannot_commit(protocol: Protocol) -> No
             await producer.abort()
         assert await client.committed_offset("g", "t", 0) == 1
 
-    told(story)
+    run_story(story)
 
 
 def test_offsets_without_a_transaction_are_refused() -> None:
@@ -139,7 +139,7 @@ def test_offsets_without_a_transaction_are_refused() -> None:
             assert answer.topics[0].partitions[0].error_code == code
         assert await stage.client.committed_offset("g", "t", 0) == -1
 
-    told(story)
+    run_story(story)
 
 
 # --- the cluster changes during an open transaction ---
@@ -163,7 +163,7 @@ def test_a_transaction_can_end_after_its_topic_is_deleted(protocol: Protocol, co
         await producer.send("t", 0, [b"next"])
         await producer.commit()
 
-    told(story)
+    run_story(story)
 
 
 def test_a_transaction_whose_records_were_deleted_can_still_end() -> None:
@@ -185,7 +185,7 @@ def test_a_transaction_whose_records_were_deleted_can_still_end() -> None:
         found, _ = await stage.client.read("t", 0, 1)
         assert found == [(1, b"kept")]
 
-    told(story)
+    run_story(story)
 
 
 def test_compaction_keeps_open_transactions_and_removes_aborted_ones() -> None:
@@ -222,7 +222,7 @@ def test_compaction_keeps_open_transactions_and_removes_aborted_ones() -> None:
         assert await stage.values("c") == before
         assert b"aborted" not in await stage.values("c", committed=False), "compaction removed it"
 
-    told(story, log_cleaner_backoff_ms="1000")
+    run_story(story, log_cleaner_backoff_ms="1000")
 
 
 # --- two-phase commit (KIP-939) ---
@@ -237,7 +237,7 @@ def test_a_prepared_transaction_survives_days_and_crashes_until_it_is_decided(co
         await stage.client.find_coordinator("x", 1)
         request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1, enable2_pc=True)
         answer = await stage.client.ask(request, 6, lambda r: [r.error_code])
-        producer._use(answer.producer_id, answer.producer_epoch)
+        producer.use(answer.producer_id, answer.producer_epoch)
         await producer.send("t", 0, [b"v"])
         await producer.send_offsets("g", {("t", 1): 5})
         prepared = (producer.producer_id, producer.producer_epoch)
@@ -265,7 +265,7 @@ def test_a_prepared_transaction_survives_days_and_crashes_until_it_is_decided(co
         assert await stage.values() == ([b"v"] if commit else [])
         assert await stage.client.committed_offset("g", "t", 1) == (5 if commit else -1)
 
-    told(story, transaction_two_phase_commit_enable="true")
+    run_story(story, transaction_two_phase_commit_enable="true")
 
 
 def test_two_phase_commit_is_disabled_by_default() -> None:
@@ -275,7 +275,7 @@ def test_two_phase_commit_is_disabled_by_default() -> None:
         answer = await stage.client.ask_once(request, 6)
         assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
-    told(story)
+    run_story(story)
 
 
 # --- many requests at once ---
@@ -290,8 +290,8 @@ def test_pipelined_batches_stay_in_order(protocol: Protocol, seed: int, flush: s
     async def story(stage: Stage) -> None:
         producer = await stage.producer(protocol)
         if protocol is OLD:
-            await producer._add("t", 0)
-            await producer._add("t", 1)
+            await producer.add("t", 0)
+            await producer.add("t", 1)
         reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
         sequences = [0, 0]
         wanted: list[list[bytes]] = [[], []]
@@ -312,13 +312,13 @@ def test_pipelined_batches_stay_in_order(protocol: Protocol, seed: int, flush: s
             assert answered == number
             assert response.responses[0].partition_responses[0].error_code == 0, f"batch {number}"
         writer.close()
-        producer._added.add("t")
+        producer.added.add("t")
         await producer.commit()
         for partition in (0, 1):
             await settle(stage.client, "t", partition)
             assert await stage.values(partition=partition) == wanted[partition]
 
-    told(story, seed=seed, ottla_flush_before_ack=flush)
+    run_story(story, seed=seed, ottla_flush_before_ack=flush)
 
 
 @each_seed(5)
@@ -353,4 +353,4 @@ def test_producers_competing_for_one_id_leave_only_whole_transactions(seed: int)
         assert sorted(first) == sorted(committed)
         assert len(committed) == 3
 
-    told(story, seed=seed)
+    run_story(story, seed=seed)

@@ -8,7 +8,7 @@ import pytest
 from ottla.errors import ErrorCode, KafkaError
 from tests.support.processes.copier import settle
 from tests.support.wire.transactional import NEW, OLD, Protocol
-from tests.support.worlds.transaction_stage import Stage, refused, told
+from tests.support.worlds.transaction_stage import Stage, refused, run_story
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
 
@@ -34,7 +34,7 @@ def test_an_open_transaction_blocks_read_committed_readers(protocol: Protocol) -
         await settle(stage.client, "t", 0)
         assert await stage.values() == [b"before", b"open", b"after"]
 
-    told(story)
+    run_story(story)
 
 
 @PROTOCOLS
@@ -56,7 +56,7 @@ def test_every_fetch_lists_the_aborted_transactions_in_its_range(protocol: Proto
         part = await stage.client.fetch("t", 0, 5, isolation=1)
         assert part.aborted_transactions == []
 
-    told(story)
+    run_story(story)
 
 
 def test_a_reader_advances_past_a_control_record_at_the_end() -> None:
@@ -71,7 +71,7 @@ def test_a_reader_advances_past_a_control_record_at_the_end() -> None:
         found, following = await stage.client.read("t", 0)
         assert (found, following) == ([(0, b"v")], 2)
 
-    told(story)
+    run_story(story)
 
 
 def test_the_first_of_many_open_transactions_blocks_them_all() -> None:
@@ -91,7 +91,7 @@ def test_the_first_of_many_open_transactions_blocks_them_all() -> None:
         await settle(stage.client, "t", 0)
         assert await stage.values() == [b"1", b"2", b"3", b"4"]
 
-    told(story)
+    run_story(story)
 
 
 # --- the split transaction. Spec: R3. ---
@@ -122,7 +122,7 @@ def test_with_the_old_protocol_a_late_commit_splits_the_next_transaction() -> No
     async def story(stage: Stage) -> None:
         assert await a_commit_arrives_late(stage, OLD) == [b"first", b"second, to be aborted"]
 
-    told(story)
+    run_story(story)
 
 
 def test_with_an_epoch_per_transaction_a_late_commit_does_nothing() -> None:
@@ -132,7 +132,7 @@ def test_with_an_epoch_per_transaction_a_late_commit_does_nothing() -> None:
         assert await a_commit_arrives_late(stage, NEW) == [b"first"]
         await settle(stage.client, "t", 0)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_late_batch_cannot_join_the_next_transaction() -> None:
@@ -151,7 +151,7 @@ def test_a_late_batch_cannot_join_the_next_transaction() -> None:
         await settle(stage.client, "t", 1)
         assert await stage.values(partition=1) == [b"next"]
 
-    told(story)
+    run_story(story)
 
 
 def test_a_late_batch_of_the_old_protocol_fails_verification() -> None:
@@ -168,7 +168,7 @@ def test_a_late_batch_of_the_old_protocol_fails_verification() -> None:
             assert answer.responses[0].partition_responses[0].error_code == code
         await settle(stage.client, "t", 0)
 
-    told(story)
+    run_story(story)
 
 
 def test_partitions_refuse_a_fenced_producer_without_asking_the_coordinator() -> None:
@@ -184,7 +184,7 @@ def test_partitions_refuse_a_fenced_producer_without_asking_the_coordinator() ->
         await settle(stage.client, "t", 0)
         assert await stage.values() == [b"v"]
 
-    told(story, transaction_partition_verification_enable="false")
+    run_story(story, transaction_partition_verification_enable="false")
 
 
 # --- crashes ---
@@ -224,7 +224,7 @@ def test_a_partition_recovers_its_transaction_state_after_a_crash(protocol: Prot
         await settle(stage.client, "t", 0)
         assert await stage.values() == [b"c", b"c", b"c", b"open"]
 
-    told(story)
+    run_story(story)
 
 
 @PROTOCOLS
@@ -257,7 +257,7 @@ def test_the_transaction_of_a_dead_producer_is_aborted_after_its_timeout(protoco
         else:
             assert await refused(producer.abort()) is ErrorCode.PRODUCER_FENCED
 
-    told(story)
+    run_story(story)
 
 
 @PROTOCOLS
@@ -279,7 +279,7 @@ def test_a_transient_disk_failure_only_delays_the_end_of_a_transaction(protocol:
         assert await stage.client.committed_offset("g", "t", 0) == 7
         await stage.until_state("CompleteCommit")
 
-    told(story)
+    run_story(story)
 
 
 class _FailuresAfter(list[int]):

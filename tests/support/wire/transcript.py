@@ -41,11 +41,11 @@ QUIET_S = 0.05
 class Speaker:
     """One client: a connection, and what it has learned so far."""
 
-    def __init__(self, name: str, heard: Callable[["Speaker", Any], None]) -> None:
+    def __init__(self, name: str, on_response: Callable[["Speaker", Any], None]) -> None:
         self.name = name
         self.member_id = ""
         self.generation = -1
-        self._heard = heard
+        self._on_response = on_response
         self._asked: list[tuple[int, int]] = []
         self._writer: asyncio.StreamWriter | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -63,7 +63,7 @@ class Speaker:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 frame = await reader.readexactly(size)
                 api_key, version = self._asked[int.from_bytes(frame[:4], "big") - 1]
-                self._heard(self, decode_response(api_key, version, frame)[1])
+                self._on_response(self, decode_response(api_key, version, frame)[1])
         except (asyncio.IncompleteReadError, ConnectionError):
             self.hang_up()
 
@@ -111,7 +111,7 @@ class Stage:
                     speaker.hang_up()
                 await self.world.start_broker()
             case [name, verb]:
-                await self._speak(self.speakers.setdefault(name, Speaker(name, self._heard)), verb, options)
+                await self._speak(self.speakers.setdefault(name, Speaker(name, self._on_response)), verb, options)
             case _:
                 raise ValueError(f"unknown step: {words}")
 
@@ -181,7 +181,7 @@ class Stage:
         self._note(speaker, f"> {API[message.api_key].name} v{version}", said)
         await speaker.say(message, version)
 
-    def _heard(self, speaker: Speaker, response: Any) -> None:
+    def _on_response(self, speaker: Speaker, response: Any) -> None:
         self._note(speaker, f"< {API[response.api_key].name}", response)
         if getattr(response, "member_id", ""):
             speaker.member_id = response.member_id
@@ -265,20 +265,20 @@ def read_story(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def tell(story: str, seed: int = 1, **settings: str) -> str:
+def replay_transcript(story: str, seed: int = 1, **settings: str) -> str:
     """Plays a story and gives it as it should be written down."""
 
     async def play(world: World) -> list[str]:
         stage = Stage(world)
-        told = []
+        replayed = []
         for head, _ in read_story(story):
             step = head.splitlines()[-1]
             said = await stage.play(step)
-            told.append("\n".join([head, "----", *said]))
+            replayed.append("\n".join([head, "----", *said]))
         for speaker in stage.speakers.values():
             speaker.hang_up()
         await asyncio.sleep(QUIET_S)
-        return told
+        return replayed
 
     pieces: list[str] = World(seed, **settings).run(play)
     return "\n\n".join(pieces) + "\n"

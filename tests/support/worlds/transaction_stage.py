@@ -1,5 +1,5 @@
-"""A stage for stories about transactions: the production broker in a simulated world, producers of bare requests, and
-a client that looks on."""
+"""A stage for stories about transactions: the production broker in a simulated world, producers of raw requests, and
+an observing client."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,8 +19,8 @@ SETTINGS = {
 }
 
 
-def told(story: Callable[["Stage"], Awaitable[Any]], *, seed: int = 1, **settings: str) -> Any:
-    """Tells a story on a stage that has a topic `t` of two partitions."""
+def run_story(story: Callable[["Stage"], Awaitable[Any]], *, seed: int = 1, **settings: str) -> Any:
+    """Runs a story on a stage with a topic `t` of two partitions."""
 
     async def whole(world: World) -> Any:
         stage = Stage(world)
@@ -31,7 +31,7 @@ def told(story: Callable[["Stage"], Awaitable[Any]], *, seed: int = 1, **setting
 
 
 class Stage:
-    """The world, and a client that looks on."""
+    """The world, and an observing client."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -78,7 +78,7 @@ class Stage:
         return replica.log
 
     def seen(self, topic: str = "t", partition: int = 0) -> Any:
-        """All that a partition knows of its transactions."""
+        """The transaction state of a partition."""
         log = self.log(topic, partition)
         entries = sorted(
             (
@@ -100,9 +100,9 @@ class Stage:
 
 
 async def refused(awaitable: Awaitable[Any]) -> ErrorCode:
-    """The error that it ends in."""
+    """The error it raises."""
     try:
         await awaitable
     except KafkaError as error:
         return error.code
-    raise AssertionError("nobody refused it")
+    raise AssertionError("no error was raised")

@@ -449,8 +449,8 @@ def test_a_commit_that_cannot_be_appended_is_refused_and_changes_nothing(
     commit(world, 5)
     before = world.shard()
     broken = Broken(world, monkeypatch, failure)
-    assert commit(world, 6)== expected
-    assert commit(world, 1, group="new")== expected
+    assert commit(world, 6) == expected
+    assert commit(world, 1, group="new") == expected
     broken.is_broken = False
     assert committed(world) == 5
     assert world.shard() is before, "nothing to roll back"
@@ -500,9 +500,7 @@ def test_too_few_replicas_in_sync_refuse_a_commit(tmp_path: Path) -> None:
     world.close()
 
 
-def test_an_expiry_that_cannot_be_appended_is_retried(
-    world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_expiry_that_cannot_be_appended_is_retried(world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     interval = world.broker_config.offsets_retention_check_interval_ms
     world.ask(commit_request({0: 5}, retention_ms=1), 4)
     broken = Broken(world, monkeypatch, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -522,7 +520,7 @@ def test_a_step_that_fails_by_a_bug_leaves_no_partial_change(
 ) -> None:
     member_id = settle(world)
 
-    def bug(shard: Any, request_id: int, now: int) -> Effects:
+    def bug(shard: Any, request_id: int, now: int) -> Effects[Any]:
         shard.groups["g"].members.clear()
         raise RuntimeError("a bug")
 
@@ -541,7 +539,7 @@ def test_a_timer_that_fails_does_not_stop_the_other_timers(
     names = {world.groups.partition_of(name): name for name in "abcd"}
     members = {partition: settle(world, names[partition]) for partition in (0, 1)}
 
-    def bug(now: int) -> Effects:
+    def bug(now: int) -> Effects[Any]:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(world.shard(names[0]), "tick", bug)
@@ -557,7 +555,7 @@ def test_a_timer_that_fails_does_not_stop_the_other_timers(
 def test_a_kafka_error_does_not_reload_the_shard(world: CoordinatorWorld) -> None:
     before = world.shard()
 
-    def refuse(shard: Any, request_id: int, now: int) -> Effects:
+    def refuse(shard: Any, request_id: int, now: int) -> Effects[Any]:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
 
     with pytest.raises(KafkaError):
@@ -566,7 +564,7 @@ def test_a_kafka_error_does_not_reload_the_shard(world: CoordinatorWorld) -> Non
 
 
 def test_a_nested_step_does_not_take_the_outer_reply(world: CoordinatorWorld) -> None:
-    def outer(shard: Any, request_id: int, now: int) -> Effects:
+    def outer(shard: Any, request_id: int, now: int) -> Effects[Any]:
         inner = world.groups.submit("g", lambda s, inner_id, n: reply(inner_id, "inner"))
         assert inner == "inner"
         return reply(request_id, "outer")
@@ -574,8 +572,8 @@ def test_a_nested_step_does_not_take_the_outer_reply(world: CoordinatorWorld) ->
     assert world.call(world.groups.submit, "g", outer) == "outer"
 
 
-def reply(request_id: int, response: Any) -> Effects:
-    effects = Effects()
+def reply(request_id: int, response: Any) -> Effects[Any]:
+    effects: Effects[Any] = Effects()
     effects.reply(request_id, response)
     return effects
 
@@ -585,7 +583,7 @@ def test_a_shard_that_fails_to_unload_is_replaced_anyway(
 ) -> None:
     member_id = settle(world)
 
-    def bug(*_: Any) -> Effects:
+    def bug(*_: Any) -> Effects[Any]:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(world.shard(), "on_unloaded", bug)
@@ -601,7 +599,7 @@ def test_a_shard_that_fails_to_start_counts_as_failed_to_load(
 ) -> None:
     commit(world, 5)
 
-    def bug(*_: Any) -> Effects:
+    def bug(*_: Any) -> Effects[Any]:
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patched:
@@ -618,7 +616,7 @@ def test_a_shard_that_fails_to_start_counts_as_failed_to_load(
 def test_a_step_that_no_request_waits_for_may_raise_an_error(world: CoordinatorWorld) -> None:
     before = world.shard()
 
-    def refuse(shard: Any, now: int) -> Effects:
+    def refuse(shard: Any, now: int) -> Effects[Any]:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
 
     with pytest.raises(KafkaError, match="GROUP_ID_NOT_FOUND"):
@@ -664,7 +662,7 @@ def test_one_timer_serves_all_shards_and_none_is_armed_without_deadlines(world: 
     world.wait(100)
     for name in "abcdefgh":
         settle(world, name)
-    armed = [handle for handle in world.loop._scheduled if "_tick" in repr(handle) and not handle.cancelled()]  # type: ignore[attr-defined]
+    armed = [handle for handle in world.loop._scheduled if "_tick" in repr(handle) and not handle.cancelled()]  # type: ignore[attr-defined]  # noqa: SLF001
     assert len(armed) == 1
 
 

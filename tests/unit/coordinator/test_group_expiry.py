@@ -1,5 +1,7 @@
 """When offsets and groups expire (KIP-211), and what deletes them at once. Spec: C4."""
 
+from typing import Any
+
 import pytest
 
 from ottla.coordinator.group import shard as shard_module
@@ -11,7 +13,7 @@ DAY = 24 * HOUR
 RETENTION = 7 * DAY
 
 
-def world(**settings: object) -> GroupWorld:
+def world(**settings: Any) -> GroupWorld:
     return GroupWorld(
         topics=("orders", "payments"),
         offsets_retention_minutes=RETENTION // 60_000,
@@ -301,9 +303,9 @@ def test_offsets_of_a_recreated_topic_survive_the_deletion_of_the_old_one() -> N
     group = world()
     old = group.image
     group.image = image_of("orders", "payments", version=2, incarnation=1)
-    group._start()
+    group.load()
     group.commit(9)
-    group.shard._image = old
+    group.shard._image = old  # noqa: SLF001 (a stale image, which on_image would compare with the current one)
     group.run(group.shard.on_image(group.image, group.now))
     assert group.committed() == 9
 

@@ -29,7 +29,7 @@ def test_unknown_members_cannot_disturb_a_stable_group() -> None:
     group.join("", protocols={"unheard-of": b""})
     group.join("", session_ms=-1)
     group.join("", session_ms=2**31 - 1)
-    group.sync("stranger", 1, {m: b"stolen" for m in ids.values()})
+    group.sync("stranger", 1, dict.fromkeys(ids.values(), b"stolen"))
     group.sync("", 0, {"": b""})
     group.heartbeat("", -1)
     group.leave("", "stranger")

@@ -203,7 +203,9 @@ def test_versions_two_to_four_can_set_a_retention_time(version: int) -> None:
         assert stored.expire_timestamp == group.now + 5_000
         assert stored.commit_timestamp == group.now
         group.fail_over()
-    assert group.log[0].value is not None and group.log[0].value[:2] == b"\x00\x01", "only version 1 has the field"
+    value = group.log[0].value
+    assert value is not None
+    assert value[:2] == b"\x00\x01", "only version 1 has the field"
 
 
 def test_an_offset_without_a_retention_time_has_no_expiry() -> None:
@@ -285,7 +287,7 @@ def test_a_fetch_of_all_offsets_by_id_leaves_out_topics_without_an_id() -> None:
     group = GroupWorld(topics=("orders", "payments"))
     group.commit(5, topic="orders")
     group.commit(6, topic="payments")
-    group._start()  # a fresh coordinator...
+    group.load()  # a fresh coordinator...
     group.shard.on_image(image_of("orders"), group.now)  # ...whose first image does not know one topic
     found = group.shard.fetch_offsets("g", None, False, True)
     assert [topic.name for topic in found] == ["orders"]

@@ -1,5 +1,7 @@
 """Static members (KIP-345) keep their place while they are away, one rule at a time. Spec: R5."""
 
+from typing import Any
+
 import pytest
 
 from ottla.errors import ErrorCode
@@ -207,7 +209,7 @@ def test_a_silent_static_member_stays_through_a_rebalance() -> None:
 def test_a_silent_static_leader_stays_a_member_but_not_the_leader() -> None:
     """Only a member that joined can compute the assignment."""
     group = GroupWorld()
-    options = {"session_ms": 300_000, "rebalance_ms": 30_000}
+    options: dict[str, Any] = {"session_ms": 300_000, "rebalance_ms": 30_000}
     static = group.settle("one", "two", static=True, **options)
     assert group.leader() == static["one"]
     request = group.join(static["two"], instance="two", protocols={"range": subscription("more")}, **options)

@@ -240,11 +240,11 @@ def test_many_heartbeats_leave_no_stale_deadlines() -> None:
     group = GroupWorld()
     ids = group.settle("ann")
     group.wait(5_000)
-    before = len(group.shard._deadlines)
+    before = len(group.shard.deadlines)
     for _ in range(1_000):
         group.wait(1_000)
         group.heartbeat(ids["ann"], 1)
-    assert len(group.shard._deadlines) <= before + 1
+    assert len(group.shard.deadlines) <= before + 1
 
 
 def test_a_group_that_never_stops_rebalancing_leaves_no_stale_deadlines() -> None:
@@ -256,7 +256,7 @@ def test_a_group_that_never_stops_rebalancing_leaves_no_stale_deadlines() -> Non
         group.wait(100)
         group.join(ids["ann"], session_ms=1_800_000, rebalance_ms=weeks)
         group.sync(ids["ann"], group.generation(), {})
-    assert len(group.shard._deadlines) < 10
+    assert len(group.shard.deadlines) < 10
     assert group.generation() == 501
 
 

@@ -136,8 +136,8 @@ def test_transactions_leave_nothing_behind_in_memory() -> None:
         group.commit_in_transaction(number, producer_id=number, partition=number % 3)
     for number in range(20):
         group.end_transaction(number, commit=bool(number % 2))
-    assert not group.shard.offsets._pending
-    assert not group.shard.offsets._open
+    assert not [key for key in group.shard.hard_state() if key.startswith("pending")]
+    assert not group.shard.offsets.has_pending("g")
 
 
 # --- fencing ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
 from tests.support.processes.copier import settle
 from tests.support.wire.transactional import NEW, OLD, Protocol
-from tests.support.worlds.transaction_stage import Stage, told
+from tests.support.worlds.transaction_stage import Stage, run_story
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [OLD, NEW], ids=["old", "new"])
 
@@ -37,7 +37,7 @@ def test_a_decision_that_is_slow_to_sync_is_carried_out_afterwards(protocol: Pro
         await settle(stage.client, "t", 0)
         assert await stage.values() == [b"v", b"w"]
 
-    told(story, ottla_flush_before_ack="true")
+    run_story(story, ottla_flush_before_ack="true")
 
 
 def test_an_update_raises_if_its_records_cannot_be_appended() -> None:
@@ -55,7 +55,7 @@ def test_an_update_raises_if_its_records_cannot_be_appended() -> None:
         assert await stage.state() == "Ongoing"
         await producer.commit()
 
-    told(story)
+    run_story(story)
 
 
 @PROTOCOLS
@@ -78,11 +78,13 @@ def test_a_marker_of_an_earlier_transaction_is_not_written_into_the_next(protoco
             frozenset([TopicPartition("t", 0)]),
             0 if protocol is OLD else 2,
         )
-        coordinators._marker_delivery.send(late)
+        assert coordinators is not None
+        assert coordinators.marker_delivery is not None
+        coordinators.marker_delivery.send(late)
         await asyncio.sleep(1)
         assert await stage.values() == [b"first"]
         await producer.abort()
         await settle(stage.client, "t", 0)
         assert await stage.values() == [b"first"]
 
-    told(story)
+    run_story(story)

@@ -1,6 +1,8 @@
 """Owners of a transactional id: InitProducerId in every state, fencing, lost answers, epoch exhaustion, timeouts,
 expiry, failover. Spec: E3, E6."""
 
+from typing import Any
+
 import pytest
 
 from ottla.coordinator.transaction.transaction import (
@@ -23,7 +25,7 @@ def stored(state: TransactionState = S.EMPTY, *, epoch: int = 5, producer_id: in
     return found._replace(**more)  # type: ignore[arg-type]
 
 
-def world_with(transaction: Transaction, **settings: object) -> TransactionWorld:
+def world_with(transaction: Transaction, **settings: Any) -> TransactionWorld:
     world = TransactionWorld(**settings)
     world.put(transaction)
     return world
@@ -406,10 +408,10 @@ def test_filters_of_a_listing() -> None:
         if name != "a-1":
             world.add(producer, "t-0", transactional_id=name)
         world.wait(1_000)
-    find = world.shard.find
 
-    def names(*filters: object) -> list[str]:
-        return sorted(found.transactional_id for found in find(*filters, world.now))  # type: ignore[arg-type]
+    def names(*filters: Any) -> list[str]:
+        found = world.shard.find(*(*filters, world.now))
+        return sorted(transaction.transactional_id for transaction in found)
 
     assert names(set(), set(), -1, None) == ["a-1", "a-2", "b-1"]
     assert names({"Ongoing"}, set(), -1, None) == ["a-2", "b-1"]
