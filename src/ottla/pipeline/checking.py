@@ -73,13 +73,13 @@ def _attempt(made: Pipeline, path: tuple[str, ...], attempt: Any) -> list[Proble
 
 
 def _of_spark(made: Pipeline, path: tuple[str, ...], error: Exception) -> Problem:
-    told = str(error)
-    place = PLACE.search(told)
+    text = str(error)
+    place = PLACE.search(text)
     line = made.line_of(*path)
     begins = made.lines.get((*path, ""))
     if place is not None and begins is not None:
         line = begins + int(place.group(1)) - 1
-    cause = explain(told).cause if "[" in told else " ".join(told.split("\n")[0].split())
+    cause = explain(text).cause if "[" in text else " ".join(text.split("\n")[0].split())
     cause = PLACE.sub("", cause).rstrip(" ;.,")
     return Problem(made.file, line, ".".join(path), cause, "")
 

@@ -88,7 +88,7 @@ def read_pipeline(
         if not VIEW.fullmatch(key):
             where = "tables" if key in tables else "sources"
             reader.problem((where, key), "cannot be a table's name in SQL", "Use letters, digits and _.")
-    _refuse_twins(reader, sources, tables)
+    _refuse_duplicates(reader, sources, tables)
     outputs = _outputs(reader, top, name, functions or {}, (*sources, *tables))
     made = Pipeline(
         name=name,
@@ -135,7 +135,7 @@ def _sources(reader: Reader, top: Mapping[str, Any]) -> dict[str, Source]:
     return found
 
 
-def _refuse_twins(reader: Reader, sources: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
+def _refuse_duplicates(reader: Reader, sources: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
     """SQL ignores case, and of two tables with one name only the second would be visible."""
     seen: dict[str, tuple[str, str]] = {}
     for where, names in (("sources", sources), ("tables", tables)):

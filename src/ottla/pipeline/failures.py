@@ -71,8 +71,8 @@ def explain(text: str) -> Failure:
     """
     ours = list(OURS.finditer(text))
     if ours:
-        kind, told = ours[-1].group(1).rsplit(".", 1)[-1], _one_line(ours[-1].group(2))
-        return Failure(told, retriable=_is_curable(kind, told))
+        kind, text = ours[-1].group(1).rsplit(".", 1)[-1], _one_line(ours[-1].group(2))
+        return Failure(text, retriable=_is_retriable(kind, text))
     raised = re.search(r"\[USER_RAISED_EXCEPTION\] (.+?)(?= SQLSTATE|\n|\Z)", text, re.DOTALL)
     if raised:
         hint = "Fix the producer of the record, or set on_bad_record: skip or dead-letter."
@@ -91,8 +91,8 @@ def explain(text: str) -> Failure:
     return Failure(_one_line(inner.split("\n")[0])[:500] or "the driver failed without an error message")
 
 
-def _is_curable(kind: str, told: str) -> bool:
-    code = CODE.match(told)
+def _is_retriable(kind: str, text: str) -> bool:
+    code = CODE.match(text)
     if code and code.group(1) in ErrorCode.__members__:
         return ErrorCode[code.group(1)].retriable or code.group(1) in CODES
     return kind in TRY_AGAIN

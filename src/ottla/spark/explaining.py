@@ -59,6 +59,6 @@ def message_and_hint(error: OttlaError | KafkaError, bootstrap: str) -> tuple[st
         return error.message, error.hint
     if error.code in AWAY:
         hint = f"Is a broker running at {bootstrap}, and can this machine reach it?"
-        told = error.detail or error.code.name
-        return told if told.startswith("no broker answered") else f"no broker answered: {told}", hint
+        text = error.detail or error.code.name
+        return text if text.startswith("no broker answered") else f"no broker answered: {text}", hint
     return f"{error} (brokers: {bootstrap})", error.hint

@@ -250,7 +250,7 @@ def test_a_topic_recreated_between_the_plan_of_a_batch_and_its_tasks_is_noticed(
 
     Read as the old ones, they would be there twice once the query begins with the new topic.
     """
-    monkeypatch.setattr(reading, "NEWS_S", 0.2)
+    monkeypatch.setattr(reading, "METADATA_DELAY_S", 0.2)
     create(broker.bootstrap, topic)
     produce(broker.bootstrap, topic, 3)
     with Query(broker.bootstrap, subscribe=topic, failOnDataLoss=str(fails)) as query:

@@ -222,7 +222,7 @@ def test_a_topic_that_is_deleted_under_a_task_is_a_loss(
     broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "GLANCE_MS", 200)
-    monkeypatch.setattr(reading, "NEWS_S", 0.2)
+    monkeypatch.setattr(reading, "METADATA_DELAY_S", 0.2)
     partition = TopicPartition(topic, 0)
     with pytest.raises(OttlaError, match=f"{topic}-0 was deleted while offsets 0 to 4 were to be read"):
         read_all(options_for(broker, topic), partition, 0, 5)

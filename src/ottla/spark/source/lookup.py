@@ -13,7 +13,7 @@ from ottla.client.core.settings import AdminConfig
 from ottla.clock import monotonic
 from ottla.config import settings_of
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.spark.source.offsets import NEWS_S, Found, Offsets, SourceOffset, may_be_old_news
+from ottla.spark.source.offsets import METADATA_DELAY_S, Found, Offsets, SourceOffset, may_be_stale
 from ottla.spark.source.options import Bound, SourceOptions
 from ottla.types import ZERO_UUID, TopicPartition
 
@@ -45,7 +45,7 @@ class Lookup:
 
     def found(self, *, must_exist: bool) -> Found:
         """Every subscribed partition. With `must_exist` a missing topic is an error."""
-        deadline = monotonic() + NEWS_S
+        deadline = monotonic() + METADATA_DELAY_S
         while True:
             partitions, topic_ids = self.partitions(must_exist=must_exist)
             try:
@@ -113,8 +113,8 @@ class Lookup:
         not know the high watermark yet.
         """
         found = found or self.found(must_exist=False)
-        deadline = monotonic() + NEWS_S
-        while may_be_old_news(start, found) and monotonic() < deadline:
+        deadline = monotonic() + METADATA_DELAY_S
+        while may_be_stale(start, found) and monotonic() < deadline:
             time.sleep(0.1)
             found = self._found_afresh()
         for _ in range(self.options.offset_retries):

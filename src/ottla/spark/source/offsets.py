@@ -21,7 +21,7 @@ from ottla.types import TopicPartition
 
 GROUP, IDS, START, INITIAL = "@group", "@ids", "@start", "@initial"
 
-NEWS_S = 5.0
+METADATA_DELAY_S = 5.0
 """How long metadata of a topic may take to reach all brokers."""
 
 Offsets = Mapping[TopicPartition, int]
@@ -179,7 +179,7 @@ def others_of_a_name(start: SourceOffset, found: Found) -> set[str]:
     return {topic for topic, topic_id in found.topic_ids.items() if start.topic_ids.get(topic, topic_id) != topic_id}
 
 
-def may_be_old_news(start: SourceOffset, found: Found) -> bool:
+def may_be_stale(start: SourceOffset, found: Found) -> bool:
     """Whether a topic or a partition seems to be gone. A broker with stale metadata reports the same."""
     return not start.positions.keys() <= found.latest.keys() or bool(others_of_a_name(start, found))
 

@@ -12,7 +12,7 @@ from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.spark.explaining import BrokersAway
-from ottla.spark.source.offsets import NEWS_S, OffsetRange, recreated
+from ottla.spark.source.offsets import METADATA_DELAY_S, OffsetRange, recreated
 from ottla.types import ZERO_UUID, TopicPartition
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class AsyncRangeConsumer(AsyncConsumer):
 
     async def is_gone(self, partition: TopicPartition) -> bool:
         """Whether the partition does not exist, also after stale metadata had time to be refreshed."""
-        deadline = self._network.now() + NEWS_S * 1000
+        deadline = self._network.now() + METADATA_DELAY_S * 1000
         while True:
             try:
                 await self.beginning_offsets([partition])
@@ -90,7 +90,7 @@ class AsyncRangeConsumer(AsyncConsumer):
 
     async def is_another(self, topic: str, topic_id: bytes) -> bool:
         """Whether the topic of this name has another id, also after stale metadata had time to be refreshed."""
-        view, deadline = self._network.view, self._network.now() + NEWS_S * 1000
+        view, deadline = self._network.view, self._network.now() + METADATA_DELAY_S * 1000
 
         def is_it() -> bool:
             return view.topic_id(topic) in (topic_id, ZERO_UUID)
