@@ -1,4 +1,4 @@
-"""What must never be seen in a history of transactions, whatever failed meanwhile: R2's checker. Pure.
+"""Finds anomalies in a history of transactions, after the Kafka workload of Jepsen. Spec: R2. Pure.
 
 A history is a list of transactions, each with what it sent, what it polled and how it ended as far as its client knows,
 and what is in the topic at the end.

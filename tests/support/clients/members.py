@@ -1,4 +1,4 @@
-"""Other people's consumers as members of groups: each polls on its own, commits what it has read, and can be watched.
+"""Consumers of other clients as members of groups: each polls and commits by itself, and can be watched.
 
 A member runs in a group and is watched from outside: its partitions (`assignment`), its rebalances (`events`)
 and what it has read (`received`). Heartbeats are quick, so that a rebalance takes moments.

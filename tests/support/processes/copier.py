@@ -1,4 +1,4 @@
-"""Consume, transform, produce: copies one topic into another in transactions, whatever happens to the broker.
+"""Consume, transform, produce: copies one topic into another in transactions, despite failures of the broker.
 
 `Copier` is R1's transactional copier on bare requests; `FatefulDisk` kills the broker at a chosen write.
 """

@@ -1,4 +1,4 @@
-"""R1's transactional copier on librdkafka, a process of its own so that it can be killed.
+"""The transactional copier with librdkafka, in its own process so that it can be killed. Spec: R1
 
 python -m tests.support.processes.copier_process BOOTSTRAP INPUT OUTPUT GROUP NUMBER ASSIGNED SIZE ABORTS
 

@@ -1,4 +1,4 @@
-"""Runs an example in a process of its own and kills it, with SIGKILL, at a chosen step.
+"""Runs an example in its own process and kills it with SIGKILL at a chosen step.
 
 The example is as users have it: the step is a call of the library (`ottla.client.blocking:Consumer.commit`), counted,
 and the process dies right before or right after it. `process` marks what is processed in a file, which survives.

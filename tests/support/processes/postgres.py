@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests, in a process of our own and on a Unix socket."""
+"""A real PostgreSQL for tests, in its own process and on a Unix socket."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Requests of group members, spelled short: what stories about groups ask, on pure shards and on whole brokers."""
+"""Short builders for the requests of group members, for pure shards and for whole brokers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

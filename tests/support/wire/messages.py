@@ -1,4 +1,4 @@
-"""Messages to test with: every class there is, strategies made from the tables, a plain encoder to compare with."""
+"""Messages for tests: every message class, Hypothesis strategies from the tables, and a simple reference encoder."""
 
 from __future__ import annotations
 

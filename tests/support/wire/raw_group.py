@@ -1,4 +1,4 @@
-"""A member of a classic group made by hand, over one connection: says exactly what a script wants said.
+"""A member of a classic group over one raw connection: it sends exactly the requests of a script.
 
 Joins block until the coordinator answers, so a script with two members posts the one and awaits the other.
 """

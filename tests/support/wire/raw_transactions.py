@@ -1,4 +1,4 @@
-"""Transactional requests by hand, on one connection, with every field and version at the script's choice.
+"""Transactional requests on one raw connection, with every field and version chosen by the script.
 
 Answers are reduced to error codes and epochs; producer ids, which differ between brokers, to the order in which they
 were first seen.

@@ -252,19 +252,19 @@ class TransactionalProducer:
         self.producer_id = self.producer_epoch = -1
         self._clock = clock
         self._sequences: dict[tuple[str, int], int] = {}
-        self._added: set[tuple[str, int] | str] = set()
+        self.added: set[tuple[str, int] | str] = set()
 
     async def start(self) -> None:
         await self.client.find_coordinator(self.transactional_id, 1)
         request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms)
         response = await self.client.ask(request, 4, lambda r: [r.error_code])
-        self._use(response.producer_id, response.producer_epoch)
+        self.use(response.producer_id, response.producer_epoch)
 
-    def _use(self, producer_id: int, producer_epoch: int) -> None:
+    def use(self, producer_id: int, producer_epoch: int) -> None:
         if (producer_id, producer_epoch) != (self.producer_id, self.producer_epoch):
             self._sequences.clear()
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
-        self._added.clear()
+        self.added.clear()
 
     @property
     def _ids(self) -> dict[str, Any]:
@@ -277,9 +277,9 @@ class TransactionalProducer:
     async def send(self, topic: str, partition: int, values: Sequence[bytes]) -> int:
         """One batch; the offset it went to."""
         where = (topic, partition)
-        if not self.protocol.adds_implicitly and where not in self._added:
-            await self._add(topic, partition)
-        self._added.add(where)
+        if not self.protocol.adds_implicitly and where not in self.added:
+            await self.add(topic, partition)
+        self.added.add(where)
         sequence = self._sequences.get(where, 0)
         request = self.produce_request(topic, partition, values, sequence)
         response = await self.client.ask(
@@ -309,7 +309,7 @@ class TransactionalProducer:
             ],
         )
 
-    async def _add(self, topic: str, partition: int) -> None:
+    async def add(self, topic: str, partition: int) -> None:
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
@@ -331,9 +331,9 @@ class TransactionalProducer:
         member_id: str = "",
     ) -> None:
         await self.client.find_coordinator(group, 0)
-        if not self.protocol.adds_implicitly and group not in self._added:
+        if not self.protocol.adds_implicitly and group not in self.added:
             await self.client.ask(AddOffsetsToTxnRequest(**self._ids, group_id=group), 3, lambda r: [r.error_code])
-        self._added.add(group)
+        self.added.add(group)
         await self.client.ask(
             self.offsets_request(group, offsets, generation=generation, member_id=member_id),
             self.protocol.offset_commit,
@@ -371,9 +371,9 @@ class TransactionalProducer:
         return EndTxnRequest(**self._ids, committed=commit)
 
     async def _end(self, *, commit: bool) -> None:
-        if not self._added:
+        if not self.added:
             return  # a client does not bother the coordinator with a transaction that has nothing in it
         response = await self.client.ask(self.end_request(commit=commit), self.protocol.end, lambda r: [r.error_code])
         if self.protocol.end >= 5:
-            self._use(response.producer_id, response.producer_epoch)
-        self._added.clear()
+            self.use(response.producer_id, response.producer_epoch)
+        self.added.clear()

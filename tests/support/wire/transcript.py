@@ -1,4 +1,4 @@
-"""Wire transcripts as stories: what members of groups and a whole simulated broker say to each other, as text.
+"""Wire transcripts as text: the requests and responses between group members and a simulated broker.
 
 A story is a file of steps, each followed by `----` and what was said because of it. The steps are a few words
 (`ann joins`, `wait 3000`); the rest of the file is written by the broker, and compared.
