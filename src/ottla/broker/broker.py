@@ -66,12 +66,13 @@ class Broker:
         self._metadata: MetadataFollower | None = None
         self._replicas: ReplicaManager | None = None
         self._coordinators: Coordinators | None = None
-        self._listeners: dict[str, Listener] = {}
+        self.listeners: dict[str, Listener] = {}
+        """Where the broker listens, by listener name."""
 
     @property
     def address(self) -> str:
         """HOST:PORT of the first listener, for clients on this machine."""
-        first = next(iter(self._listeners.values()))
+        first = next(iter(self.listeners.values()))
         host = self.endpoints[first.name].host if first.is_wildcard else first.host
         return str(Endpoint(host, first.port))
 
@@ -162,8 +163,8 @@ class Broker:
                 )
             except OSError as error:
                 raise _cannot_listen(f"{host}:{port}", error) from None
-            self._listeners[name] = Listener(name, host, bound)
-        self.endpoints = advertised_endpoints(self.config, self._listeners, _host_name)
+            self.listeners[name] = Listener(name, host, bound)
+        self.endpoints = advertised_endpoints(self.config, self.listeners, _host_name)
 
     async def _start_metrics(self, server: Server, address: str) -> None:
         from ottla.broker.metrics import Metrics

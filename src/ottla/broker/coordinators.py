@@ -35,7 +35,7 @@ class Coordinators:
         self._history: GroupHistory | None = None
         self._transactions: CoordinatorRuntime[TransactionShard] | None = None
         self._marker_writer: MarkerWriter | None = None
-        self._marker_delivery: MarkerDelivery | None = None
+        self.marker_delivery: MarkerDelivery | None = None
 
     @property
     def groups(self) -> "CoordinatorRuntime[GroupShard]":
@@ -77,8 +77,8 @@ class Coordinators:
         return [runtime for runtime in (self._groups, self._transactions) if runtime is not None]
 
     async def stop(self) -> None:
-        if self._marker_delivery is not None:
-            self._marker_delivery.stop()
+        if self.marker_delivery is not None:
+            self.marker_delivery.stop()
         if self._transactions is not None:
             await self._transactions.stop()
         if self._groups is not None:
@@ -122,7 +122,7 @@ class Coordinators:
             on_event=on_event,
         )
         delivery = MarkerDelivery(self.marker_writer, self.replicas, runtime)
-        self._transactions, self._marker_delivery = runtime, delivery
+        self._transactions, self.marker_delivery = runtime, delivery
 
 
 def random_uuid() -> str:

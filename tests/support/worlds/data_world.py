@@ -230,7 +230,8 @@ class DataWorld:
     ) -> ProduceResponse.PartitionProduceResponse:
         """Produces one batch to one partition; its part of the answer."""
         request = produce_request({(topic, partition): batch_of(*values, **details)}, acks=acks)
-        return only_partition(self.ask(request, version))
+        answer: ProduceResponse.PartitionProduceResponse = only_partition(self.ask(request, version))
+        return answer
 
     def close(self) -> None:
         self.loop.close()
@@ -274,7 +275,7 @@ def over_the_wire(message: Message, version: int) -> Any:
 
 
 def produce_request(
-    batches: Mapping[tuple[str | bytes, int], bytes | None],
+    batches: Mapping[Any, bytes | None],
     *,
     acks: int = -1,
     timeout_ms: int = 1_000,
@@ -297,7 +298,7 @@ def produce_request(
 
 
 def fetch_request(
-    offsets: Mapping[tuple[str | bytes, int], int],
+    offsets: Mapping[Any, int],
     *,
     partition_max_bytes: int = 1 << 20,
     partition: Mapping[str, Any] | None = None,

@@ -95,11 +95,12 @@ class GroupWorld:
         self._versions: dict[int, int] = {}
         self._request_id = 0
         self._uuids = 0
-        self._start()
+        self.load()
 
         fresh_load.watch(self)
 
-    def _start(self) -> None:
+    def load(self) -> None:
+        """Another coordinator loads the log."""
         self.shard = self.fresh_load()
         self.run(self.shard.on_loaded(self.now))
         self.run(self.shard.on_image(self.image, self.now))
@@ -121,7 +122,7 @@ class GroupWorld:
 
     # --- what happens -------------------------------------------------------------------------------------
 
-    def run(self, effects: Effects) -> Effects:
+    def run(self, effects: Effects[Any]) -> Effects[Any]:
         producer_id, producer_epoch = effects.producer or (-1, -1)
         for key, value in effects.records:
             self._append(Logged(key, value, self.now, producer_id, producer_epoch))
@@ -158,7 +159,7 @@ class GroupWorld:
     def fail_over(self) -> None:
         """Another broker takes the partition: everyone who waits is told, and the log is replayed."""
         self.run(self.shard.on_unloaded())
-        self._start()
+        self.load()
 
     def publish(self, image: ClusterImage) -> None:
         self.image = image

@@ -59,7 +59,7 @@ class TransactionWorld:
 
     # --- what happens -------------------------------------------------------------------------------------
 
-    def _run(self, effects: Effects) -> dict[int, Any]:
+    def _run(self, effects: Effects[Any]) -> dict[int, Any]:
         """Does what the runtime does: append and replay, then answer and send."""
         if effects.records and self.appends_fail:
             failed = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "cannot append")

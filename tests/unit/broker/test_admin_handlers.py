@@ -97,7 +97,7 @@ def test_an_empty_request_has_an_empty_answer(world: AdminWorld) -> None:
 
 def test_a_request_waits_no_longer_than_it_says(world: AdminWorld) -> None:
     async def story() -> None:
-        async with world.services.metadata._lock:  # something else is being decided, and takes its time
+        async with world.services.metadata._lock:  # noqa: SLF001 - something else is being decided, and takes its time
             request = CreateTopicsRequest(
                 topics=[CREATE(name="a", num_partitions=1, replication_factor=1)], timeout_ms=20
             )
@@ -195,6 +195,7 @@ def describe(
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=keys
     )
+    result: DescribeConfigsResponse.DescribeConfigsResult
     (result,) = world.ask(DescribeConfigsRequest(resources=[resource], **flags), version).results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result

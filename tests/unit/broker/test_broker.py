@@ -105,7 +105,7 @@ class Client:
 
 @asynccontextmanager
 async def client_of(broker: Broker, listener: str = "PLAINTEXT") -> AsyncIterator[Client]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", broker._listeners[listener].port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.listeners[listener].port)
     try:
         yield Client(reader, writer)
     finally:
@@ -139,7 +139,7 @@ def test_clients_of_each_listener_get_addresses_of_that_listener(tmp_path: Path)
         async with running(tmp_path, **settings) as broker:
             async with client_of(broker, "INSIDE") as client:
                 (told,) = (await client.ask(MetadataRequest(topics=[]), 9)).brokers
-                assert (told.host, told.port) == ("127.0.0.1", broker._listeners["INSIDE"].port)
+                assert (told.host, told.port) == ("127.0.0.1", broker.listeners["INSIDE"].port)
             async with client_of(broker, "OUTSIDE") as client:
                 (told,) = (await client.ask(MetadataRequest(topics=[]), 9)).brokers
                 assert (told.host, told.port) == ("kafka.example", 19092)
@@ -154,7 +154,7 @@ def test_a_start_that_fails_leaves_the_directory_as_it_was(tmp_path: Path) -> No
         async with running(tmp_path) as broker, client_of(broker) as client:
             await client.create("orders")
             await client.produce("orders", b"a")
-            port = broker._listeners["PLAINTEXT"].port
+            port = broker.listeners["PLAINTEXT"].port
             before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path) if "checkpoint" in name}
             with pytest.raises(OttlaError, match=r"in use|used by"):
                 await Broker(load_config({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})).start()
@@ -282,7 +282,7 @@ def test_a_hundred_claims_of_a_hundred_megabytes_cost_little(tmp_path: Path) -> 
             before = resident_kb()
             writers = []
             for _ in range(100):
-                _, writer = await asyncio.open_connection("127.0.0.1", broker._listeners["PLAINTEXT"].port)
+                _, writer = await asyncio.open_connection("127.0.0.1", broker.listeners["PLAINTEXT"].port)
                 writer.write(struct.pack(">i", 100_000_000) + b"x")
                 writers.append(writer)
             server = broker.server

@@ -154,8 +154,10 @@ def test_the_directory_and_every_partition_in_it_are_described(world: DataWorld,
 def test_only_the_partitions_asked_for_are_described(world: DataWorld) -> None:
     world.topic("orders", partitions=3)
     world.topic("other")
-    Asked = DescribeLogDirsRequest.DescribableLogDirTopic
-    topics = [Asked(topic="orders", partitions=[2, 9, 2]), Asked(topic="nowhere", partitions=[0])]
+    topics = [
+        DescribeLogDirsRequest.DescribableLogDirTopic(topic="orders", partitions=[2, 9, 2]),
+        DescribeLogDirsRequest.DescribableLogDirTopic(topic="nowhere", partitions=[0]),
+    ]
     (directory,) = world.ask(DescribeLogDirsRequest(topics=topics), 4).results
     assert [(t.name, [p.partition_index for p in t.partitions]) for t in directory.topics] == [("orders", [2])]
 

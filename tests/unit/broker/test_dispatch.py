@@ -81,7 +81,7 @@ def test_a_handler_sees_its_request_and_its_surroundings(world: World) -> None:
 
     def metadata(request: MetadataRequest, context: Any) -> MetadataResponse:
         seen.update(version=context.api_version, client=context.client_id, host=context.client_host)
-        seen.update(listener=context.listener, topics=[topic.name for topic in request.topics])
+        seen.update(listener=context.listener, topics=[topic.name for topic in request.topics or []])
         return MetadataResponse(cluster_id="abc")
 
     world.handlers[ApiKey.METADATA] = metadata
@@ -224,8 +224,8 @@ def test_api_versions_in_an_unknown_version_is_answered_in_version_zero(world: W
     assert isinstance(answer, bytes)
     correlation_id, response = decode_response(18, 0, answer[4:])
     assert correlation_id == 42
-    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION  # type: ignore[attr-defined]
-    ranges = {k.api_key: (k.min_version, k.max_version) for k in response.api_keys}  # type: ignore[attr-defined]
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    ranges = {k.api_key: (k.min_version, k.max_version) for k in response.api_keys}
     assert ranges[18] == (0, 5)
 
 
@@ -375,7 +375,7 @@ def test_failed_metadata_has_an_error_for_the_whole_and_for_each_topic() -> None
 
 
 def test_a_response_without_a_place_for_errors_is_none() -> None:
-    class Silent(Message, versions=range(0, 1)):
+    class Silent(Message, versions=range(1)):
         throttle_time_ms: int = field("int32")
 
     assert error_response(Silent, ApiVersionsRequest(), 0, ErrorCode.UNKNOWN_SERVER_ERROR, "") is None

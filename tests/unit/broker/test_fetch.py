@@ -26,7 +26,7 @@ from tests.support.worlds.data_world import (
 )
 
 VERSIONS = range(4, 19)
-SESSIONLESS = {"session_id": 0, "session_epoch": -1}
+SESSIONLESS: dict[str, Any] = {"session_id": 0, "session_epoch": -1}
 
 
 @pytest.fixture

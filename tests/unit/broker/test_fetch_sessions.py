@@ -75,7 +75,7 @@ def test_after_the_largest_epoch_comes_one() -> None:
     assert next_epoch(EPOCH_MAX) == 1
     cache = Cache()
     session_id = cache.opens(("a", 0))
-    cache.sessions._sessions[session_id].epoch = EPOCH_MAX
+    cache.sessions._sessions[session_id].epoch = EPOCH_MAX  # noqa: SLF001 (two billion requests later)
     cache.resumes(asks(session_id=session_id, epoch=EPOCH_MAX))
     assert cache.resumes(asks(session_id=session_id, epoch=1)) is not None
 

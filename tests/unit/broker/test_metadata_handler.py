@@ -141,7 +141,7 @@ def test_many_clients_asking_for_one_new_topic_create_it_once(world: AdminWorld)
     commits = world.tree.commits
 
     async def crowd() -> list[MetadataResponse]:
-        return await asyncio.gather(*(world.answer(by_name("new", create_missing=True), 12) for _ in range(100)))
+        return list(await asyncio.gather(*(world.answer(by_name("new", create_missing=True), 12) for _ in range(100))))
 
     responses = world.runner.run(crowd())
     assert world.tree.commits == commits + 1

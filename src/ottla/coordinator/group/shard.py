@@ -44,8 +44,8 @@ class GroupShard:
         self._config = config
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = Offsets(config)
-        self._deadlines = Deadlines()
-        self._rebalance = ClassicRebalance(config, self.groups, self._deadlines, self._partition_count)
+        self.deadlines = Deadlines()
+        self._rebalance = ClassicRebalance(config, self.groups, self.deadlines, self._partition_count)
         self._joining = Joining(self._rebalance, make_uuid)
         self._membership = Membership(self._rebalance)
         self._offset_requests = OffsetRequests(self.offsets, self._rebalance)
@@ -105,7 +105,7 @@ class GroupShard:
         self.offsets.on_loaded()
         for group in self.groups.values():
             self._rebalance.after_load(group, now, effects)
-        self._deadlines.add(now + self._config.offsets_retention_check_interval_ms, _EXPIRE)
+        self.deadlines.add(now + self._config.offsets_retention_check_interval_ms, _EXPIRE)
         return effects
 
     def on_unloaded(self) -> Effects[None]:
@@ -145,7 +145,7 @@ class GroupShard:
 
     def tick(self, now: int) -> Effects[None]:
         effects: Effects[None] = Effects()
-        for when, due in self._deadlines.due(now):
+        for when, due in self.deadlines.due(now):
             if due is _EXPIRE:
                 self._expire(now, effects)
             else:
@@ -153,10 +153,10 @@ class GroupShard:
         return effects
 
     def next_deadline(self) -> int | None:
-        return self._deadlines.next()
+        return self.deadlines.next()
 
     def on_clock_jump(self, jump_ms: int) -> None:
-        self._deadlines.shift(jump_ms)
+        self.deadlines.shift(jump_ms)
         for group in self.groups.values():
             self._rebalance.shift_deadlines(group, jump_ms)
 
@@ -169,7 +169,7 @@ class GroupShard:
             if group is not None:
                 self._expire_group(group, now, effects)
         pause_ms = 0 if self._to_expire else self._config.offsets_retention_check_interval_ms
-        self._deadlines.add(now + pause_ms, _EXPIRE)
+        self.deadlines.add(now + pause_ms, _EXPIRE)
 
     def _expire_group(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
         expired = self.offsets.expired(group, now)
