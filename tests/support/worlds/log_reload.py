@@ -58,9 +58,27 @@ def state_of(log: PartitionLog) -> LogState:
         log.last_stable_offset if log.high_watermark == log.log_end_offset else None,
         _epochs_of(log),
         {entry.producer_id: _facts(entry, compacts=log.config.compacts) for entry in log.producers.entries()},
-        log.aborted_transactions(log.log_start_offset, log.log_end_offset),
+        _aborted_of(log),
         list(log.segments.bases),
     )
+
+
+def _aborted_of(log: PartitionLog) -> list[AbortedTransaction]:
+    """Those that readers have to skip. Compaction removes aborted records; recovery then finds no trace of them."""
+    aborted = list(log.aborted_transactions(log.log_start_offset, log.log_end_offset))
+    if not log.config.compacts:
+        return aborted
+    headers = [header for segment in log.segments for _, header, _ in segment.batches() if header.record_count]
+    return [
+        transaction
+        for transaction in aborted
+        if any(
+            header.producer_id == transaction.producer_id
+            and not header.is_control
+            and transaction.first_offset <= header.base_offset <= transaction.last_offset
+            for header in headers
+        )
+    ]
 
 
 def _epochs_of(log: PartitionLog) -> list[tuple[int, int]]:
