@@ -81,7 +81,7 @@ def test_create_topics_in_every_version(world: AdminWorld, version: int) -> None
     assert "c" not in world.image.topics
 
 
-def test_validate_only_creates_nothing_and_gives_no_id(world: AdminWorld) -> None:
+def test_validate_only_creates_nothing_and_returns_no_id(world: AdminWorld) -> None:
     request = CreateTopicsRequest(topics=[CREATE(name="a", num_partitions=2, replication_factor=1)], validate_only=True)
     (result,) = world.ask(request, 7).topics
     assert (result.error_code, result.num_partitions, result.topic_id) == (0, 2, ZERO_UUID)
@@ -95,7 +95,7 @@ def test_an_empty_request_has_an_empty_answer(world: AdminWorld) -> None:
     assert world.ask(DescribeConfigsRequest(resources=[]), 4).results == []
 
 
-def test_a_request_waits_no_longer_than_it_says(world: AdminWorld) -> None:
+def test_a_request_waits_no_longer_than_its_timeout(world: AdminWorld) -> None:
     async def story() -> None:
         async with world.services.metadata._lock:  # noqa: SLF001 - something else is being decided, and takes its time
             request = CreateTopicsRequest(
@@ -178,7 +178,7 @@ def test_create_partitions_in_every_version(world: AdminWorld, version: int) -> 
     assert [len(world.image.topics[name].partitions) for name in "ab"] == [3, 3]
 
 
-def test_create_partitions_can_be_tried_first(world: AdminWorld) -> None:
+def test_create_partitions_supports_validate_only(world: AdminWorld) -> None:
     create(world, NewTopic("a"))
     topic = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=3, assignments=None)
     response = world.ask(CreatePartitionsRequest(topics=[topic], validate_only=True), 3)
@@ -218,12 +218,12 @@ def test_describe_configs_of_a_topic_in_every_version(world: AdminWorld, version
     if version >= 3:
         assert configs["retention.ms"].config_type == 5
         assert configs["retention.ms"].documentation is None, "not asked for"
-        told = describe(world, version, TOPIC, "a", ["retention.ms"], include_documentation=True)
-        assert told.configs[0].documentation
-        assert told.configs[0].synonyms == [], "not asked for"
+        described = describe(world, version, TOPIC, "a", ["retention.ms"], include_documentation=True)
+        assert described.configs[0].documentation
+        assert described.configs[0].synonyms == [], "not asked for"
 
 
-def test_describe_configs_can_be_asked_for_some_keys(world: AdminWorld) -> None:
+def test_describe_configs_can_be_limited_to_some_keys(world: AdminWorld) -> None:
     create(world, NewTopic("a"))
     result = describe(world, 4, TOPIC, "a", ["retention.ms", "no.such.key"])
     assert [config.name for config in result.configs] == ["retention.ms"]
@@ -322,7 +322,7 @@ def test_incremental_alter_configs_changes_single_settings(world: AdminWorld, ve
     assert [c.name for c in describe(world, 4, BROKER, "").configs] == ["log.retention.ms"]
 
 
-def test_alterations_can_be_tried_first(world: AdminWorld) -> None:
+def test_altering_configs_supports_validate_only(world: AdminWorld) -> None:
     create(world, NewTopic("a"))
     resource = AlterConfigsRequest.AlterConfigsResource(
         resource_type=TOPIC,
@@ -389,7 +389,7 @@ def pages(world: AdminWorld, limit: int, *names: str) -> list[DescribeTopicParti
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 2000])
-def test_topics_come_sorted_and_in_pages_that_add_up(world: AdminWorld, limit: int) -> None:
+def test_topics_are_sorted_and_paged_without_gaps(world: AdminWorld, limit: int) -> None:
     create(world, NewTopic("c", 3), NewTopic("a", 1), NewTopic("b", 3))
     found = pages(world, limit)
     shown = [(t.name, p.partition_index) for page in found for t in page.topics for p in t.partitions]
@@ -398,7 +398,7 @@ def test_topics_come_sorted_and_in_pages_that_add_up(world: AdminWorld, limit: i
     assert len(found) == -(-7 // limit)
 
 
-def test_the_brokers_own_limit_holds_too() -> None:
+def test_the_brokers_limit_applies_too() -> None:
     with AdminWorld({"max.request.partition.size.limit": "2"}) as world:
         create(world, NewTopic("a", 5))
         assert len(pages(world, 2000)) == 3
@@ -423,7 +423,7 @@ def test_named_topics_are_described_and_unknown_ones_reported(world: AdminWorld)
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("other", 0), ("b", -1)])
-def test_an_impossible_cursor_is_refused(world: AdminWorld, topic: str, partition: int) -> None:
+def test_an_invalid_cursor_is_refused(world: AdminWorld, topic: str, partition: int) -> None:
     create(world, NewTopic("b"))
     request = DescribeTopicPartitionsRequest(
         topics=[DescribeTopicPartitionsRequest.TopicRequest(name="b")],

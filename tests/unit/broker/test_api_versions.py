@@ -1,4 +1,4 @@
-"""ApiVersions: what every client asks first."""
+"""ApiVersions, the first request of every client."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ def asked(
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_exactly_what_is_served_is_listed(version: int) -> None:
+def test_exactly_the_served_apis_are_listed(version: int) -> None:
     response = asked(version)
     assert response.error_code == ErrorCode.NONE
     ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
@@ -48,7 +48,7 @@ def test_the_response_header_is_the_oldest_one_in_every_version(version: int) ->
 
 
 @pytest.mark.parametrize("name", ["librdkafka", "a", "A-1.b", "confluent-kafka-python"])
-def test_a_well_formed_client_name_is_taken(name: str) -> None:
+def test_a_well_formed_client_name_is_accepted(name: str) -> None:
     assert asked(3, name=name).error_code == ErrorCode.NONE
 
 
@@ -59,8 +59,8 @@ def test_a_malformed_client_name_is_an_invalid_request(name: str) -> None:
     assert asked(0, name=name).error_code == ErrorCode.NONE  # older versions do not say who asks
 
 
-def test_a_client_that_came_to_the_wrong_broker_is_sent_back() -> None:
-    """KIP-1242."""
+def test_a_client_connected_to_the_wrong_broker_gets_an_error() -> None:
+    """KIP-1242: the client names the cluster and node it expects."""
     assert asked(5, cluster_id="this-cluster", node_id=1).error_code == ErrorCode.NONE
     assert asked(5, cluster_id="other", node_id=1).error_code == ErrorCode.REBOOTSTRAP_REQUIRED
     assert asked(5, cluster_id="this-cluster", node_id=2).error_code == ErrorCode.REBOOTSTRAP_REQUIRED
@@ -82,8 +82,8 @@ def test_features_are_listed_as_each_version_can_read_them(monkeypatch: pytest.M
         ]
 
 
-def test_nothing_is_finalized_that_is_not_served() -> None:
-    """A client that saw transaction.version 2 or group.version 1 would use APIs that are not there."""
+def test_no_feature_is_finalized_that_is_not_served() -> None:
+    """A client that saw transaction.version 2 or group.version 1 would use APIs that do not exist."""
     finalized = {feature.name: feature.max_version_level for feature in asked(4).finalized_features}
     assert finalized.get("group.version", 0) == 0 or ApiKey.CONSUMER_GROUP_HEARTBEAT in SERVED
     assert finalized.get("transaction.version", 0) < 2 or SERVED[ApiKey.END_TXN].versions[-1] >= 5

@@ -1,4 +1,4 @@
-"""The whole broker on a real loop and disk: it starts, tells the truth about itself, bears abuse, and stops."""
+"""The whole broker on a real loop and disk: start, metadata, hostile input, stop."""
 
 import asyncio
 import logging
@@ -138,17 +138,17 @@ def test_clients_of_each_listener_get_addresses_of_that_listener(tmp_path: Path)
         }
         async with running(tmp_path, **settings) as broker:
             async with client_of(broker, "INSIDE") as client:
-                (told,) = (await client.ask(MetadataRequest(topics=[]), 9)).brokers
-                assert (told.host, told.port) == ("127.0.0.1", broker.listeners["INSIDE"].port)
+                (broker_seen,) = (await client.ask(MetadataRequest(topics=[]), 9)).brokers
+                assert (broker_seen.host, broker_seen.port) == ("127.0.0.1", broker.listeners["INSIDE"].port)
             async with client_of(broker, "OUTSIDE") as client:
-                (told,) = (await client.ask(MetadataRequest(topics=[]), 9)).brokers
-                assert (told.host, told.port) == ("kafka.example", 19092)
+                (broker_seen,) = (await client.ask(MetadataRequest(topics=[]), 9)).brokers
+                assert (broker_seen.host, broker_seen.port) == ("kafka.example", 19092)
 
     run(story())
 
 
 def test_a_start_that_fails_leaves_the_directory_as_it_was(tmp_path: Path) -> None:
-    """A crash must stay visible as one: a failed start in between may not call the data clean."""
+    """A failed start must not mark the data of a crashed broker as cleanly stopped."""
 
     async def story() -> None:
         async with running(tmp_path) as broker, client_of(broker) as client:
@@ -170,7 +170,7 @@ def test_a_start_that_fails_leaves_the_directory_as_it_was(tmp_path: Path) -> No
                 name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path) if "checkpoint" in name
             }
             assert await client.fetch("orders", 0) == [b"a"]
-        # The other directory's lock was let go.
+        # The lock of the other directory was released.
         async with running(tmp_path / "other"):
             pass
 
@@ -191,7 +191,7 @@ def test_metrics_without_their_library_say_what_to_install(tmp_path: Path, monke
     run(story())
 
 
-def test_stopping_answers_what_waits_and_ends_soon(tmp_path: Path) -> None:
+def test_stopping_answers_waiting_requests_and_ends_soon(tmp_path: Path) -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
         async with running(tmp_path) as broker, client_of(broker) as client:
@@ -208,7 +208,7 @@ def test_stopping_answers_what_waits_and_ends_soon(tmp_path: Path) -> None:
     run(story())
 
 
-def test_a_client_that_leaves_while_its_topic_is_made_still_gets_it(tmp_path: Path) -> None:
+def test_a_topic_is_created_even_if_its_client_disconnects(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path) as broker:
             async with client_of(broker) as client:
@@ -220,11 +220,11 @@ def test_a_client_that_leaves_while_its_topic_is_made_still_gets_it(tmp_path: Pa
     run(story())
 
 
-# --- abuse ------------------------------------------------------------------------------------------------
+# --- hostile input ------------------------------------------------------------------------------------------------
 
 
 def hostile_frames(seed: int) -> list[bytes]:
-    """Garbage of every kind: noise, truths cut short, truths with flipped bytes, other protocols."""
+    """Garbage of every kind: noise, truncated frames, frames with flipped bytes, other protocols."""
     chance = random.Random(seed)
     frames = [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00" * 50, b"\xff" * 64, b"\0" * 64]
     frames += [chance.randbytes(chance.randrange(1, 400)) for _ in range(20)]
@@ -246,7 +246,7 @@ def hostile_frames(seed: int) -> list[bytes]:
 
 @each_seed(3)
 def test_hostile_bytes_affect_no_other_connection(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Every kind of garbage at a live port; others are served, nothing is logged as our fault, memory holds.
+    """Every kind of garbage at a live port: others are served, no broker error is logged, memory stays bounded.
 
     Spec: R8.
     """
@@ -274,7 +274,7 @@ def test_hostile_bytes_affect_no_other_connection(tmp_path: Path, seed: int, cap
     assert not faults, [record.getMessage() for record in faults]
 
 
-def test_a_hundred_claims_of_a_hundred_megabytes_cost_little(tmp_path: Path) -> None:
+def test_a_hundred_frames_that_claim_a_hundred_megabytes_use_little_memory(tmp_path: Path) -> None:
     """Spec: R8. Giant lengths."""
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Where a broker listens and what it tells clients, and how mistakes in that are told."""
+"""Listeners and advertised listeners, and the errors for invalid ones."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def listeners(text: str, **settings: str) -> list[Listener]:
     return parse_listeners(load_config({"listeners": text} | {k.replace("_", "."): v for k, v in settings.items()}))
 
 
-def told(text: str, bound_port: int = 9000, **settings: str) -> dict[str, Endpoint]:
+def endpoints(text: str, bound_port: int = 9000, **settings: str) -> dict[str, Endpoint]:
     config = load_config({"listeners": text} | {k.replace("_", "."): v for k, v in settings.items()})
     bound = {name: Listener(name, host, port or bound_port) for name, host, port in parse_listeners(config)}
     return advertised_endpoints(config, bound, lambda: "this-machine")
@@ -28,7 +28,7 @@ def test_every_interface_and_ipv6() -> None:
     assert listeners("PLAINTEXT://[::1]:9092") == [Listener("PLAINTEXT", "::1", 9092)]
 
 
-def test_several_listeners_under_names_of_their_own() -> None:
+def test_several_named_listeners() -> None:
     found = listeners(
         "INSIDE://127.0.0.1:1, outside://:2", listener_security_protocol_map="INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT"
     )
@@ -53,7 +53,7 @@ def test_the_controllers_listener_of_a_kafka_config_is_left_out() -> None:
         ("PLAINTEXT://127.0.0.1:x", {}, "Invalid value"),
         ("PLAINTEXT://127.0.0.1:65536", {}, "Invalid value"),
         ("PLAINTEXT://:1,PLAINTEXT://:2", {}, "has PLAINTEXT twice"),
-        ("NOBODY://:1", {}, "No security protocol defined for listener NOBODY"),
+        ("UNKNOWN://:1", {}, "No security protocol defined for listener UNKNOWN"),
         ("SSL://:1", {}, "listener SSL uses SSL, which is not supported"),
         ("A://:1,B://:1", {"listener_security_protocol_map": "A:PLAINTEXT,B:PLAINTEXT"}, "the same port twice"),
         ("PLAINTEXT://:1", {"listener_security_protocol_map": "PLAINTEXT"}, "listener.security.protocol.map"),
@@ -61,29 +61,29 @@ def test_the_controllers_listener_of_a_kafka_config_is_left_out() -> None:
         ("CONTROLLER://:1", {"controller_listener_names": "CONTROLLER"}, "has no address"),
     ],
 )
-def test_mistakes_are_named(text: str, settings: dict[str, str], message: str) -> None:
+def test_invalid_listeners_are_refused_with_a_reason(text: str, settings: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         listeners(text, **settings)
 
 
 def test_the_broker_advertises_where_it_listens() -> None:
-    assert told("PLAINTEXT://127.0.0.1:9092") == {"PLAINTEXT": Endpoint("127.0.0.1", 9092)}
+    assert endpoints("PLAINTEXT://127.0.0.1:9092") == {"PLAINTEXT": Endpoint("127.0.0.1", 9092)}
 
 
 def test_a_port_chosen_by_the_system_is_advertised() -> None:
-    assert told("PLAINTEXT://127.0.0.1:0", 41_000) == {"PLAINTEXT": Endpoint("127.0.0.1", 41_000)}
+    assert endpoints("PLAINTEXT://127.0.0.1:0", 41_000) == {"PLAINTEXT": Endpoint("127.0.0.1", 41_000)}
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
 def test_a_wildcard_listener_is_advertised_as_the_machines_name(host: str) -> None:
-    assert told(f"PLAINTEXT://{host}:9092") == {"PLAINTEXT": Endpoint("this-machine", 9092)}
+    assert endpoints(f"PLAINTEXT://{host}:9092") == {"PLAINTEXT": Endpoint("this-machine", 9092)}
 
 
-def test_advertised_listeners_are_stronger() -> None:
-    assert told("PLAINTEXT://:9092", advertised_listeners="PLAINTEXT://kafka.example:19092") == {
+def test_advertised_listeners_override_listeners() -> None:
+    assert endpoints("PLAINTEXT://:9092", advertised_listeners="PLAINTEXT://kafka.example:19092") == {
         "PLAINTEXT": Endpoint("kafka.example", 19092)
     }
-    assert told("PLAINTEXT://:0", 41_000, advertised_listeners="PLAINTEXT://kafka.example:0") == {
+    assert endpoints("PLAINTEXT://:0", 41_000, advertised_listeners="PLAINTEXT://kafka.example:0") == {
         "PLAINTEXT": Endpoint("kafka.example", 41_000)
     }
 
@@ -97,6 +97,6 @@ def test_advertised_listeners_are_stronger() -> None:
         ("a:1", "Invalid value a:1 for configuration advertised.listeners"),
     ],
 )
-def test_what_no_client_could_use_is_refused(advertised: str, message: str) -> None:
+def test_advertised_addresses_no_client_could_use_are_refused(advertised: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        told("PLAINTEXT://:9092", advertised_listeners=advertised)
+        endpoints("PLAINTEXT://:9092", advertised_listeners=advertised)

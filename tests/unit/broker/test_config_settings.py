@@ -99,7 +99,7 @@ def test_apache_kafkas_own_properties_file_is_accepted_with_notices() -> None:
     assert all("\n" not in notice for notice in config.notices)
 
 
-def test_second_names_mean_the_same() -> None:
+def test_alternative_setting_names_are_accepted() -> None:
     config = load_config({"broker.id": "7", "log.dir": "/data"})
     assert (config.node_id, config.log_dirs) == (7, ("/data",))
     assert load_config({"broker.id": "7", "node.id": "7"}).node_id == 7
@@ -116,7 +116,7 @@ def test_second_names_mean_the_same() -> None:
         ("num.network.thread", "num.network.threads"),
     ],
 )
-def test_an_unknown_setting_is_refused_with_a_near_match(name: str, hint: str) -> None:
+def test_an_unknown_setting_is_refused_with_a_suggestion(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=name) as caught:
         load_config({name: "1"})
     assert hint in caught.value.hint
@@ -182,7 +182,7 @@ def test_every_topic_setting_has_its_broker_setting_with_the_same_default() -> N
     assert settings.topic_config(image(), "t") == TopicConfig()
     for setting in TOPIC_SETTINGS.values():
         assert setting.server_name in BROKER_SETTINGS, setting.name
-        assert not BROKER_SETTINGS[setting.server_name].read_only, "can be changed while running, as in Kafka"
+        assert not BROKER_SETTINGS[setting.server_name].read_only, "dynamic, as in Kafka"
 
 
 def test_no_setting_is_both_used_and_unused_and_all_are_documented() -> None:
@@ -192,7 +192,7 @@ def test_no_setting_is_both_used_and_unused_and_all_are_documented() -> None:
         assert setting.doc.endswith("."), setting.name
 
 
-# What holds for a topic
+# Effective topic settings
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_no_setting_is_both_used_and_unused_and_all_are_documented() -> None:
         ({"log.retention.minutes": "-1"}, -1),
     ],
 )
-def test_of_several_names_for_retention_the_finest_holds(values: dict[str, str], retention_ms: int) -> None:
+def test_the_retention_setting_with_the_finest_unit_wins(values: dict[str, str], retention_ms: int) -> None:
     assert Settings(load_config(values)).topic_config(image(), "t").retention_ms == retention_ms
 
 
@@ -218,7 +218,7 @@ def test_other_settings_with_several_names() -> None:
     assert config.flush_ms == 5
 
 
-def test_the_nearest_layer_wins() -> None:
+def test_the_most_specific_layer_wins() -> None:
     settings = Settings(load_config({"log.retention.hours": "1", "message.max.bytes": "10"}))
     assert settings.topic_config(image(), "t").max_message_bytes == 10
     cluster = {"log.retention.ms": "300", "message.max.bytes": "30"}
@@ -259,10 +259,10 @@ def test_unclean_election_follows_the_topic() -> None:
     assert not settings.allows_unclean_election(refusing, refusing.topics["t"])
 
 
-# Topics created on first need
+# Topics created on first use
 
 
-def test_internal_topics_have_their_own_settings_and_as_many_replicas_as_can_be() -> None:
+def test_internal_topics_have_their_own_settings_and_as_many_replicas_as_possible() -> None:
     """Spec: C1."""
     settings = Settings(BrokerConfig())
     for brokers, replicas in ((1, 1), (2, 2), (3, 3), (5, 3)):
@@ -347,14 +347,14 @@ def test_a_broker_describes_only_itself() -> None:
     assert caught.value.code == ErrorCode.INVALID_REQUEST
 
 
-def test_one_name_of_a_setting_does_not_pass_for_another() -> None:
+def test_describing_one_name_of_a_setting_does_not_return_another() -> None:
     settings = Settings(load_config({"log.retention.hours": "24"}))
     entries = settings.describe_broker(image(), 0)
     assert entry(entries, "log.retention.ms")[1:3] == (None, ConfigSource.DEFAULT)
     assert entry(entries, "log.retention.hours")[1:3] == ("24", ConfigSource.STATIC_BROKER)
 
 
-def test_what_holds_for_all_brokers_is_described_alone() -> None:
+def test_cluster_wide_settings_are_described_separately() -> None:
     settings = Settings(BrokerConfig())
     entries = settings.describe_broker(
         image(cluster={"message.max.bytes": "9"}, broker={"log.retention.ms": "5"}), None

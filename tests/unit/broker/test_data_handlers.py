@@ -1,4 +1,4 @@
-"""The small handlers of the data side: deleting records, epochs' ends, directories, producers and their ids."""
+"""DeleteRecords, OffsetForLeaderEpoch, DescribeLogDirs, DescribeProducers and InitProducerId."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -57,7 +57,7 @@ def test_deleting_before_the_log_start_changes_nothing(world: DataWorld) -> None
 
 
 @pytest.mark.parametrize("offset", [4, 2**63 - 1, -2])
-def test_offsets_that_are_not_there_are_out_of_range(world: DataWorld, offset: int) -> None:
+def test_deleting_up_to_an_offset_outside_the_log_is_out_of_range(world: DataWorld, offset: int) -> None:
     world.topic("orders")
     world.append("orders", "a", "b", "c")
     answer = delete(world, "orders", offset)
@@ -123,7 +123,7 @@ def test_an_epoch_ends_where_the_next_began(epochs: DataWorld, epoch: int, answe
 @pytest.mark.parametrize(
     ("current", "code"), [(5, ErrorCode.FENCED_LEADER_EPOCH), (7, ErrorCode.UNKNOWN_LEADER_EPOCH), (6, 0)]
 )
-def test_asking_for_an_epoch_needs_the_current_one(epochs: DataWorld, current: int, code: int) -> None:
+def test_asking_for_an_epoch_requires_the_current_leader_epoch(epochs: DataWorld, current: int, code: int) -> None:
     assert end_of_epoch(epochs, 5, current=current).error_code == code
 
 
@@ -162,7 +162,7 @@ def test_only_the_partitions_asked_for_are_described(world: DataWorld) -> None:
     assert [(t.name, [p.partition_index for p in t.partitions]) for t in directory.topics] == [("orders", [2])]
 
 
-def test_what_is_not_committed_is_the_lag(world: DataWorld) -> None:
+def test_the_offset_lag_counts_uncommitted_records(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     world.append("orders", "a", "b")
     (directory,) = world.ask(DescribeLogDirsRequest(topics=None), 4).results
@@ -202,7 +202,7 @@ def test_producers_of_a_partition_of_another_broker_are_unknown(world: DataWorld
 
 @pytest.fixture
 def cluster(world: DataWorld) -> Iterator[DataWorld]:
-    """A world with real metadata behind it, which hands out producer ids."""
+    """A world with real metadata, which assigns producer ids."""
     follower = MetadataFollower(MemoryStore(MemoryTree()), Settings(BrokerConfig()), clock=world.clock)
     world.run(follower.start(BrokerRegistration(0, 1, {})))
     world.services.metadata = follower
@@ -211,7 +211,7 @@ def cluster(world: DataWorld) -> Iterator[DataWorld]:
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_every_producer_gets_an_id_of_its_own(cluster: DataWorld, version: int) -> None:
+def test_every_producer_gets_a_unique_id(cluster: DataWorld, version: int) -> None:
     answers = [cluster.ask(InitProducerIdRequest(transactional_id=None), version) for _ in range(3)]
     assert [answer.error_code for answer in answers] == [0, 0, 0]
     assert [answer.producer_epoch for answer in answers] == [0, 0, 0]

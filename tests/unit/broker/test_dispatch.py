@@ -1,4 +1,4 @@
-"""Frames find their handler, errors find their place in the response, and nonsense ends the connection."""
+"""Dispatch: frames to handlers, errors to responses, and invalid frames that close the connection."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ from ottla.protocol.schema import Message, field
 
 
 class Client:
-    """Stands where a connection stands: dispatch asks it for nothing but its names."""
+    """Stands in for a connection. Dispatch uses only its names."""
 
     client_host = "/127.0.0.1"
     listener = "PLAINTEXT"
@@ -47,7 +47,7 @@ class World:
         return encode_request(request.api_key, version, correlation_id, client_id, request)[4:]
 
     def sends(self, request: Any, version: int, correlation_id: int = 7) -> Any:
-        """The decoded response, whichever stage it came from."""
+        """The decoded response, immediate or awaited."""
         answer = self.dispatcher(self.frame(request, version, correlation_id), Client())  # type: ignore[arg-type]
         if answer is not None and not isinstance(answer, bytes | bytearray):
             answer = asyncio.run(_result(answer))
@@ -73,10 +73,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-# --- the way of a request ---------------------------------------------------------------------------------
+# --- requests and responses ---------------------------------------------------------------------------------
 
 
-def test_a_handler_sees_its_request_and_its_surroundings(world: World) -> None:
+def test_a_handler_gets_its_request_and_context(world: World) -> None:
     seen: dict[str, Any] = {}
 
     def metadata(request: MetadataRequest, context: Any) -> MetadataResponse:
@@ -111,7 +111,7 @@ def test_a_response_may_come_later(world: World) -> None:
 
 
 def test_a_started_change_completes_even_if_its_client_disconnects(world: World) -> None:
-    """A topic is not half made because somebody hung up."""
+    """A topic must not be half created because its client disconnected."""
     steps: list[str] = []
 
     async def metadata(request: Any, context: Any) -> MetadataResponse:
@@ -126,7 +126,7 @@ def test_a_started_change_completes_even_if_its_client_disconnects(world: World)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         waiting.cancel()
-        late.close()  # as the server does with everything a lost connection waited for
+        late.close()  # as the server does for a lost connection
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await asyncio.sleep(0.05)
@@ -136,7 +136,7 @@ def test_a_started_change_completes_even_if_its_client_disconnects(world: World)
     assert steps == ["begun", "finished"]
 
 
-def test_what_was_not_begun_is_dropped_quietly(world: World, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_request_that_was_not_started_is_dropped_silently(world: World, recwarn: pytest.WarningsRecorder) -> None:
     async def metadata(request: Any, context: Any) -> MetadataResponse:
         raise AssertionError("never begun")
 
@@ -157,7 +157,7 @@ def test_requests_are_counted_by_api_and_version(world: World) -> None:
     ]
 
 
-def test_latency_is_measured_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latency_is_measured_only_when_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     world.dispatcher = Dispatcher(services=None, measure_latency=True)  # type: ignore[arg-type]
 
@@ -176,7 +176,7 @@ def test_latency_is_measured_where_it_was_asked_for(monkeypatch: pytest.MonkeyPa
 # --- versions ---------------------------------------------------------------------------------------------
 
 
-def test_every_served_api_has_its_handler_and_lies_within_what_the_protocol_knows() -> None:
+def test_every_served_api_has_a_handler_and_only_known_versions() -> None:
     for key, served in SERVED.items():
         assert callable(handler_for(key)), served.name
         assert served.versions[0] >= API[key].min_version
@@ -218,7 +218,7 @@ def test_invalid_bytes_close_the_connection_with_a_reason(world: World, body: by
 
 @pytest.mark.parametrize("version", [6, 77, 32767, -1])
 def test_api_versions_in_an_unknown_version_is_answered_in_version_zero(world: World, version: int) -> None:
-    """Spec: R4. The body is not looked at: it may be anything."""
+    """Spec: R4. The body is ignored: it may be anything."""
     frame = struct.pack(">hhih", 18, version, 42, 4) + b"javaanything at all\xff"
     answer = world.dispatcher(frame, Client())  # type: ignore[arg-type]
     assert isinstance(answer, bytes)
@@ -355,7 +355,7 @@ def test_a_failed_request_has_an_error_for_each_partition(world: World) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(SERVED), ids=lambda key: ApiKey(key).name)
-def test_every_api_can_say_that_all_of_it_failed(key: int) -> None:
+def test_every_api_can_report_a_failure_of_the_whole_request(key: int) -> None:
     """In every version it is served in, the response of a failed request can be written and read."""
     for version in SERVED[key].versions:
         request = API[key].request()
@@ -365,7 +365,7 @@ def test_every_api_can_say_that_all_of_it_failed(key: int) -> None:
 
 
 def test_failed_metadata_has_an_error_for_the_whole_and_for_each_topic() -> None:
-    """Apache Kafka fills both: who looks at topics only must not take the failure for an empty cluster."""
+    """As in Kafka: a client that looks only at topics must not take the failure for an empty cluster."""
     request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in ("t", None)])
     for version in (12, 13):
         response = error_response(MetadataResponse, request, version, ErrorCode.INVALID_REQUEST, "")
@@ -374,7 +374,7 @@ def test_failed_metadata_has_an_error_for_the_whole_and_for_each_topic() -> None
         assert [(topic.name, topic.error_code) for topic in response.topics] == [("t", 42), ("", 42)]
 
 
-def test_a_response_without_a_place_for_errors_is_none() -> None:
+def test_a_response_without_an_error_field_is_none() -> None:
     class Silent(Message, versions=range(1)):
         throttle_time_ms: int = field("int32")
 

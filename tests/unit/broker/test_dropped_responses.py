@@ -42,7 +42,7 @@ def test_an_awaitable_starts_when_it_is_awaited() -> None:
     assert started == [1]
 
 
-def test_an_answer_of_the_transaction_coordinator_can_be_dropped() -> None:
+def test_a_response_of_the_transaction_coordinator_can_be_dropped() -> None:
     def submit() -> asyncio.Future[int]:
         return asyncio.get_running_loop().create_future()
 
@@ -62,7 +62,7 @@ def test_an_answer_of_the_transaction_coordinator_can_be_dropped() -> None:
 
 
 @pytest.mark.parametrize(("code", "expected"), [(None, "42"), (ErrorCode.PRODUCER_FENCED, "fenced")])
-def test_an_answer_that_is_awaited_is_packed_or_refused(code: ErrorCode | None, expected: str) -> None:
+def test_an_awaited_response_is_encoded_or_raises(code: ErrorCode | None, expected: str) -> None:
     async def main() -> str:
         reply: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         answer = answer_with(lambda: reply, str, lambda refused: "fenced" if refused is code else "?")

@@ -46,7 +46,7 @@ def poll(world: DataWorld, topic: str, offset: int, *, version: int = 12, **deta
     return world.asks(fetch_request({(topic, 0): offset}, **SESSIONLESS | details), version)
 
 
-# -- what is there --
+# -- reading --
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -71,7 +71,7 @@ def test_topics_are_named_by_id_from_version_13_on(world: DataWorld) -> None:
     assert answer.responses[0].topic == ""
 
 
-def test_an_offset_inside_a_batch_gives_the_whole_batch(world: DataWorld) -> None:
+def test_an_offset_inside_a_batch_returns_the_whole_batch(world: DataWorld) -> None:
     """Spec: R4. The fetch offset is inside a batch; clients skip the records before it."""
     world.topic("orders")
     world.append("orders", "a", "b", "c")
@@ -99,7 +99,7 @@ def test_the_log_start_offset_is_returned(world: DataWorld) -> None:
 # -- limits (KIP-74) --
 
 
-def test_a_partition_gives_whole_batches_up_to_its_limit(world: DataWorld) -> None:
+def test_a_partition_returns_whole_batches_up_to_its_limit(world: DataWorld) -> None:
     world.topic("orders")
     for value in "abcd":
         world.append("orders", value)
@@ -116,7 +116,7 @@ def test_the_first_batch_is_returned_whole_however_small_the_limits(world: DataW
 
 
 @pytest.mark.parametrize("limit", [0, -5])
-def test_a_limit_of_nothing_still_makes_progress(world: DataWorld, limit: int) -> None:
+def test_a_limit_of_zero_still_makes_progress(world: DataWorld, limit: int) -> None:
     world.topic("orders")
     world.append("orders", "a")
     assert values_in(fetch(world, "orders", 0, partition_max_bytes=limit)) == ["a"]
@@ -142,7 +142,7 @@ def test_only_the_first_data_may_exceed_the_limit(world: DataWorld) -> None:
     assert sizes == [1, 0]
 
 
-def test_a_batch_larger_than_what_is_left_is_not_begun(world: DataWorld) -> None:
+def test_a_batch_larger_than_the_remaining_limit_is_left_out(world: DataWorld) -> None:
     world.topic("orders", partitions=2)
     world.append("orders", "x" * 100, partition=0)
     world.append("orders", "y" * 5_000, partition=1)
@@ -157,7 +157,7 @@ def test_an_empty_partition_before_it_does_not_use_up_the_first_batch_rule(world
     assert [len(data.records) > 0 for topic in answer.responses for data in topic.partitions] == [False, True]
 
 
-def test_the_broker_has_a_limit_of_its_own(tmp_path: Any) -> None:
+def test_fetch_max_bytes_of_the_broker_applies(tmp_path: Any) -> None:
     world = DataWorld(str(tmp_path), broker_config=replace(BrokerConfig(), fetch_max_bytes=2_000))
     world.topic("orders")
     for _ in range(10):
@@ -178,7 +178,7 @@ def test_an_empty_partition_is_waited_on_until_max_wait(world: DataWorld) -> Non
     assert 0.499 <= world.loop.time() <= 0.51
 
 
-def test_what_arrives_meanwhile_ends_the_wait(world: DataWorld) -> None:
+def test_an_append_ends_the_wait(world: DataWorld) -> None:
     world.topic("orders")
     asked = poll(world, "orders", 0, max_wait_ms=60_000)
     world.wait(10)
@@ -189,7 +189,7 @@ def test_what_arrives_meanwhile_ends_the_wait(world: DataWorld) -> None:
     assert world.replica("orders").waits.fetch_count == 0  # type: ignore[union-attr]
 
 
-def test_what_is_there_is_answered_without_waiting(world: DataWorld) -> None:
+def test_available_records_are_returned_without_waiting(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "a")
     assert poll(world, "orders", 0).was_immediate
@@ -201,7 +201,7 @@ def test_a_fetch_without_wait_time_is_answered_at_once(world: DataWorld, details
     assert poll(world, "orders", 0, **details).was_immediate
 
 
-def test_min_bytes_gathers_several_appends(world: DataWorld) -> None:
+def test_min_bytes_waits_for_several_appends(world: DataWorld) -> None:
     world.topic("orders")
     size = len(batch_of("a"))
     asked = poll(world, "orders", 0, min_bytes=3 * size, max_wait_ms=60_000)
@@ -215,7 +215,7 @@ def test_min_bytes_gathers_several_appends(world: DataWorld) -> None:
     assert values_in(only_partition(asked.answer())) == ["a", "b", "c"]
 
 
-def test_min_bytes_counts_what_was_there_before(world: DataWorld) -> None:
+def test_min_bytes_counts_records_already_in_the_log(world: DataWorld) -> None:
     world.topic("orders")
     size = len(batch_of("a"))
     world.append("orders", "a")
@@ -259,7 +259,7 @@ def test_a_duplicate_does_not_wake_waiting_fetches(world: DataWorld) -> None:
     assert not committed.is_answered
 
 
-def test_too_little_in_time_is_answered_in_the_end(world: DataWorld) -> None:
+def test_too_few_bytes_are_returned_after_max_wait(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "a")
     asked = poll(world, "orders", 0, min_bytes=1_000_000, max_wait_ms=200)
@@ -267,7 +267,7 @@ def test_too_little_in_time_is_answered_in_the_end(world: DataWorld) -> None:
     assert values_in(only_partition(asked.answer())) == ["a"]
 
 
-def test_more_than_max_bytes_is_never_waited_for(world: DataWorld) -> None:
+def test_a_fetch_never_waits_for_more_than_max_bytes(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "a")
     assert poll(world, "orders", 0, min_bytes=1_000_000, max_bytes=10).was_immediate
@@ -297,7 +297,7 @@ def test_a_waiting_fetch_is_answered_when_its_topic_is_deleted(world: DataWorld)
     assert world.loop.time() < 1
 
 
-def test_a_client_that_hangs_up_leaves_nothing_behind(world: DataWorld) -> None:
+def test_a_client_that_disconnects_leaves_nothing_behind(world: DataWorld) -> None:
     world.topic("orders", partitions=50)
     offsets = {("orders", partition): 0 for partition in range(50)}
     asked = world.asks(fetch_request(offsets, max_wait_ms=2**31 - 1, **SESSIONLESS), 12)
@@ -324,7 +324,7 @@ def test_an_append_wakes_only_fetches_of_its_partition(world: DataWorld) -> None
     assert not any(other.is_answered for other in others)
 
 
-# -- what may be seen --
+# -- visibility --
 
 
 def test_consumers_see_up_to_the_high_watermark(world: DataWorld) -> None:
@@ -407,7 +407,7 @@ def test_a_read_committed_fetch_waits_for_the_marker(world: DataWorld) -> None:
     assert data.last_stable_offset == 3
 
 
-def test_aborted_transactions_are_named_as_far_as_the_data_reaches(world: DataWorld) -> None:
+def test_aborted_transactions_are_listed_up_to_the_end_of_the_data(world: DataWorld) -> None:
     """Spec: R4. read_committed right after an abort."""
     world.topic("orders")
     transactions = Transactions(world)
@@ -523,7 +523,7 @@ def test_a_follower_reads_to_the_end_and_its_fetches_commit(world: DataWorld, ve
     assert values_in(data) == ["a"]
     assert data.high_watermark == 0
     waiting = replica_fetch(world, 1, 1, version, max_wait_ms=60_000)
-    assert world.log("orders").high_watermark == 1, "asking for 1 says that it has 0"
+    assert world.log("orders").high_watermark == 1, "a fetch of offset 1 acknowledges offset 0"
     world.append("orders", "b")
     world.wait()
     assert waiting.is_answered
@@ -582,7 +582,7 @@ def found(answer: Any) -> list[tuple[int, list[str]]]:
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
-def test_a_session_answers_only_what_is_new(world: DataWorld, version: int) -> None:
+def test_a_session_returns_only_changes(world: DataWorld, version: int) -> None:
     world.topic("orders", partitions=3)
     world.append("orders", "a", partition=1)
     consumer = Consumer(world, *[("orders", p, 0) for p in range(3)], version=version)
@@ -620,7 +620,7 @@ def test_a_session_serves_its_partitions_in_turn(world: DataWorld) -> None:
         world.append("orders", "x" * 1_000, partition=partition)
     order = []
     for _ in range(3):
-        # Each answer has room for one batch; nobody moves on, so a fixed order would starve the rest.
+        # Each response has room for one batch. The offsets do not advance, so a fixed order would starve the rest.
         answer = consumer.asks(max_bytes=1_000)
         order += [data.partition_index for topic in answer.responses for data in topic.partitions if data.records]
     assert order == [0, 1, 2]
@@ -716,7 +716,7 @@ def test_a_disk_that_cannot_be_read_is_reported_and_survived(version: int, code:
     assert values_in(fetch(world, "orders", 0, version=version)) == ["a"]
 
 
-def test_nothing_asked_is_answered_with_nothing(world: DataWorld) -> None:
+def test_an_empty_fetch_gets_an_empty_response(world: DataWorld) -> None:
     answer = world.asks(FetchRequest(max_wait_ms=1_000, min_bytes=1, **SESSIONLESS), 12)
     assert answer.was_immediate
     assert answer.answer().responses == []

@@ -1,4 +1,4 @@
-"""Incremental fetches (KIP-227): what is remembered, what is left out, and who has to go when there is no room."""
+"""Incremental fetches (KIP-227): what a session remembers, what responses leave out, and eviction."""
 
 import itertools
 from typing import Any
@@ -33,7 +33,7 @@ def asks(*partitions: tuple[str, int], session_id: int = 0, epoch: int = 0, forg
 
 
 class Cache:
-    """The sessions of a broker in a world where time passes only when told."""
+    """A session cache with a manual clock."""
 
     def __init__(self, slots: int = 1000) -> None:
         self.now = NOW
@@ -80,7 +80,7 @@ def test_after_the_largest_epoch_comes_one() -> None:
     assert cache.resumes(asks(session_id=session_id, epoch=1)) is not None
 
 
-def test_an_unknown_session_is_named_as_such() -> None:
+def test_an_unknown_session_has_its_own_error() -> None:
     Cache().refuses(asks(session_id=77, epoch=1), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
 
@@ -120,14 +120,14 @@ def data(**values: Any) -> FetchResponse.PartitionData:
     return FetchResponse.PartitionData(**{"high_watermark": 5, "last_stable_offset": 5, "log_start_offset": 0} | values)
 
 
-def told_once() -> SessionPartition:
+def answered_once() -> SessionPartition:
     partition = SessionPartition("a", FetchRequest.FetchPartition())
     assert partition.answered(data())
     return partition
 
 
-def test_a_partition_about_which_nothing_is_new_is_left_out() -> None:
-    assert not told_once().answered(data())
+def test_an_unchanged_partition_is_left_out() -> None:
+    assert not answered_once().answered(data())
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def test_a_partition_about_which_nothing_is_new_is_left_out() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_any_change_of_a_partition_is_reported(change: dict[str, Any]) -> None:
-    assert told_once().answered(data(**change))
+    assert answered_once().answered(data(**change))
 
 
 def test_the_end_of_an_error_is_reported_even_if_nothing_else_changed() -> None:
-    partition = told_once()
+    partition = answered_once()
     failed = data(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     assert partition.answered(failed)
     assert partition.answered(failed), "an error is repeated as long as it lasts"
@@ -156,7 +156,7 @@ def test_the_end_of_an_error_is_reported_even_if_nothing_else_changed() -> None:
     assert not partition.answered(data())
 
 
-def test_a_partition_that_was_served_goes_behind_the_others() -> None:
+def test_a_partition_with_data_moves_behind_the_others() -> None:
     cache = Cache()
     session = cache.resumes(asks(session_id=cache.opens(("a", 0), ("b", 0), ("c", 0)), epoch=1))
     assert session is not None
@@ -182,7 +182,7 @@ def test_a_full_cache_declines_a_new_session_while_all_are_in_use() -> None:
     assert cache.sessions.evictions == 0
 
 
-def test_a_session_unused_for_two_minutes_makes_room() -> None:
+def test_a_session_idle_for_two_minutes_is_evicted() -> None:
     cache = Cache(slots=2)
     stale, busy = cache.opens(("a", 0), ("a", 1)), cache.opens(("b", 0))
     cache.now += EVICTION_MS
@@ -193,7 +193,7 @@ def test_a_session_unused_for_two_minutes_makes_room() -> None:
     assert cache.resumes(asks(session_id=busy, epoch=2)) is not None
 
 
-def test_an_old_session_makes_room_for_a_larger_one_only() -> None:
+def test_an_old_session_is_evicted_only_for_a_larger_one() -> None:
     cache = Cache(slots=1)
     old = cache.opens(("a", 0), ("a", 1))
     cache.now += EVICTION_MS + 1
@@ -202,7 +202,7 @@ def test_an_old_session_makes_room_for_a_larger_one_only() -> None:
     assert cache.opens(("b", 0), ("b", 1), ("b", 2)) != 0
 
 
-def test_a_follower_takes_a_consumers_place_and_never_the_other_way() -> None:
+def test_a_follower_evicts_a_consumer_but_not_the_other_way_round() -> None:
     cache = Cache(slots=1)
     cache.opens(("a", 0), ("a", 1))
     follower = cache.opens(("b", 0), is_follower=True)
@@ -213,7 +213,7 @@ def test_a_follower_takes_a_consumers_place_and_never_the_other_way() -> None:
     assert cache.opens(*[("c", index) for index in range(50)]) == 0
 
 
-def test_no_session_is_made_for_nothing_or_where_none_are_wanted() -> None:
+def test_no_session_is_created_without_partitions_or_slots() -> None:
     assert Cache().opens() == 0
     assert Cache(slots=0).opens(("a", 0)) == 0
 

@@ -65,7 +65,7 @@ def code_of(answer: Any) -> int:
 
 @pytest.mark.parametrize("version", range(7))
 def test_every_version_finds_the_coordinator(world: CoordinatorWorld, version: int) -> None:
-    """Spec: C1. The first to ask has its topic made, with 50 partitions."""
+    """Spec: C1. The first request creates the topic, with 50 partitions."""
     if version < 4:
         found = world.ask(FindCoordinatorRequest(key="g"), version)
     else:
@@ -79,7 +79,7 @@ def test_every_version_finds_the_coordinator(world: CoordinatorWorld, version: i
 
 
 def test_many_groups_are_found_at_once(world: CoordinatorWorld) -> None:
-    """v4: each with its own answer."""
+    """From v4 on, each with its own result."""
     names = ["g", "my-group", "", "é"]
     found = world.ask(FindCoordinatorRequest(coordinator_keys=names), 4).coordinators
     assert [(each.key, each.error_code, each.node_id) for each in found] == [(name, 0, 0) for name in names]
@@ -105,7 +105,7 @@ def test_a_coordinator_on_another_broker_is_found(ready: CoordinatorWorld) -> No
 
 
 @pytest.mark.parametrize("key_type", [-1, 2, 3, 99])
-def test_a_key_of_no_known_type_is_refused(world: CoordinatorWorld, key_type: int) -> None:
+def test_an_unknown_key_type_is_refused(world: CoordinatorWorld, key_type: int) -> None:
     (found,) = world.ask(FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"]), 5).coordinators
     assert found.error_code == ErrorCode.INVALID_REQUEST
 
@@ -119,7 +119,7 @@ def test_share_groups_have_no_coordinator_here(world: CoordinatorWorld) -> None:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_every_version_of_join_makes_a_member(ready: CoordinatorWorld, version: int) -> None:
+def test_every_version_of_join_adds_a_member(ready: CoordinatorWorld, version: int) -> None:
     first = ready.ask(join_request(), version, client_id="ann")
     if version >= 4:
         assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -141,7 +141,7 @@ def test_every_version_of_join_makes_a_member(ready: CoordinatorWorld, version: 
         ({"member_id": "ghost"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_every_version_of_join_is_refused_in_its_own_words(
+def test_every_version_of_join_encodes_its_errors(
     ready: CoordinatorWorld, version: int, change: dict[str, Any], code: ErrorCode
 ) -> None:
     """Spec: B3."""
@@ -171,8 +171,8 @@ def test_every_version_of_heartbeat(ready: CoordinatorWorld, version: int) -> No
 @pytest.mark.parametrize("version", range(6))
 def test_every_version_of_leave(ready: CoordinatorWorld, version: int) -> None:
     member_id = settle(ready)
-    nobody = ready.ask(leave_request((member_id, None), group="", version=version), version)
-    assert nobody.error_code == ErrorCode.INVALID_GROUP_ID
+    no_group = ready.ask(leave_request((member_id, None), group="", version=version), version)
+    assert no_group.error_code == ErrorCode.INVALID_GROUP_ID
     refused = ready.ask(leave_request(("ghost", None), version=version), version)
     left = ready.ask(leave_request((member_id, None), version=version), version)
     if version < 3:
@@ -215,8 +215,8 @@ def test_every_version_of_commit(ready: CoordinatorWorld, version: int) -> None:
     )
     stale = ready.ask(commit_request({0: 5}, group="none", member_id="m", generation=3, topic_id=by_id), version)
     assert code_of(stale) == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION)
-    nobody = ready.ask(commit_request({0: 8}, group="", topic_id=by_id), version)
-    assert code_of(nobody) == 0, "the empty group id is allowed"
+    no_group = ready.ask(commit_request({0: 8}, group="", topic_id=by_id), version)
+    assert code_of(no_group) == 0, "the empty group id is allowed"
 
 
 @pytest.mark.parametrize("version", range(1, 8))
@@ -234,7 +234,7 @@ def test_every_version_of_fetch_for_one_group(ready: CoordinatorWorld, version: 
         everything = ready.ask(offsets_request("g", version=version), version)
         assert [(t.name, [p.committed_offset for p in t.partitions]) for t in everything.topics] == [("orders", [5])]
         assert everything.error_code == 0
-        assert ready.ask(offsets_request("nobody", version=version), version).topics == []
+        assert ready.ask(offsets_request("no_group", version=version), version).topics == []
 
 
 @pytest.mark.parametrize("version", [8, 9])
@@ -321,7 +321,7 @@ def test_authorized_operations_of_a_group_are_returned_on_request(ready: Coordin
 
 
 def test_the_empty_group_id_can_be_described_and_deleted(ready: CoordinatorWorld) -> None:
-    """It may have offsets; Kafka allows it for their sake."""
+    """It may have offsets, which is why Kafka allows it."""
     ready.ask(commit_request({0: 5}, group=""), 8)
     (described,) = ready.ask(DescribeGroupsRequest(groups=[""]), 5).groups
     assert (described.error_code, described.group_state) == (0, "Empty")
@@ -362,7 +362,7 @@ def test_every_version_of_delete(ready: CoordinatorWorld, version: int) -> None:
     assert [g.group_id for g in ready.ask(ListGroupsRequest(), 4).groups] == ["busy"]
 
 
-def test_what_another_broker_coordinates_is_refused_group_by_group(ready: CoordinatorWorld) -> None:
+def test_groups_of_another_coordinator_are_refused_one_by_one(ready: CoordinatorWorld) -> None:
     ready.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1), "__consumer_offsets")
     (deleted,) = ready.ask(DeleteGroupsRequest(groups_names=["g"]), 2).results
     (described,) = ready.ask(DescribeGroupsRequest(groups=["g"], include_authorized_operations=True), 6).groups

@@ -31,15 +31,15 @@ def enter(world: CoordinatorWorld, client: str, reason: str) -> tuple[str, Any]:
     return member_id, world.asks(join_request(member_id, reason=reason), 9)
 
 
-def test_the_life_of_a_group_can_be_read_from_its_topic(world: CoordinatorWorld) -> None:
-    """JoinGroup v8 and LeaveGroup v5 bring the reasons."""
+def test_the_history_of_a_group_can_be_read_from_its_topic(world: CoordinatorWorld) -> None:
+    """JoinGroup v8 and LeaveGroup v5 carry the reasons (KIP-800)."""
     ann, joined = enter(world, "ann", "the first")
     assert joined.answer().generation_id == 1
     world.ask(sync_request(ann, 1, {ann: assignment(orders=[0, 1, 2])}), 5)
     bob, parked = enter(world, "bob", "scaled out")
     world.wait(2_000)
     assert world.ask(heartbeat_request(ann, 1), 4).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    world.ask(join_request(ann, reason="told to"), 9)
+    world.ask(join_request(ann, reason="asked to rejoin"), 9)
     assert parked.answer().generation_id == 2
     follower = world.asks(sync_request(bob, 2), 5)
     world.ask(sync_request(ann, 2, {ann: assignment(orders=[0, 1]), bob: assignment(orders=[2])}), 5)
@@ -67,7 +67,7 @@ def test_the_life_of_a_group_can_be_read_from_its_topic(world: CoordinatorWorld)
     assert third["before"] == second["after"]
 
 
-def test_a_record_is_found_under_its_groups_id(world: CoordinatorWorld) -> None:
+def test_a_history_record_has_the_group_id_as_its_key(world: CoordinatorWorld) -> None:
     ann, joined = enter(world, "ann", "")
     joined.answer()
     world.ask(sync_request(ann, 1, {}), 5)
@@ -90,7 +90,7 @@ def test_the_topic_is_bounded(world: CoordinatorWorld) -> None:
     }
 
 
-def test_there_is_a_line_in_the_log(world: CoordinatorWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_rebalance_is_logged(world: CoordinatorWorld, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "ottla.coordinator"):
         ann, joined = enter(world, "ann", "because\nof this")
         joined.answer()
@@ -98,7 +98,7 @@ def test_there_is_a_line_in_the_log(world: CoordinatorWorld, caplog: pytest.LogC
     assert f"group g: generation 1 after 0 ms, 1 member, because {ann} joined ('because\\nof this')" in caplog.text
 
 
-def test_what_is_not_committed_is_not_history(tmp_path: Path) -> None:
+def test_uncommitted_rebalances_are_not_recorded(tmp_path: Path) -> None:
     world = CoordinatorWorld(str(tmp_path))
     world.topic("orders", partitions=3)
     world.offsets_topic(replicas=(0, 1))
@@ -124,11 +124,11 @@ def test_what_is_not_committed_is_not_history(tmp_path: Path) -> None:
     world.close()
 
 
-# --- when it cannot be written ------------------------------------------------------------------------------
+# --- write failures ------------------------------------------------------------------------------
 
 
 class Metadata:
-    """Where topics are made, or not."""
+    """Creates topics, or fails to."""
 
     def __init__(self, world: CoordinatorWorld) -> None:
         self.world = world
@@ -194,7 +194,7 @@ def test_a_history_entry_that_cannot_be_recorded_affects_no_group(
     assert "cannot record its rebalance" in caplog.text
 
 
-def test_notes_that_wait_are_bounded(world: CoordinatorWorld) -> None:
+def test_queued_history_entries_are_bounded(world: CoordinatorWorld) -> None:
     history, _ = history_of(world)
 
     def flood() -> None:
@@ -204,10 +204,10 @@ def test_notes_that_wait_are_bounded(world: CoordinatorWorld) -> None:
     world.call(flood)
     world.wait(100)
     notes = [note["generation"] for note in world.history()]
-    assert notes == list(range(500, WAITING_MAX + 500)), "the oldest went"
+    assert notes == list(range(500, WAITING_MAX + 500)), "the oldest were dropped"
 
 
-def test_a_stopping_broker_writes_what_is_left(world: CoordinatorWorld) -> None:
+def test_a_stopping_broker_writes_the_queued_entries(world: CoordinatorWorld) -> None:
     history, _ = history_of(world)
     world.call(history.note, event(1))
     world.wait(100)
@@ -221,7 +221,7 @@ def test_a_stopping_broker_writes_what_is_left(world: CoordinatorWorld) -> None:
     assert [note["generation"] for note in world.history()] == [1, 2]
 
 
-def test_the_note_of_a_very_large_group_counts_instead_of_naming(world: CoordinatorWorld) -> None:
+def test_the_history_entry_of_a_very_large_group_has_counts_instead_of_names(world: CoordinatorWorld) -> None:
     partitions = {f"topic-{number}": list(range(100)) for number in range(100)}
     large = event(before={"m": partitions}, after={f"m{number}": partitions for number in range(10)})
     note = json.loads(to_record(large))
@@ -237,7 +237,7 @@ def test_the_note_of_a_very_large_group_counts_instead_of_naming(world: Coordina
     assert len(world.history()) == 2
 
 
-def test_words_and_json_of_a_rebalance() -> None:
+def test_text_and_json_of_a_rebalance() -> None:
     causes = [Cause("coordinator moved", "a"), Cause("left", "b", "bye"), *[Cause("joined", "c")] * 3]
     words = describe(event(2, causes=causes, after={"a": {}, "c": {}}))
     because = "coordinator moved (a); b left ('bye'); c joined; and 2 more"

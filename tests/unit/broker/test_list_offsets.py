@@ -1,4 +1,4 @@
-"""ListOffsets: the ends of a log, offsets by time, and who may see how far."""
+"""ListOffsets: the ends of a log, offsets by timestamp, and isolation levels."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -51,7 +51,7 @@ def test_every_version_finds_both_ends(world: DataWorld, version: int) -> None:
     assert found(world, -2, version=version) == (1, -1, epoch)
 
 
-def test_the_first_record_as_late_as_a_time_is_found(world: DataWorld) -> None:
+def test_the_first_record_at_or_after_a_timestamp_is_found(world: DataWorld) -> None:
     """Spec: R4. ListOffsets by timestamp."""
     for offset, timestamp in enumerate((1_000, 3_000, 2_000)):
         world.append("orders", str(offset), timestamp=timestamp)
@@ -61,13 +61,13 @@ def test_the_first_record_as_late_as_a_time_is_found(world: DataWorld) -> None:
     assert found(world, 3_001) == (-1, -1, -1)
 
 
-def test_the_latest_time_of_all_is_found(world: DataWorld) -> None:
+def test_the_maximum_timestamp_is_found(world: DataWorld) -> None:
     for offset, timestamp in enumerate((1_000, 3_000, 2_000)):
         world.append("orders", str(offset), timestamp=timestamp)
     assert found(world, -3) == (1, 3_000, 5)
 
 
-def test_an_empty_log_has_no_latest_time(world: DataWorld) -> None:
+def test_an_empty_log_has_no_maximum_timestamp(world: DataWorld) -> None:
     assert found(world, -3) == (-1, -1, -1)
     assert found(world, 0) == (-1, -1, -1)
     assert found(world, -1) == (0, -1, 5)
@@ -81,7 +81,7 @@ def test_without_tiered_storage_all_records_are_local(world: DataWorld) -> None:
 
 
 @pytest.mark.parametrize(("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8), (-6, 10), (-7, 11), (-(2**63), 11)])
-def test_what_a_version_does_not_know_is_refused(world: DataWorld, timestamp: int, version: int) -> None:
+def test_special_timestamps_of_later_versions_are_refused(world: DataWorld, timestamp: int, version: int) -> None:
     assert ask(world, timestamp, version=version).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
@@ -89,7 +89,7 @@ def test_consumers_get_the_high_watermark_and_followers_the_end(world: DataWorld
     world.topic("copied", replicas=(0, 1))
     world.append("copied", "a", timestamp=1_000)
     assert found(world, -1, topic="copied")[0] == 0
-    assert found(world, 0, topic="copied")[0] == -1, "what is not committed cannot be found by time either"
+    assert found(world, 0, topic="copied")[0] == -1, "uncommitted records cannot be found by timestamp either"
     assert found(world, -1, topic="copied", replica_id=1)[0] == 1
 
 
@@ -113,7 +113,9 @@ def test_read_committed_ends_at_the_last_stable_offset(world: DataWorld) -> None
 @pytest.mark.parametrize(
     ("version", "code"), [(5, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)]
 )
-def test_a_new_leader_does_not_tell_an_end_it_is_not_sure_of(world: DataWorld, version: int, code: ErrorCode) -> None:
+def test_a_new_leader_returns_no_end_before_its_high_watermark_is_known(
+    world: DataWorld, version: int, code: ErrorCode
+) -> None:
     world.topic("copied", replicas=(0, 1))
     world.append("copied", "a")
     world.change_partitions(lambda p: p._replace(leader_epoch=1), "copied")
@@ -127,17 +129,17 @@ def test_a_new_leader_does_not_tell_an_end_it_is_not_sure_of(world: DataWorld, v
 @pytest.mark.parametrize(
     ("epoch", "code"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, 0), (-1, 0)]
 )
-def test_the_asker_must_know_the_leader_epoch(world: DataWorld, epoch: int, code: int) -> None:
+def test_a_stale_or_unknown_leader_epoch_is_refused(world: DataWorld, epoch: int, code: int) -> None:
     assert ask(world, -1, epoch=epoch).error_code == code
 
 
-def test_unknown_and_foreign_partitions_have_their_codes(world: DataWorld) -> None:
+def test_unknown_and_unled_partitions_have_different_errors(world: DataWorld) -> None:
     world.topic("elsewhere", replicas=(1,))
     world.topic("followed", replicas=(0, 1), leader=1)
     assert ask(world, -1, topic="nowhere").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ask(world, -1, topic="elsewhere").error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert ask(world, -1, topic="followed").error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert ask(world, -1, topic="followed", replica_id=-2).error_code == 0, "a debugging reader asks any replica"
+    assert ask(world, -1, topic="followed", replica_id=-2).error_code == 0, "a debugging reader may ask any replica"
 
 
 def test_a_partition_asked_for_twice_is_refused(world: DataWorld) -> None:

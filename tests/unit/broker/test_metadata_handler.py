@@ -82,7 +82,7 @@ def test_unknown_and_invalid_topics_have_different_errors(world: AdminWorld, ver
         "no/such": ErrorCode.INVALID_TOPIC_EXCEPTION,
         "": ErrorCode.INVALID_TOPIC_EXCEPTION,
     }
-    assert len(response.topics) == 4, "a topic asked for twice is told once"
+    assert len(response.topics) == 4, "a topic requested twice is returned once"
     assert all(topic.topic_id == ZERO_UUID for topic in response.topics[1:])
     assert set(world.image.topics) == {"a"}
 
@@ -169,7 +169,7 @@ def test_topics_can_be_looked_up_by_id(world: AdminWorld, version: int) -> None:
     ]
 
 
-def test_the_id_of_a_deleted_topic_is_unknown_though_its_name_is_back(world: AdminWorld) -> None:
+def test_the_id_of_a_deleted_topic_stays_unknown_when_its_name_is_reused(world: AdminWorld) -> None:
     create(world, NewTopic("a"))
     old = world.image.topics["a"].topic_id
     world.runner.run(world.services.metadata.delete_topics([TopicReference("a")]))
@@ -179,7 +179,7 @@ def test_the_id_of_a_deleted_topic_is_unknown_though_its_name_is_back(world: Adm
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_v10_and_v11_have_ids_but_take_none(world: AdminWorld, version: int) -> None:
+def test_v10_and_v11_return_ids_but_accept_none(world: AdminWorld, version: int) -> None:
     for asked in (Asked(topic_id=b"x" * 16, name="a"), Asked(name=None)):
         with pytest.raises(KafkaError) as caught:
             world.ask(MetadataRequest(topics=[asked]), version)
@@ -257,7 +257,7 @@ def test_a_leader_without_the_clients_listener_is_reported_by_version(world: Adm
         assert world.ask(by_name("a"), version).topics[0].partitions[0].leader_id == 1
 
 
-def test_any_broker_gives_the_same_answer(world: AdminWorld) -> None:
+def test_every_broker_gives_the_same_answer(world: AdminWorld) -> None:
     other = world.add_broker(1)
     create(world, NewTopic("a", 3, 2))
     world.settle()

@@ -63,7 +63,7 @@ def test_an_error_with_acks_0_is_raised_so_that_the_connection_ends(world: DataW
     with pytest.raises(KafkaError) as caught:
         world.ask(produce_request(batches, acks=0), 9)
     assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert world.log("orders").log_end_offset == 1, "the others are appended all the same"
+    assert world.log("orders").log_end_offset == 1, "the others are still appended"
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
@@ -153,7 +153,7 @@ def test_the_start_of_the_log_is_returned(world: DataWorld) -> None:
     assert world.produce("orders", "d").log_start_offset == 2
 
 
-def test_an_unknown_topic_id_is_named_as_such(world: DataWorld) -> None:
+def test_an_unknown_topic_id_has_its_own_error(world: DataWorld) -> None:
     answer = only_partition(world.ask(produce_request({(b"0123456789abcdef", 0): batch_of("a")}), 13))
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
@@ -171,14 +171,14 @@ def test_a_partition_of_another_broker_is_answered_with_its_leader(world: DataWo
     assert only_partition(older).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_partition_this_broker_does_not_hold_is_known_all_the_same(world: DataWorld) -> None:
+def test_a_partition_without_a_local_replica_gets_not_leader(world: DataWorld) -> None:
     topic_id = world.topic("elsewhere", replicas=(1, 2))
     for version, name in ((9, "elsewhere"), (13, topic_id)):
         answer = only_partition(world.ask(produce_request({(name, 0): batch_of("a")}), version))
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_internal_topics_take_writes_from_the_admin_client_alone(world: DataWorld) -> None:
+def test_internal_topics_accept_writes_from_the_admin_client_only(world: DataWorld) -> None:
     world.topic("__consumer_offsets")
     request = produce_request({("__consumer_offsets", 0): build_batch([(0, b"k", b"v", ())])})
     assert only_partition(world.ask(request, 9)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -202,7 +202,7 @@ def test_acks_1_does_not_wait_for_anyone(world: DataWorld) -> None:
     assert world.asks(produce_request({("orders", 0): batch_of("a")}, acks=1), 9).was_immediate
 
 
-def test_acks_all_times_out_when_a_follower_stays_behind(world: DataWorld) -> None:
+def test_acks_all_times_out_when_a_follower_lags(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     world.topic("alone")
     batches = {("orders", 0): batch_of("a"), ("alone", 0): batch_of("b")}
@@ -215,7 +215,7 @@ def test_acks_all_times_out_when_a_follower_stays_behind(world: DataWorld) -> No
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
-def test_no_time_to_wait_means_a_timeout_at_once(world: DataWorld, timeout_ms: int) -> None:
+def test_a_timeout_of_zero_times_out_at_once(world: DataWorld, timeout_ms: int) -> None:
     world.topic("orders", replicas=(0, 1))
     request = produce_request({("orders", 0): batch_of("a")}, acks=-1, timeout_ms=timeout_ms)
     assert only_partition(world.ask(request, 9)).error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -242,7 +242,7 @@ def test_losing_the_leadership_while_waiting_is_reported(world: DataWorld) -> No
     assert only_partition(asked.answer()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_client_that_hangs_up_while_waiting_does_no_harm(world: DataWorld) -> None:
+def test_a_client_that_disconnects_while_waiting_does_no_harm(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     world.asks(produce_request({("orders", 0): batch_of("a")}), 9).hang_up()
     world.replicas.follower_fetched(world.replica("orders"), 1, 1, 0)
@@ -325,11 +325,11 @@ def test_the_verifier_is_asked_once_for_each_partition_of_a_transaction(world: D
     following = batch_of("b", **IN_TRANSACTION | {"base_sequence": 1})
     request = produce_request({("orders", 0): following}, transactional_id="t")
     assert only_partition(world.ask(request, 11)).base_offset == 1
-    assert len(asked) == 1, "an open transaction is its own proof"
+    assert len(asked) == 1, "an open transaction needs no verification"
     assert world.log("orders").first_unstable_offset == 0
 
 
-def test_a_verdict_may_take_its_time(world: DataWorld) -> None:
+def test_verification_may_be_slow(world: DataWorld) -> None:
     world.topic("orders")
 
     async def verify(append: TransactionalAppend) -> dict[TopicPartition, ErrorCode]:
@@ -365,7 +365,7 @@ def test_no_batch_of_a_transaction_overtakes_one_that_is_being_verified(world: D
     third = sends(world, 2)
     assert [only_partition(world.run(answer)).base_offset for answer in (second, third)] == [1, 2]
     del first, second, third
-    assert isinstance(sends(world, 3), ProduceResponse), "nothing is left to wait behind"
+    assert isinstance(sends(world, 3), ProduceResponse), "no batch is left to wait for"
 
 
 def test_a_marker_that_comes_during_the_verification_ends_it(world: DataWorld) -> None:
@@ -379,7 +379,7 @@ def test_a_marker_that_comes_during_the_verification_ends_it(world: DataWorld) -
 
     world.run(abort())
     assert only_partition(world.run(answer)).error_code == ErrorCode.INVALID_TXN_STATE
-    assert world.log("orders").first_unstable_offset is None, "nothing hangs"
+    assert world.log("orders").first_unstable_offset is None, "no hanging transaction"
 
 
 def test_one_transaction_has_one_producer(world: DataWorld) -> None:
@@ -426,7 +426,7 @@ def test_with_flush_before_ack_the_answer_waits_for_stable_storage(platter: SimP
     assert world.log("orders").flushed_offset == 1
 
 
-def test_a_failed_sync_is_never_taken_for_a_success(platter: SimPlatter) -> None:
+def test_a_failed_sync_never_counts_as_success(platter: SimPlatter) -> None:
     world = world_on(platter, flush_before_ack=True)
     world.topic("orders")
     assert world.produce("orders", "kept").error_code == 0
@@ -448,7 +448,7 @@ def test_a_batch_whose_sync_failed_is_not_acknowledged_as_a_duplicate_either(pla
         assert world.produce("orders", "lost?", acks=acks, **sequenced).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_what_arrives_during_a_sync_shares_the_next_one(platter: SimPlatter) -> None:
+def test_batches_that_arrive_during_a_sync_share_the_next_one(platter: SimPlatter) -> None:
     world = world_on(platter, flush_before_ack=True)
     world.topic("orders")
     world.wait(100)
