@@ -1,4 +1,4 @@
-"""The log is the only truth: a fresh load of a coordinator's log must give the state of the live shard.
+"""The log is the source of truth: a fresh load of a coordinator's log must give the state of the live shard.
 
 `watched` checks it wherever a test could otherwise lose a shard: at the end of every `GroupWorld` and
 `TransactionWorld`, and before a broker's coordinators stop or are killed. The partition logs of a simulated broker are
@@ -36,7 +36,7 @@ class ShardWorld(Protocol):
 
 
 _worlds: list[ShardWorld] | None = None
-"""Created since `watched` began; None while nobody watches."""
+"""Created since `watched` began; None outside of it."""
 _differences: list[str] = []
 _exempt: list[object] = []
 
@@ -96,7 +96,7 @@ def differences_in_logs(replicas: "ReplicaManager", now: int) -> list[str]:
 
 
 def note_differences(coordinators: "Coordinators | None") -> None:
-    """Remembers what differs, for the end of the test: the broker that stops must not notice."""
+    """Remembers what differs, for the end of the test: the stopping broker must not fail."""
     if coordinators is not None and _worlds is not None and coordinators not in _exempt:
         for runtime in coordinators.runtimes():
             _differences.extend(differences_in(runtime, coordinators.replicas))
@@ -163,7 +163,7 @@ def watched() -> Iterator[None]:
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """For code that a test breaks on purpose."""
+    """For tests that break the code on purpose."""
     global _worlds
     worlds, _worlds = _worlds, None
     try:
@@ -173,5 +173,5 @@ def unwatched() -> Iterator[None]:
 
 
 def exempt(coordinators: "Coordinators") -> None:
-    """These coordinators do not know everything in their log: the test appended to it directly."""
+    """Exempts coordinators whose log the test appended to directly."""
     _exempt.append(coordinators)

@@ -125,7 +125,7 @@ class ForeignClient:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Ends what outlives a call, such as a co-process."""
+        """Stops what outlives a call, such as a co-process."""
 
 
 def foreign_clients() -> list[ForeignClient]:

@@ -89,7 +89,7 @@ class Member:
         """Leaves the group as its library does on close."""
         self._stopping.set()
         self._thread.join(TIMEOUT_S)
-        assert not self._thread.is_alive(), f"{self.client_id} does not stop"
+        assert not self._thread.is_alive(), f"{self.client_id} did not stop"
         self.check()
 
     def check(self) -> None:
@@ -195,8 +195,8 @@ class KafkaPythonMember(Member):
             session_timeout_ms=self.session_timeout_ms,
             heartbeat_interval_ms=HEARTBEAT_MS,
             fetch_max_wait_ms=100,
-            # In a group without an initial delay it may lead before it knows the topic, and then assigns
-            # nothing until its next look.
+            # In a group without an initial delay it may become leader before it knows the topic, and then assigns
+            # nothing until its next metadata refresh.
             metadata_max_age_ms=1_000,
             **more,
         )

@@ -50,7 +50,7 @@ class ConfluentTransactions(TransactionalClient):
                 "bootstrap.servers": bootstrap,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
-                # librdkafka wants to hear of a message's end within its transaction.
+                # librdkafka requires delivery reports to be served within the transaction.
                 "message.timeout.ms": timeout_ms,
                 "linger.ms": 1,
                 "log_level": 0,
@@ -229,7 +229,7 @@ class AioKafkaTransactions(TransactionalClient):
         self._call(self._producer.abort_transaction())
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # a fenced producer cannot even be closed in peace
+        with contextlib.suppress(Exception):  # closing a fenced producer raises
             asyncio.run_coroutine_threadsafe(self._producer.stop(), self._loop).result(5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
@@ -282,7 +282,7 @@ class JavaTransactions(TransactionalClient):
 
 
 def open_transactional(client: Any, bootstrap: str, transactional_id: str, timeout_ms: int = 60_000) -> Any:
-    """A transactional producer of the given foreign client."""
+    """A transactional producer of this client library."""
     if client.name == "java":
         return JavaTransactions(client, bootstrap, transactional_id, timeout_ms)
     made = {
@@ -294,7 +294,7 @@ def open_transactional(client: Any, bootstrap: str, transactional_id: str, timeo
 
 
 def read_committed(client: Any, bootstrap: str, topic: str, partition: int = 0) -> list[bytes]:
-    """What a read_committed consumer of the client sees of a partition, from its beginning to the end of now."""
+    """What a read_committed consumer of the client sees of a partition, from its start to its current end."""
     if client.name == "java":
         end = client.call(
             "positions", bootstrap, topic=topic, partition=partition, config={"isolation.level": "read_committed"}

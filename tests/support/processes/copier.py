@@ -1,6 +1,6 @@
 """Consume, transform, produce: copies one topic into another in transactions, despite failures of the broker.
 
-`Copier` is R1's transactional copier on bare requests; `FatefulDisk` kills the broker at a chosen write.
+`Copier` is the transactional copier with raw requests (Spec: R1). `FatefulDisk` kills the broker at a chosen write.
 """
 
 import asyncio
@@ -73,14 +73,14 @@ class Copier:
                 if await self._instance(client):
                     return
             except KafkaError:
-                pass  # fenced, or has to abort: the next instance goes on where the last commit was
+                pass  # fenced, or must abort: the next instance continues from the last commit
             finally:
                 client.close()
-        raise AssertionError("no instance came to the end")
+        raise AssertionError("no instance copied everything")
 
     async def _instance(self, client: RawClient) -> bool:
         producer = TransactionalProducer(client, self.transactional_id, self.protocol, clock=self.world.loop.clock)
-        # First the producer, which ends what the last instance left, then the position it may have committed.
+        # The producer first: it ends the last instance's transaction, which may commit the position read next.
         await producer.start()
         await client.find_coordinator(GROUP, 0)
         positions = {
@@ -172,7 +172,7 @@ async def one_copy(world: World, protocol: Protocol, kill_after: int | None, pow
     reviving = asyncio.ensure_future(revive())
     await Copier(world, protocol, 2, batch=2).run()
     if kill_after is not None and not died.is_set():
-        # What it was to die of came after the copy: markers, completions.
+        # The fatal write came after the copy: a marker or a completion.
         await asyncio.sleep(1)
     reviving.cancel() if not died.is_set() else await reviving
     await check(client, 2, 4)

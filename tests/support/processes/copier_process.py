@@ -4,7 +4,7 @@ python -m tests.support.processes.copier_process BOOTSTRAP INPUT OUTPUT GROUP NU
 
 Copies partition p of INPUT to partition p of OUTPUT in transactions of SIZE records, the positions with them, and
 aborts a share of them at will. ASSIGNED lists its partitions, or is `group` for a member of GROUP. Ends by itself when
-everything is copied, by whomever.
+everything is copied, by this copier or another.
 """
 
 import random
@@ -33,7 +33,7 @@ def main(words: list[str]) -> None:
             error = failure.args[0]
             print(f"copier-{number}: {error}", file=sys.stderr)
             time.sleep(0.1)
-    sys.exit("no instance came to the end")
+    sys.exit("no instance copied everything")
 
 
 class _Copier:
@@ -52,7 +52,7 @@ class _Copier:
         self.assigned, self.size, self.aborts = assigned, size, aborts
         self.random = random.Random()
         self.began: dict[int, int] = {}
-        """Where this copier began in each partition that it has."""
+        """The start offset of this copier in each of its partitions."""
 
     def run(self) -> bool:
         """One instance. Returns True when everything is copied, False when a new instance must continue."""
@@ -60,7 +60,7 @@ class _Copier:
 
         quick = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "log_level": 0}
         signal.alarm(STUCK_S)
-        # First the producer, which ends what the last instance left, then the positions that may have come of it.
+        # The producer first: it ends the last instance's transaction, which may commit the positions read next.
         producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -120,7 +120,7 @@ class _Copier:
                         return False  # the positions in memory are ahead of what was committed
                     producer.commit_transaction(60)
                 except KafkaException:
-                    return False  # the next instance aborts what this one leaves open
+                    return False  # the next instance aborts the open transaction
         finally:
             consumer.close()
 
@@ -132,8 +132,8 @@ class _Copier:
         consumer.assign(positions)
 
     def _is_done(self, consumer: Any) -> bool:
-        """Whether everything is copied, by this copier or another: a member that was killed may yet hold a partition
-        whose rest is then ours."""
+        """Whether everything is copied, by this copier or another: a killed member may still hold a partition
+        whose remaining records this copier then gets."""
         from confluent_kafka import KafkaException, TopicPartition
 
         try:

@@ -22,7 +22,7 @@ PROCESS = "process"
 
 
 class Step(NamedTuple):
-    """Where to die: `before` or `after` the n-th call. The call is module:Class.method, or `process`."""
+    """Where to kill the process: `before` or `after` the n-th call of module:Class.method, or of `process`."""
 
     when: str
     call: str
@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 
 def run_example(path: Path, step: Step | None, *arguments: Any, marks: Path | None = None, **options: Any) -> int:
-    """Runs `run(*arguments, **options)` of an example; gives the exit code, which is -SIGKILL for one that died."""
+    """Runs `run(*arguments, **options)` of an example; returns the exit code, -SIGKILL if it was killed."""
     order = {"path": str(path), "step": step, "arguments": arguments, "options": options}
     order["marks"] = None if marks is None else str(marks)
     done = subprocess.run(
@@ -43,9 +43,9 @@ def run_example(path: Path, step: Step | None, *arguments: Any, marks: Path | No
 
 
 def crash_example(path: Path, step: Step, *arguments: Any, **options: Any) -> None:
-    """As run_example, for one that has to die."""
+    """As run_example, for an example that must be killed."""
     code = run_example(path, step, *arguments, **options)
-    assert code == -signal.SIGKILL, f"{path.name} ended with {code} and did not come to {step}"
+    assert code == -signal.SIGKILL, f"{path.name} ended with {code} and did not reach {step}"
 
 
 def load_example(path: Path) -> Any:
@@ -77,7 +77,7 @@ def main(text: str) -> None:
 
 
 def _marking(path: str) -> Callable[[Any], None]:
-    """Appends each record's value to a file, at once and for good."""
+    """Appends each record's value to a file, unbuffered, so that it survives a SIGKILL."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def process(record: Any) -> None:

@@ -16,7 +16,7 @@ QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.bac
 
 
 class _Doomed(Exception):
-    """This transaction is aborted because it was to be."""
+    """Aborts this transaction on purpose."""
 
 
 class OwnCopier:
@@ -28,7 +28,7 @@ class OwnCopier:
         self.random = random.Random()
 
     def run(self) -> None:
-        """One instance, until everything is copied. A KafkaError ends it; the next goes on at the last commit."""
+        """One instance, until everything is copied. A KafkaError ends it; the next continues from the last commit."""
         writing = {"transactional.id": self.name, "transaction.timeout.ms": 30_000, "batch.size": 512, "linger.ms": 2}
         reading = {
             "group.id": self.group,
@@ -44,7 +44,7 @@ class OwnCopier:
             Producer(writing | QUICK, bootstrap_servers=self.bootstrap) as producer,
             Consumer(reading | QUICK, bootstrap_servers=self.bootstrap) as consumer,
         ):
-            # First the producer, which ends what the last instance left, then the positions that may have come of it.
+            # The producer first: it ends the last instance's transaction, which may commit the positions read next.
             producer.init_transactions()
             if self.assigned == "group":
                 consumer.subscribe([self.source])
@@ -74,8 +74,8 @@ class OwnCopier:
                     consumer.seek((record.topic, record.partition), record.offset)
 
     def _is_done(self, consumer: Consumer) -> bool:
-        """Whether everything is copied, by this copier or another: a member that was killed may yet hold a partition
-        whose rest is then ours."""
+        """Whether everything is copied, by this copier or another: a killed member may still hold a partition
+        whose remaining records this copier then gets."""
         try:
             topic = consumer.partitions_for(self.source, timeout_ms=5_000)
             places = [TopicPartition(self.source, each.partition) for each in topic.partitions]
@@ -97,7 +97,7 @@ def main(words: list[str]) -> None:
         except KafkaError as error:
             print(f"copier-{number}: {error}", file=sys.stderr)
             time.sleep(0.1)
-    sys.exit("no instance came to the end")
+    sys.exit("no instance copied everything")
 
 
 if __name__ == "__main__":

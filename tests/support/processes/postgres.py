@@ -16,12 +16,12 @@ TIMEOUT_S = 30
 
 
 class NoPostgres(Exception):
-    """There is no PostgreSQL here; the text says what is missing."""
+    """PostgreSQL cannot be started; the message says what is missing."""
 
 
 @contextlib.contextmanager
 def postgres_server() -> Iterator[Path]:
-    """Runs a server as user `ottla` without a password; gives the directory of its socket."""
+    """Runs a server as user `ottla` without a password; yields the directory of its socket."""
     programs = find_programs()
     home = Path(tempfile.mkdtemp(prefix="ottla-postgres-"))
     user = _unprivileged(home)
@@ -64,7 +64,7 @@ def find_programs() -> Path:
 
 
 def _unprivileged(home: Path) -> dict[str, Any]:
-    """PostgreSQL refuses to run as root: another user takes its place, and the directory."""
+    """PostgreSQL refuses to run as root: another user runs it and owns the directory."""
     if os.getuid() != 0:
         return {}
     for name in ("postgres", "nobody"):

@@ -109,7 +109,7 @@ def commit_request(
     leader_epoch: int = -1,
     retention_ms: int = -1,
 ) -> OffsetCommitRequest:
-    """Commits offsets by partition of one topic, named by its id if that is given."""
+    """Commits offsets by partition of one topic, named by its id if there is one."""
     return OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=generation,

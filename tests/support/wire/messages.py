@@ -87,7 +87,7 @@ def _full_value(declared: Field, version: int) -> Any:
     return [value, value] if declared.is_array else value
 
 
-# The rules of the wire, read in the plainest way: slow, short, and independent of the compiler.
+# The encoding rules in the simplest form: slow, short, and independent of the compiler.
 
 
 def reference_encode(message: Message, version: int) -> bytes:

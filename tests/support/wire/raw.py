@@ -69,7 +69,7 @@ class RawConnection:
             self._received += data
 
     def post(self, request: Message, version: int) -> int:
-        """Sends a request without waiting for its answer; gives its correlation id."""
+        """Sends a request without waiting for its answer; returns its correlation id."""
         self._correlation_id += 1
         self.send(encode_request(request.api_key, version, self._correlation_id, self.client_id, request))
         return self._correlation_id
@@ -90,7 +90,7 @@ class RawConnection:
 
 
 class Side:
-    """One broker as a script sees it: a connection, and a topic of its own."""
+    """One broker as a script sees it: a connection and its own topic."""
 
     def __init__(self, name: str, bootstrap: str, topic: str) -> None:
         self.name = name
@@ -104,7 +104,7 @@ class Side:
         self.connection.close()
 
     def ask(self, request: Message, version: int, *, hide: frozenset[str] = frozenset()) -> Any:
-        """The answer as plain values, or `closed` when the broker hung up."""
+        """The answer as plain values, or `closed` if the broker disconnected."""
         try:
             response = self.connection.ask(request, version)
         except ConnectionError:

@@ -92,7 +92,7 @@ class RawMember:
         self.close()
 
     def close(self) -> None:
-        """Hangs up without a word: the member's session runs on."""
+        """Disconnects without leaving: the member's session continues."""
         self.connection.close()
 
     @property
@@ -126,7 +126,7 @@ class RawMember:
 
     def await_join(self, version: int = 9) -> Any:
         frame = self.connection.receive()
-        assert frame is not None, "the broker hung up"
+        assert frame is not None, "the broker disconnected"
         answer = decode_response(JoinGroupRequest.api_key, version, frame)[1]
         if answer.error_code == ErrorCode.NONE:
             self.member_id, self.generation = answer.member_id, answer.generation_id
@@ -137,7 +137,7 @@ class RawMember:
         self.post_join(version)
         return self.await_join(version)
 
-    # --- the rest of its life -----------------------------------------------------------------------------
+    # --- after joining -----------------------------------------------------------------------------
 
     def sync_request(self, assigned: Mapping[str, Sequence[TopicPartition]] | None = None) -> SyncGroupRequest:
         parts = [
@@ -155,7 +155,7 @@ class RawMember:
         )
 
     def sync(self, assigned: Mapping[str, Sequence[TopicPartition]] | None = None, version: int = 5) -> Any:
-        """A follower sends nothing and waits for the leader's word."""
+        """A follower sends no assignments and waits for the leader's."""
         return self.connection.ask(self.sync_request(assigned), version)
 
     def heartbeat(self, version: int = 4) -> ErrorCode:

@@ -47,14 +47,14 @@ class RawTransactions:
 
     @staticmethod
     def until(look: Callable[[], Any], wanted: Any) -> Any:
-        """Asks again, for a while, until the answer is the one wanted; the last answer."""
+        """Retries for a while until the response is the wanted one; returns the last response."""
         deadline = time.monotonic() + PATIENCE_S
         while (found := look()) != wanted and time.monotonic() < deadline:
             time.sleep(0.02)
         return found
 
     def patiently(self, ask: Callable[[], Any]) -> Any:
-        """Repeats while the coordinator has to be found, or completes the last transaction, as every client does."""
+        """Retries while the coordinator is not found or completes the last transaction, as every client does."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             found = ask()
@@ -79,7 +79,7 @@ class RawTransactions:
         keep: bool = True,
         **more: Any,
     ) -> Any:
-        """(which producer id, epoch) or the error's name. `keep`: the script goes on with what it got."""
+        """(which producer id, epoch) or the error's name. `keep`: the script continues with the result."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id if transactional_id is None else transactional_id,
             transaction_timeout_ms=timeout_ms,
@@ -334,7 +334,7 @@ class RawTransactions:
         )
         return name_of(self.connection.ask(request, version).markers[0].topics[0].partitions[0].error_code)
 
-    # --- what is seen -------------------------------------------------------------------------------------
+    # --- observations -------------------------------------------------------------------------------------
 
     def describe(self) -> Any:
         """(state, epoch, timeout, partitions), or the error's name."""
@@ -350,7 +350,7 @@ class RawTransactions:
         return self.patiently(ask)
 
     def state(self) -> str:
-        """The state, once nothing is under way."""
+        """The state, once no transaction is being completed."""
         self.until(lambda: str(self.describe()[0]).startswith("Prepare"), False)
         return str(self.describe()[0])
 

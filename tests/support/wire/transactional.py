@@ -1,4 +1,4 @@
-"""A transactional producer made of bare requests, and a read_committed reader of its own: for stories that need every
+"""A transactional producer and a read_committed reader made of raw requests, for stories that need every
 protocol version, every fault and every moment, in a simulated world or against a real broker.
 
 It follows the client's rules of the protocol and shares no code with the client this project ships.
@@ -183,7 +183,7 @@ class RawClient:
     async def read(
         self, topic: str, partition: int, start: int = 0, *, committed: bool = True, limit: int | None = None
     ) -> tuple[list[tuple[int, bytes]], int]:
-        """(offset, value) of what a reader sees from `start` to the end of now, and the offset after it."""
+        """(offset, value) of what a reader sees from `start` to the current end, and the offset after it."""
         end = await self.end_offset(topic, partition, isolation=int(committed))
         found: list[tuple[int, bytes]] = []
         offset = start
@@ -234,7 +234,7 @@ def visible_records(part: Any, start: int, *, committed: bool) -> tuple[list[tup
 
 
 class TransactionalProducer:
-    """One instance of a transactional producer. KafkaError means: this instance is finished, or has to abort."""
+    """One instance of a transactional producer. KafkaError means that this instance is fenced or must abort."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class TransactionalProducer:
         }
 
     async def send(self, topic: str, partition: int, values: Sequence[bytes]) -> int:
-        """One batch; the offset it went to."""
+        """Sends one batch; returns its base offset."""
         where = (topic, partition)
         if not self.protocol.adds_implicitly and where not in self.added:
             await self.add(topic, partition)

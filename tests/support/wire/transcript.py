@@ -1,7 +1,7 @@
 """Wire transcripts as text: the requests and responses between group members and a simulated broker.
 
-A story is a file of steps, each followed by `----` and what was said because of it. The steps are a few words
-(`ann joins`, `wait 3000`); the rest of the file is written by the broker, and compared.
+A story is a file of steps, each followed by `----` and the messages it caused. The steps are a few words
+(`ann joins`, `wait 3000`); the rest of the file is recorded from the broker, and compared.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class Speaker:
 
 
 class Stage:
-    """Carries out the steps of one story."""
+    """Executes the steps of one story."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -86,7 +86,7 @@ class Stage:
         self._names: dict[str, str] = {}
 
     async def play(self, step: str) -> list[str]:
-        """What was said because of a step: by everyone, each speaker's lines together."""
+        """The messages a step caused, grouped by speaker."""
         self._lines = []
         words = shlex.split(step)
         await self._do(words)
@@ -176,7 +176,7 @@ class Stage:
                 raise ValueError(f"unknown step: {verb}")
         kind, message = asked
         version = int(wanted) if wanted is not None else VERSIONS.get(kind, message.versions[-1])
-        # Shown as it is read by the broker: what a version cannot carry was not said.
+        # Shown as the broker reads it: without fields that the version lacks.
         said = type(message).decode(message.encode(version), version)
         self._note(speaker, f"> {API[message.api_key].name} v{version}", said)
         await speaker.say(message, version)
@@ -232,7 +232,7 @@ class Stage:
 
 
 def _read(name: str, data: bytes) -> str:
-    """Subscriptions and assignments in words."""
+    """Subscriptions and assignments as text."""
     try:
         if "metadata" in name:
             return "(" + ", ".join(ConsumerProtocolSubscription.decode(data, 0, 2).topics) + ")"
@@ -266,7 +266,7 @@ def read_story(text: str) -> list[tuple[str, str]]:
 
 
 def replay_transcript(story: str, seed: int = 1, **settings: str) -> str:
-    """Plays a story and gives it as it should be written down."""
+    """Runs a story and returns it as it should be recorded."""
 
     async def play(world: World) -> list[str]:
         stage = Stage(world)

@@ -61,7 +61,7 @@ class AdminWorld:
         self.settle()
 
     def settle(self) -> None:
-        """Lets every broker hear of everything, and the controller act on it."""
+        """Lets every broker apply all changes and the controller act on them."""
 
         async def turns() -> None:
             for _ in range(50):
@@ -74,7 +74,7 @@ class AdminWorld:
         return self.services.image
 
     def ask(self, request: Any, version: int, *, listener: str = "PLAINTEXT", broker: Services | None = None) -> Any:
-        """What a client gets that sends `request` in `version`."""
+        """The response to `request` in `version`."""
         return self.runner.run(self.answer(request, version, listener=listener, broker=broker))
 
     async def answer(

@@ -24,12 +24,12 @@ from tests.support.worlds.data_world import DataWorld, topic_id_of
 
 
 class CoordinatorWorld(DataWorld):
-    """Broker 0, which coordinates groups as soon as `__consumer_offsets` is there."""
+    """Broker 0, which coordinates groups once `__consumer_offsets` exists."""
 
     def __init__(self, directory: str, *, settings: dict[str, str] | None = None, **options: Any) -> None:
         config = load_config({"group.initial.rebalance.delay.ms": "0", **(settings or {})})
         self.created: list[str] = []
-        """Topics that were made on need, in order."""
+        """Topics that were created automatically, in order."""
         self.coordinators: Coordinators | None = None
         super().__init__(directory, broker_config=config, **options)
 
@@ -53,7 +53,7 @@ class CoordinatorWorld(DataWorld):
         super().stop()
 
     def _on_loop(self, function: Any, *arguments: Any) -> Any:
-        """Calls a function that wants a running loop."""
+        """Calls a function that needs a running loop."""
 
         async def call() -> Any:
             return function(*arguments)
@@ -73,7 +73,7 @@ class CoordinatorWorld(DataWorld):
             self.coordinators.apply(self.image)
 
     async def ensure_topics(self, topics: Any) -> list[Any]:
-        """As the metadata follower does it: whoever comes second finds the topic made."""
+        """As the metadata follower does: a second request finds the topic created."""
         await asyncio.sleep(0.01)
         for topic in topics:
             if topic.name in self.image.topics:
@@ -91,7 +91,7 @@ class CoordinatorWorld(DataWorld):
         return []
 
     def offsets_topic(self, **details: Any) -> None:
-        """Makes `__consumer_offsets`, of one partition unless told otherwise."""
+        """Creates `__consumer_offsets`, by default with one partition."""
         configs = {"cleanup.policy": "compact", **details.pop("configs", {})}
         self.topic(OFFSETS_TOPIC, **{"partitions": 1, **details}, configs=configs)
 
@@ -137,7 +137,7 @@ class CoordinatorWorld(DataWorld):
         """(key, value) of every record in a partition."""
         log = self.log(topic, partition)
         offset, found = log.log_start_offset, []
-        # One read gives no more than one segment has.
+        # One read returns at most one segment.
         while offset < log.log_end_offset and (data := log.read(offset, 1 << 24, upper_bound=log.log_end_offset)):
             for position, header in iter_batches(data):
                 found += [(record.key, record.value) for record in read_records(data, position, header)]
@@ -145,7 +145,7 @@ class CoordinatorWorld(DataWorld):
         return found
 
     def history(self) -> list[dict[str, Any]]:
-        """What was noted of the rebalances so far."""
+        """The rebalance history so far."""
         if REBALANCES_TOPIC not in self.image.topics:
             return []
         return [json.loads(value or b"") for _, value in self.stored(REBALANCES_TOPIC)]

@@ -1,6 +1,6 @@
 """A broker's data side without sockets: real logs, images, replicas and handlers on a simulated loop.
 
-Stories are told without `await`: each call runs the loop as far as it has to, and time passes only by `wait`.
+Tests need no `await`: each call runs the loop as far as needed, and time passes only by `wait`.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ LISTENER = "PLAINTEXT"
 
 
 def topic_id_of(name: str, generation: int = 0) -> bytes:
-    """An id that tests can foretell; a topic made again gets another."""
+    """A predictable id; a recreated topic gets another."""
     return name.encode()[:12].ljust(12, b"_") + generation.to_bytes(4, "big")
 
 
@@ -74,7 +74,7 @@ class DataWorld:
         self.disk = disk or Disk()
         self.start()
 
-    # -- the broker's life --
+    # -- start and stop --
 
     def start(self) -> None:
         self.log_directory = LogDirectory.open(self.directory, disk=self.disk, clock=self.clock)
@@ -118,7 +118,7 @@ class DataWorld:
         return self.loop.run_until_complete(wait_for_it())
 
     def wait(self, ms: float = 0) -> None:
-        """Lets time pass, and everything happen that is due."""
+        """Lets time pass and fires what is due."""
         self.loop.run_until_complete(asyncio.sleep(ms / 1000))
         for _ in range(5):
             self.loop.run_until_complete(asyncio.sleep(0))
@@ -197,7 +197,7 @@ class DataWorld:
         return None if answer is None else over_the_wire(answer, version)
 
     def asks(self, request: Message, version: int) -> "Asked":
-        """A request whose answer may take its time."""
+        """A request that may be answered later."""
         answer = self.begin(request, version)
         return Asked(self, answer, version)
 
@@ -238,7 +238,7 @@ class DataWorld:
 
 
 class Asked:
-    """A request under way."""
+    """A request in flight."""
 
     def __init__(self, world: DataWorld, answer: Any, version: int) -> None:
         self._world = world
@@ -260,12 +260,12 @@ class Asked:
         return self._task.done()
 
     def answer(self) -> Any:
-        """The response; time passes until it is there."""
+        """Waits for the response."""
         answer = self._world.loop.run_until_complete(self._task)
         return None if answer is None else over_the_wire(answer, self._version)
 
     def hang_up(self) -> None:
-        """The client goes away before it was answered."""
+        """The client disconnects before the response."""
         self._task.cancel()
         self._world.wait()
 
@@ -326,7 +326,7 @@ def fetch_request(
 
 
 def only_partition(response: Any) -> Any:
-    """The one partition a response is about."""
+    """The only partition in a response."""
     topics = response.responses if hasattr(response, "responses") else response.topics
     (topic,) = topics
     (partition,) = topic.partition_responses if hasattr(topic, "partition_responses") else topic.partitions

@@ -1,7 +1,7 @@
-"""A group coordinator in words: members join, sync, beat, leave and fall silent; time passes; it fails over.
+"""A pure group coordinator: members join, sync, heartbeat, leave and go silent; time passes; it fails over.
 
 Runs the pure shard alone, without a broker: every record it appends is kept, and a failover replays them. Requests and
-answers go through their bytes in the version they are asked in.
+responses are encoded and decoded in the version of the request.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,7 +36,7 @@ PARTITIONS = 3
 
 
 def topic_id(name: str, incarnation: int = 0) -> bytes:
-    """An id that tests can foretell; a topic made again gets another."""
+    """A predictable id; a recreated topic gets another."""
     return name.encode()[:15].ljust(15, b".") + bytes((incarnation,))
 
 
@@ -63,7 +63,7 @@ def image_of(*topics: str, version: int = 1, partitions: int = PARTITIONS, incar
 
 
 class Logged(NamedTuple):
-    """What stands at one offset of the shard's log: a record, or the marker that ends a transaction."""
+    """One entry of the shard's log: a record, or the marker that ends a transaction."""
 
     key: bytes
     value: bytes | None
@@ -120,7 +120,7 @@ class GroupWorld:
         self._uuids += 1
         return f"uuid{self._uuids}"
 
-    # --- what happens -------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------
 
     def run(self, effects: Effects[Any]) -> Effects[Any]:
         producer_id, producer_epoch = effects.producer or (-1, -1)
@@ -136,7 +136,7 @@ class GroupWorld:
         return effects
 
     def ask(self, method: str, request: Message, *, version: int | None = None, client: str = "client") -> int:
-        """Sends a request and gives its id; the answer, when there is one, is in `answers`."""
+        """Sends a request and returns its id; the response, once there is one, is in `answers`."""
         version = request.versions[-1] if version is None else version
         self._request_id += 1
         self._versions[self._request_id] = version
@@ -146,7 +146,7 @@ class GroupWorld:
         return self._request_id
 
     def wait(self, milliseconds: int) -> None:
-        """Time passes; what falls due happens at its moment."""
+        """Advances the clock and fires each timer at its time."""
         end = self.now + milliseconds
         for _ in range(100_000):
             deadline = self.shard.next_deadline()
@@ -157,7 +157,7 @@ class GroupWorld:
         self.now = end
 
     def fail_over(self) -> None:
-        """Another broker takes the partition: everyone who waits is told, and the log is replayed."""
+        """Another broker takes the partition: parked requests are answered, and the log is replayed."""
         self.run(self.shard.on_unloaded())
         self.load()
 
@@ -180,7 +180,7 @@ class GroupWorld:
         return self.ask("join", join_request(member_id, **options), version=version, client=client)
 
     def enter(self, client: str = "client", **options: Any) -> tuple[str, int]:
-        """Both rounds of a first join (KIP-394): the member id, and the request that waits under it."""
+        """Both rounds of a first join (KIP-394): the member id, and the parked request."""
         first = self.join(client=client, **options)
         answer = self.answers[first]
         assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED, answer
@@ -196,8 +196,8 @@ class GroupWorld:
         version: int = 5,
         **options: Any,
     ) -> int:
-        """`assigned` maps member ids to assignments; only the leader's are heard. The protocol is the group's own
-        unless another is given."""
+        """`assigned` maps member ids to assignments; only the leader's count. The protocol is the group's
+        by default."""
         known = self.shard.groups.get(group)
         if known is not None and known.protocol is not None:
             options.setdefault("protocol", known.protocol)
@@ -248,7 +248,7 @@ class GroupWorld:
         return (-1 if committed is None else committed.offset), code
 
     def delete_offset(self, *, partition: int = 0, **options: Any) -> ErrorCode:
-        """What the whole request was refused with, or the partition's own code."""
+        """The error of the whole request, or of the partition."""
         request = delete_offsets_request([partition], **options)
         answer = self.answers[self.ask("delete_offsets", request)]
         return ErrorCode(answer.error_code or answer.topics[0].partitions[0].error_code)
@@ -258,7 +258,7 @@ class GroupWorld:
         self.run(self.shard.delete_group(group, self._request_id))
         return ErrorCode(self.answers[self._request_id])
 
-    # --- what is seen -------------------------------------------------------------------------------------
+    # --- observations -------------------------------------------------------------------------------------
 
     def code(self, request_id: int) -> ErrorCode | None:
         """The error code a request was answered with; None while it waits."""
@@ -283,7 +283,7 @@ class GroupWorld:
         return leader
 
     def settle(self, *clients: str, group: str = "g", **options: Any) -> dict[str, str]:
-        """Brings clients into one stable group (each with one partition of `orders`) and gives their member ids.
+        """Brings clients into one stable group (each with one partition of `orders`) and returns their member ids.
         With `static=True` each client is a static member whose instance id is its name."""
         static = options.pop("static", False)
         entered: dict[str, tuple[str, int]] = {}
@@ -295,7 +295,7 @@ class GroupWorld:
                 entered[client] = self.enter(client, group=group, **options)
         self.wait(0)
         for _ in range(len(clients) + 1):
-            # Whoever joined after the first generation began makes everyone join again.
+            # A member that joined after the first generation started makes everyone rejoin.
             if all(self.code(request) is not None for _, request in entered.values()):
                 break
             for client, (member_id, request) in list(entered.items()):

@@ -127,7 +127,7 @@ def load_copy(log: PartitionLog, *, recovery_point: int, now: int) -> PartitionL
 
 
 def _files_of(log: PartitionLog) -> dict[str, bytes]:
-    """Read past the log's own disk, which a test may have told to fail."""
+    """Bypasses the log's disk object, which a test may have made fail."""
     if isinstance(log.disk, SimDisk):
         files = log.disk.platter.files.items()
         return {path: bytes(file.content) for path, file in files if path.startswith(f"{log.directory}/")}

@@ -184,7 +184,7 @@ class ProducerWorld:
             else:
                 assert poll.wake_at is not None, "records are queued, and nothing will wake the sender"
                 self.now = max(self.now + 1, poll.wake_at)
-        raise AssertionError("it does not settle")
+        raise AssertionError("requests remain after the last round")
 
     def log(self, partition: int = 0) -> list[str]:
         return [value.decode() for value in self.broker.logs.get(TopicPartition("t", partition), [])]

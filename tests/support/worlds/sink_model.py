@@ -1,7 +1,7 @@
-"""A small world for the exactly-once sink: brokers, Spark, tasks and drivers that crash, as generators on one seed.
+"""A model of the exactly-once sink's world: brokers, Spark, tasks and drivers that crash, as seeded generators.
 
-The rules are the sink's own (`ottla.spark.sink.decisions`, `ottla.spark.sink.ledger`); here are only the things around
-them. Each `yield` is a place where somebody else may move, crash, or time out.
+The rules are the production code (`ottla.spark.sink.decisions`, `ottla.spark.sink.ledger`); only the rest is
+modelled. At each `yield` another process may run, crash or time out.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Forgotten(Fenced):
 
 
 class ConcurrentUpdate(Exception):
-    """Spark found that somebody else writes to its checkpoint."""
+    """Spark detected another writer of its checkpoint."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Broker:
         known.rows, known.entry = list(rows), (task, entry)
 
     def end(self, part: Part, commit: bool) -> None:
-        """EndTxn, of which the same again is harmless."""
+        """EndTxn, which can be retried."""
         known, epoch = self.transactions.get(part.task), part.producer_epoch
         if known is None or known.producer_id != part.producer_id:
             raise Forgotten
@@ -100,7 +100,7 @@ class Broker:
             known.epoch += 1
 
     def forget(self) -> None:
-        """A week goes by: transactional ids that nobody uses expire, and so do offsets of a group without members."""
+        """A week passes: idle transactional ids expire, and so do offsets of a group without members."""
         for task in [task for task, known in self.transactions.items() if known.rows is None]:
             del self.transactions[task]
             self.ledger.pop(task, None)
@@ -126,7 +126,7 @@ class Checkpoint:
 
 @dataclass
 class Rules:
-    """What may be switched off, to see that somebody notices."""
+    """Rules that a test can disable, to see that it then fails."""
 
     decide_write: Callable[..., object] = decisions.decide_write
     decide_commit: Callable[..., decisions.Plan] = decisions.decide_commit
@@ -136,7 +136,7 @@ class Rules:
 
 
 class World:
-    """One sink, one query, some runs of it, and what goes wrong."""
+    """One sink, one query, some runs of it, and injected failures."""
 
     TASKS, BATCHES = 3, 3
 
@@ -151,9 +151,9 @@ class World:
         stands_still: bool = False,
         rules: Rules | None = None,
     ) -> None:
-        """Without zombies there is no second driver either, and a task that Spark gives up is really gone.
+        """Without zombies there is no second driver either, and a task that Spark gives up on is really gone.
 
-        `goes_on`: the batches are written inside foreachBatch, by a function that takes no notice of some failures.
+        `goes_on`: the batches are written inside foreachBatch, by a function that ignores some failures.
         `stands_still`: it may be a week before the query is started again.
         """
         self.random = random.Random(seed)
@@ -170,9 +170,9 @@ class World:
         self.attempts = 0
         self.runs = 0
         self.alive: dict[str, Steps] = {}
-        """The drivers that run: one, unless somebody starts a second by mistake."""
+        """The running drivers: one, unless a second is started by mistake."""
         self.zombies: list[Steps] = []
-        """Tasks whose driver is gone, or that Spark has given up."""
+        """Tasks whose driver is gone, or that Spark has given up on."""
         self.lost: list[LostPart] = []
         self.owners_refused = 0
 
@@ -201,12 +201,12 @@ class World:
             yield
 
     def half(self, steps: Steps) -> Steps:
-        """Something fails on the way, and whoever called takes no notice."""
+        """Fails partway, and the caller ignores it."""
         for _, _ in zip(range(self.random.randrange(8)), steps, strict=False):
             yield
 
     def task(self, run: str, first: int, batch: int, task: int, parts: list[Part]) -> Steps:
-        """Attempts until one returns; those given up may live on as zombies."""
+        """Attempts until one returns. Abandoned attempts may continue as zombies."""
         while True:
             self.attempts += 1
             returned: list[Part | None] = []
@@ -284,7 +284,7 @@ class World:
                 yield
             if self.rules.writes_decision_first:
                 if plan.is_new and broker.driver_epoch != epoch:
-                    continue  # fenced: look again whose it is
+                    continue  # fenced: check the owner again
                 if plan.is_new:
                     broker.state = replace(broker.state, decision=plan.decision)
                     self.decided.setdefault(batch, {part.digest for part in plan.decision.parts.values()})
@@ -337,7 +337,7 @@ class World:
     # --- what happens -------------------------------------------------------------------------------------
 
     def play(self, moves: int = 400) -> None:
-        """Random moves, then peace: one last run brings the query to its end."""
+        """Random steps, then no more failures: a last run completes the query."""
         for _ in range(moves):
             self.move()
         self.zombies = [zombie for zombie in self.zombies if self.random.random() < 0.5]
@@ -350,10 +350,10 @@ class World:
             name = self.start()
             while name in self.alive:
                 self.step(name)
-        raise AssertionError("the query does not come to its end")
+        raise AssertionError("the query does not complete")
 
     def lost_for_good(self) -> bool:
-        """Whether the query stopped and another start would not help it."""
+        """Whether the query stopped for good: a restart would not help."""
         return any("have forgotten" in str(lost) or not self.is_deterministic for lost in self.lost)
 
     def move(self) -> None:

@@ -1,8 +1,8 @@
-"""A transaction coordinator in words: producers start, add partitions and end their transactions; markers go out,
+"""A pure transaction coordinator: producers start, add partitions and end transactions; markers are sent,
 time passes, it fails over.
 
 Runs the pure shard alone, without a broker: every record it appends is kept, and a failover replays them. Markers are
-delivered when the story says so, so that every moment in between can be looked at.
+delivered when the test says so, so every intermediate state can be observed.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def places(*texts: str) -> list[TopicPartition]:
 
 
 class TransactionWorld:
-    """One shard, its log, its clock, the answers it gave and the markers it wants written."""
+    """One shard, its log, its clock, its responses and the markers it wants written."""
 
     def __init__(self, *, now: int = 1_700_000_000_000, **settings: Any) -> None:
         self.config = TransactionConfig(**settings)
@@ -57,7 +57,7 @@ class TransactionWorld:
             shard.replay(offset, record.key, record.value, self.now)
         return shard
 
-    # --- what happens -------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------
 
     def _run(self, effects: Effects[Any]) -> dict[int, Any]:
         """Does what the runtime does: append and replay, then answer and send."""
@@ -74,12 +74,12 @@ class TransactionWorld:
         """The answer, or the error code."""
         self._request_id += 1
         answers = self._run(getattr(self.shard, method)(*arguments, self._request_id, self.now, **options))
-        assert len(answers) == 1, "every request is answered, once"
+        assert len(answers) == 1, "every request is answered exactly once"
         (answer,) = answers.values()
         return answer.code if isinstance(answer, KafkaError) else answer
 
     def wait(self, milliseconds: int) -> None:
-        """Time passes; what falls due happens at its moment."""
+        """Advances the clock and fires each timer at its time."""
         end = self.now + milliseconds
         for _ in range(100_000):
             deadline = self.shard.next_deadline()
@@ -90,13 +90,13 @@ class TransactionWorld:
         self.now = end
 
     def fail_over(self) -> None:
-        """Another broker takes the partition: orders not carried out are lost, the log is replayed."""
+        """Another broker takes the partition: unsent markers are lost, the log is replayed."""
         self._run(self.shard.on_unloaded())
         self.markers.clear()
         self._start()
 
     def write_markers(self, *partitions: str) -> None:
-        """The markers that were asked for reach these partitions, or all."""
+        """Delivers the requested markers to these partitions, or to all."""
         decided, self.markers = self.markers, []
         for each in decided:
             chosen = [p for p in each.partitions if not partitions or str(p) in partitions]
@@ -152,7 +152,7 @@ class TransactionWorld:
     def abort(self, producer: ProducerIdAndEpoch, version: int = NEW) -> Any:
         return self.end(producer, commit=False, version=version)
 
-    # --- what is seen -------------------------------------------------------------------------------------
+    # --- observations -------------------------------------------------------------------------------------
 
     @property
     def transaction(self) -> Transaction:
