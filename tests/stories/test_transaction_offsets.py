@@ -79,7 +79,7 @@ def test_pending_offsets_are_still_pending_after_a_crash(protocol: Protocol) -> 
 
 
 @PROTOCOLS
-def test_a_plain_commit_made_later_wins(protocol: Protocol) -> None:
+def test_a_later_plain_commit_wins(protocol: Protocol) -> None:
     async def story(stage: Stage) -> None:
         producer = await stage.producer(protocol)
         await producer.send_offsets("g", {("t", 0): 3})

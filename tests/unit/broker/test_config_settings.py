@@ -168,7 +168,7 @@ def test_an_authorizer_is_not_silently_left_out() -> None:
     load_config({"authorizer.class.name": ""})
 
 
-def test_a_config_cannot_be_changed_and_knows_its_fields() -> None:
+def test_a_config_is_immutable_and_lists_its_fields() -> None:
     config = BrokerConfig(node_id=3)
     with pytest.raises(AttributeError):
         config.node_id = 4
@@ -375,7 +375,7 @@ def test_secrets_are_never_shown() -> None:
     assert "hush" not in repr(settings.describe_broker(image(cluster={"sasl.jaas.config": "hush"}), None))
 
 
-def test_a_component_takes_the_brokers_config_as_its_own() -> None:
+def test_a_component_reads_its_settings_from_the_brokers_config() -> None:
     """Each setting is declared once: in the config of the component that uses it, or in BrokerConfig."""
     for component in (ReplicaConfig, GroupConfig, TransactionConfig):
         declared = settings_of(component)

@@ -151,7 +151,7 @@ def test_the_directory_and_every_partition_in_it_are_described(world: DataWorld,
     assert (directory.total_bytes >= directory.usable_bytes > 0) == (version >= 4)
 
 
-def test_only_the_partitions_asked_for_are_described(world: DataWorld) -> None:
+def test_only_the_requested_partitions_are_described(world: DataWorld) -> None:
     world.topic("orders", partitions=3)
     world.topic("other")
     topics = [

@@ -122,7 +122,7 @@ def test_a_limit_of_zero_still_makes_progress(world: DataWorld, limit: int) -> N
     assert values_in(fetch(world, "orders", 0, partition_max_bytes=limit)) == ["a"]
 
 
-def test_partitions_are_served_in_the_order_asked_until_max_bytes_is_used_up(world: DataWorld) -> None:
+def test_partitions_are_served_in_request_order_until_max_bytes_is_used_up(world: DataWorld) -> None:
     world.topic("orders", partitions=3)
     for partition in range(3):
         world.append("orders", f"p{partition}", partition=partition)
@@ -443,7 +443,7 @@ def test_min_bytes_under_read_committed_counts_decided_bytes_only(world: DataWor
     ("epoch", "code"),
     [(-1, 0), (3, 0), (2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
-def test_a_reader_must_know_the_leader_epoch(world: DataWorld, epoch: int, code: int) -> None:
+def test_a_fetch_with_a_stale_or_unknown_leader_epoch_is_refused(world: DataWorld, epoch: int, code: int) -> None:
     world.topic("orders", leader_epoch=3)
     world.append("orders", "a")
     assert fetch(world, "orders", 0, partition={"current_leader_epoch": epoch}, max_wait_ms=0).error_code == code

@@ -184,7 +184,7 @@ def test_every_version_of_leave(ready: CoordinatorWorld, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(5, 10))
-def test_every_version_that_knows_static_members(ready: CoordinatorWorld, version: int) -> None:
+def test_every_version_with_static_members(ready: CoordinatorWorld, version: int) -> None:
     first = ready.ask(join_request(instance="one"), version)
     assert first.error_code == 0
     assert first.members[0].group_instance_id == "one"

@@ -142,7 +142,7 @@ def test_unknown_and_unled_partitions_have_different_errors(world: DataWorld) ->
     assert ask(world, -1, topic="followed", replica_id=-2).error_code == 0, "a debugging reader may ask any replica"
 
 
-def test_a_partition_asked_for_twice_is_refused(world: DataWorld) -> None:
+def test_a_partition_requested_twice_is_refused(world: DataWorld) -> None:
     partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
     topic = ListOffsetsRequest.ListOffsetsTopic(name="orders", partitions=[partition, partition])
     (answer,) = world.ask(ListOffsetsRequest(replica_id=-1, topics=[topic]), 11).topics

@@ -449,7 +449,7 @@ def test_when_the_maximum_size_was_lowered_the_last_to_rejoin_are_refused() -> N
     assert group.members() == {ids["bob"], ids["cid"]}
 
 
-def test_a_parked_join_keeps_its_place_when_it_is_repeated_in_a_full_group() -> None:
+def test_a_repeated_parked_join_keeps_its_slot_in_a_full_group() -> None:
     group = GroupWorld(group_max_size=2)
     ids = group.settle("ann", "bob", rebalance_ms=30_000)
     group.join(ids["ann"])
