@@ -213,6 +213,8 @@ def _method(
         body = target.init.strip("\n").replace("ARGUMENTS", passed)
     elif name == "__enter__":
         body = "        return self"
+    elif name == "__exit__" and [ast.unparse(line) for line in node.body] == ["await self.close()"]:
+        body = "        self.close()"  # not the async one: a subclass may have its own
     elif function is not None:
         comma = ", " if passed else ""
         body = f"        return by_hand.{function.name}(self{comma}{passed})"

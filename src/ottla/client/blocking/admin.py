@@ -56,7 +56,7 @@ class Admin:
         return self
 
     def __exit__(self, *_: object) -> None:
-        return self._call(self._async.__aexit__(*_))
+        self.close()
 
     def close(self) -> None:
         """Closes the connections."""

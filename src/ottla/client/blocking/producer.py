@@ -48,7 +48,7 @@ class Producer(BlockingSender):
         return self
 
     def __exit__(self, *_: object) -> None:
-        return self._call(self._async.__aexit__(*_))
+        self.close()
 
     def send_and_wait(
         self,

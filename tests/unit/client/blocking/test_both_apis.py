@@ -73,3 +73,17 @@ def test_docstrings_of_the_blocking_api_do_not_say_await() -> None:
     assert ">>> consumer.assign(" in Consumer.assign.__doc__
     for _, blocking in PAIRS:
         assert all("await " not in (method.__doc__ or "") for method in methods(blocking).values())
+
+
+@pytest.mark.parametrize("client", [Admin, Producer])
+def test_the_end_of_a_with_block_calls_close_of_a_subclass(client: type[Any]) -> None:
+    closed = []
+
+    class Extended(client):  # type: ignore[misc]
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    with Extended() as made:
+        assert closed == []
+    assert closed == [made]
