@@ -1,4 +1,4 @@
-"""The database sink without Spark: staging, the one transaction, and everything that may come twice."""
+"""The database sink without Spark: staging, the single transaction, and everything that may be repeated."""
 
 import contextlib
 from datetime import UTC, date, datetime
@@ -39,7 +39,7 @@ SINK = "3f5a"
 
 
 class Shop:
-    """A database with a table of orders, seen the way tasks and drivers see it."""
+    """A database with a table of orders, used as tasks and drivers use it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -93,19 +93,19 @@ def test_a_batch_is_moved_into_the_table_atomically_and_leaves_no_staged_rows(sh
     assert entry == ledger.Entry(SINK, "orders", 0, 3, '{"orders":{"0":3}}', 77)
 
 
-def test_a_commit_that_comes_twice_counts_once(shop: Shop) -> None:
+def test_a_repeated_commit_writes_nothing_again(shop: Shop) -> None:
     target = shop.prepare()
     attempts = {"a": shop.stage(target, 0, "a", [(1, "pear")])}
     assert shop.move(target, 0, attempts)
     assert not shop.move(target, 0, attempts)
     again = {"z": shop.stage(target, 0, "z", [(1, "pear")])}
-    assert not shop.move(target, 0, again), "a replay that staged a second copy"
+    assert not shop.move(target, 0, again), "the retry staged a second copy"
     assert shop.rows() == [(1, "pear")]
     assert shop.rows("ottla_staging_orders") == []
 
 
 def test_a_batch_that_is_older_than_the_table_is_refused(shop: Shop) -> None:
-    """A checkpoint restored from a backup plans old numbers anew, with other rows: to skip them would lose them."""
+    """A checkpoint restored from a backup reuses old batch ids for other rows. Skipping them would lose them."""
     target = shop.prepare()
     for batch_id in (4, 5):
         attempts = {f"a{batch_id}": shop.stage(target, batch_id, f"a{batch_id}", [(batch_id, "pear")])}
@@ -117,35 +117,39 @@ def test_a_batch_that_is_older_than_the_table_is_refused(shop: Shop) -> None:
     assert "newest checkpoint" in refused.value.hint
     assert "ottla_ledger" in refused.value.hint
     assert shop.rows() == [(4, "pear"), (5, "pear")]
-    assert shop.rows("ottla_staging_orders") == [], "nor does anything stay staged"
+    assert shop.rows("ottla_staging_orders") == [], "nothing stays staged either"
     assert [row[2] for row in shop.rows("ottla_ledger")] == [5]
 
 
-def test_the_newest_batch_may_come_again_but_not_with_another_end(shop: Shop) -> None:
+def test_the_newest_batch_can_be_repeated_but_not_with_other_end_offsets(shop: Shop) -> None:
     target = shop.prepare()
     there, elsewhere = '{"orders":{"0":5}}', '{"orders":{"0":99}}'
     assert shop.move(target, 5, {"a": shop.stage(target, 5, "a", [(5, "pear")])}, positions=there)
     assert not shop.move(target, 5, {"b": shop.stage(target, 5, "b", [(5, "pear")])}, positions=there)
-    assert not shop.move(target, 5, {"c": shop.stage(target, 5, "c", [(5, "pear")])}, positions=None), "not known"
+    assert not shop.move(target, 5, {"c": shop.stage(target, 5, "c", [(5, "pear")])}, positions=None), (
+        "the end is unknown"
+    )
     with pytest.raises(OttlaError, match=r"this is batch 5 .* already has a batch 5 that ended elsewhere"):
         shop.move(target, 5, {"d": shop.stage(target, 5, "d", [(99, "fig")])}, positions=elsewhere)
     assert shop.rows() == [(5, "pear")]
     assert shop.rows("ottla_staging_orders") == []
     assert shop.move(target, 6, {"e": shop.stage(target, 6, "e", [(6, "fig")])}, positions=None)
-    assert not shop.move(target, 6, {"f": shop.stage(target, 6, "f", [(6, "fig")])}, positions=there), "not known"
+    assert not shop.move(target, 6, {"f": shop.stage(target, 6, "f", [(6, "fig")])}, positions=there), (
+        "the end is unknown"
+    )
 
 
-def test_rows_of_failed_attempts_and_of_speculative_twins_do_not_count(shop: Shop) -> None:
+def test_rows_of_failed_and_speculative_attempts_are_not_moved(shop: Shop) -> None:
     target = shop.prepare()
     shop.stage(target, 0, "failed", [(1, "pear")])
     attempts = {"counted": shop.stage(target, 0, "counted", [(1, "pear"), (2, "plum")])}
-    shop.stage(target, 0, "twin", [(1, "pear"), (2, "plum")])
+    shop.stage(target, 0, "speculative", [(1, "pear"), (2, "plum")])
     assert shop.move(target, 0, attempts)
-    shop.stage(target, 0, "late-twin", [(2, "plum")])
+    shop.stage(target, 0, "late", [(2, "plum")])
     assert shop.rows() == [(1, "pear"), (2, "plum")]
     assert shop.move(target, 1, {"next": shop.stage(target, 1, "next", [(3, "fig")])})
     assert shop.rows() == [(1, "pear"), (2, "plum"), (3, "fig")]
-    assert shop.rows("ottla_staging_orders") == [], "the late twin's rows go with the next batch"
+    assert shop.rows("ottla_staging_orders") == [], "the next batch deletes the late attempt's rows"
 
 
 def test_a_batch_whose_staged_rows_were_lost_is_refused_and_changes_nothing(shop: Shop) -> None:
@@ -159,7 +163,7 @@ def test_a_batch_whose_staged_rows_were_lost_is_refused_and_changes_nothing(shop
     assert shop.rows() == [(1, "pear"), (2, "plum")]
 
 
-def test_a_transaction_that_breaks_in_the_middle_leaves_no_half_batch(shop: Shop) -> None:
+def test_a_transaction_that_fails_midway_leaves_no_partial_batch(shop: Shop) -> None:
     shop.execute('create table orders ("id" bigint not null primary key, "item" text)')
     target = shop.prepare()
     assert shop.move(target, 0, {"a": shop.stage(target, 0, "a", [(1, "pear")])})
@@ -197,7 +201,7 @@ def test_upsert_replaces_rows_by_key_and_the_last_of_a_batch_wins(shop: Shop) ->
     assert shop.rows() == [(1, "fig"), (2, "kiwi"), (3, "nut")]
 
 
-def test_keys_that_no_index_holds_apart_are_refused_with_the_statement_that_makes_one(shop: Shop) -> None:
+def test_upsert_keys_without_a_unique_index_are_refused_with_the_statement_that_creates_one(shop: Shop) -> None:
     shop.execute(
         'create table orders ("id" bigint, "item" text, "day" bigint)',
         'create unique index "wider" on orders ("id", "day")',
@@ -211,7 +215,7 @@ def test_keys_that_no_index_holds_apart_are_refused_with_the_statement_that_make
         shop.prepare(upsertKeys="id,item")
     with pytest.raises(OttlaError, match="upsertKeys is item, and"):
         shop.prepare(upsertKeys="item")
-    shop.execute(refused.value.hint.removeprefix("Make one: ").partition(". ")[0])
+    shop.execute(refused.value.hint.removeprefix("Create one: ").partition(". ")[0])
     target = shop.prepare(upsertKeys="ID")
     assert shop.move(target, 0, {"a": shop.stage(target, 0, "a", [(1, "pear"), (1, "fig")])})
     assert shop.rows(columns='"id", "item"') == [(1, "fig")]
@@ -225,7 +229,7 @@ def test_keys_that_no_index_holds_apart_are_refused_with_the_statement_that_make
         ('("id" bigint unique, "item" text)', "id"),
     ],
 )
-def test_a_primary_key_or_a_unique_column_will_do_in_any_order(shop: Shop, table: str, keys: str) -> None:
+def test_upsert_keys_can_be_a_primary_key_or_a_unique_column_in_any_order(shop: Shop, table: str, keys: str) -> None:
     shop.execute(f"create table orders {table}")
     schema = StructType([StructField("id", IntegerType()), StructField("item", StringType())])
     target = shop.prepare(schema, upsertKeys=keys)
@@ -235,8 +239,8 @@ def test_a_primary_key_or_a_unique_column_will_do_in_any_order(shop: Shop, table
     assert shop.rows() == [(1, "pear")]
 
 
-def test_an_index_that_postgres_does_not_take_for_upserts_is_not_taken(postgres: Path) -> None:
-    """A constraint that is checked late cannot say which row to replace."""
+def test_an_index_that_postgres_cannot_use_for_upserts_is_refused(postgres: Path) -> None:
+    """A deferrable constraint cannot decide which row to replace."""
     shop = Shop(f"postgresql://ottla@/postgres?host={postgres}")
     shop.execute(
         "create table orders (id bigint unique deferrable, item text)",
@@ -247,17 +251,17 @@ def test_an_index_that_postgres_does_not_take_for_upserts_is_not_taken(postgres:
     assert shop.prepare(upsertKeys="item").keys == ("item",)
 
 
-def test_replacing_the_table_is_one_transaction_too(shop: Shop) -> None:
+def test_replacing_the_table_is_a_single_transaction_too(shop: Shop) -> None:
     target = shop.prepare()
     assert shop.move(target, 0, {"a": shop.stage(target, 0, "a", [(1, "pear")])}, replace=True)
     attempts = {"b": shop.stage(target, 1, "b", [(2, "plum")])}
     assert shop.move(target, 1, attempts, replace=True)
-    assert not shop.move(target, 1, attempts, replace=True), "a replay must not empty the table"
+    assert not shop.move(target, 1, attempts, replace=True), "a repeated batch must not empty the table"
     assert shop.rows() == [(2, "plum")]
 
 
 def test_a_claim_succeeds_once(shop: Shop) -> None:
-    """Spec: D1. At-most-once: the note comes before the rows."""
+    """Spec: D1. At-most-once: the claim is written before the rows."""
     target = shop.prepare()
     with shop.connect() as database:
         assert ledger.claim(database, target, SINK, 0, 1)
@@ -268,7 +272,7 @@ def test_a_claim_succeeds_once(shop: Shop) -> None:
     assert shop.rows("ottla_claims") == []
 
 
-def test_every_type_comes_back_as_it_was(shop: Shop) -> None:
+def test_every_type_is_read_back_unchanged(shop: Shop) -> None:
     schema = StructType(
         [
             StructField("a b", BooleanType()),
@@ -352,7 +356,7 @@ def test_an_existing_table_is_used_unchanged(shop: Shop) -> None:
         ),
     ],
 )
-def test_columns_that_do_not_fit_are_named_with_their_types(
+def test_columns_that_do_not_fit_are_reported_with_their_types(
     shop: Shop, statement: str, schema: StructType, cause: str, hint: str
 ) -> None:
     shop.execute(statement)
@@ -362,14 +366,14 @@ def test_columns_that_do_not_fit_are_named_with_their_types(
     assert hint in refused.value.hint
 
 
-def test_a_key_that_the_query_lacks_is_refused_before_a_table_is_made(shop: Shop) -> None:
+def test_an_upsert_key_that_the_query_lacks_is_refused_before_the_table_is_created(shop: Shop) -> None:
     with pytest.raises(OttlaError, match=r"upsertKeys names code, which is not a column of the query \(id, item\)"):
         shop.prepare(upsertKeys="code")
     with shop.connect() as database:
         assert database.find_table("orders") is None
 
 
-def test_a_bigint_does_not_go_into_an_integer_of_postgres(postgres: Path) -> None:
+def test_a_bigint_does_not_fit_an_integer_column_of_postgres(postgres: Path) -> None:
     shop = Shop(f"postgresql://ottla@/postgres?host={postgres}")
     shop.execute("drop schema public cascade", "create schema public", "create table orders (id integer, item text)")
     with pytest.raises(OttlaError, match="column id is bigint in the query and integer in table orders"):
@@ -382,15 +386,19 @@ def test_a_bigint_does_not_go_into_an_integer_of_postgres(postgres: Path) -> Non
         ({"table": "t"}, "needs the option url", "sqlite:///"),
         ({"url": "sqlite:///a.db"}, "needs the option table", "name"),
         ({"url": "sqlite:///a.db", "tabel": "t"}, "has no option tabel", "Did you mean table?"),
-        ({"url": "sqlite:a.db", "table": "t"}, "names no file", "four strokes"),
-        ({"url": "sqlite:///:memory:", "table": "t"}, "one process only", "Name a file"),
+        ({"url": "sqlite:a.db", "table": "t"}, "has no file path", "four slashes"),
+        ({"url": "sqlite:///:memory:", "table": "t"}, "only one process", "Use a file"),
         ({"url": "postgre://ann:secret@h/d", "table": "t"}, "postgre://ann:***@h/d", "Did you mean postgresql?"),
-        ({"url": "sqlite:///a.db", "table": "t; drop"}, "'t; drop' is not a table's name", "letters"),
-        ({"url": "sqlite:///a.db", "table": "t", "delivery": "exactlyonce"}, "delivery exactlyonce", "exactly-once?"),
-        ({"url": "sqlite:///a.db", "table": "t", "upsertKeys": "a,a"}, "names a column twice", "once"),
-        ({"url": "sqlite:///a.db", "table": "t", "sinkId": "s"}, "belong together", "foreachBatch"),
-        ({"url": "sqlite:///a.db", "table": "t", "sinkId": "s", "batchId": "x"}, "batchId x", "number"),
-        ({"url": "sqlite:///a.db", "table": "t", "busyTimeoutMs": "1s"}, "busyTimeoutMs 1s", "whole number"),
+        ({"url": "sqlite:///a.db", "table": "t; drop"}, "'t; drop' is not a valid table name", "letters"),
+        (
+            {"url": "sqlite:///a.db", "table": "t", "delivery": "exactlyonce"},
+            "delivery is 'exactlyonce'",
+            "exactly-once?",
+        ),
+        ({"url": "sqlite:///a.db", "table": "t", "upsertKeys": "a,a"}, "contains a column twice", "once"),
+        ({"url": "sqlite:///a.db", "table": "t", "sinkId": "s"}, "need each other", "foreachBatch"),
+        ({"url": "sqlite:///a.db", "table": "t", "sinkId": "s", "batchId": "x"}, "batchId is 'x'", "foreachBatch"),
+        ({"url": "sqlite:///a.db", "table": "t", "busyTimeoutMs": "1s"}, "busyTimeoutMs is '1s'", "whole number"),
     ],
 )
 def test_invalid_options_are_refused_with_a_hint(options: dict[str, str], cause: str, hint: str) -> None:
@@ -400,7 +408,7 @@ def test_invalid_options_are_refused_with_a_hint(options: dict[str, str], cause:
     assert hint in refused.value.hint
 
 
-def test_a_database_that_cannot_be_had_is_named_without_its_password(tmp_path: Path) -> None:
+def test_an_unreachable_database_is_named_without_its_password(tmp_path: Path) -> None:
     for url in (f"sqlite:///{tmp_path}/none/a.db", "postgresql://ann:secret@127.0.0.1:1/shop?connect_timeout=2"):
         with pytest.raises(OttlaError, match=r"cannot (open|connect)") as refused:
             connect(DatabaseOptions.parse({"url": url, "table": "t"}))
@@ -415,8 +423,8 @@ def test_both_databases_implement_the_protocol() -> None:
     assert all(callable(getattr(kind, name)) for kind in (SqliteDatabase, PostgresDatabase) for name in wanted)
 
 
-def test_a_table_with_a_long_name_is_found_again(shop: Shop) -> None:
-    """PostgreSQL cuts names at 63 bytes, and the staging table's is longer than the target's."""
+def test_a_table_with_a_long_name_is_found_by_the_next_batch(shop: Shop) -> None:
+    """PostgreSQL truncates names to 63 bytes, and the staging table's name is longer than the target's."""
     name = "orders_of_all_the_shops_in_all_the_towns_of_the_country"
     for batch_id in range(2):
         target = shop.prepare(table=name)
@@ -424,10 +432,10 @@ def test_a_table_with_a_long_name_is_found_again(shop: Shop) -> None:
     assert shop.rows(name) == [(0, "tea"), (1, "tea")]
 
 
-def test_names_that_postgresql_would_cut_off_are_refused(postgres: Path) -> None:
-    """Two names that differ behind the 63rd byte would be one table, or one column."""
+def test_names_that_postgresql_would_truncate_are_refused(postgres: Path) -> None:
+    """Two names that differ only after the 63rd byte would be the same table or column."""
     shop = Shop(f"postgresql://ottla@/postgres?host={postgres}")
-    with pytest.raises(OttlaError, match=r"the name of table o{64} has 64 bytes, and PostgreSQL takes 63"):
+    with pytest.raises(OttlaError, match=r"the name of table o{64} has 64 bytes; PostgreSQL allows 63"):
         shop.prepare(table="o" * 64)
     with pytest.raises(OttlaError, match=r"the name of table s{64}.orders has"):
         shop.prepare(table=f"{'s' * 64}.orders")
@@ -435,6 +443,6 @@ def test_names_that_postgresql_would_cut_off_are_refused(postgres: Path) -> None
 
     long = StructType([StructField("id", LongType()), StructField("ä" * 32, StringType())])
     for table in ("not_there_yet", "o" * 63):
-        with pytest.raises(OttlaError, match=r"the name of column ä{32} has 64 bytes, and PostgreSQL takes 63") as told:
+        with pytest.raises(OttlaError, match=r"the name of column ä{32} has 64 bytes; PostgreSQL allows 63") as refused:
             shop.prepare(long, table=table)
-        assert "with `as`" in told.value.hint
+        assert "with `as`" in refused.value.hint

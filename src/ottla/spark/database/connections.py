@@ -1,4 +1,4 @@
-"""Two databases under one face: what a sink asks of SQLite and of PostgreSQL, in their own words."""
+"""One interface to SQLite and PostgreSQL: the operations that the sink needs."""
 
 import contextlib
 import json
@@ -14,11 +14,11 @@ Rows = Iterable[tuple[Any, ...]]
 
 
 class DatabaseUnavailable(OttlaError):
-    """The database is not there now, or lost what was staged: trying again later may help."""
+    """The database cannot be reached, or it lost the staged rows. A retry may succeed."""
 
 
 class Database(Protocol):
-    """A connection. Nothing is committed but by `transaction()`."""
+    """A connection. Only `transaction()` commits."""
 
     dialect: str
 
@@ -37,7 +37,7 @@ class Database(Protocol):
 
 
 def connect(options: DatabaseOptions) -> Database:
-    """Opens the database that the options name. Raises OttlaError where it cannot be had."""
+    """Connects to the database of the options. Raises OttlaError if it cannot."""
     if options.url.startswith("sqlite:"):
         return SqliteDatabase(options)
     return PostgresDatabase(options)
@@ -52,7 +52,7 @@ def quoted(name: str) -> str:
 
 
 def quoted_column(name: str) -> str:
-    """A column's name may hold a dot."""
+    """Quotes a column's name, which may contain a dot."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -64,13 +64,13 @@ class SqliteDatabase:
     def __init__(self, options: DatabaseOptions) -> None:
         path = options.url.removeprefix("sqlite:///")
         try:
-            # autocommit by hand: BEGIN IMMEDIATE takes the lock at the start, where waiting for it is harmless.
+            # No implicit transactions: transaction() runs BEGIN IMMEDIATE, which waits for the lock before it writes.
             self._connection = sqlite3.connect(path, timeout=options.busy_timeout_ms / 1000, isolation_level=None)
             self._connection.execute("pragma schema_version")
         except sqlite3.Error as error:
             raise DatabaseUnavailable(
                 f"cannot open {options.shown_url}: {error}",
-                "Does the directory exist, and is the file a SQLite database that may be written?",
+                "Does the directory exist, and is the file a SQLite database with write permission?",
             ) from None
 
     @contextlib.contextmanager
@@ -107,7 +107,7 @@ class SqliteDatabase:
         schema, dot, name = table.rpartition(".")
         call = f"{quoted(schema)}.table_info" if dot else "table_info"
         rows = self.query(f"pragma {call}({quoted_column(name)})")
-        # An INTEGER PRIMARY KEY counts by itself, which is a default of a kind.
+        # SQLite numbers an INTEGER PRIMARY KEY itself, so the column needs no value.
         return [
             Column(
                 name, kind, not required and not key, default is not None or (bool(key) and kind.upper() == "INTEGER")
@@ -123,7 +123,7 @@ class SqliteDatabase:
         found = [primary] if primary else []
         for _, index, is_unique, _, is_partial in self.query(f"pragma {place}index_list({quoted_column(name)})"):
             if is_unique and not is_partial:
-                # An expression has no name, and is no column.
+                # An indexed expression has no column name.
                 found.append({row[2] or "" for row in self.query(f"pragma {place}index_info({quoted_column(index)})")})
         return found
 
@@ -134,14 +134,14 @@ class SqliteDatabase:
         return json.dumps(list(values))
 
     def lock(self, name: str) -> None:
-        pass  # BEGIN IMMEDIATE holds everything already
+        pass  # BEGIN IMMEDIATE has locked the whole database already
 
     def close(self) -> None:
         self._connection.close()
 
 
 class PostgresDatabase:
-    """PostgreSQL through psycopg: rows go in by COPY."""
+    """PostgreSQL through psycopg: rows are inserted with COPY."""
 
     dialect = POSTGRES
 
@@ -151,7 +151,7 @@ class PostgresDatabase:
         except ImportError:
             raise OttlaError(
                 f"{options.shown_url} needs psycopg, which is not installed",
-                "pip install 'ottla[postgres]', on the driver and on the executors.",
+                "Run pip install 'ottla[postgres]' on the driver and on the executors.",
             ) from None
         try:
             self._connection = psycopg.connect(options.url, autocommit=True, application_name="ottla")
@@ -159,7 +159,7 @@ class PostgresDatabase:
         except psycopg.Error as error:
             raise DatabaseUnavailable(
                 f"cannot connect to {options.shown_url}: {str(error).strip()}",
-                "Is the server running, and are user, password (also PGPASSWORD or ~/.pgpass) and database right?",
+                "Is the server running, and are user, password (also PGPASSWORD or ~/.pgpass) and database correct?",
             ) from None
 
     @contextlib.contextmanager
@@ -225,7 +225,7 @@ class PostgresDatabase:
         return list(values)
 
     def lock(self, name: str) -> None:
-        """Held to the end of the transaction; keeps two drivers from making one table at the same time."""
+        """Held until the transaction ends; prevents two drivers from creating the same table at the same time."""
         self.execute("select pg_advisory_xact_lock(hashtextextended(?, 0))", name)
 
     def close(self) -> None:
@@ -233,8 +233,8 @@ class PostgresDatabase:
 
     @staticmethod
     def _marked(statement: str) -> str:
-        """Statements are written with `?`; psycopg wants %s, and a percent sign of the user's doubled."""
+        """Replaces the placeholder `?` by psycopg's %s, and doubles percent signs in names."""
         if "?" not in statement:
             return statement
-        parts = statement.replace("%", "%%").split('"')  # every second one is a name, where ? is a letter
+        parts = statement.replace("%", "%%").split('"')  # every second part is a quoted name, where ? is a character
         return '"'.join(part if index % 2 else part.replace("?", "%s") for index, part in enumerate(parts))

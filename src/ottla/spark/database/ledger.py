@@ -2,7 +2,7 @@
 
 Tasks write their rows into a staging table, each attempt under its own token. The driver's `move` is one database
 transaction: it moves the rows of the successful attempts to the target, records the batch in the ledger, and deletes
-the staging rows. The newest batch of the ledger is not moved again, however often Spark asks; an older one is refused,
+the staging rows. If Spark repeats the newest batch of the ledger, it is not moved again. An older batch is refused,
 because Spark repeats only the newest.
 """
 
@@ -95,7 +95,7 @@ def check_names(database: Database, options: DatabaseOptions, schema: StructType
     for kind, whole, part, hint in long:
         size = len(part.encode())
         if size > longest:
-            raise OttlaError(f"the name of {kind} {whole} has {size} bytes, and PostgreSQL takes {longest}", hint)
+            raise OttlaError(f"the name of {kind} {whole} has {size} bytes; PostgreSQL allows {longest}", hint)
 
 
 def _ready(database: Database, options: DatabaseOptions, schema: StructType) -> Target | None:
@@ -126,12 +126,12 @@ def _key_column(key: str, taken: dict[str, str], options: DatabaseOptions) -> st
             return column
     raise OttlaError(
         f"upsertKeys names {key}, which is not a column of the query ({', '.join(taken)})",
-        f"Select {key} in the query, or name other columns.",
+        f"Select {key} in the query, or use other columns.",
     )
 
 
 def check_keys(database: Database, table: str, keys: Sequence[str]) -> None:
-    """Refuses keys without a unique index, which a database needs for replacing rows."""
+    """Refuses keys without a unique index, which a database needs to replace rows."""
     if not keys or set(keys) in database.unique_keys(table):
         return
     name = table.rpartition(".")[2]
@@ -140,7 +140,7 @@ def check_keys(database: Database, table: str, keys: Sequence[str]) -> None:
     raise OttlaError(
         f"upsertKeys is {', '.join(keys)}, and table {table} has no primary key or unique index of exactly "
         f"{'this column' if len(keys) == 1 else 'these columns'}",
-        f"Make one: create unique index {index} on {quoted(table if database.dialect == POSTGRES else name)} "
+        f"Create one: create unique index {index} on {quoted(table if database.dialect == POSTGRES else name)} "
         f"({columns}). Or use the columns of an existing one.",
     )
 
@@ -153,7 +153,7 @@ def _create_target(database: Database, options: DatabaseOptions, schema: StructT
     ]
     names = {field.name.lower(): field.name for field in schema.fields}
     if len(names) != len(schema.fields):
-        raise OttlaError("two columns of the query have one name", "Rename one of them with `as`.")
+        raise OttlaError("two columns of the query have the same name", "Rename one of them with `as`.")
     for key in keys:
         if key not in names:
             _key_column(key, {name: name for name in names.values()}, options)
@@ -268,7 +268,7 @@ def _last(database: Database, target: Target, sink: str, *, locked: bool = False
 def check_batch(database: Database, target: Target, sink: str, batch_id: int, positions: str | None) -> None:
     """Refuses a batch whose number is taken by other rows.
 
-    Spark repeats only the newest batch, as it was planned. Any other batch with a number that is in the ledger comes
+    Spark repeats only the newest batch, as it was planned. Any other batch with a number that is in the ledger is
     from a checkpoint that is older than the ledger: skipping it would lose its rows.
     """
     refused = _refusal(_last(database, target, sink), target, sink, batch_id, positions)
@@ -304,7 +304,7 @@ def move(
     positions: str | None,
     now_ms: int,
 ) -> bool:
-    """Moves a batch into the target and records it, in one transaction. False if it was there already.
+    """Moves a batch into the target and records it, in one transaction. False if it was in the target already.
 
     `attempts` maps the tokens of successful attempts to their numbers of rows. Raises OttlaError if there is a newer
     batch.
@@ -387,7 +387,7 @@ def _move_rows(database: Database, target: Target, attempts: dict[str, int]) -> 
     if target.keys:
         keys = ", ".join(quoted_column(key) for key in target.keys)
         if database.dialect == POSTGRES:
-            # One row for each key: PostgreSQL refuses to replace a row twice in one statement. The last one wins.
+            # One row for each key, the last one: PostgreSQL cannot replace a row twice in one statement.
             chosen, order = f"distinct on ({keys}) {names}", f"order by {keys}, {ATTEMPT} desc, {SEQUENCE} desc"
         else:
             order = f"order by {ATTEMPT}, {SEQUENCE}"
@@ -418,7 +418,7 @@ def drop_attempts(database: Database, target: Target, tokens: Sequence[str]) -> 
 
 
 def entries(database: Database, options: DatabaseOptions) -> list[Entry]:
-    """The ledger's rows for this table, newest first; empty if there is no ledger."""
+    """The ledger's rows for this table, newest first; empty without a ledger."""
     found = database.find_table(options.table) or options.table
     ledger = Target(found, ()).ledger
     if database.find_table(ledger) is None:

@@ -1,4 +1,4 @@
-"""Arrow columns as rows that a database driver takes. Pure."""
+"""Converts Arrow columns to rows for a database driver. Pure."""
 
 import json
 import math
@@ -28,7 +28,7 @@ Convert = Callable[[Any], Any]
 
 
 def rows_of(batch: "pyarrow.RecordBatch", schema: StructType, dialect: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of a record batch, each value as the database's driver wants it."""
+    """The rows of a record batch, each value converted for the database's driver."""
     columns = []
     for field, column in zip(schema.fields, batch.columns, strict=True):
         values = column.to_pylist()
@@ -40,26 +40,26 @@ def rows_of(batch: "pyarrow.RecordBatch", schema: StructType, dialect: str) -> I
 
 
 def converter(spark_type: DataType, dialect: str) -> Convert | None:
-    """How a Python value of this type is put; None where it goes as it is."""
+    """The conversion of Python values of this type; None if they are inserted unchanged."""
     if isinstance(spark_type, ArrayType | MapType | StructType):
         plain = plainer(spark_type)
         return lambda value: json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
     if dialect == SQLITE and isinstance(spark_type, DecimalType | DateType):
         return str
     if dialect == SQLITE and isinstance(spark_type, TimestampType | TimestampNTZType):
-        # One width, so that text sorts as time does.
+        # Fixed width, so that text sorts in the order of time.
         return lambda value: value.isoformat(sep=" ", timespec="microseconds")
     return None
 
 
 def plainer(spark_type: DataType) -> Convert:
-    """Makes of a nested value what JSON can say."""
+    """The conversion of a nested value to what JSON can represent."""
     if isinstance(spark_type, ArrayType):
         item = plainer(spark_type.elementType)
         return lambda values: None if values is None else [item(value) for value in values]
     if isinstance(spark_type, MapType):
         key, mapped = plainer(spark_type.keyType), plainer(spark_type.valueType)
-        # Arrow gives a map as pairs.
+        # Arrow returns a map as a list of pairs.
         return lambda pairs: None if pairs is None else {_key(key(name)): mapped(value) for name, value in pairs}
     if isinstance(spark_type, StructType):
         fields = {field.name: plainer(field.dataType) for field in spark_type.fields}
@@ -73,7 +73,7 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, datetime | date | Decimal):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no NaN and no infinity
+        return str(value)  # JSON has no NaN or infinity
     return value
 
 

@@ -1,4 +1,4 @@
-"""The data source `format("ottla-database")`: rows into a table of SQLite or PostgreSQL, exactly once.
+"""The data source `format("ottla-database")`: writes rows to a table in SQLite or PostgreSQL, exactly once.
 
 Rows and the stream's progress are written in one database transaction. So a batch is visible as a whole or not at all,
 and a batch that Spark runs again is not written again. ledger.py has the statements; the states of a batch are in
@@ -57,7 +57,7 @@ class DatabaseDataSource(DataSource):
             options = DatabaseOptions.parse(self.options)
             if options.sink_id is not None:
                 raise ConfigError(
-                    "sinkId and batchId are for writes inside foreachBatch", "A stream has ids of its own."
+                    "sinkId and batchId are for writes inside foreachBatch", "A stream has its own ids: remove them."
                 )
             if overwrite and options.delivery != EXACTLY_ONCE:
                 raise ConfigError(
@@ -152,7 +152,7 @@ class BatchDatabaseWriter(DataSourceArrowWriter):
         if options.delivery == AT_MOST_ONCE:
             raise ConfigError(
                 "delivery=at-most-once is for streams: a batch write that fails has written nothing",
-                "Leave the option out.",
+                "Remove the option.",
             )
         self.options = options
         self.schema = schema

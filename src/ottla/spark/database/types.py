@@ -1,4 +1,4 @@
-"""Which column type a Spark type becomes in a database, and whether a column that is there can hold it. Pure."""
+"""Maps Spark types to column types, and checks whether an existing column can hold a Spark type. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from ottla.errors import OttlaError
 
 SQLITE, POSTGRES = "sqlite", "postgresql"
-# SQLite keeps 15 significant digits of a number with a point; longer decimals stay exact as text.
+# SQLite keeps 15 significant digits of a number with a fraction; longer decimals stay exact as text.
 SQLITE_EXACT_DIGITS = 15
 
 _SIMPLE: dict[type[DataType], tuple[str, str]] = {
@@ -52,7 +52,7 @@ _SIMPLE: dict[type[DataType], tuple[str, str]] = {
     StructType: ("text", "jsonb"),
 }
 _TEXTS = frozenset({"text", "character varying", "character", "json", "jsonb", "uuid", "citext", "USER-DEFINED"})
-# What a PostgreSQL column may be, besides the type that a new table would get, without losing anything.
+# Other types of an existing PostgreSQL column that can hold every value of the type that a new table would get.
 _WIDER: dict[str, frozenset[str]] = {
     "smallint": frozenset({"integer", "bigint", "numeric", "real", "double precision"}),
     "integer": frozenset({"bigint", "numeric", "double precision"}),
@@ -67,7 +67,7 @@ _WIDER: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table that is there."""
+    """One column of an existing table."""
 
     name: str
     type: str
@@ -88,14 +88,14 @@ def column_type(spark_type: DataType, dialect: str, column: str) -> str:
     pair = _SIMPLE.get(type(spark_type))
     if pair is None:
         raise OttlaError(
-            f"column {column} is {spark_type.simpleString()}, which no column of the database can hold",
+            f"column {column} is {spark_type.simpleString()}, which the database has no column type for",
             f"Select cast({column} as string) as {column}, or leave the column out.",
         )
     return pair[1] if dialect == POSTGRES else pair[0]
 
 
 def check_columns(schema: StructType, table: str, there: Sequence[Column], dialect: str) -> dict[str, str]:
-    """Says for each column of the DataFrame the table's column that takes it, or refuses with column and type."""
+    """Maps the columns of the DataFrame to those of the table. Raises OttlaError if one is missing or does not fit."""
     exact = {column.name: column for column in there}
     loose = {column.name.lower(): column for column in there}
     taken: dict[str, str] = {}
@@ -112,12 +112,12 @@ def check_columns(schema: StructType, table: str, there: Sequence[Column], diale
             raise OttlaError(
                 f"column {field.name} is {field.dataType.simpleString()} in the query "
                 f"and {column.type} in table {table}",
-                f"Cast it in the query, or make the column {column_type(field.dataType, dialect, field.name)}.",
+                f"Cast it in the query, or change the column to {column_type(field.dataType, dialect, field.name)}.",
             )
         taken[field.name] = column.name
     if len(set(taken.values())) != len(taken):
         raise OttlaError(
-            f"two columns of the query go to one column of table {table}",
+            f"two columns of the query match the same column of table {table}",
             "Give them names that differ by more than case.",
         )
     for column in there:
@@ -139,7 +139,7 @@ def fits(spark_type: DataType, column: Column, dialect: str, name: str) -> bool:
 
 
 def _fits_sqlite(wanted: str, there: str) -> bool:
-    # SQLite holds anything anywhere; what is refused is text that would silently stay text in a column of numbers.
+    # SQLite stores any value in any column. Refused is only text that would silently stay text in a numeric column.
     if there in ("blob", "numeric") or wanted == "boolean":
         return True
     mine = affinity(wanted)
@@ -149,7 +149,7 @@ def _fits_sqlite(wanted: str, there: str) -> bool:
 
 
 def affinity(declared: str) -> str:
-    """SQLite's rule for what a declared type means.
+    """The type affinity of a declared type, by SQLite's rules.
 
     >>> affinity("BIGINT"), affinity("varchar(20)"), affinity("double precision"), affinity("decimal(10,2)")
     ('integer', 'text', 'real', 'numeric')
