@@ -6,7 +6,7 @@ of the function to that of the method.
 # ruff: noqa: SLF001 - these functions are the bodies of methods, and use the parts of the async clients
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.client.consumer.arrow import iteration_wait_ms
@@ -152,17 +152,9 @@ def consumer_poll(consumer: "Consumer", timeout_ms: int, *, max_records: int | N
     if type(timeout_ms) is not int:
         check_timeout(timeout_ms)  # even if there is nothing to wait for
     reader = consumer._async._reader
-    try:
-        taken = consumer._calls.try_here(reader.take_records_here, max_records) or consumer._call(
-            reader.poll_records(timeout_ms, max_records)
-        )
-        reader.confirm()
-        return taken
-    except Exception:
-        raise
-    except BaseException:
-        _give_back(consumer)
-        raise
+    return _poll(
+        consumer, lambda: reader.take_records(max_records), lambda: reader.poll_records(timeout_ms, max_records)
+    )
 
 
 def consumer_poll_arrow(
@@ -176,17 +168,25 @@ def consumer_poll_arrow(
     if type(timeout_ms) is not int:
         check_timeout(timeout_ms)
     inner = consumer._async
-    take = inner._arrow_taker(max_records, timestamp_unit, columns)
+    return _poll(
+        consumer,
+        inner._arrow_taker(max_records, timestamp_unit, columns),
+        lambda: inner.poll_arrow(timeout_ms, max_records=max_records, timestamp_unit=timestamp_unit, columns=columns),
+    )
+
+
+def _poll(consumer: "Consumer", take: Callable[[], T | None], poll: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What `take` finds without the loop, else the result of `poll`."""
+    reader = consumer._async._reader
     try:
-        taken = consumer._calls.try_here(lambda _: inner._reader.take_here(take), None) or consumer._call(
-            inner.poll_arrow(timeout_ms, max_records=max_records, timestamp_unit=timestamp_unit, columns=columns)
-        )
-        inner._reader.confirm()
+        taken = consumer._calls.try_here(lambda: reader.take_here(take)) or consumer._call(poll())
+        reader.confirm()
         return taken
     except Exception:
         raise
-    except BaseException:
-        _give_back(consumer)
+    except BaseException:  # Ctrl-C: the records have not reached the caller, so the next call returns them again
+        with contextlib.suppress(Exception):
+            consumer._call(reader.give_back())
         raise
 
 
@@ -212,18 +212,12 @@ def consumer_iter(consumer: "Consumer") -> Iterator[ConsumerRecord]:
     reader = consumer._async._reader
     ready = reader.buffer.ready
     while True:
-        if consumer._calls.try_here(reader.take_here, reader.take_into_buffer):
+        if consumer._calls.try_here(lambda: reader.take_here(reader.take_into_buffer)):
             reader.confirm()
         else:
             consumer._call(reader.fill_buffer())
         while ready:
             yield ready.popleft()
-
-
-def _give_back(consumer: "Consumer") -> None:
-    """After Ctrl-C: the records taken last have not reached the caller. The next call returns them again."""
-    with contextlib.suppress(Exception):
-        consumer._call(consumer._async._reader.give_back())
 
 
 def deserializing_consumer_poll(

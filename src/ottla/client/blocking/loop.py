@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from ottla.client.core.callers_thread import Call, CallersThread
 from ottla.errors import OttlaError
 
-A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -114,11 +113,11 @@ class OneThreadCalls(Calls):
         """Runs a coroutine while another thread may be in a call."""
         return self._run(coroutine, None)
 
-    def try_here(self, function: Callable[[A], T | None], argument: A) -> T | None:
-        """`function(argument)` in this thread, without the loop; None if another thread is in a call."""
+    def try_here(self, function: Callable[[], T]) -> T | None:
+        """`function()` in this thread, without the loop; None if another thread is in a call."""
         if self._process is not loop_thread.process or not self._lock.acquire(blocking=False):
             return None
         try:
-            return function(argument)
+            return function()
         finally:
             self._lock.release()

@@ -147,9 +147,9 @@ class RecordReader:
                 network.wake()  # fetch the next records while the user processes these
             return taken
 
-    def take_records_here(self, max_records: int | None) -> Records | None:
-        """`take_here` for poll()."""
-        return self.take_here(lambda: Records(self._fetcher.take(self._most_records(max_records))))
+    def take_records(self, max_records: int | None) -> Records:
+        """The records that were fetched already, for `take_here`."""
+        return Records(self._fetcher.take(self._most_records(max_records)))
 
     def _most_records(self, max_records: int | None) -> int:
         return self._config.max_poll_records if max_records is None else check_max_records(max_records)
@@ -164,7 +164,7 @@ class RecordReader:
 
     def take_into_buffer(self) -> bool:
         """For `take_here`: puts records to iterate over into the buffer."""
-        self.buffer.extend(Records(self._fetcher.take(self._config.max_poll_records)))
+        self.buffer.extend(self.take_records(None))
         return bool(self.buffer)
 
     def rewind_buffer(self) -> None:
