@@ -237,6 +237,7 @@ CASES: list[tuple[Callable[[Patch], None], Callable[[], Any]]] = [
 @pytest.mark.parametrize(
     ("break_it", "story"), CASES, ids=[f"{i}-{rule.__name__}" for i, (rule, _) in enumerate(CASES)]
 )
+@pytest.mark.slow
 def test_a_story_fails_when_a_rule_is_disabled(break_it: Callable[[Patch], None], story: Callable[[], Any]) -> None:
     story()
     with pytest.MonkeyPatch.context() as patch:

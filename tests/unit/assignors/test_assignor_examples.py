@@ -330,6 +330,7 @@ def test_names_are_kafkas() -> None:
     assert set(BUILT_IN) == {"range", "roundrobin", "sticky", "cooperative-sticky"}
 
 
+@pytest.mark.slow
 def test_a_large_uniform_group_is_assigned_twice_in_seconds() -> None:
     """A tenth of upstream's own measure (1,000,000 partitions, 2,000 members, 30 s); the whole is in the benchmarks."""
     counts = {f"topic{i}": 200 for i in range(500)}

@@ -150,6 +150,7 @@ async def close_all(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.slow
 def test_every_record_is_processed_once_while_members_join_and_leave(strategy: str) -> None:
     """Spec: A9, B6, B7. Without failures nothing is read twice, and no partition has two owners."""
     for seed in range(2):
