@@ -1,4 +1,4 @@
-"""The exactly-once protocol over thousands of histories, with the sink's own rules; and rules switched off.
+"""The exactly-once protocol over thousands of histories, with the sink's rules, and with rules disabled.
 
 Spec: R7, R9.
 """
@@ -40,13 +40,13 @@ def failures(tried: range, **options: Any) -> list[int]:
 
 
 @pytest.mark.seeded
-def test_every_row_is_written_once_whatever_crashes() -> None:
+def test_every_row_is_written_exactly_once_after_any_crash() -> None:
     """Spec: F2, D1, E9. Task crashes, zombies, driver crashes, second drivers, timeouts, commits called twice."""
     assert not failures(seeds(2000, fast=300))
 
 
 def test_the_histories_include_the_rare_events() -> None:
-    """The model would prove little if the rare things never happened in it."""
+    """The model would prove little if rare events never happened in it."""
     seen: Counter[str] = Counter()
     for seed in range(300):
         world = World(seed)
@@ -65,7 +65,7 @@ def test_the_histories_include_the_rare_events() -> None:
 
 @pytest.mark.seeded
 def test_a_nondeterministic_query_is_written_as_it_was_decided() -> None:
-    """With two-phase commit nothing times out: what was decided first is what is written, whole, after any crash."""
+    """With two-phase commit nothing times out: after a crash, exactly the rows decided first are written."""
     for seed in seeds(2000, fast=300):
         world = World(seed, is_deterministic=False, times_out=False, has_zombies=False)
         world.play()
@@ -95,7 +95,7 @@ def test_with_timeouts_a_nondeterministic_query_stops_rather_than_mix_two_attemp
 
 @pytest.mark.seeded
 def test_a_query_stopped_for_longer_than_the_brokers_remember_writes_nothing_twice() -> None:
-    """Where a driver died between two commits nobody can tell any more which parts were committed: it stops."""
+    """If a driver died between two commits, it is unknown which parts were committed: the query stops."""
     stopped = 0
     for seed in seeds(2000, fast=300):
         world = World(seed, stands_still=True, has_zombies=False)
@@ -107,11 +107,11 @@ def test_a_query_stopped_for_longer_than_the_brokers_remember_writes_nothing_twi
 
 
 def wrong_inside_foreach_batch(rules: Rules) -> list[int]:
-    """The seeds after which a batch that was decided is not there as it was, or one that was not is there."""
+    """The seeds after which a decided batch is missing or changed, or a batch without a decision is visible."""
     wrong = []
     for seed in range(1000):
         world = World(seed, goes_on=True, times_out=False, has_zombies=False, rules=rules)
-        with contextlib.suppress(AssertionError):  # a query that cannot go on has lost something
+        with contextlib.suppress(AssertionError):  # a query that cannot continue has lost something
             world.play()
         expected = Counter((batch, task) for batch in world.decided for task in range(World.TASKS))
         if world.lost or written(world) != expected:
@@ -123,7 +123,7 @@ def test_inside_foreach_batch_a_function_that_ignores_a_failure_loses_nothing_th
     assert not wrong_inside_foreach_batch(Rules())
 
 
-# --- rules switched off: the model must notice ----------------------------------------------------------------
+# --- rules disabled: the model must notice ---------------------------------------------------------------------
 
 
 def blind_commit(state: Any, ledger: Any, *rest: Any, **more: Any) -> Any:
@@ -147,8 +147,8 @@ def test_without_the_ledger_rows_are_duplicated(rules: Rules) -> None:
     assert failures(range(200), rules=rules)
 
 
-def test_a_task_that_does_not_look_first_breaks_what_was_decided() -> None:
-    """Spec: R7. InitProducerId aborts the part that was decided, and other rows take its place."""
+def test_a_task_that_does_not_read_the_decision_first_breaks_it() -> None:
+    """Spec: R7. InitProducerId aborts the decided part, and other rows replace it."""
     rules = Rules(may_be_decided=lambda first, batch: False)
     wrong = 0
     for seed in range(200):
@@ -158,7 +158,7 @@ def test_a_task_that_does_not_look_first_breaks_what_was_decided() -> None:
     assert wrong
 
 
-def test_a_task_that_ignores_the_batch_before_its_own_drops_what_was_decided() -> None:
+def test_a_task_that_ignores_the_previous_batch_drops_its_decided_parts() -> None:
     """Spec: R7."""
 
     def forgetful(*arguments: Any, **more: Any) -> Any:
@@ -168,7 +168,7 @@ def test_a_task_that_ignores_the_batch_before_its_own_drops_what_was_decided() -
     assert wrong_inside_foreach_batch(Rules(decide_write=forgetful))
 
 
-def test_a_task_that_takes_forgotten_parts_for_lost_duplicates_them() -> None:
+def test_a_task_that_treats_forgotten_parts_as_lost_duplicates_them() -> None:
     """Spec: R7."""
 
     def hasty(*arguments: Any, is_known: bool) -> bool:
@@ -180,7 +180,7 @@ def test_a_task_that_takes_forgotten_parts_for_lost_duplicates_them() -> None:
     assert any(count > 1 for world in worlds for count in written(world).values())
 
 
-def test_without_a_decision_on_record_a_displaced_driver_is_not_noticed() -> None:
+def test_without_a_stored_decision_a_fenced_driver_is_not_detected() -> None:
     """Spec: R7."""
     refused = {True: 0, False: 0}
     for first in (True, False):
