@@ -146,10 +146,10 @@ def test_anything_after_the_json_object_makes_a_record_bad(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ("1 as key, item as value", "column key is of type int; a record's key must be string or binary (Cast it"),
-        ("'x' as partition, item as value", "column partition is of type string"),
-        ("'x' as headers, item as value", "column headers is of type string"),
-        ("'x' as timestamp, item as value", "column timestamp is of type string"),
+        ("1 as key, item as value", "column key has type int; it must be string or binary (Cast it"),
+        ("'x' as partition, item as value", "column partition has type string"),
+        ("'x' as headers, item as value", "column headers has type string"),
+        ("'x' as timestamp, item as value", "column timestamp has type string"),
     ],
 )
 def test_validate_knows_the_types_of_a_topics_columns(shop: Shop, columns: str, told: str) -> None:

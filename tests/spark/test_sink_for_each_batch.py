@@ -201,11 +201,11 @@ def test_updates_of_windows_are_written_once_through_failures_everywhere(sums: S
         sums.save(frame, batch_id, failing_format, failing=f"{point}:fail:{mark}")
         if point == "after-write" and not mark.exists():
             mark.touch()
-            raise RuntimeError("a test asked for a failure at after-write")
+            raise RuntimeError("failpoint after-write: fail")
 
     errors = [sums.run(write) for _ in range(len(POINTS) + 1)]
-    told = [sorted(set(re.findall("asked for a failure at ([a-z-]+)", error))) for error in errors]
-    assert told == [*([point] for point in POINTS), []], errors
+    reached = [sorted(set(re.findall("failpoint ([a-z-]+): fail", error))) for error in errors]
+    assert reached == [*([point] for point in POINTS), []], errors
     found = sums.read()
     assert Counter(found) == Counter(sums.updates), "each update is there once"
     assert by_key(found) == by_key(sums.updates), "in the order of the batches"
@@ -231,7 +231,7 @@ def test_two_frames_under_one_name_are_refused(sums: Sums) -> None:
 
 def test_a_write_outside_of_a_query_names_its_batches_and_their_query(sums: Sums) -> None:
     frame = sums.spark.range(4).selectExpr("CAST(id AS STRING) AS key", "'x' AS value")
-    with pytest.raises(Exception, match="Spark does not say of which query"):
+    with pytest.raises(Exception, match="but the query that it belongs to is unknown"):
         sums.save(frame, 0)
     for batch_id in (0, 0, 1):
         sums.save(frame, batch_id, queryId="mine")

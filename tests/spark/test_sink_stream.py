@@ -307,8 +307,8 @@ def test_a_frame_may_be_written_at_least_once(spark: "SparkSession", two_phase: 
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
-        (["CAST(id AS INT) AS value"], {"topic": "t"}, "column value is of type int; a record's value must be string"),
-        (["'a' AS value"], {}, "no topic is named"),
+        (["CAST(id AS INT) AS value"], {"topic": "t"}, "column value has type int; it must be string"),
+        (["'a' AS value"], {}, "there is no topic to write to"),
         (["'a' AS value"], {"topic": "t", "linger": "5"}, "Unknown option linger"),
         (["'a' AS value", "CAST(NULL AS STRING) AS topic"], {}, "row 0 of this task has no topic"),
     ],

@@ -229,7 +229,7 @@ def test_records_deleted_by_retention_are_a_data_loss_with_their_offsets(spark: 
     pieces = wanted.rdd  # planned now, with offsets 0 to 10
     with Admin(bootstrap_servers=target.bootstrap) as admin:
         admin.delete_records({TopicPartition(topic, 0): 6})
-    with pytest.raises(Exception, match=f"offsets 0 to 5 of {topic}-0 are gone; the first there is 6") as caught:
+    with pytest.raises(Exception, match=f"offsets 0 to 5 of {topic}-0 no longer exist; it begins at 6") as caught:
         pieces.count()
     assert "failOnDataLoss" in str(caught.value)
     from_gone = f'{{"{topic}": {{"0": 2}}}}'
@@ -273,7 +273,7 @@ def test_mistakes_in_options_are_shown_in_one_line(spark: "SparkSession", ottla:
             "unknown option startingoffset of the source ottla. Did you mean startingOffsets?",
         ),
         ({"startingOffsets": "latest"}, "startingOffsets cannot be latest in a batch query"),
-        ({"startingOffsets": f'{{"{topic}": {{"0": 0}}}}'}, f"startingOffsets does not say where {topic}-1 begins"),
+        ({"startingOffsets": f'{{"{topic}": {{"0": 0}}}}'}, f"startingOffsets has no entry for {topic}-1"),
         ({"startingOffsets": f'{{"{topic}": {{"0": 0, "1": 0, "7": 0}}}}'}, f"{topic} has partitions 0 to 1."),
         ({"endingOffsets": f'{{"{topic}": {{"0": 99, "1": -1}}}}'}, f"99 for {topic}-0, which has offsets 0 to 0"),
         ({"kafka.auto.offset.reset": "earliest"}, "Set startingOffsets to earliest or latest."),
@@ -289,4 +289,4 @@ def test_mistakes_in_options_are_shown_in_one_line(spark: "SparkSession", ottla:
     assert told.startswith("the columns of format ottla are fixed")
     assert "struct<amount:int>" in told
     told = refusal(lambda: load(spark, ottla.bootstrap, assign=f'{{"{topic}": [5]}}').count())
-    assert f"assign names {topic}-5, which does not exist. {topic} has partitions 0 to 1." in told
+    assert f"assign has {topic}-5, which does not exist. {topic} has partitions 0 to 1." in told

@@ -244,7 +244,7 @@ def test_records_that_are_gone_stop_the_query_unless_it_may_go_on(
     with Admin(bootstrap_servers=ottla.bootstrap) as admin:
         admin.delete_records({TopicPartition(topic, 0): 8})
     told = failure(pipeline.run)
-    assert told.startswith(f"data loss: offsets 5 to 7 of {topic}-0 are gone; the first there is 8.")
+    assert told.startswith(f"data loss: offsets 5 to 7 of {topic}-0 no longer exist; it begins at 8.")
     assert "failOnDataLoss" in told
     assert "retention.ms" in told
     pipeline.run(failOnDataLoss="false")

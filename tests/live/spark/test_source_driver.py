@@ -206,7 +206,7 @@ def test_a_checkpoint_of_something_else_is_refused(broker: Any, topic: str) -> N
     create(broker.bootstrap, topic)
     with (
         Query(broker.bootstrap, subscribe=topic) as query,
-        pytest.raises(OttlaError, match="an offset of another kind of source"),
+        pytest.raises(OttlaError, match="an offset of another source"),
     ):
         query.latest({"logOffset": 7})
 

@@ -1,4 +1,4 @@
-"""Brokers that do not come back in time: whoever meets that says so in words that a pipeline tries again after.
+"""Unreachable brokers: the errors of the source and the sink are ones that a pipeline retries.
 
 Spec: F4.
 """
@@ -21,7 +21,7 @@ NOWHERE = "127.0.0.1:1"
 
 
 def through_spark(error: BaseException) -> Failure:
-    """What the supervisor hears once Spark has wrapped an error of a worker's."""
+    """What the supervisor gets after Spark has wrapped an error of a worker."""
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     return explain(
         "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed "
@@ -30,26 +30,26 @@ def through_spark(error: BaseException) -> Failure:
     )
 
 
-def met_by_the_source(error: KafkaError | OttlaError) -> Failure:
+def raised_by_the_source(error: KafkaError | OttlaError) -> Failure:
     with pytest.raises(ExplainedError) as caught, explained("b:1"):
         raise error
     return through_spark(caught.value)
 
 
 @pytest.mark.parametrize("code", ["REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "BROKER_NOT_AVAILABLE"])
-def test_a_source_without_an_answer_is_tried_again(code: str) -> None:
+def test_a_source_whose_brokers_do_not_answer_is_retried(code: str) -> None:
     hint = "Is a broker running at b:1, and can this machine reach it?"
-    assert met_by_the_source(KafkaError(ErrorCode[code], "30 s went by")) == Failure(
+    assert raised_by_the_source(KafkaError(ErrorCode[code], "30 s went by")) == Failure(
         f"no broker answered: 30 s went by. {hint}"
     )
     told = f"no broker answered at {NOWHERE} within 500 ms"
-    assert met_by_the_source(KafkaError(ErrorCode[code], told)) == Failure(f"{told}. {hint}"), "said once"
+    assert raised_by_the_source(KafkaError(ErrorCode[code], told)) == Failure(f"{told}. {hint}"), "said once"
 
 
-def test_a_source_without_a_leader_is_tried_again_and_one_without_rights_is_not() -> None:
-    assert met_by_the_source(KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)).retriable
-    assert not met_by_the_source(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders")).retriable
-    assert not met_by_the_source(OttlaError("there is no topic ordes", "Did you mean orders?")).retriable
+def test_a_source_without_a_leader_is_retried_but_not_one_without_authorization() -> None:
+    assert raised_by_the_source(KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)).retriable
+    assert not raised_by_the_source(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders")).retriable
+    assert not raised_by_the_source(OttlaError("there is no topic ordes", "Did you mean orders?")).retriable
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def clients() -> Clients:
         ("POLICY_VIOLATION", False),
     ],
 )
-def test_a_sink_that_cannot_make_its_topic_is_tried_again_unless_it_may_not(
+def test_a_sink_that_cannot_create_its_topic_is_retried_unless_it_is_not_authorized(
     clients: Clients, monkeypatch: pytest.MonkeyPatch, code: str, retriable: bool
 ) -> None:
     async def refuse(*_: Any, **__: Any) -> None:
@@ -80,9 +80,7 @@ def test_a_sink_that_cannot_make_its_topic_is_tried_again_unless_it_may_not(
     assert f"cannot be created: {code}" in failure.cause
 
 
-def test_a_sink_that_cannot_read_its_decisions_is_tried_again(
-    clients: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sink_that_cannot_read_its_decisions_is_retried(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent:
         async def seek(self, *_: Any) -> None: ...
 

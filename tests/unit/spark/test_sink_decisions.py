@@ -31,7 +31,7 @@ PARTS = {0: Part(0, 11, 4, Digest(3, 15, 700)), 1: Part(1, 12, 9, Digest(1, 5, 3
 DECISION = Decision("q", 7, PARTS, (RUN,), decided_ms=5, open_ms=4, held_ms=3)
 
 
-def test_records_come_back_as_they_were_written() -> None:
+def test_records_are_read_back_unchanged() -> None:
     state = SinkState().replay(DECISION_KEY, DECISION.to_bytes()).replay(b"from the future", b"?")
     assert state.decision == DECISION
     assert not state.is_done()
@@ -42,7 +42,7 @@ def test_records_come_back_as_they_were_written() -> None:
     assert done.replay(DECISION_KEY, None).decision is None
 
 
-def test_names_say_whose_they_are() -> None:
+def test_names_identify_sink_and_task() -> None:
     names = Names("a-sink")
     assert names.task(3) == "a-sink-3"
     assert names.task_of("a-sink-3") == 3
@@ -53,17 +53,17 @@ def test_names_say_whose_they_are() -> None:
     assert names.entry(17) == ("a-sink-decisions", 1)
 
 
-def test_a_task_looks_at_ledger_and_decision() -> None:
+def test_a_task_decides_from_ledger_and_decision() -> None:
     state = SinkState(DECISION)
     assert decide_write(SinkState(), {}, "q", 0, 0) == Write()
     assert decide_write(state, {0: Entry(8, "q")}, "q", 8, 0) == Write()
     assert decide_write(SinkState(DECISION, Done("q", 7)), {}, "q", 8, 0) == Write()
-    assert decide_write(state, {}, "q", 8, 0) == FinishFormer(PARTS[0]), "taking the id over would drop it"
+    assert decide_write(state, {}, "q", 8, 0) == FinishFormer(PARTS[0]), "taking over the id would drop it"
     assert decide_write(state, {}, "q", 7, 0) == RollForward(PARTS[0])
     assert decide_write(state, {0: Entry(8, "q")}, "q", 7, 0) == Skip()
     assert decide_write(state, {}, "q", 7, 2) == Skip(), "the batch was decided without this task"
     assert decide_write(SinkState(DECISION, Done("q", 7)), {}, "q", 7, 0) == Skip()
-    assert decide_write(SinkState(), {0: Entry(8, "q")}, "q", 7, 0) == Skip(), "somebody deleted the decisions"
+    assert decide_write(SinkState(), {0: Entry(8, "q")}, "q", 7, 0) == Skip(), "the decisions topic was deleted"
     for query, batch in (("another", 8), ("q", 6)):
         with pytest.raises(NotOwner):
             decide_write(state, {}, query, batch, 0)
@@ -81,10 +81,10 @@ def test_a_batch_write_finishes_the_one_before_it() -> None:
         decide_write(former, {}, "q", 1, 0)
 
 
-def test_a_job_that_comes_again_after_another_is_not_written_in_part() -> None:
-    """Job a had three tasks and job b after it only one: of a the ledger still has tasks 1 and 2.
+def test_a_job_repeated_after_another_one_is_not_written_partially() -> None:
+    """Job a had three tasks and job b after it only one, so the ledger still has tasks 1 and 2 of job a.
 
-    To skip these two and to write the first would leave a third of the rows twice and the others once.
+    Skipping these two and writing the first would duplicate a third of the rows.
     """
     state = SinkState(Decision("b", 0, {0: PARTS[0]}, (RUN,), is_job=True), Done("b", 0))
     ledger = {0: Entry(1, "b"), 1: Entry(1, "a"), 2: Entry(1, "a")}
@@ -97,8 +97,8 @@ def test_a_job_that_comes_again_after_another_is_not_written_in_part() -> None:
     assert decide_write(state, ledger, "b", 0, 0, is_job=True) == Skip()
 
 
-def test_a_batch_is_known_by_its_end_too() -> None:
-    """Where both are known: an old record does not say it, nor does a checkpoint that is no local directory."""
+def test_a_batch_is_also_identified_by_its_end_offsets() -> None:
+    """If both are known: an old record does not have them, nor does a checkpoint that is not a local directory."""
     decided = Decision("q", 7, PARTS, (RUN,), plan="c0ffee")
     assert Decision.from_bytes(decided.to_bytes()) == decided
     for state, plan in ((SinkState(decided), "c0ffee"), (SinkState(decided), ""), (SinkState(DECISION), "c0ffee")):
@@ -109,7 +109,7 @@ def test_a_batch_is_known_by_its_end_too() -> None:
     assert after.decision.plan == "decaf"
 
 
-def test_the_driver_takes_copies_for_what_is_missing_only() -> None:
+def test_the_driver_uses_copies_only_for_missing_parts() -> None:
     copies = [Part(0, 11, 6), Part(1, 12, 11)]
     plan = decide_commit(SinkState(DECISION), {0: Entry(8, "q")}, "q", 7, Run("r2", 0, "other"), copies, 0)
     assert plan.commit == (copies[1],)
@@ -120,20 +120,20 @@ def test_the_driver_takes_copies_for_what_is_missing_only() -> None:
     assert plan.decision.parts == {0: PARTS[0], 1: copies[1]}
 
 
-def test_a_batch_that_a_run_writes_twice_must_be_the_same() -> None:
-    """Inside foreachBatch: two frames under one name would lose the second one."""
+def test_a_batch_written_twice_in_one_run_must_have_the_same_rows() -> None:
+    """Inside foreachBatch: of two DataFrames under the same name the second one would be lost."""
     state = SinkState(DECISION, Done("q", 7))
     assert is_repeat(state, "q", 7, "r1")
     for query, batch, run in (("other", 7, "r1"), ("q", 8, "r1"), ("q", 7, "r2")):
         assert not is_repeat(state, query, batch, run)
     assert not is_repeat(SinkState(), "q", 7, "r1")
-    check_repeat(DECISION, Digest(4, 20, 1000))  # whichever task has which of its rows
+    check_repeat(DECISION, Digest(4, 20, 1000))  # no matter which task has which of its rows
     with pytest.raises(SinkError, match=r"4 rows of 20 bytes .* then, 3 rows .* give each its own sinkName"):
         check_repeat(DECISION, Digest(3, 20, 1000))
     assert Digest(1, 2, (1 << 63) - 1) + Digest(3, 4, 5) == Digest(4, 6, 4)
 
 
-def test_an_owner_that_was_displaced_knows_it() -> None:
+def test_a_former_owner_is_refused() -> None:
     displaced = SinkState(Decision("q", 7, {}, (Run("r1", 0, "a"), Run("r2", 1_794_786_567_039, "b"))))
     with pytest.raises(NotOwner, match=r"run r2 on b, since 2026-11-15 23:49:27 UTC; this is run r1\. Two drivers"):
         decide_commit(displaced, {}, "q", 8, Run("r1", 0, "a"), [], 0)
@@ -143,7 +143,7 @@ def test_an_owner_that_was_displaced_knows_it() -> None:
 
 
 def test_the_text_of_an_error_includes_its_hint() -> None:
-    """Spark shows the text of an error and nothing else."""
-    assert str(SinkError("it is broken", "Mend it.")) == "it is broken. Mend it."
+    """Spark shows only the text of an error."""
+    assert str(SinkError("it is broken", "Fix it.")) == "it is broken. Fix it."
     assert str(SinkError("is it broken?", "Yes.")) == "is it broken? Yes."
     assert str(SinkError("it is broken")) == "it is broken"

@@ -22,7 +22,7 @@ PARTS = tuple(Part(task, producer_id=task, producer_epoch=0) for task in range(3
 
 
 class Brokers:
-    """The clients of a driver. A commit is answered once `in_flight` commits are on their way."""
+    """The clients of a driver. A commit is answered once `in_flight` commits were sent."""
 
     def __init__(self, in_flight: int) -> None:
         self.arrived = 0
@@ -53,7 +53,7 @@ class Brokers:
 
 
 class Decisions:
-    """A producer of the decisions topic that has nothing to wait for."""
+    """A producer of the decisions topic that never waits."""
 
     async def init_transactions(self, **_: Any) -> None: ...
     async def begin_transaction(self) -> None: ...
@@ -80,10 +80,10 @@ BATCH = Batch("query", "run", 0, BatchState.PREPARED, PARTS)
 @pytest.mark.parametrize(
     "setting", ["", "elsewhere:kill:{}", "after-part-commit:hold:{}"], ids=["none", "other", "held"]
 )
-def test_all_parts_are_committed_at_once_with_and_without_failpoints(
+def test_all_parts_are_committed_concurrently_with_and_without_failpoints(
     setting: str, driver_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No commit is answered before all three are on their way: one after the other would wait for ever."""
+    """No commit is answered before all three are in flight: sequential commits would wait forever."""
     if setting:
         monkeypatch.setenv("OTTLA_FAILPOINT", setting.format(tmp_path / "reached"))
     (tmp_path / "reached.go").touch()
@@ -124,7 +124,7 @@ def test_the_driver_calls_the_same_functions_with_and_without_failpoints(
     assert without.count("Driver._commit_or_explain") >= len(PARTS)
 
 
-def test_nothing_but_failpoints_asks_whether_a_failpoint_is_set() -> None:
+def test_only_the_failpoints_module_reads_the_environment_variable() -> None:
     root = Path(ottla.__file__).parent
     asking = [path for path in root.rglob("*.py") if "OTTLA_FAILPOINT" in path.read_text(encoding="utf-8")]
     assert asking == [Path(failpoints.__file__)]
@@ -133,7 +133,7 @@ def test_nothing_but_failpoints_asks_whether_a_failpoint_is_set() -> None:
 def test_one_part_is_held_while_the_others_are_committed(
     driver_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How the tests get between two EndTxns of a driver that sends all of them at once."""
+    """This lets tests act between two EndTxn requests of a driver that sends all of them concurrently."""
     held = tmp_path / "held"
     monkeypatch.setenv("OTTLA_FAILPOINT", f"before-part-commit:hold:{held}")
 
@@ -152,7 +152,7 @@ def test_one_part_is_held_while_the_others_are_committed(
     asyncio.run(commit())
 
 
-def test_a_failure_after_the_decision_makes_the_driver_read_again_what_is_on_record(
+def test_after_a_failure_behind_the_decision_the_driver_reads_the_stored_state_again(
     driver_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTTLA_FAILPOINT", f"after-decision:fail:{tmp_path / 'failed'}")
@@ -160,7 +160,7 @@ def test_a_failure_after_the_decision_makes_the_driver_read_again_what_is_on_rec
     async def commit_twice() -> list[int]:
         brokers = Brokers(in_flight=len(PARTS))
         driver = driver_of(brokers)
-        with pytest.raises(RuntimeError, match="a test asked for a failure at after-decision"):
+        with pytest.raises(RuntimeError, match="failpoint after-decision: fail"):
             await driver.commit(BATCH)
         assert brokers.committed == []
         await driver.commit(BATCH)  # the failpoint happens once
@@ -173,7 +173,7 @@ def test_failpoints_do_nothing_unless_set(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("OTTLA_FAILPOINT", raising=False)
     failpoints.failpoint("here")
     monkeypatch.setenv("OTTLA_FAILPOINT", f"there:fail:{tmp_path / 'there'},here:fail:{tmp_path / 'here'}")
-    with pytest.raises(RuntimeError, match="a failure at here"):
+    with pytest.raises(RuntimeError, match="failpoint here: fail"):
         failpoints.failpoint("here")
     failpoints.failpoint("here")  # each happens once
     assert not (tmp_path / "there").exists()

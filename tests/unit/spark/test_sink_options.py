@@ -1,4 +1,4 @@
-"""The sink's options: what is taken, what is refused, and with which words."""
+"""The sink's options: what is accepted, what is refused, and the error messages."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_exactly_once_is_the_default() -> None:
     assert options.sink_name is None
 
 
-def test_spark_hands_names_over_in_small_letters() -> None:
+def test_spark_passes_option_names_in_lower_case() -> None:
     options = SinkOptions.parse(
         {
             "kafka.bootstrap.servers": "a:1",
@@ -54,18 +54,21 @@ def test_settings_of_the_producer_are_passed_on() -> None:
         ({"delivery": "x"}, "Option delivery is 'x'. Use one of: exactly-once, at-least-once, at-most-once."),
         ({"includeHeaders": "yes"}, "Option includeHeaders is 'yes'. Use true or false."),
         ({"topic": " "}, "Option topic is empty."),
-        ({"sinkName": "a b"}, "Option sinkName is 'a b'. Use up to 200 letters"),
-        ({"jobId": "1"}, "Option jobId names one batch write among those of a sink. A stream has its own batch ids"),
+        ({"sinkName": "a b"}, "Option sinkName is 'a b'. Use 1 to 200 characters"),
+        ({"jobId": "1"}, "Option jobId is for batch writes with a sinkName. A stream has its own batch ids"),
         ({"batchId": "1", "sinkName": "s"}, "Options batchId and queryId are for writes inside foreachBatch. A stream"),
-        ({"kafka.transactional.id": "x"}, "Option kafka.transactional.id cannot be set. The sink names"),
-        ({"kafka.enable.idempotence": "false"}, "Option kafka.enable.idempotence cannot be set. It is always on."),
+        ({"kafka.transactional.id": "x"}, "Option kafka.transactional.id cannot be set. The sink chooses"),
+        (
+            {"kafka.enable.idempotence": "false"},
+            "Option kafka.enable.idempotence cannot be set. It is always on: remove it.",
+        ),
         ({"kafka.key.serializer": "x"}, "Option kafka.key.serializer cannot be set. Keys are bytes or text"),
         ({"kafka.linger": "1"}, "Option kafka.linger: Unknown setting linger. Did you mean linger.ms?"),
         ({"kafka.linger.ms": "soon"}, "Option kafka.linger.ms: Invalid value soon for configuration linger.ms"),
         ({"kafka.bootstrap.servers": "nowhere"}, "Option kafka.bootstrap.servers: "),
         (
             {"delivery": "at-least-once", "kafka.transaction.timeout.ms": "9"},
-            "Option kafka.transaction.timeout.ms has no meaning with delivery=at-least-once",
+            "Option kafka.transaction.timeout.ms has no effect with delivery=at-least-once",
         ),
     ],
 )
@@ -88,12 +91,12 @@ def test_settings_that_turn_idempotence_off_are_refused_on_the_driver(name: str,
     assert told.endswith("Remove it: the sink's producer is always idempotent.")
 
 
-def test_the_brokers_must_be_named() -> None:
+def test_bootstrap_servers_are_required() -> None:
     with pytest.raises(SinkError, match=r"Option kafka\.bootstrap.servers is missing"):
         SinkOptions.parse({"topic": "a"}, True)
 
 
-def test_at_most_once_is_for_streams_and_a_job_for_batches() -> None:
+def test_at_most_once_is_for_streams_and_a_job_id_for_batch_writes() -> None:
     with pytest.raises(SinkError, match="at-most-once is for streams"):
         parse(False, delivery="at-most-once")
     with pytest.raises(SinkError, match="Set sinkName too"):
@@ -104,7 +107,7 @@ def test_at_most_once_is_for_streams_and_a_job_for_batches() -> None:
 NAMED = {"sinkName": "sums", "batchId": "7"}
 
 
-def test_a_write_inside_foreach_batch_says_which_batch_it_is() -> None:
+def test_a_write_inside_foreach_batch_has_a_batch_id() -> None:
     options = parse(False, **NAMED)
     assert (options.batch_id, options.query_id, options.sink_name) == (7, None, "sums")
     assert parse(False, **NAMED, queryId="q").query_id == "q"
@@ -125,8 +128,8 @@ def test_a_write_inside_foreach_batch_says_which_batch_it_is() -> None:
             {**NAMED, "jobId": "today"},
             "exclude each other: batchId is for writes inside foreachBatch. Remove one of them.",
         ),
-        ({**NAMED, "delivery": "at-least-once"}, "no meaning with delivery=at-least-once, which does not remember"),
-        ({**NAMED, "delivery": "at-most-once"}, "no meaning with delivery=at-most-once"),
+        ({**NAMED, "delivery": "at-least-once"}, "no effect with delivery=at-least-once, which does not remember"),
+        ({**NAMED, "delivery": "at-most-once"}, "no effect with delivery=at-most-once"),
         ({"sinkName": "sums", "queryId": "q"}, "Option queryId needs a batchId"),
         ({**NAMED, "queryId": ""}, "Option queryId has 0 characters (allowed: 1 to 200)"),
         ({**NAMED, "queryId": "q" * 201}, "Option queryId has 201 characters"),

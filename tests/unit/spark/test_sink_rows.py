@@ -1,4 +1,4 @@
-"""Columns as records: which are written, what is refused, and the digest by which two runs of a task are compared."""
+"""Columns as records: which are written, what is refused, and the digest that compares two runs of a task."""
 
 import datetime
 from typing import TYPE_CHECKING
@@ -48,7 +48,7 @@ def test_other_columns_of_a_source_are_ignored() -> None:
     assert used(columns, topic="t", includeTimestamp="true") == ["value", "key", "timestamp"]
 
 
-def test_names_are_compared_as_spark_does() -> None:
+def test_column_names_are_compared_without_case() -> None:
     assert used({"KEY": TEXT, "Value": TEXT}, topic="t") == ["value", "key"]
 
 
@@ -58,48 +58,48 @@ def test_names_are_compared_as_spark_does() -> None:
         ({"id": INT, "amount": LONG}, "there is no column value among the columns (id, amount). Add one"),
         (
             {"value": types.StructType().add("a", INT)},
-            "column value is of type struct<a:int>; a record's value must be string or binary",
+            "column value has type struct<a:int>; it must be string or binary",
         ),
-        ({"value": INT}, "column value is of type int; a record's value must be string or binary. Cast it"),
-        ({"value": TEXT, "key": LONG}, "column key is of type bigint; a record's key must be string or binary"),
-        ({"value": TEXT, "partition": LONG}, "column partition is of type bigint; a record's partition must be int"),
-        ({"value": TEXT, "headers": types.MapType(TEXT, TEXT)}, "column headers is of type map<string,string>"),
+        ({"value": INT}, "column value has type int; it must be string or binary. Cast it"),
+        ({"value": TEXT, "key": LONG}, "column key has type bigint; it must be string or binary"),
+        ({"value": TEXT, "partition": LONG}, "column partition has type bigint; it must be int"),
+        ({"value": TEXT, "headers": types.MapType(TEXT, TEXT)}, "column headers has type map<string,string>"),
     ],
 )
-def test_a_wrong_column_is_named_with_its_type(columns: "dict[str, DataType]", words: str) -> None:
+def test_a_column_of_a_wrong_type_is_reported_with_its_type(columns: "dict[str, DataType]", words: str) -> None:
     with pytest.raises(SinkError) as refused:
         used(columns, topic="t")
     assert words in str(refused.value)
 
 
-def test_some_topic_must_be_named() -> None:
-    with pytest.raises(SinkError, match=r"no topic is named\. Set the option topic, or add a column topic"):
+def test_a_topic_is_required() -> None:
+    with pytest.raises(SinkError, match=r"there is no topic to write to\. Set the option topic, or add a column topic"):
         used({"value": TEXT})
     with pytest.raises(SinkError, match="includeTimestamp needs a column timestamp"):
         used({"value": TEXT}, topic="t", includeTimestamp="true")
 
 
-def test_text_becomes_bytes_and_nothing_stays_null() -> None:
+def test_text_becomes_bytes_and_null_stays_null() -> None:
     batch = pa.record_batch({"VALUE": pa.array(["a", None, "ü"])})
     records = to_records(batch, ["value"], options(topic="t"), 0)
     assert records.schema.names == ["value"]
     assert records.column(0).to_pylist() == [b"a", None, "ü".encode()]
 
 
-def test_a_row_without_a_topic_is_named() -> None:
+def test_a_row_without_a_topic_is_reported_by_its_number() -> None:
     batch = pa.record_batch({"value": ["a", "b"], "topic": pa.array(["t", None])})
     with pytest.raises(SinkError, match="row 41 of this task has no topic"):
         to_records(batch, ["value", "topic"], options(), 40)
 
 
-def test_times_are_kept_to_the_millisecond() -> None:
+def test_timestamps_are_kept_to_the_millisecond() -> None:
     at = datetime.datetime(2026, 11, 15, 12, 0, 0, 123456, tzinfo=datetime.UTC)
     batch = pa.record_batch({"value": ["a"], "timestamp": pa.array([at], pa.timestamp("us", "UTC"))})
     records = to_records(batch, ["value", "timestamp"], options(topic="t", includeTimestamp="true"), 0)
     assert records.column(1).to_pylist() == [at.replace(microsecond=123000)]
 
 
-def test_the_digest_is_of_the_rows_whatever_their_order_and_batches() -> None:
+def test_the_digest_does_not_depend_on_the_order_of_rows_or_on_batches() -> None:
     def of(*batches: list[str | None]) -> Digest:
         found = Digest()
         for rows in batches:
@@ -113,7 +113,7 @@ def test_the_digest_is_of_the_rows_whatever_their_order_and_batches() -> None:
     assert of(["a", "b"]) != of(["ab"])
 
 
-def test_the_digest_of_a_slice_is_of_the_slice() -> None:
+def test_the_digest_of_a_slice_covers_only_the_slice() -> None:
     whole = pa.record_batch({"value": pa.array([b"aa", b"b", b"cccc"])})
     assert digest(whole.slice(1, 1), Digest()) == Digest(1, 1, ord("b"))
     assert digest(whole.slice(0, 0), Digest()) == Digest()

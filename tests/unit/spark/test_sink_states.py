@@ -31,7 +31,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize(("state", "target"), list(itertools.product(S, S)), ids=lambda state: state.value)
-def test_only_the_moves_of_the_table_are_allowed(state: BatchState, target: BatchState) -> None:
+def test_only_transitions_in_the_table_are_allowed(state: BatchState, target: BatchState) -> None:
     if (state, target) in EXPECTED:
         assert move(state, target) is target
     else:
@@ -43,7 +43,7 @@ def test_a_decided_batch_can_only_be_committed() -> None:
     assert ALLOWED[S.DECIDED] == {S.COMMITTED}
 
 
-def test_a_batch_ends_committed_or_aborted_from_everywhere() -> None:
+def test_from_every_state_a_batch_can_be_committed_or_aborted() -> None:
     assert set(ALLOWED) == set(S)
     assert {state for state in S if not ALLOWED[state]} == {S.COMMITTED, S.ABORTED}
     reaches_end = {S.COMMITTED, S.ABORTED}

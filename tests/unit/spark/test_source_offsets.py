@@ -1,4 +1,4 @@
-"""The source's offsets: how far a batch goes, what is lost, and who reads what, all from values alone. Spec: F1."""
+"""The source's offsets: how far a batch goes, what is lost, and which task reads what. No I/O. Spec: F1."""
 
 import json
 
@@ -31,24 +31,24 @@ def through_json(offset: SourceOffset) -> SourceOffset:
     return SourceOffset.from_dict(json.loads(json.dumps(offset.to_dict())))
 
 
-def test_an_offset_reads_like_that_of_sparks_own_source() -> None:
+def test_an_offset_has_the_format_of_sparks_kafka_source() -> None:
     assert SourceOffset({A1: 98, A0: 120, B0: 0}).to_dict() == {"a": {"0": 120, "1": 98}, "b": {"0": 0}}
     assert SourceOffset.from_dict({"a": {"0": 120}}) == SourceOffset({A0: 120})
 
 
-def test_an_offset_comes_back_from_the_checkpoint_as_it_was() -> None:
+def test_an_offset_is_read_back_unchanged_from_the_checkpoint() -> None:
     offset = SourceOffset({A0: 5}, group="g", topic_ids={"a": "x"}, started={A0: 2}, is_initial=True)
     assert through_json(offset) == offset
 
 
 @pytest.mark.parametrize("stranger", [{"logOffset": 3}, {"a": {"0": "x"}}, {"a": {"x": 1}}, [1], 7, {"a": {"0": True}}])
 def test_an_offset_of_another_source_is_refused(stranger: object) -> None:
-    with pytest.raises(OttlaError, match="an offset of another kind of source") as caught:
+    with pytest.raises(OttlaError, match="an offset of another source") as caught:
         SourceOffset.from_dict(stranger)
     assert "checkpointLocation" in caught.value.hint
 
 
-def test_a_batch_goes_as_far_as_there_are_records() -> None:
+def test_a_batch_ends_at_the_last_available_record() -> None:
     end, losses = advance(SourceOffset({A0: 5, A1: 7}), found({A0: 9, A1: 7}), None)
     assert end.positions == {A0: 9, A1: 7}
     assert not losses
@@ -59,11 +59,11 @@ def test_with_nothing_new_the_offset_stays_the_same() -> None:
     start = SourceOffset({A0: 5}, started={A0: 2})
     end, _ = advance(start, found({A0: 5}), None)
     assert end is start
-    assert ranges_between(start, end) == [], "where a batch began counts for that batch alone"
+    assert ranges_between(start, end) == [], "the start of a batch applies only to that batch"
 
 
-def test_the_first_batch_says_where_it_began_even_if_it_is_empty() -> None:
-    """Spark runs it in any case; the query that failed in it goes on from there, not from where the topic ends then."""
+def test_the_first_batch_stores_where_it_began_even_if_it_is_empty() -> None:
+    """Spark always runs it. After a failure the query continues from there, not from the new end of the topic."""
     end, _ = advance(SourceOffset({A0: 5}, is_initial=True), found({A0: 5}), None)
     assert not end.is_initial
     assert end.started == {A0: 5}
@@ -71,7 +71,7 @@ def test_the_first_batch_says_where_it_began_even_if_it_is_empty() -> None:
     assert ranges_between(end, advance(end, found({A0: 9}), None)[0]) == [OffsetRange(A0, 5, 9)]
 
 
-def test_the_first_batch_is_repeated_as_it_was_wherever_the_query_would_begin_now() -> None:
+def test_a_repeated_first_batch_reads_the_same_range_even_if_the_initial_offset_changed() -> None:
     """Spark asks for the initial offset again when batch 0 was planned and not finished."""
     end, _ = advance(SourceOffset({A0: 10, A1: 0}, is_initial=True), found({A0: 15, A1: 3}), None)
     end = through_json(end)
@@ -84,7 +84,7 @@ def test_the_first_batch_is_repeated_as_it_was_wherever_the_query_would_begin_no
     assert not after.is_initial
 
 
-def test_a_new_partition_is_read_from_its_beginning_and_the_end_says_so() -> None:
+def test_a_new_partition_is_read_from_its_beginning_which_the_end_offset_stores() -> None:
     start = SourceOffset({A0: 5})
     end, losses = advance(start, found({A0: 5, A1: 4}), None)
     assert not losses
@@ -97,7 +97,7 @@ def test_a_new_partition_is_read_from_its_beginning_and_the_end_says_so() -> Non
 def test_expired_records_are_a_loss_and_reading_continues_at_the_first_existing_record() -> None:
     start = SourceOffset({A0: 5})
     end, losses = advance(start, found({A0: 20}, {A0: 8}), None)
-    assert [loss.text for loss in losses] == ["offsets 5 to 7 of a-0 are gone; the first there is 8"]
+    assert [loss.text for loss in losses] == ["offsets 5 to 7 of a-0 no longer exist; it begins at 8"]
     assert ranges_between(start, end) == [OffsetRange(A0, 8, 20)]
 
 
@@ -107,10 +107,10 @@ def test_a_position_at_the_first_record_is_no_loss() -> None:
 
 def test_a_new_partition_without_its_first_records_is_a_loss() -> None:
     _, losses = advance(SourceOffset({A0: 5}), found({A0: 5, A1: 9}, {A1: 3}), None)
-    assert [loss.text for loss in losses] == ["a-1 is new to the query and its offsets 0 to 2 are gone"]
+    assert [loss.text for loss in losses] == ["a-1 is new to the query and its offsets 0 to 2 no longer exist"]
 
 
-def test_a_partition_that_is_gone_is_a_loss_and_left_out() -> None:
+def test_a_deleted_partition_is_a_loss_and_left_out() -> None:
     end, losses = advance(SourceOffset({A0: 5, A1: 5, B0: 1}), found({A0: 6}), None)
     assert [loss.text for loss in losses] == ["a-1, b-0 no longer exist"]
     assert end.positions == {A0: 6}
@@ -165,18 +165,18 @@ def test_the_backlog_counts_new_partitions_and_not_deleted_records() -> None:
     assert waiting(SourceOffset({A0: 0}), found({A0: 9}, {A0: 6})) == 3
 
 
-def test_a_batch_of_a_checkpoint_that_does_not_say_where_it_begins_is_refused() -> None:
-    with pytest.raises(OttlaError, match="does not say where a-1 begins"):
+def test_a_checkpoint_without_the_start_of_a_batch_is_refused() -> None:
+    with pytest.raises(OttlaError, match="has no start offset for a-1"):
         ranges_between(SourceOffset({A0: 1}), SourceOffset({A0: 2, A1: 5}))
 
 
-def test_tasks_are_as_many_as_partitions_unless_asked_for() -> None:
+def test_there_is_one_task_per_partition_by_default() -> None:
     ranges = [OffsetRange(A0, 0, 10), OffsetRange(A1, 3, 3), OffsetRange(B0, 5, 6)]
     assert split(ranges, None, None) == [OffsetRange(A0, 0, 10), OffsetRange(B0, 5, 6)]
     assert split(ranges, 2, None) == [OffsetRange(A0, 0, 10), OffsetRange(B0, 5, 6)]
 
 
-def test_min_partitions_cuts_the_large_ones() -> None:
+def test_min_partitions_splits_large_ranges() -> None:
     ranges = [OffsetRange(A0, 0, 90), OffsetRange(A1, 0, 10)]
     assert split(ranges, 4, None) == [
         OffsetRange(A0, 0, 30),
@@ -186,7 +186,7 @@ def test_min_partitions_cuts_the_large_ones() -> None:
     ]
 
 
-def test_max_records_per_partition_cuts_what_is_larger() -> None:
+def test_max_records_per_partition_splits_larger_ranges() -> None:
     pieces = split([OffsetRange(A0, 0, 25), OffsetRange(A1, 0, 4)], None, 10)
     assert [piece.size for piece in pieces] == [8, 8, 9, 4]
 
@@ -209,7 +209,7 @@ def test_pieces_cover_every_offset_once_and_in_order(
     assert all(0 < piece.size <= (most or piece.size) for piece in pieces)
 
 
-def test_small_ranges_share_a_task_where_that_is_asked_for() -> None:
+def test_small_ranges_share_a_task_with_min_records_per_partition() -> None:
     ranges = [OffsetRange(A0, 0, 5), OffsetRange(A1, 0, 5), OffsetRange(B0, 0, 50)]
     assert gather(ranges, None) == [[piece] for piece in ranges]
     assert gather(ranges, 10) == [ranges[:2], ranges[2:]]

@@ -1,4 +1,4 @@
-"""The source's options: Spark's own names, read without regard to case, and refused with cause and hint. Spec: F1."""
+"""The source's options: Spark's names in any case, and errors with cause and hint. Spec: F1."""
 
 import pickle
 
@@ -46,7 +46,7 @@ def test_case_does_not_matter() -> None:
     assert options.starting.everywhere == EARLIEST
 
 
-def test_options_survive_the_way_to_another_process() -> None:
+def test_options_can_be_pickled() -> None:
     options = parse(startingOffsets='{"orders": {"0": 5}}')
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -60,24 +60,24 @@ def test_topics_are_listed_matched_or_assigned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({}, "Set exactly one of subscribe"),
         ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern exclude each other"),
-        ({"subscribe": " , "}, "names no topic"),
+        ({"subscribe": " , "}, "subscribe is empty"),
         ({"subscribePattern": "(("}, "not a regular expression"),
         ({"subscribePattern": ""}, "empty"),
         ({"assign": "orders"}, '{"orders": [0, 1]}'),
         ({"assign": '{"orders": 1}'}, "partitions of orders are 1"),
-        ({"assign": '{"orders": [-1]}'}, "from 0 on"),
-        ({"assign": "{}"}, "names no partition"),
+        ({"assign": '{"orders": [-1]}'}, "0 or more"),
+        ({"assign": "{}"}, "has no partition"),
     ],
 )
-def test_exactly_one_valid_subscription_is_required(options: dict[str, str], told: str) -> None:
-    assert told in refusal({"kafka.bootstrap.servers": "a:1"}, **options)
+def test_exactly_one_valid_subscription_is_required(options: dict[str, str], expected: str) -> None:
+    assert expected in refusal({"kafka.bootstrap.servers": "a:1"}, **options)
 
 
-def test_where_to_begin_is_a_word_offsets_or_a_time() -> None:
+def test_starting_offsets_can_be_a_word_offsets_or_a_timestamp() -> None:
     latest, offsets = (
         parse(startingOffsets="latest").starting,
         parse(startingOffsets='{"orders":{"0":23,"1":-2}}').starting,
@@ -94,7 +94,7 @@ def test_where_to_begin_is_a_word_offsets_or_a_time() -> None:
     assert times.timestamps_ms == {ORDERS_0: 1000}
 
 
-def test_one_time_for_all_comes_before_one_for_each_and_that_before_offsets() -> None:
+def test_one_timestamp_overrides_timestamps_by_partition_and_those_override_offsets() -> None:
     written = {"startingOffsets": "latest", "startingOffsetsByTimestamp": '{"orders":{"0":5}}'}
     bound = parse(**written).starting
     assert bound is not None
@@ -105,26 +105,26 @@ def test_one_time_for_all_comes_before_one_for_each_and_that_before_offsets() ->
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"startingOffsets": "yesterday"}, "earliest, latest or JSON"),
-        ({"startingOffsets": '{"orders":{"0":-3}}'}, "-3 for orders-0 is no offset"),
+        ({"startingOffsets": '{"orders":{"0":-3}}'}, "-3 for orders-0 is not an offset"),
         ({"startingOffsets": '{"orders":{"zero":1}}'}, "whole numbers"),
         ({"startingOffsets": '{"orders":{"0":"1"}}'}, "whole numbers"),
         ({"startingOffsets": '{"orders":{"0":true}}'}, "whole numbers"),
-        ({"startingOffsets": '{"orders":5}'}, "Give a number for each"),
-        ({"startingOffsets": '{"bills":{"0":1}}'}, "names bills, which subscribe does not"),
+        ({"startingOffsets": '{"orders":5}'}, "one number for each partition"),
+        ({"startingOffsets": '{"bills":{"0":1}}'}, "has bills, which subscribe does not have"),
         ({"startingTimestamp": "-1"}, "milliseconds since 1970"),
         ({"startingTimestamp": "noon"}, "not a whole number"),
         ({"startingOffsetsByTimestamp": '{"orders":{"0":-5}}'}, "negative"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "error or latest"),
         ({"startingTimestamp": "9", "endingTimestamp": "5"}, "after endingTimestamp"),
         ({"startingOffsets": '{"orders":{"0":9}}', "endingOffsets": '{"orders":{"0":5}}'}, "after 5 in endingOffsets"),
-        ({"maxOffsetsPerTrigger": "0"}, "from 1 on"),
+        ({"maxOffsetsPerTrigger": "0"}, "1 or more"),
         ({"maxOffsetsPerTrigger": "many"}, "not a whole number"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "larger than maxOffsetsPerTrigger"),
         ({"maxTriggerDelay": "soon"}, "15m"),
-        ({"minPartitions": "-1"}, "from 1 on"),
+        ({"minPartitions": "-1"}, "1 or more"),
         ({"minPartitions": "4", "minRecordsPerPartition": "100"}, "exclude each other"),
         ({"failOnDataLoss": "perhaps"}, "true or false"),
         ({"includeHeaders": "1"}, "true or false"),
@@ -133,12 +133,12 @@ def test_one_time_for_all_comes_before_one_for_each_and_that_before_offsets() ->
         ({"path": "orders"}, ".option('subscribe', 'orders').load()"),
         ({"kafka.group.id": ""}, "blank"),
         ({"kafka.isolation.level": "some"}, "read_uncommitted, read_committed"),
-        ({"kafka.fetch.max.wait.ms": "soon"}, "among the options kafka.*"),
+        ({"kafka.fetch.max.wait.ms": "soon"}, "in the options kafka.*"),
         ({"kafka.bootstrap.servers": "nowhere"}, "host:port"),
     ],
 )
-def test_a_wrong_value_is_refused_with_the_allowed_ones(options: dict[str, str], told: str) -> None:
-    assert told in refusal(LEAST, **options)
+def test_a_wrong_value_is_refused_with_the_allowed_ones(options: dict[str, str], expected: str) -> None:
+    assert expected in refusal(LEAST, **options)
 
 
 @pytest.mark.parametrize(
@@ -146,16 +146,16 @@ def test_a_wrong_value_is_refused_with_the_allowed_ones(options: dict[str, str],
     [
         ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
         ("startingOffset", "startingOffsets"),
-        ("topics", "There are subscribe"),
+        ("topics", "The options are subscribe"),
         ("bootstrap.servers", "kafka.bootstrap.servers"),
         ("isolation.level", "kafka.isolation.level"),
         ("kafka.isolation.levels", "kafka.isolation.level"),
     ],
 )
-def test_an_unknown_option_is_refused_with_the_nearest(name: str, nearest: str) -> None:
-    told = refusal(LEAST, **{name: "x"})
-    assert f"unknown option {name.lower()}" in told
-    assert nearest in told
+def test_an_unknown_option_is_refused_with_the_most_similar_one(name: str, nearest: str) -> None:
+    expected = refusal(LEAST, **{name: "x"})
+    assert f"unknown option {name.lower()}" in expected
+    assert nearest in expected
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -163,11 +163,11 @@ def test_a_consumer_setting_that_spark_decides_is_refused_with_the_reason(name: 
     assert f"kafka.{name} is not for the source: {REFUSED[name][0]}" in refusal(LEAST, **{f"kafka.{name}": "x"})
 
 
-def test_brokers_must_be_named() -> None:
+def test_bootstrap_servers_are_required() -> None:
     assert "kafka.bootstrap.servers is missing" in refusal({"subscribe": "orders"})
 
 
-def test_other_kafka_options_go_to_the_client() -> None:
+def test_other_kafka_options_are_passed_to_the_client() -> None:
     options = parse(**{"kafka.fetch.max.wait.ms": "10", "kafka.isolation.level": "read_uncommitted"})
     assert options.client_settings["fetch.max.wait.ms"] == "10"
     assert options.isolation_level == "read_uncommitted"
@@ -181,13 +181,13 @@ def test_the_group_is_for_display_and_never_joined() -> None:
 
 
 def test_a_batch_cannot_begin_at_the_end_nor_end_at_the_beginning() -> None:
-    for written, told in (
+    for written, expected in (
         ({"startingOffsets": "latest"}, "startingOffsets cannot be latest in a batch"),
         ({"startingOffsets": '{"orders":{"0":-1}}'}, "startingOffsets cannot be latest in a batch"),
         ({"endingOffsets": "earliest"}, "endingOffsets cannot be earliest in a batch"),
         ({"endingOffsets": '{"orders":{"0":-2}}'}, "endingOffsets cannot be earliest in a batch"),
     ):
-        with pytest.raises(OttlaError, match=told):
+        with pytest.raises(OttlaError, match=expected):
             parse(**written).check_batch()
     parse(startingOffsets="earliest", endingOffsets="latest").check_batch()
 

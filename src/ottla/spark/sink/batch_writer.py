@@ -1,9 +1,9 @@
 """The batch write of `format("ottla")`: all rows or none.
 
 The tasks prepare; the driver commits every part or aborts every part. With a sinkName it writes its decision first, as
-a stream does, and the next write of that name finishes what a crash interrupted. With a jobId too, the same job run
-again never writes twice. With a batchId it is a batch of a stream, written inside foreachBatch, under the rules of the
-stream.
+a stream does, and the next write with that name finishes what a crash interrupted. With a jobId too, running the same
+job again writes nothing twice. With a batchId it is a batch of a stream, written inside foreachBatch, and follows the
+rules of a stream.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._is_named = options.sink_name is not None
         self._sink = options.sink_name or f"ottla-batch-{self._run}"
         self._job = options.job_id or self._run
-        # Nobody can finish a job without a name, so its transactions must time out.
+        # Without a sinkName no later write can finish this one, so its transactions must time out.
         self._options = options if self._is_named else replace(options, two_phase_commit="off")
         self._used = used_columns(schema, options)
 
@@ -96,7 +96,7 @@ class BatchWriter(DataSourceArrowWriter):
         elif reports or self._options.batch_id is None:
             run(driver(self._options, self._sink).abort(batch, silent))
         else:
-            # Without a report the query is unknown. It may be one that was refused as a stranger: nothing is fenced.
+            # Without a report the query is unknown. It may be one that does not own this sink, so nothing is fenced.
             run(clients(self._options).end_run(Names(self._sink), self._run))
 
     async def _drop(self, batch: Batch, silent: Sequence[int]) -> None:
@@ -107,7 +107,7 @@ class BatchWriter(DataSourceArrowWriter):
         move(batch.state, BatchState.ABORTED)
 
     async def _end(self, parts: Sequence[Part], *, commit: bool) -> None:
-        """Ends every part at once. There is no decision on record that another run could finish."""
+        """Ends every part concurrently. There is no stored decision that another run could finish."""
         names, owned = Names(self._sink), clients(self._options)
         end = owned.commit_part if commit else owned.abort_part
         outcomes = await asyncio.gather(*(end(names, part) for part in parts), return_exceptions=True)
@@ -140,7 +140,7 @@ def batch_place(options: SinkOptions, call: str, task: int, local_property: Call
     chosen = options.query_id or query
     if chosen is None:
         raise SinkError(
-            "this write has a batchId, but Spark does not say of which query",
+            "this write has a batchId, but the query that it belongs to is unknown",
             "Write inside foreachBatch, in the thread that calls the function, or set queryId to a name that stays "
             "the same as long as the checkpoint is kept.",
         )

@@ -1,4 +1,4 @@
-"""OWNER of the sink's clients in one Python process: Spark's workers live for many batches, and so do connections.
+"""OWNER of the sink's clients in one Python process: Spark reuses workers, so connections are kept between batches.
 
 Clients are created on first use, which is after Spark forked the worker. A forked child starts without any.
 """
@@ -136,7 +136,7 @@ class Clients:
         await self.admin.commit_prepared(part.prepared(names), timeout_ms=PATIENCE_MS)
 
     async def abort_part(self, names: Names, part: Part) -> None:
-        """Aborts a part. A part that is gone already is no error."""
+        """Aborts a part. It is no error if the transaction has ended already."""
         try:
             await self.admin.abort_prepared(part.prepared(names), timeout_ms=PATIENCE_MS)
         except KafkaError as error:
@@ -144,7 +144,7 @@ class Clients:
                 raise
 
     async def end_run(self, names: Names, run: str) -> None:
-        """Records that this run was aborted, for tasks of it that begin to write only now."""
+        """Records that this run was aborted, for those of its tasks that have not begun to write."""
         if not run:
             return  # Spark gave this run no id: the record would apply to every such run
         await self.admin.fence_producers([names.ended(run)])
@@ -152,8 +152,8 @@ class Clients:
     async def has_ended(self, names: Names, run: str) -> bool:
         """Whether this run was aborted.
 
-        A task asks after it has taken its transactional id over. An abort writes the record first and fences the ids
-        second. So a task either comes before the fence, and is fenced, or after the record, and reads it.
+        A task checks this after it has taken over its transactional id. An abort writes the record first and fences the
+        ids second. So a task that starts before the fence is fenced, and one that starts later reads the record.
         """
         try:
             await self.admin.describe_transactions([names.ended(run)])
@@ -223,7 +223,7 @@ class Clients:
         deadline = monotonic() + 0.5
         while await self._offset(partition, LATEST, "read_committed") < end:
             if monotonic() > deadline:
-                # A driver died while it wrote a decision. Taking its id over aborts that, as a new driver would.
+                # A driver died while it wrote a decision. Like a new driver, take over its id: that aborts it.
                 async with driver_producer(self.options, names) as producer:
                     await producer.init_transactions(timeout_ms=PATIENCE_MS)
                 deadline = monotonic() + 10

@@ -1,8 +1,8 @@
-"""What a sink decides from the decision record, the ledger and the asking run. Pure.
+"""What a task and a driver do next, decided from the decision record, the ledger and the current run. Pure.
 
 A sink's decision is one record of a compacted topic: this batch, made of these parts, by this run of the driver. It
-is written before the first part is committed. After it there is no way back: the next run rolls forward. The functions
-here say what a task and a driver have to do; tasks.py and driver.py do it.
+is written before the first part is committed. A decided batch is never rolled back: the next run rolls forward. The
+functions here return what a task and a driver have to do; tasks.py and driver.py do it.
 """
 
 import datetime
@@ -18,7 +18,7 @@ from ottla.spark.sink.ledger import Ledger, Names, is_in
 DECISION_KEY, DONE_KEY = b"decision", b"done"
 BYTE_SUM_LIMIT = 1 << 63
 RUNS_KEPT = 32
-"""How many owners are remembered, so that a displaced run does not take itself for a new one."""
+"""How many former owners are remembered, so that a fenced run is not mistaken for a new one."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Decision:
     batch: int
     parts: Mapping[int, Part]
     runs: tuple[Run, ...]
-    """Who owned the sink, the owner last."""
+    """The runs that owned the sink; the current owner is the last."""
     decided_ms: int = 0
     open_ms: int = 0
     """From the first row of the batch to the decision."""
@@ -204,7 +204,7 @@ class FinishFormer:
 def decide_write(
     state: SinkState, ledger: Ledger, query: str, batch: int, task: int, *, is_job: bool = False
 ) -> Write | Skip | RollForward | FinishFormer:
-    """What a task of this batch does before it writes anything. Raises NotOwner if the batch is not its own."""
+    """What a task of this batch does before it writes anything. Raises NotOwner if another query or run owns it."""
     decision = state.decision
     check_query(decision, query, is_job)
     check_ledger(ledger, query, batch)
@@ -223,7 +223,7 @@ def decide_write(
 def may_be_decided(first_batch: int, batch: int) -> bool:
     """Whether an earlier run can have decided this batch. `first_batch` is the first of this run that a worker saw.
 
-    Spark repeats only the first batch after a start. For later ones the driver knows every decision there is.
+    Spark repeats only the first batch after a start. For later ones the driver knows all decisions.
     """
     return batch <= first_batch
 
@@ -271,7 +271,7 @@ def check_batch(decision: Decision, batch: int) -> None:
 
 
 def check_plan(decision: Decision, plan: str) -> None:
-    """Spark repeats a batch as it was planned. One with another end is another batch, with rows of its own."""
+    """Spark repeats a batch exactly as planned. A batch with other end offsets is another batch, with other rows."""
     if decision.plan and plan and decision.plan != plan:
         raise NotOwner(
             f"the checkpoint is older than the sink: the sink has a batch {decision.batch} of this query that ended "
@@ -385,7 +385,7 @@ def _settle(
         for task, part in before.parts.items()
         if not state.is_done() and not is_in(ledger, task, before.query, before.batch)
     }
-    # A copy in the place of a missing part: opening it has ended the part it replaces, so there is no other.
+    # A copy that replaces a missing part: opening its transaction ended the one it replaces.
     commit = {task: copies.get(task, part) for task, part in missing.items()}
     abort = tuple(
         part for task, part in copies.items() if task not in commit and not part.is_same(before.parts.get(task))
@@ -413,7 +413,7 @@ def is_lost(ledger: Ledger, task: int, query: str, batch: int, *, is_known: bool
     """Whether a decided part that the brokers do not commit has to be written again; if not, it was committed before.
 
     The ledger entry of an earlier batch proves that it was not committed. Without an entry, and if the brokers do not
-    know the transaction either (`is_known`), both have expired. A guess would lose rows or duplicate them.
+    know the transaction either (`is_known`), both have expired. Guessing could lose or duplicate rows.
     """
     if is_in(ledger, task, query, batch):
         return False
@@ -433,9 +433,9 @@ def check_same(expected: Digest, found: Digest, task: int) -> None:
     if expected != found:
         raise LostForGood(
             f"the batch was decided, then the broker dropped the part of task {task} (its transaction timed out or "
-            f"was aborted), and the retry gave other rows: {found} instead of {expected}",
-            "The query is not deterministic. Set lostParts=replace to take the new rows. To avoid it, allow two-phase "
-            "commit on the brokers, or raise transaction.timeout.ms.",
+            f"was aborted), and the retry has other rows: {found} instead of {expected}",
+            "The query is not deterministic. Set lostParts=replace to accept the new rows. To avoid this, allow "
+            "two-phase commit on the brokers, or raise transaction.timeout.ms.",
         )
 
 

@@ -101,7 +101,7 @@ class Driver:
         """What the ledger held when the state was read. The driver does not need it for what it decides later."""
 
     async def commit(self, batch: Batch) -> None:
-        """Makes a batch visible, once, whatever happened before."""
+        """Makes a batch visible exactly once, also after crashes and retries."""
         await async_failpoint("before-decision")
         plan = await self.decide(batch)
         state = move(batch.state, BatchState.DECIDED)
@@ -109,7 +109,7 @@ class Driver:
             await async_failpoint("after-decision")
             await self._finish(plan, batch)
         except BaseException:
-            await self.close()  # the next commit reads again what is on record
+            await self.close()  # the next commit reads the stored state again
             raise
         move(state, BatchState.COMMITTED)
         await async_failpoint("after-commit")
@@ -127,7 +127,7 @@ class Driver:
         await _all(self._clients.abort_part(self._names, part) for part in batch.parts)
         before = state.decision
         if before is None or before.owner.run == batch.run or (batch.is_job and before.is_job):
-            # Otherwise another driver may be at work. Jobs come one at a time: the owner before was the last one.
+            # Otherwise another driver may be running. Jobs run one at a time: the previous owner was the last one.
             # Tasks that died left their transactions open, and with two-phase commit no timeout ends those. Keep the
             # parts that an earlier batch decided and did not commit.
             kept = {part.task for part in unfinished(state, {})}
@@ -143,7 +143,7 @@ class Driver:
     # --- deciding -----------------------------------------------------------------------------------------
 
     async def decide(self, batch: Batch) -> Plan:
-        """The plan for a batch. Its decision is on record when this returns."""
+        """The plan for a batch. Its decision is stored when this returns."""
         for attempt in range(TRIES):
             try:
                 return await self._try_to_decide(batch)
@@ -189,7 +189,7 @@ class Driver:
         return plan
 
     async def _take_over(self, tasks: Iterable[int]) -> None:
-        """Fences every other driver first and reads second, so nobody can change what it read."""
+        """Fences every other driver, then reads the state: no other driver can change it any more."""
         names, owned = self._names, self._clients
         await owned.ensure_decisions(names)
         producer = driver_producer(self.options, names)
@@ -221,7 +221,7 @@ class Driver:
                         "Do not catch errors of the write inside foreachBatch, so that Spark repeats the batch. To "
                         "continue without those rows, set lostParts=replace.",
                     ) from lost
-                # The write that lost it has failed with an error; this batch has rows of its own.
+                # The write that lost it has failed with an error; this batch has its own rows.
                 log.error("sink %s: an earlier write is incomplete: %s", self._names.sink, lost)
         self._state = replace(self._state, done=Done(former.query, former.batch))
 
@@ -234,7 +234,7 @@ class Driver:
     # --- committing ---------------------------------------------------------------------------------------
 
     async def _finish(self, plan: Plan, batch: Batch) -> None:
-        """Commits every part at once, then notes that the batch is done."""
+        """Commits every part concurrently, then records that the batch is done."""
         started, reported = system_clock(), {part.task for part in batch.parts}
         await _all(
             [
@@ -289,7 +289,7 @@ class Driver:
                 ) from error
 
     async def _record_done(self, done: Done) -> None:
-        """Not in a transaction: it only saves readers a look at the ledger, which is authoritative."""
+        """Not in a transaction: it only saves readers a lookup in the ledger, which is authoritative."""
         producer = self._clients.notes()
         await (await producer.send(self._names.decisions, done.to_bytes(), key=DONE_KEY, partition=0))
         self._state = replace(self._state, done=done)

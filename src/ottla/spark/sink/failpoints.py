@@ -9,8 +9,8 @@
     kill            kills the process
     kill-executor   kills the JVM that the Python worker belongs to
 
-Several are separated by commas. Each happens once: its file marks that it did. The sink calls these functions in the
-one code path it has; nothing in the sink asks whether a failpoint is set.
+Several are separated by commas. Each happens once: its file marks that it did. The sink calls these functions
+unconditionally: it has no separate code path for tests.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterator
 
 LONGEST_STOP_S = 600
-"""Another driver may have to start and finish all its work meanwhile."""
+"""How long to block: another driver may have to start and finish its work meanwhile."""
 POLL_S = 0.05
 BLOCKING_ACTIONS = ("stop", "fail", "kill", "kill-executor")
 
@@ -61,7 +61,7 @@ def _taken(place: str, actions: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 def _act(action: str, path: str, place: str) -> None:
     if action == "fail":
-        raise RuntimeError(f"a test asked for a failure at {place}")
+        raise RuntimeError(f"failpoint {place}: fail")
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if action == "kill-executor":

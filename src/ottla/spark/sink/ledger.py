@@ -2,7 +2,7 @@
 
 Every part of a batch (what one task wrote) is one transaction that includes the task's ledger entry: a committed offset
 of a consumer group, with offset = batch + 1 and the query as metadata. Rows and entry become visible atomically, so the
-ledger tells what is in the topic after any crash.
+ledger shows what is in the topic after any crash.
 
 Brokers accept offsets only for partitions that exist. So the ledger's topic has 16 partitions, and each group of the
 ledger (the sink's name; from the 17th task on with a number appended) holds the entries of 16 tasks.
@@ -47,7 +47,7 @@ class Names:
         return f"{self.sink}-{task}"
 
     def ended(self, run: str) -> str:
-        """A transactional id that nobody writes under: that it is known says that this run was aborted."""
+        """A transactional id without transactions. If the brokers know it, this run was aborted."""
         return f"{self.sink}-ended-{run}"
 
     def task_of(self, transactional_id: str) -> int | None:

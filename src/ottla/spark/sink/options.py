@@ -21,24 +21,24 @@ NUMBER = re.compile(r"[0-9]{1,18}")
 LONGEST_QUERY_ID = 200
 """It is part of every ledger entry."""
 DEFAULTS = {"batch.size": "262144"}
-"""Defaults that differ from the producer's: a task has all its rows at hand, so batches can be large."""
+"""Defaults that differ from the producer's: a task sends all its rows at once, so batches can be large."""
 LONGEST_TIMEOUT_MS = 900_000
 """Kafka's default for transaction.max.timeout.ms: the longest transaction timeout without two-phase commit."""
 
 NAMES = {
-    "topic": "the topic of every row; without it, the column topic",
-    "includeHeaders": "whether the column headers is written (true)",
-    "includeTimestamp": "whether the column timestamp is written (false: records get the time they are sent at)",
+    "topic": "the topic of every row; without it, the column topic decides",
+    "includeHeaders": "whether the column headers is written (default true)",
+    "includeTimestamp": "whether the column timestamp is written (default false: records get the time of sending)",
     "delivery": "exactly-once (default), at-least-once or at-most-once",
     "sinkName": "the name of this sink's ledger and transactions; by default derived from the query's id",
-    "jobId": "of a batch write with a sinkName: the same id again finishes that write, and never repeats it",
+    "jobId": "for a batch write with a sinkName: a write with the same id finishes the earlier one and repeats nothing",
     "batchId": "inside foreachBatch, with a sinkName: the batch id; a repeated batch is not written again",
-    "queryId": "of a write with a batchId: whose batch it is; by default the query that calls foreachBatch",
+    "queryId": "for a write with a batchId: the query of the batch; by default the query that calls foreachBatch",
     "twoPhaseCommit": "auto (default: if the brokers allow it), required or off",
-    "lostParts": "fail (default) or replace: what to do if a decided part is lost and the retry gives other rows",
-    "checkpointLocation": "Spark's own; a local directory also distinguishes two batches with the same number",
-    "path": "Spark's own; ignored",
-    "queryName": "Spark's own; ignored",
+    "lostParts": "fail (default) or replace: what to do if a decided part is lost and the retry has other rows",
+    "checkpointLocation": "set by Spark; a local directory also distinguishes two batches with the same number",
+    "path": "set by Spark; ignored",
+    "queryName": "set by Spark; ignored",
 }
 """Every option besides kafka.*, with its meaning."""
 NOT_FOR_SINKS = {
@@ -57,12 +57,12 @@ NOT_FOR_SINKS = {
 REFUSED = {
     "key.serializer": "Keys are bytes or text: cast the column in the query.",
     "value.serializer": "Values are bytes or text: cast the column in the query.",
-    "key.deserializer": "It is a consumer's setting.",
-    "value.deserializer": "It is a consumer's setting.",
-    "transactional.id": "The sink names its transactions itself; set sinkName.",
-    "enable.idempotence": "It is always on.",
+    "key.deserializer": "It is a consumer setting: remove it.",
+    "value.deserializer": "It is a consumer setting: remove it.",
+    "transactional.id": "The sink chooses its transactional ids from sinkName: set sinkName instead.",
+    "enable.idempotence": "It is always on: remove it.",
     "transaction.two.phase.commit.enable": "Set twoPhaseCommit to auto, required or off.",
-    "interceptor.classes": "They are Java classes.",
+    "interceptor.classes": "They are Java classes: remove it.",
 }
 
 IDEMPOTENT = "Remove it: the sink's producer is always idempotent."
@@ -105,7 +105,7 @@ class SinkOptions:
             raise SinkError("Option kafka.bootstrap.servers is missing", "Set it to host:port of one or more brokers.")
         topic = written.get("topic")
         if topic is not None and not topic.strip():
-            raise SinkError("Option topic is empty", "Name a topic, or remove the option and add a column topic.")
+            raise SinkError("Option topic is empty", "Set it to a topic, or remove the option and add a column topic.")
         parsed = cls(
             kafka=kafka,
             topic=topic,
@@ -126,16 +126,17 @@ class SinkOptions:
     def _check(self, streaming: bool) -> None:
         if self.sink_name is not None and not LEGAL_NAME.fullmatch(self.sink_name):
             raise SinkError(
-                f"Option sinkName is {self.sink_name!r}", "Use up to 200 letters, digits, dots, dashes and underscores."
+                f"Option sinkName is {self.sink_name!r}",
+                "Use 1 to 200 characters: letters, digits, dots, dashes and underscores.",
             )
         if self.job_id is not None and (streaming or self.sink_name is None or not self.job_id):
             raise SinkError(
-                "Option jobId names one batch write among those of a sink",
+                "Option jobId is for batch writes with a sinkName",
                 "A stream has its own batch ids: remove jobId."
                 if streaming
                 else "Set sinkName too."
                 if self.sink_name is None
-                else "It must not be empty.",
+                else "Set jobId to a name that is not empty.",
             )
         self._check_batch(streaming)
         if self.delivery == "at-most-once" and not streaming:
@@ -148,7 +149,7 @@ class SinkOptions:
                 raise SinkError(f"Option kafka.{name} cannot be set", why)
         if self.delivery != "exactly-once" and "transaction.timeout.ms" in self.kafka:
             raise SinkError(
-                f"Option kafka.transaction.timeout.ms has no meaning with delivery={self.delivery}", "Leave it out."
+                f"Option kafka.transaction.timeout.ms has no effect with delivery={self.delivery}", "Remove it."
             )
         try:
             # As the tasks will create it: settings that turn idempotence off must be refused here, not there.
@@ -190,7 +191,7 @@ class SinkOptions:
             )
         if self.delivery != "exactly-once":
             raise SinkError(
-                f"Option batchId has no meaning with delivery={self.delivery}, which does not remember batches here",
+                f"Option batchId has no effect with delivery={self.delivery}, which does not remember batches here",
                 "Remove it, or use exactly-once.",
             )
 
@@ -205,7 +206,7 @@ class SinkOptions:
 
     @property
     def has_timeout(self) -> bool:
-        """Whether the user chose it."""
+        """Whether the user set transaction.timeout.ms."""
         return "transaction.timeout.ms" in self.kafka
 
     def producer_settings(self) -> dict[str, str]:
@@ -221,7 +222,7 @@ class SinkOptions:
 
 
 def default_sink_name(query: str) -> str:
-    """The default name of a sink. It is stable for a checkpoint, as the query's id is."""
+    """The default name of a sink. Like the query's id, it stays the same as long as the checkpoint is kept."""
     return f"ottla-sink-{query}"
 
 

@@ -1,6 +1,6 @@
 """OWNER of the sink's producers in a Python worker: opened for a transactional id, kept for the next task.
 
-A worker of Spark's lives for many tasks, and so do its connections. A forked worker starts with none.
+Spark reuses workers, so connections are kept between tasks. A forked worker starts with none.
 """
 
 import os
@@ -18,7 +18,7 @@ NO_TWO_PHASE = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUP
 SettingsKey = tuple[tuple[str, str], ...]
 
 _without_two_phase: set[str] = set()
-"""Brokers that refused two-phase commit: a worker asks each once."""
+"""Brokers that refused two-phase commit: a worker tries each only once."""
 _spare: dict[SettingsKey, Producer] = {}
 """Transactional producers that left their transaction prepared. The next task reuses one under its own id."""
 _plain: dict[SettingsKey, Producer] = {}
@@ -103,7 +103,7 @@ def put_aside(producer: Producer, options: SinkOptions) -> None:
 
 
 def take_plain(options: SinkOptions) -> Producer:
-    """A producer without transactions. Give it back with `keep_plain`, unless it failed."""
+    """A producer without transactions. Return it with `keep_plain`, unless it failed."""
     settings = options.producer_settings()
     return _plain.pop(settings_key(settings), None) or Producer(settings)
 

@@ -1,4 +1,4 @@
-"""A Spark batch as records: the required columns, and how they become keys, values and headers. Pure."""
+"""Converts a Spark batch to records: the required columns, and how they become keys, values and headers. Pure."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ HINTS = {
     "topic": "Cast it: CAST(topic AS STRING).",
     "partition": "Cast it: CAST(partition AS INT).",
     "headers": "Build it: array(struct('name' AS key, CAST('text' AS BINARY) AS value)).",
-    "timestamp": "Cast it: CAST(timestamp AS TIMESTAMP), or leave includeTimestamp out.",
+    "timestamp": "Cast it: CAST(timestamp AS TIMESTAMP), or remove includeTimestamp.",
 }
 
 
@@ -43,7 +43,7 @@ def used_columns(schema: "StructType", options: SinkOptions) -> list[str]:
             "Add one: selectExpr('to_json(struct(*)) AS value').",
         )
     if options.topic is None and "topic" not in types:
-        raise SinkError("no topic is named", "Set the option topic, or add a column topic.")
+        raise SinkError("there is no topic to write to", "Set the option topic, or add a column topic.")
     used = ["value"]
     if "key" in types:
         used.append("key")
@@ -60,17 +60,17 @@ def used_columns(schema: "StructType", options: SinkOptions) -> list[str]:
     for name in used:
         if _plain(types[name]) not in WANTED[name]:
             wanted = " or ".join(WANTED[name])
-            raise SinkError(f"column {name} is of type {types[name]}; a record's {name} must be {wanted}", HINTS[name])
+            raise SinkError(f"column {name} has type {types[name]}; it must be {wanted}", HINTS[name])
     return used
 
 
 def _plain(type_name: str) -> str:
-    """A string with a collation is a string."""
+    """The type without a collation: a string with a collation is still a string."""
     return "string" if type_name.startswith("string collate ") else type_name
 
 
 def to_records(batch: "pa.RecordBatch", used: list[str], options: SinkOptions, first_row: int) -> "pa.RecordBatch":
-    """The written columns under their own names, text as bytes; without copying."""
+    """The columns to write, under lower-case names, with text as bytes. Copies no keys or values."""
     import pyarrow as pa
 
     positions = {name.lower(): index for index, name in enumerate(batch.schema.names)}
@@ -84,7 +84,7 @@ def to_records(batch: "pa.RecordBatch", used: list[str], options: SinkOptions, f
                 row = first_row + column.is_null().to_pylist().index(True)
                 raise SinkError(
                     f"row {row} of this task has no topic: its column topic is null",
-                    "Set the option topic, or set it in every row.",
+                    "Set the option topic, or fill the column in every row.",
                 )
         elif name == "timestamp":
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
@@ -104,7 +104,7 @@ def as_binary(column: Any) -> Any:
 
 
 def digest(records: "pa.RecordBatch", so_far: Digest) -> Digest:
-    """Adds rows to a digest: their number, their size, and the sum of the bytes of keys and values."""
+    """Adds rows to a digest: their count, their size, and the sum of the bytes of keys and values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

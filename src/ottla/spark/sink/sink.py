@@ -116,7 +116,7 @@ def refuse_speculation(context: "TaskContext", delivery: str) -> None:
 
 
 def batch_of(reports: Sequence[SinkMessage], batch: int, plan: str = "") -> Batch:
-    """What the tasks of a batch reported, as one."""
+    """What the tasks of a batch reported, combined."""
     place = reports[0].place
     written = [message.written for message in reports]
     return Batch(

@@ -1,4 +1,4 @@
-"""The states of one batch in a sink, from a task's first look to the last commit. Pure.
+"""The states of one batch in a sink, from the start of its tasks to the last commit. Pure.
 
 A task moves its part of the batch up to the state it reports to the driver: EMPTY, STORED, SETTLED or PREPARED. The
 driver starts from what all tasks reported (`combined`) and moves the whole batch on. A crash loses the state, not the
@@ -23,7 +23,7 @@ class BatchState(enum.Enum):
     PREPARED = "prepared"
     """The rows are durable and invisible, and wait for the driver's decision."""
     DECIDED = "decided"
-    """The decision is on record."""
+    """The decision is stored."""
     COMMITTED = "committed"
     """Every part of the batch is visible."""
     ABORTED = "aborted"
@@ -38,7 +38,7 @@ ALLOWED: dict[BatchState, set[BatchState]] = {
     _S.PREPARED: {_S.DECIDED, _S.COMMITTED, _S.ABORTED},  # COMMITTED: a database decides and commits in one step
     _S.SETTLED: {_S.DECIDED, _S.COMMITTED, _S.ABORTED},  # ABORTED: of a batch whose decisions topic was deleted
     _S.DECIDED: {_S.COMMITTED},  # no way back: some parts may be visible already
-    _S.EMPTY: {_S.COMMITTED, _S.ABORTED},  # COMMITTED: a database notes the batch all the same
+    _S.EMPTY: {_S.COMMITTED, _S.ABORTED},  # COMMITTED: a database records the batch in its ledger
     _S.STORED: {_S.COMMITTED, _S.ABORTED},  # ABORTED: the rows stay visible
     _S.COMMITTED: set(),
     _S.ABORTED: set(),

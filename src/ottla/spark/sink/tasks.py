@@ -1,6 +1,6 @@
 """OWNER of a task's side of the sink: opens a transaction, writes the rows, leaves it prepared, reports to the driver.
 
-Also the two weaker guarantees: at-least-once writes with a plain producer; at-most-once notes the batch in the ledger
+Also the two weaker guarantees: at-least-once writes with a plain producer; at-most-once records the batch in the ledger
 before it writes the first row.
 """
 
@@ -79,7 +79,7 @@ class Written:
 
 
 def all_repeated(written: Iterable[Written]) -> Digest | None:
-    """The rows of a batch that this run settled before and was asked to write again; None for any other batch."""
+    """The rows of a batch that this run has settled before and now writes again; None for any other batch."""
     reports = list(written)
     if all(report.repeated is None for report in reports):
         return None
@@ -87,7 +87,7 @@ def all_repeated(written: Iterable[Written]) -> Digest | None:
 
 
 class Rows:
-    """The rows of a task as records, counted as they go by."""
+    """The rows of a task as records, counted while they are read."""
 
     def __init__(self, batches: "Iterable[pa.RecordBatch]", used: list[str], options: "SinkOptions") -> None:
         self._batches = batches
@@ -122,14 +122,14 @@ def write_exactly_once(options: "SinkOptions", place: Place, rows: Rows) -> Writ
                 return _settled(rows, is_again)
             expected = verdict.part.digest
         if isinstance(verdict, FinishFormer):
-            # If that part is lost, the driver reports it; this task has rows of its own to write.
+            # If that part is lost, the driver reports it; this task has its own rows to write.
             run(_roll_forward(owned, names, place, verdict.part, replaces=True))
     return write_part(options, place, rows, note(place.query, place.batch), expected)
 
 
 def _must_look(place: Place) -> bool:
     if place.is_job or place.call:
-        return True  # such a write can come more than once in a run
+        return True  # such a write can happen more than once in a run
     first_batch = first_batches.setdefault((place.sink, place.run), place.batch)
     return may_be_decided(first_batch, place.batch)
 
@@ -153,7 +153,7 @@ def _settled(rows: Rows, is_again: bool) -> Written:
 
 
 async def _roll_forward(owned: Clients, names: Names, place: Place, part: Part, *, replaces: bool) -> bool:
-    """Commits a decided part. False if it is lost, or if nobody can tell and `replaces` is set."""
+    """Commits a decided part. False if it is lost, or if that is unknown and `replaces` is set."""
     try:
         await owned.commit_part(names, part)
         return True
@@ -185,7 +185,7 @@ def write_part(
     producer = open_producer(options, names.task(task))
     try:
         if run(clients(options).has_ended(names, place.call or place.run)):
-            raise SinkError("this run was aborted before the task began to write", "Nothing was written; start again.")
+            raise SinkError("this run was aborted before the task began to write", "Nothing was written. Run it again.")
         state = move(state, BatchState.WRITING)
         producer.begin_transaction()
         if entry is not None:
@@ -199,7 +199,7 @@ def write_part(
         prepared = producer.prepare_transaction(timeout_ms=PATIENCE_MS)
         state = move(state, BatchState.PREPARED)
     except BaseException as error:
-        # Closing aborts what was begun. The next attempt would abort it too, but there may be none.
+        # Closing aborts the open transaction. The next attempt would abort it too, but there may be none.
         with contextlib.suppress(Exception):
             producer.close(timeout_ms=5_000)
         if isinstance(error, KafkaError):
@@ -248,12 +248,12 @@ def write_at_least_once(options: "SinkOptions", rows: Rows) -> Written:
 
 
 def write_at_most_once(options: "SinkOptions", place: Place, rows: Rows) -> Written:
-    """Notes the batch first and writes second: what a crash interrupts is lost, and never written twice."""
+    """Records the batch, then writes: rows that a crash interrupts are lost, and never written twice."""
     names, owned = Names(place.sink), clients(options)
     run(owned.ensure_decisions(names))
     producer = open_producer(replace(options, two_phase_commit="off"), names.task(place.task))
     try:
-        # This attempt owns the id, so no other attempt can note the batch between this look and the note.
+        # This attempt owns the id, so no other attempt can record the batch between this check and the record.
         ledger = run(owned.read_ledger(names, [place.task]))
         check_ledger(ledger, place.query, place.batch)
         entry = ledger.get(place.task)

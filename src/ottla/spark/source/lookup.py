@@ -94,7 +94,9 @@ class Lookup:
 
     def _missing_topic(self, name: str, there: Iterable[str]) -> OttlaError:
         close = difflib.get_close_matches(name, list(there), n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(close)}?" if close else "Create it first, for example: ottla topic create."
+        hint = (
+            f"Did you mean {' or '.join(close)}?" if close else "Create it first, for example with: ottla topic create."
+        )
         return OttlaError(f"there is no topic {name} at {self.options.bootstrap}", hint)
 
     # --- offsets ------------------------------------------------------------------------------------------
@@ -107,10 +109,10 @@ class Lookup:
         return {partition: result.offset if result is not None else 0 for partition, result in found.items()}
 
     def settled(self, start: SourceOffset, found: Found | None = None) -> Found:
-        """The current offsets, or `found` if they are known. Asks again if they mean a data loss that may be none.
+        """The current offsets, or `found` if they are known. Looks them up again if they suggest a data loss.
 
-        A broker may have stale metadata of a topic that is new, got more partitions or was recreated; a new leader may
-        not know the high watermark yet.
+        It may not be one: a broker may have stale metadata of a topic that is new, got more partitions or was
+        recreated; a new leader may not know the high watermark yet.
         """
         found = found or self.found(must_exist=False)
         deadline = monotonic() + METADATA_DELAY_S
@@ -129,17 +131,22 @@ class Lookup:
         return self.found(must_exist=False)
 
     def resolve(self, bound: Bound, found: Found, *, is_start: bool) -> dict[TopicPartition, int]:
-        """The offsets that the user's option for the beginning or the end stands for."""
+        """The offsets for the user's option for the beginning or the end."""
         if bound.everywhere is not None:
             return dict(found.earliest if bound.everywhere == EARLIEST else found.latest)
         if bound.offsets is not None:
-            check_all_are_named(bound.option, bound.offsets, found.latest, "Use -1 for latest, -2 for earliest.")
+            check_all_are_named(
+                bound.option,
+                bound.offsets,
+                found.latest,
+                "Add an offset for each; -1 is the latest and -2 the earliest.",
+            )
             return {
                 partition: self._within(bound.option, partition, offset, found)
                 for partition, offset in bound.offsets.items()
             }
         if bound.timestamps_ms is not None:
-            check_all_are_named(bound.option, bound.timestamps_ms, found.latest, "Give a timestamp for each.")
+            check_all_are_named(bound.option, bound.timestamps_ms, found.latest, "Add a timestamp for each.")
             times = dict(bound.timestamps_ms)
         else:
             assert bound.timestamp_ms is not None
@@ -184,11 +191,11 @@ def check_all_are_named(option: str, named: Mapping[TopicPartition, int], there:
         raise _missing_partitions(option, strangers, there)
     missing = sorted(set(there) - set(named))
     if missing:
-        raise OttlaError(f"{option} does not say where {', '.join(map(str, missing[:5]))} begins or ends", hint)
+        raise OttlaError(f"{option} has no entry for {', '.join(map(str, missing[:5]))}", hint)
 
 
 def _missing_partitions(option: str, missing: list[TopicPartition], there: Iterable[TopicPartition]) -> OttlaError:
     topic = missing[0].topic
     count = sum(1 for partition in there if partition.topic == topic)
     hint = f"{topic} has partitions 0 to {count - 1}." if count else f"{topic} is not subscribed to."
-    return OttlaError(f"{option} names {', '.join(map(str, missing[:5]))}, which does not exist", hint)
+    return OttlaError(f"{option} has {', '.join(map(str, missing[:5]))}, which does not exist", hint)

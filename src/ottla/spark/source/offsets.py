@@ -79,7 +79,7 @@ class SourceOffset:
             )
         except (AttributeError, TypeError, ValueError):
             raise OttlaError(
-                f"the checkpoint has an offset of another kind of source: {str(found)[:200]}",
+                f"the checkpoint has an offset of another source: {str(found)[:200]}",
                 "It belongs to another query. Give this one its own checkpointLocation.",
             ) from None
 
@@ -156,11 +156,13 @@ def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartit
         elif position is None:
             started[partition] = earliest
             if earliest > 0:
-                losses.append(Loss(f"{partition} is new to the query and its offsets 0 to {earliest - 1} are gone"))
+                losses.append(
+                    Loss(f"{partition} is new to the query and its offsets 0 to {earliest - 1} no longer exist")
+                )
         elif position < earliest:
             started[partition] = earliest
             losses.append(
-                Loss(f"offsets {position} to {earliest - 1} of {partition} are gone; the first there is {earliest}")
+                Loss(f"offsets {position} to {earliest - 1} of {partition} no longer exist; it begins at {earliest}")
             )
         elif position > latest and not start.is_initial:
             has_same_id = partition.topic in start.topic_ids and partition.topic in found.topic_ids
@@ -180,7 +182,7 @@ def others_of_a_name(start: SourceOffset, found: Found) -> set[str]:
 
 
 def may_be_stale(start: SourceOffset, found: Found) -> bool:
-    """Whether a topic or a partition seems to be gone. A broker with stale metadata reports the same."""
+    """Whether a topic or a partition seems to be deleted. A broker with stale metadata reports the same."""
     return not start.positions.keys() <= found.latest.keys() or bool(others_of_a_name(start, found))
 
 
@@ -224,7 +226,7 @@ def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
         first = end.started.get(partition, start.positions.get(partition))
         if first is None:
             raise OttlaError(
-                f"the checkpoint does not say where {partition} begins",
+                f"the checkpoint has no start offset for {partition}",
                 "It belongs to another query. Give this one its own checkpointLocation.",
             )
         if first < last:
@@ -235,7 +237,7 @@ def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
 def split(
     ranges: Iterable[OffsetRange], min_partitions: int | None, max_records_per_partition: int | None
 ) -> list[OffsetRange]:
-    """Cuts ranges so that there are about `min_partitions` and none is larger than `max_records_per_partition`.
+    """Splits ranges so that there are about `min_partitions` and none is larger than `max_records_per_partition`.
 
     >>> split([OffsetRange(TopicPartition("a", 0), 0, 10)], 3, None)     # three parts: 0-3, 3-6, 6-10
     """
@@ -246,7 +248,7 @@ def split(
         return found
     total = sum(piece.size for piece in found)
     small = [piece for piece in found if parts_of(piece.size, total, min_partitions) == 1]
-    # Small ranges stay whole; all cuts go to the large ones.
+    # Small ranges stay whole; only large ones are split.
     rest, wanted = total - sum(piece.size for piece in small), max(1, min_partitions - len(small))
     whole = set(small)
     return cut(found, lambda piece: 1 if piece in whole else parts_of(piece.size, rest, wanted))

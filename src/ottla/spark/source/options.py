@@ -1,4 +1,4 @@
-"""The source's options, named after those of Spark's Kafka source: allowed values and conflicts. Pure."""
+"""The options of `format("ottla")` as a source, with the names of Spark's Kafka source: values, conflicts. Pure."""
 
 import difflib
 import json
@@ -80,7 +80,7 @@ class Subscription:
 
     def __str__(self) -> str:
         if self.pattern:
-            return f"topics like {self.pattern}"
+            return f"topics that match {self.pattern}"
         return ", ".join(self.topics or map(str, self.partitions))
 
     @property
@@ -221,8 +221,8 @@ class SourceOptions:
 def _check_names(given: Mapping[str, str]) -> None:
     if given.get("path"):
         raise OttlaError(
-            f"load() takes no path here (got {given['path']!r})",
-            f"Name the topics: .option('subscribe', {given['path']!r}).load()",
+            f"load() takes no path with format ottla; it is {given['path']!r}",
+            f"Set the topics: .option('subscribe', {given['path']!r}).load()",
         )
     for name in given:
         if name in _BY_LOWER or name.startswith(PREFIX) or name == "path":
@@ -231,7 +231,9 @@ def _check_names(given: Mapping[str, str]) -> None:
         close = difflib.get_close_matches(name, candidates, n=1)
         bare = PREFIX + name in candidates
         nearest = PREFIX + name if bare else close[0] if close else ""
-        hint = f"Did you mean {_BY_LOWER.get(nearest, nearest)}?" if nearest else f"There are {', '.join(OPTIONS)}."
+        hint = (
+            f"Did you mean {_BY_LOWER.get(nearest, nearest)}?" if nearest else f"The options are {', '.join(OPTIONS)}."
+        )
         raise OttlaError(f"unknown option {name} of the source ottla", hint)
 
 
@@ -239,7 +241,7 @@ def _client_settings(given: Mapping[str, str]) -> tuple[dict[str, str], str | No
     """The settings of our clients, and the group id, which is only for display: no client joins the group."""
     chosen = {name.removeprefix(PREFIX): value for name, value in given.items() if name.startswith(PREFIX)}
     if "bootstrap.servers" not in chosen:
-        raise OttlaError(f"option {BOOTSTRAP} is missing", f"Set the address of a broker: {BOOTSTRAP}=host:port.")
+        raise OttlaError(f"option {BOOTSTRAP} is missing", f"Set it to the address of a broker: {BOOTSTRAP}=host:port.")
     for name, (reason, hint) in REFUSED.items():
         if name in chosen:
             raise OttlaError(f"option {PREFIX}{name} is not for the source: {reason}", hint)
@@ -247,7 +249,7 @@ def _client_settings(given: Mapping[str, str]) -> tuple[dict[str, str], str | No
         del chosen["security.protocol"]
     group_id = chosen.pop("group.id", None)
     if group_id is not None and not group_id.strip():
-        raise OttlaError("option kafka.group.id must not be blank", "Remove it for a generated group id.")
+        raise OttlaError("option kafka.group.id is blank", "Set a group id, or remove it to get a generated one.")
     chosen.setdefault("isolation.level", "read_committed")
     known = settings_of(ConsumerConfig)
     for name in chosen:
@@ -255,19 +257,19 @@ def _client_settings(given: Mapping[str, str]) -> tuple[dict[str, str], str | No
             close = difflib.get_close_matches(name, list(known), n=1)
             raise OttlaError(
                 f"unknown option {PREFIX}{name}: the client has no setting {name}",
-                f"Did you mean {PREFIX}{close[0]}?" if close else "Leave it out.",
+                f"Did you mean {PREFIX}{close[0]}?" if close else "Remove it.",
             )
     try:
         build(ConsumerConfig, chosen, {})
     except ConfigError as error:
-        raise OttlaError(f"among the options kafka.*: {error.message}", error.hint) from None
+        raise OttlaError(f"in the options kafka.*: {error.message}", error.hint) from None
     return chosen, group_id
 
 
 def _subscription(known: Mapping[str, str]) -> Subscription:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in known]
     if len(chosen) != 1:
-        cause = f"{' and '.join(chosen)} exclude each other" if chosen else "no topic is named"
+        cause = f"{' and '.join(chosen)} exclude each other" if chosen else "there is no topic to read"
         raise OttlaError(cause, "Set exactly one of subscribe, subscribePattern and assign.")
     (name,) = chosen
     text = known[name].strip()
@@ -279,11 +281,13 @@ def _subscription(known: Mapping[str, str]) -> Subscription:
         try:
             re.compile(text)
         except re.error as error:
-            raise OttlaError(f"subscribePattern {text!r} is not a regular expression: {error}") from None
+            raise OttlaError(
+                f"subscribePattern {text!r} is not a regular expression: {error}", "Use one as in orders-.*"
+            ) from None
         return Subscription(pattern=text)
     topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
     if not topics:
-        raise OttlaError("subscribe names no topic", "Give one or more, separated by commas.")
+        raise OttlaError("subscribe is empty", "Set one or more topics, separated by commas.")
     return Subscription(topics=topics)
 
 
@@ -295,26 +299,28 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
         ):
             raise OttlaError(
                 f"assign: the partitions of {topic} are {json.dumps(numbers)}",
-                'Give a list of numbers from 0 on, as in {"orders": [0, 1]}.',
+                'Use a list of numbers of 0 or more, as in {"orders": [0, 1]}.',
             )
         found.extend(TopicPartition(topic, number) for number in numbers)
     if not found:
-        raise OttlaError("assign names no partition", 'Give some, as in {"orders": [0, 1]}.')
+        raise OttlaError("assign has no partition", 'Add one or more, as in {"orders": [0, 1]}.')
     return tuple(sorted(set(found)))
 
 
 def _bound(known: Mapping[str, str], side: str, subscription: Subscription) -> Bound | None:
-    """What the three options of one side say. As in Spark's source one timestamp for all comes before one for each,
-    and that before offsets."""
+    """The bound that the three options of one side set.
+
+    As in Spark's source, one timestamp for all partitions overrides timestamps for each, and those override offsets.
+    """
     timestamp, by_timestamp, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
     if timestamp in known:
-        at = _integer(known, timestamp, at_least=0, hint="Give milliseconds since 1970.")
+        at = _integer(known, timestamp, at_least=0, hint="Use milliseconds since 1970.")
         return Bound(timestamp, timestamp_ms=at)
     if by_timestamp in known:
         times = _per_partition(by_timestamp, known[by_timestamp], subscription)
         for partition, at in times.items():
             if at < 0:
-                raise OttlaError(f"{by_timestamp}: {at} for {partition} is negative", "Give milliseconds since 1970.")
+                raise OttlaError(f"{by_timestamp}: {at} for {partition} is negative", "Use milliseconds since 1970.")
         return Bound(by_timestamp, timestamps_ms=times)
     if offsets not in known:
         return None
@@ -325,8 +331,8 @@ def _bound(known: Mapping[str, str], side: str, subscription: Subscription) -> B
     for partition, offset in found.items():
         if offset < EARLIEST:
             raise OttlaError(
-                f"{offsets}: {offset} for {partition} is no offset",
-                "Offsets begin at 0; -2 stands for the earliest and -1 for the latest.",
+                f"{offsets}: {offset} for {partition} is not an offset",
+                "Use 0 or more, -2 for the earliest or -1 for the latest.",
             )
     return Bound(offsets, offsets=found)
 
@@ -336,7 +342,9 @@ def _per_partition(option: str, text: str, subscription: Subscription) -> dict[T
     example = '{"orders": {"0": 23, "1": -2}}'
     for topic, entries in _json_object(option, text, example).items():
         if not isinstance(entries, dict):
-            raise OttlaError(f"{option}: {topic} has {json.dumps(entries)}", f"Give a number for each: {example}.")
+            raise OttlaError(
+                f"{option}: {topic} has {json.dumps(entries)}", f"Use one number for each partition: {example}."
+            )
         for number, value in entries.items():
             if not (number.isascii() and number.isdigit()) or whole_number(value) is None or abs(value) > INT64_MAX:
                 raise OttlaError(
@@ -347,8 +355,8 @@ def _per_partition(option: str, text: str, subscription: Subscription) -> dict[T
     strangers = sorted({p.topic for p in found} - set(subscription.topics)) if subscription.topics else []
     if strangers:
         raise OttlaError(
-            f"{option} names {', '.join(strangers)}, which subscribe does not",
-            f"Subscribed is {subscription}.",
+            f"{option} has {', '.join(strangers)}, which subscribe does not have",
+            f"Subscribed topics: {subscription}. Add the topic to subscribe, or remove it here.",
         )
     return found
 
@@ -360,46 +368,52 @@ def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         words = "" if option == "assign" or "Timestamp" in option else "earliest, latest or "
-        raise OttlaError(f"{option} is {text!r}", f"Give {words}JSON, as in {example}.")
+        raise OttlaError(f"{option} is {text!r}", f"Use {words}JSON, as in {example}.")
     return found
 
 
 def _check_order(starting: Bound | None, ending: Bound | None) -> None:
-    """Refuses an end before the beginning, where both can be told apart without asking a broker."""
+    """Refuses an end before the beginning, if that is visible without asking a broker."""
     if starting is None or ending is None:
         return
     if starting.timestamp_ms is not None and ending.timestamp_ms is not None:
         if starting.timestamp_ms > ending.timestamp_ms:
             raise OttlaError(
-                f"startingTimestamp {starting.timestamp_ms} is after endingTimestamp {ending.timestamp_ms}"
+                f"startingTimestamp {starting.timestamp_ms} is after endingTimestamp {ending.timestamp_ms}",
+                "Choose an end after the beginning.",
             )
         return
     for firsts, lasts in ((starting.offsets, ending.offsets), (starting.timestamps_ms, ending.timestamps_ms)):
         for partition, first in (firsts or {}).items():
             last = (lasts or {}).get(partition, LATEST)
             if 0 <= last < first:
-                raise OttlaError(f"{starting.option} has {first} for {partition}, after {last} in {ending.option}")
+                raise OttlaError(
+                    f"{starting.option} has {first} for {partition}, after {last} in {ending.option}",
+                    "Choose an end after the beginning.",
+                )
 
 
 def _strategy(known: Mapping[str, str]) -> str:
     text = known.get("startingOffsetsByTimestampStrategy", "error").strip().lower()
     if text not in ("error", "latest"):
-        raise OttlaError(f"startingOffsetsByTimestampStrategy is {text!r}", "It may be error or latest.")
+        raise OttlaError(f"startingOffsetsByTimestampStrategy is {text!r}", "Use error or latest.")
     return text
 
 
 def _prefix(known: Mapping[str, str]) -> str:
     prefix = known.get("groupIdPrefix", DEFAULT_GROUP_ID_PREFIX).strip()
     if not prefix:
-        raise OttlaError("groupIdPrefix is blank", f"Leave it out for {DEFAULT_GROUP_ID_PREFIX}.")
+        raise OttlaError("groupIdPrefix is blank", f"Remove it to use the default, {DEFAULT_GROUP_ID_PREFIX}.")
     return prefix
 
 
 def _metadata_cache_ms(known: Mapping[str, str]) -> int:
     name = "partition.metadata.cache.ttl.ms"
-    found = _integer(known, name, at_least=-1, hint="Give milliseconds, or -1 to ask for every batch.")
+    found = _integer(known, name, at_least=-1, hint="Use milliseconds, or -1 to look them up for every batch.")
     if found == 0:
-        raise OttlaError(f"{name} is 0", "Give a positive number of milliseconds, or -1 to ask for every batch.")
+        raise OttlaError(
+            f"{name} is 0", "Use a positive number of milliseconds, or -1 to look them up for every batch."
+        )
     return -1 if found is None else found
 
 
@@ -413,14 +427,14 @@ def _integer(
     if value is None:
         raise OttlaError(f"{name} is {text!r}, which is not a whole number", hint)
     if not at_least <= value <= at_most:
-        raise OttlaError(f"{name} is {value}", hint or f"It must be a number from {at_least} on.")
+        raise OttlaError(f"{name} is {value}", hint or f"Use a number of {at_least} or more.")
     return value
 
 
 def _boolean(known: Mapping[str, str], name: str, default: bool) -> bool:
     text = known.get(name, "true" if default else "false").strip().lower()
     if text not in ("true", "false"):
-        raise OttlaError(f"{name} is {text!r}", "It may be true or false.")
+        raise OttlaError(f"{name} is {text!r}", "Use true or false.")
     return text == "true"
 
 
@@ -433,7 +447,7 @@ def _duration_ms(known: Mapping[str, str], name: str, default: int) -> int:
     text = known[name].strip().lower()
     found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text)
     if found is None or found[2] not in _UNITS_MS:
-        raise OttlaError(f"{name} is {text!r}", "Give a time with its unit: 500ms, 30s, 15m or 1h.")
+        raise OttlaError(f"{name} is {text!r}", "Use a number and a unit: 500ms, 30s, 15m or 1h.")
     return int(found[1]) * _UNITS_MS[found[2]]
 
 

@@ -71,7 +71,7 @@ class AsyncRangeConsumer(AsyncConsumer):
             await self._network.until(self._reader.has_something_to_do, remaining_ms)
 
     async def is_gone(self, partition: TopicPartition) -> bool:
-        """Whether the partition does not exist, also after stale metadata had time to be refreshed."""
+        """Whether the partition does not exist, checked again after stale metadata had time to refresh."""
         deadline = self._network.now() + METADATA_DELAY_S * 1000
         while True:
             try:
@@ -89,7 +89,7 @@ class AsyncRangeConsumer(AsyncConsumer):
         return self._positions.state(partition).topic_id not in (topic_id, ZERO_UUID)
 
     async def is_another(self, topic: str, topic_id: bytes) -> bool:
-        """Whether the topic of this name has another id, also after stale metadata had time to be refreshed."""
+        """Whether the topic of this name has another id, checked again after stale metadata had time to refresh."""
         view, deadline = self._network.view, self._network.now() + METADATA_DELAY_S * 1000
 
         def is_it() -> bool:
@@ -274,7 +274,7 @@ def after_loss(consumer: RangeConsumer, piece: OffsetRange, position: int, fail_
         text = f"{partition} ends at offset {latest}, but the batch goes from {position} to {end}: it was truncated"
         lost(text, fail_on_data_loss)
         return end
-    text = f"offsets {position} to {min(earliest, end) - 1} of {partition} are gone; the first there is {earliest}"
+    text = f"offsets {position} to {min(earliest, end) - 1} of {partition} no longer exist; it begins at {earliest}"
     lost(text, fail_on_data_loss)
     return min(earliest, end)
 
@@ -291,7 +291,7 @@ LOSS_HINT = (
 
 
 def lost(text: str, fail_on_data_loss: bool) -> None:
-    """Reports records that are gone before the query has read them: an error or a warning."""
+    """Reports records that were deleted before the query read them, as an error or a warning."""
     if fail_on_data_loss:
         raise OttlaError(f"data loss: {text}", LOSS_HINT)
     log.warning("data loss: %s", text)

@@ -56,7 +56,7 @@ COMMIT_TIMEOUT_MS = 5_000
 """Group offsets are for display: a batch does not wait longer for them."""
 
 SHOW_AGAIN_S = 30
-"""How long to wait after a group refused them."""
+"""How long to wait after the coordinator refused them."""
 
 RETRY_S = 0.5
 """The back-off after brokers failed to answer."""
@@ -87,7 +87,7 @@ def check_schema(options: SourceOptions, schema: StructType | None) -> None:
     own = spark_schema(options)
     if schema is not None and schema != own:
         raise OttlaError(
-            f"the columns of format ottla are fixed: {own.simpleString()}; schema() asks for {schema.simpleString()}",
+            f"the columns of format ottla are fixed: {own.simpleString()}; schema() has {schema.simpleString()}",
             "Remove schema(), and parse the value afterwards, for example with from_json.",
         )
 
@@ -299,7 +299,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._committer = Admin(settings)
             self._committer.alter_group_offsets(group, offset.positions)
             self._shown = dict(offset.positions)
-        except Exception as error:  # a display must not stop the query
+        except Exception as error:  # offsets are for display only: a failure must not stop the query
             self._show_after = monotonic() + SHOW_AGAIN_S
             log.warning("group %s: the query's offsets could not be committed for display: %s", group, error)
 
