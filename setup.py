@@ -23,9 +23,11 @@ def project_urls() -> dict[str, str]:
             home = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
         except (OSError, subprocess.CalledProcessError):
             return {}
-        home = home.removesuffix(".git")
         if not home.startswith("https://"):
             return {}
+        # Without the user name and password that a remote may have: the URLs are published.
+        host, _, path = home.removeprefix("https://").removesuffix(".git").partition("/")
+        home = f"https://{host.rpartition('@')[2]}/{path}"
     return {
         "Source": home,
         "Documentation": f"{home}/tree/main/docs",

@@ -1,5 +1,6 @@
 """`python -m build`: the sdist builds and passes its tests, and the wheel has only what an installation needs."""
 
+import ast
 import os
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ import tarfile
 import zipfile
 from email.parser import Parser
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -75,6 +76,19 @@ def test_the_sdist_has_every_file_of_the_project_and_nothing_generated(distribut
     assert not [name for name in files if name.endswith((".c", ".so", ".pyc")) or name.startswith("build")]
     assert os.access(distributions.unpacked / "run", os.X_OK)
     assert distributions.sdist.stat().st_size < 3 * MEGABYTE
+
+
+def test_the_project_urls_have_no_password_of_the_git_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    run("git", "init", "--quiet", ".", cwd=tmp_path)
+    run("git", "remote", "add", "origin", "https://builder:s3cret@example.org/ottla/ottla.git", cwd=tmp_path)
+    # Only the function: the rest of the file runs Cython.
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    [function] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "project_urls"]
+    names: dict[str, Any] = {"os": os, "subprocess": subprocess}
+    exec(compile(ast.Module([function], []), "setup.py", "exec"), names)
+    assert names["project_urls"]()["Source"] == "https://example.org/ottla/ottla"
 
 
 def test_the_wheel_has_modules_only(distributions: Distributions) -> None:
