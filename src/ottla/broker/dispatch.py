@@ -11,7 +11,7 @@ A new API takes a message table in `protocol/messages/`, a row in `protocol/api.
 import asyncio
 import importlib
 import logging
-import os
+import pkgutil
 import struct
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -37,7 +37,7 @@ def _served() -> dict[int, Api]:
 
     The files are only listed here. Each is imported with the first request for it, so that a broker starts quickly.
     """
-    files = {file.removesuffix(".py") for file in os.listdir(handlers.__path__[0])}
+    files = {module.name for module in pkgutil.iter_modules(handlers.__path__)}
     return {key: api for key, api in API.items() if snake_case(api.name) in files}
 
 
