@@ -4,15 +4,15 @@ import asyncio
 import difflib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from ottla.cli.output import CommandError
 from ottla.client.admin.transaction_model import OpenTransaction
-from ottla.client.blocking import Admin
-from ottla.client.core.model import TopicDescription
+from ottla.client.blocking import Admin, Consumer
+from ottla.client.core.model import ConsumerRecord, TopicDescription
 from ottla.client.core.settings import parse_endpoint
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.connection import Connection
@@ -72,6 +72,17 @@ def client_settings(bootstrap: str, extra: Sequence[str] = ()) -> dict[str, str]
         "socket.connection.setup.timeout.ms": str(CONNECT_TIMEOUT_MS),
     }
     return settings | parse_pairs(extra, "--set")
+
+
+def read_to_end(bootstrap: str, partition: TopicPartition) -> Iterator[ConsumerRecord]:
+    """Every record that is in a partition now, oldest first."""
+    settings = client_settings(bootstrap) | {"auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
+    with Consumer(settings) as consumer:
+        consumer.assign([partition])
+        consumer.seek_to_beginning()
+        end = consumer.end_offsets([partition])[partition]
+        while consumer.position(partition) < end:
+            yield from consumer.poll(1_000)
 
 
 def report_outages() -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from ottla.cli.output import CommandError, console, duration, plural, print_facts, print_json, print_table, time_text
-from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, client_settings, find_topics, open_admin
+from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, find_topics, open_admin, read_to_end
 from ottla.client.admin.transaction_model import (
     STATES,
     TRANSACTIONS_TOPIC,
@@ -21,7 +21,7 @@ from ottla.client.admin.transaction_model import (
     read_key,
     read_value,
 )
-from ottla.client.blocking import Admin, Consumer
+from ottla.client.blocking import Admin
 from ottla.clock import system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition, partition_for
@@ -380,20 +380,14 @@ def read_steps(
 ) -> tuple[list[tuple[int, StoredTransaction | None]], list[str]]:
     """The stored steps of a transactional id, oldest first, and the other ids in the same partition."""
     partition = TopicPartition(TRANSACTIONS_TOPIC, partition_for(name, partition_count))
-    settings = client_settings(bootstrap) | {"auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
     steps: list[tuple[int, StoredTransaction | None]] = []
     others: set[str] = set()
-    with Consumer(settings) as consumer:
-        consumer.assign([partition])
-        consumer.seek_to_beginning()
-        end = consumer.end_offsets([partition])[partition]
-        while consumer.position(partition) < end:
-            for record in consumer.poll(1_000):
-                found = None if record.key is None else read_key(record.key)
-                if found == name:
-                    steps.append((record.timestamp, None if record.value is None else read_value(name, record.value)))
-                elif found is not None:
-                    others.add(found)
+    for record in read_to_end(bootstrap, partition):
+        found = None if record.key is None else read_key(record.key)
+        if found == name:
+            steps.append((record.timestamp, None if record.value is None else read_value(name, record.value)))
+        elif found is not None:
+            others.add(found)
     return steps, sorted(others)
 
 

@@ -9,8 +9,7 @@ from rich.text import Text
 
 from ottla.cli.group.text import GroupId, member_names, partitions_text
 from ottla.cli.output import CommandError, console, duration, plural, print_json, time_text
-from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, client_settings, open_admin
-from ottla.client.blocking import Consumer
+from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin, read_to_end
 from ottla.errors import OttlaError
 from ottla.types import REBALANCES_TOPIC, TopicPartition
 
@@ -71,20 +70,13 @@ def history(
 
 def read_history(bootstrap: str, group_id: str) -> tuple[list[dict[str, Any]], set[str]]:
     """The rebalances of a group, oldest first, and the other groups in the history."""
-    settings = client_settings(bootstrap) | {"auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
-    partition = TopicPartition(REBALANCES_TOPIC, 0)
     events, others = [], set()
-    with Consumer(settings) as consumer:
-        consumer.assign([partition])
-        consumer.seek_to_beginning()
-        end = consumer.end_offsets([partition])[partition]
-        while consumer.position(partition) < end:
-            for record in consumer.poll(1_000):
-                key = (record.key or b"").decode(errors="replace")
-                if key != group_id:
-                    others.add(key)
-                elif (event := read_event(record.value)) is not None:
-                    events.append(event)
+    for record in read_to_end(bootstrap, TopicPartition(REBALANCES_TOPIC, 0)):
+        key = (record.key or b"").decode(errors="replace")
+        if key != group_id:
+            others.add(key)
+        elif (event := read_event(record.value)) is not None:
+            events.append(event)
     return events, others
 
 
