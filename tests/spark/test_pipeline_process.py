@@ -1,4 +1,4 @@
-"""`ottla pipeline` as users run it: a process with a driver under it, restarted, asked for its status, and stopped."""
+"""`ottla pipeline` as users run it: a process with a child driver, restarts, status, and a clean stop."""
 
 import json
 import shutil
@@ -111,7 +111,7 @@ def test_a_pipeline_runs_on_its_embedded_broker_until_ctrl_c(place: Path, runs: 
 
     refused = ottla("run", file)
     assert refused.returncode == 2
-    assert f"running already: process {run.process.pid}" in refused.stderr
+    assert f"already running: process {run.process.pid}" in refused.stderr
     looks: list[dict[str, Any]] = []
 
     def is_shown() -> bool:
@@ -141,7 +141,7 @@ def test_a_pipeline_runs_on_its_embedded_broker_until_ctrl_c(place: Path, runs: 
     assert "stopped" in shown.stdout
     assert "not running" in shown.stdout
     assert "exactly-once" in shown.stdout
-    assert "the embedded broker runs with the pipeline" in shown.stdout
+    assert "the embedded broker runs only while the pipeline runs" in shown.stdout
 
 
 SLOW = """
@@ -292,7 +292,7 @@ def test_mistakes_are_reported_before_spark_is_started(place: Path, broker: Any,
     file = str(place / "revenue.yaml")
     wrong = ottla("run", file, "--set", "source.topc=x")
     assert wrong.returncode == 2
-    assert "source.topc: there is no such key (Did you mean topic?)" in wrong.stderr
+    assert "source.topc: unknown key (Did you mean topic?)" in wrong.stderr
     missing = ottla(
         "run", file, "-b", broker.bootstrap, "--set", f"source.topic={topic}", "--set", "source.name=orders"
     )

@@ -1,4 +1,4 @@
-"""Pipelines on Spark: functions of their own file on the workers, timestamps of their own, and what validate finds."""
+"""Pipelines on Spark: UDFs with functions of the file, timestamps of results, and what validate finds."""
 
 import json
 import sys
@@ -55,7 +55,7 @@ class Shop:
                 producer.send(self.orders, value, timestamp=timestamp)
 
     def run(self, path: Path) -> list[Any]:
-        """Runs what is there now, and gives the records of the result."""
+        """Processes the available records and returns the results."""
         queries = Queries(Frames(self.spark, load(path), self.bootstrap), once=True)
         queries.start()
         queries.watch(lambda batch: None, threading.Event())
@@ -81,8 +81,8 @@ def shop(spark: "SparkSession", broker: Any, topic: str, tmp_path: Path) -> Shop
     return Shop(spark, broker.bootstrap, topic, tmp_path)
 
 
-def test_functions_of_the_file_and_of_modules_beside_it_work_in_a_udf(shop: Shop) -> None:
-    """Spec: F4. A pipeline is one small Python file, or a few that lie together; the workers know of none of them."""
+def test_functions_of_the_file_and_of_modules_next_to_it_work_in_a_udf(shop: Shop) -> None:
+    """Spec: F4. The file and modules next to it are not installed on the workers."""
     shop.write("shop_words.py", "MARK = '!'\n\ndef loud(text):\n    return text.upper() + MARK\n")
     path = shop.write(
         "shop.py",
@@ -123,7 +123,7 @@ def test_a_result_in_kafkas_columns_keeps_its_timestamps(shop: Shop) -> None:
 
 
 def test_anything_after_the_json_object_makes_a_record_bad(shop: Shop) -> None:
-    """Spark's parser reads one object and drops the rest, which would be lost without a word."""
+    """Spark's parser reads one object and silently drops the rest."""
     path = shop.write(
         "shop.yaml",
         """
@@ -144,7 +144,7 @@ def test_anything_after_the_json_object_makes_a_record_bad(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "expected"),
     [
         ("1 as key, item as value", "column key has type int; it must be string or binary (Cast it"),
         ("'x' as partition, item as value", "column partition has type string"),
@@ -152,7 +152,7 @@ def test_anything_after_the_json_object_makes_a_record_bad(shop: Shop) -> None:
         ("'x' as timestamp, item as value", "column timestamp has type string"),
     ],
 )
-def test_validate_knows_the_types_of_a_topics_columns(shop: Shop, columns: str, told: str) -> None:
+def test_validate_checks_the_types_of_a_topics_columns(shop: Shop, columns: str, expected: str) -> None:
     path = shop.write(
         "shop.yaml",
         f"""
@@ -161,10 +161,10 @@ def test_validate_knows_the_types_of_a_topics_columns(shop: Shop, columns: str, 
         sink: {{topic: RESULTS}}
         """,
     )
-    assert told in shop.problems(path)["sink"]
+    assert expected in shop.problems(path)["sink"]
 
 
-def test_validate_makes_no_database(shop: Shop) -> None:
+def test_validate_creates_no_database(shop: Shop) -> None:
     text = """
         source: {topic: ORDERS, name: orders, schema: item string}
         sql: select item from orders
@@ -176,5 +176,5 @@ def test_validate_makes_no_database(shop: Shop) -> None:
     odd = shop.write("shop.yaml", text.replace("select item", "select interval 1 day as item"))
     assert "item" in shop.problems(odd)["sink"]
     lost = shop.write("shop.yaml", text.replace("///shop.db", "///nowhere/shop.db"))
-    assert "there is no directory" in shop.problems(lost)["sink"]
+    assert "nowhere of sqlite:///" in shop.problems(lost)["sink"]
     assert not (shop.directory / "nowhere").exists()

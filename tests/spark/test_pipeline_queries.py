@@ -1,4 +1,4 @@
-"""Pipelines on Spark: what they make of good and bad records, of joins and updates, and what validate finds."""
+"""Pipelines on Spark: good and bad records, joins, updates, restarts, and what validate finds."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "pipelines" / "revenue.yaml"
 
 
 class Shop:
-    """A broker with topics of this test's own, and a directory for its pipelines."""
+    """A broker with topics for one test, and a directory for its pipelines."""
 
     def __init__(self, bootstrap: str, prefix: str, directory: Path) -> None:
         self.bootstrap = bootstrap
@@ -53,7 +53,7 @@ class Shop:
                 producer.send(self.topic(name), text, partition=0)
 
     def read(self, name: str) -> list[Any]:
-        """All that is committed in a topic."""
+        """All committed records of a topic."""
         with Consumer({"bootstrap.servers": self.bootstrap, "isolation.level": "read_committed"}) as consumer:
             partitions = [(self.topic(name), index) for index in (0, 1)]
             consumer.assign(partitions)
@@ -80,7 +80,7 @@ def shop(broker: Any, topic: str, tmp_path: Path) -> Shop:
 
 
 def run(spark: "SparkSession", made: Pipeline, bootstrap: str) -> list[Batch]:
-    """Runs what is there now, and gives the batches."""
+    """Processes the available records and returns the batches."""
     batches: list[Batch] = []
     queries = Queries(Frames(spark, made, bootstrap), once=True)
     queries.start()
@@ -110,7 +110,7 @@ MIXED = [
 
 
 def test_bad_records_are_skipped_and_counted(spark: "SparkSession", shop: Shop) -> None:
-    """Spec: F4. A missing field is null and no fault; what is no JSON, or of another type, or nothing, is."""
+    """Spec: F4. A missing field is null. A value that is missing, is not JSON or has a field of another type is bad."""
     shop.create("orders", "results")
     shop.send("orders", MIXED)
     batches = run(spark, shop.pipeline(POLICY.replace("POLICY", "skip")), shop.bootstrap)
@@ -122,7 +122,7 @@ def test_bad_records_are_skipped_and_counted(spark: "SparkSession", shop: Shop) 
 
 
 def test_text_after_the_json_object_is_not_silently_dropped(spark: "SparkSession", shop: Shop) -> None:
-    """Spark's own from_json would take the first object of each of these and say nothing of the rest."""
+    """Spark's from_json would parse the first object of each value and silently ignore the rest."""
     shop.create("orders", "results")
     tails = [b"}", b"]", b" junk", b'{"id": 2}', b',{"id": 2}', b',"item": 2', b",", b",null"]
     shop.send("orders", [b'{"id": 1}' + tail for tail in tails] + [b' {"id": 3} \n'])
@@ -131,7 +131,7 @@ def test_text_after_the_json_object_is_not_silently_dropped(spark: "SparkSession
     assert [json.loads(record.value)["id"] for record in shop.read("results")] == [3]
 
 
-def test_bad_records_are_kept_in_a_topic_with_the_reason(spark: "SparkSession", shop: Shop) -> None:
+def test_bad_records_are_written_to_the_dead_letter_topic_with_the_reason(spark: "SparkSession", shop: Shop) -> None:
     shop.create("orders", "results", "bad")
     shop.send("orders", MIXED)
     made = shop.pipeline(POLICY.replace("POLICY", "dead-letter\n      dead_letter_topic: PREFIX.bad"))
@@ -158,7 +158,7 @@ def test_a_bad_record_stops_the_pipeline_with_policy_fail(spark: "SparkSession",
     assert shop.read("results") == []
 
 
-def test_streams_are_joined_and_a_table_follows_their_sums(spark: "SparkSession", shop: Shop) -> None:
+def test_streams_are_joined_and_a_table_is_updated_with_their_sums(spark: "SparkSession", shop: Shop) -> None:
     """Spec: F4. Several sources; output mode update into a database, rows and progress in one transaction."""
     shop.create("orders", "paid")
     shop.send("orders", [{"id": n, "item": "fig" if n % 2 else "pear"} for n in range(10)])
@@ -188,10 +188,12 @@ def test_streams_are_joined_and_a_table_follows_their_sums(spark: "SparkSession"
         assert database.query("select odd, total from sums order by odd") == [(0, 112), (1, 216)]
         ledger = database.query("select target, positions from ottla_ledger order by target")
     assert [target for target, _ in ledger] == ["pairs", "sums"]
-    assert all(shop.topic("paid") in positions for _, positions in ledger), "how far it is, in the same transaction"
+    assert all(shop.topic("paid") in positions for _, positions in ledger), (
+        "the progress is written in the same transaction"
+    )
 
 
-def test_a_topic_follows_sums_in_every_output_mode(spark: "SparkSession", shop: Shop) -> None:
+def test_sums_are_written_to_a_topic_in_every_output_mode(spark: "SparkSession", shop: Shop) -> None:
     """Spec: F4. A batch that Spark repeats adds nothing."""
     shop.create("orders", "changes", "whole")
     shop.send("orders", [{"item": "fig"}, {"item": "fig"}, {"item": "pear"}])
@@ -225,13 +227,13 @@ def test_a_topic_follows_sums_in_every_output_mode(spark: "SparkSession", shop: 
 
 
 def forget_commit(checkpoint: Path, batch: int) -> None:
-    """As if the driver had died when the sink had the batch and Spark had not noted it."""
+    """As if the driver had died after the sink committed the batch and before Spark's commit log had it."""
     for name in (f"{batch}", f".{batch}.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
 
 
 def test_a_pipeline_keeps_a_table_of_postgresql_up_to_date(spark: "SparkSession", shop: Shop, postgres: Path) -> None:
-    """Spec: F4. Sums of what is in a topic, right though Spark repeats a batch."""
+    """Spec: F4. The sums are correct although Spark repeats a batch."""
     shop.create("orders")
     shop.send("orders", [{"id": n, "item": "fig" if n % 2 else "pear", "price": n / 4} for n in range(10)])
     url = f"postgresql://ottla@/postgres?host={postgres}"
@@ -256,7 +258,7 @@ def test_a_pipeline_keeps_a_table_of_postgresql_up_to_date(spark: "SparkSession"
         assert database.query("select target, batch_id from ottla_ledger") == [("sums", 1)]
 
 
-def test_the_windows_of_the_example_count_once_through_a_restart(spark: "SparkSession", shop: Shop) -> None:
+def test_the_windows_of_the_example_are_exact_after_a_restart(spark: "SparkSession", shop: Shop) -> None:
     """Spec: F4. A stateful aggregation, stopped and started again, equals the batch answer."""
     shop.create("orders", "revenue")
     made = load(
@@ -284,12 +286,12 @@ def test_the_windows_of_the_example_count_once_through_a_restart(spark: "SparkSe
         window[1] += row["quantity"] * prices[row["item"]]
     shop.send("orders", [order(number, number / 10) for number in range(1_100)])
     run(spark, made, shop.bootstrap)
-    # The last one closes all windows. It comes in one batch with the others, so it makes none of them late.
+    # The last one closes all windows. It is in one batch with the others, so none of them is late.
     shop.send("orders", [*(order(number, number / 10) for number in range(1_100, 2_000)), order(0, 80_000)])
     run(spark, made, shop.bootstrap)
     rows = [json.loads(record.value) for record in shop.read("revenue")]
     found = {(row["minute"][:16], row["item"]): [row["orders"], round(row["revenue"] * 100)] for row in rows}
-    assert len(found) == len(rows), "a window came twice"
+    assert len(found) == len(rows), "a window was written twice"
     assert found == expected
 
 
@@ -340,11 +342,11 @@ def test_validate_finds_the_errors_that_spark_would_raise(spark: "SparkSession",
     assert "watermark" in cause
     line, cause = found.pop("outputs.key.sink.key")
     assert line == 21
-    assert cause == "there is no column nope in the result; there are item"
+    assert cause == "the result has no column nope; its columns are item"
     line, cause = found.pop("outputs.table.sink")
     assert line == 24
     assert "column id is bigint in the query and TEXT in table taken" in cause
     assert found == {}
-    told = [f"{problem.key}: {problem.cause}" for problem in check(spark, made, shop.bootstrap)]
-    assert any(told_of.startswith("sources.words.schema: 'word strng' is no list of columns") for told_of in told)
-    assert f"sources.words: there is no topic {shop.topic('wrds')} at {shop.bootstrap}" in told
+    shown = [f"{problem.key}: {problem.cause}" for problem in check(spark, made, shop.bootstrap)]
+    assert any(each.startswith("sources.words.schema: 'word strng' is not a list of columns") for each in shown)
+    assert f"sources.words: there is no topic {shop.topic('wrds')} at {shop.bootstrap}" in shown

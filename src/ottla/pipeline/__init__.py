@@ -1,4 +1,4 @@
-"""Pipelines: topics in, a transformation on Spark, topics or a database out, with one guarantee, in one small file.
+"""Pipelines: read topics, transform them on Spark, write to topics or a database, with one guarantee, in one file.
 
 >>> from ottla.pipeline import pipeline, topic
 >>>

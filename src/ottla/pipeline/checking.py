@@ -16,7 +16,7 @@ PLACE = re.compile(r"(?:; )?line (\d+),? pos (\d+)")
 
 
 def check(spark: "SparkSession", made: Pipeline, bootstrap: str | None) -> list[Problem]:
-    """The problems of schemas, SQL and sinks, and those of topics if there are brokers to ask."""
+    """The problems of schemas, SQL and sinks; with `bootstrap` also missing topics."""
     problems = check_topics(made, bootstrap) if bootstrap is not None else []
     frames = Frames(spark, made, bootstrap or "127.0.0.1:9092", stand_in=True)
     for output in made.outputs.values():
@@ -44,9 +44,9 @@ def _check_output(frames: Frames, output: Output) -> list[Problem]:
 
 
 def check_streaming(spark: "SparkSession", frames: Frames, output: Output, frame: Any) -> None:
-    """Spark's own check at the start of a query: whether it can run as a stream in this output mode."""
+    """Spark's check at the start of a query: whether it can run as a stream in this output mode."""
     if not frame.isStreaming:
-        raise OttlaError("the result does not come from the source", "Select from one of the sources.")
+        raise OttlaError("the result does not use any source", "Select from one of the sources.")
     rows = counted(frames.for_sink(output, frame))
     jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way
     modes = jvm.org.apache.spark.sql.streaming.OutputMode

@@ -1,4 +1,4 @@
-"""Turns the keys and values of a pipeline's file into a Pipeline, and reports every mistake with its place. Pure."""
+"""Converts the keys and values of a pipeline's file to a Pipeline, and reports every mistake with its place. Pure."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,15 +22,15 @@ VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TOP = {
     "name": "the pipeline's name",
     "description": "a description for readers",
-    "source": "the topic to read, if there is only one",
+    "source": "the topic to read, if there is only one source",
     "sources": "the topics to read, by their names in SQL",
     "tables": "files to join with, by their names in SQL",
-    "sql": "the transformation",
-    "sink": "where the rows go",
+    "sql": "the transformation, in Spark SQL",
+    "sink": "the topic or table to write to",
     "outputs": "several transformations with a sink each, by name",
     "guarantee": "exactly-once, at-least-once or at-most-once",
     "checkpoint": "the directory that holds the pipeline's progress",
-    "trigger": "how often a batch begins, for example 5 seconds; by default as soon as the last one has ended",
+    "trigger": "how often a batch starts, for example 5 seconds; by default as soon as the last one has ended",
     "output_mode": "append, complete or update",
     "bootstrap": "the brokers, as host:port",
     "kafka": "settings of the Kafka clients, under Kafka's names",
@@ -46,7 +46,7 @@ SOURCE = {
     "schema": "the columns of JSON values, for example `id bigint, item string`",
     "watermark": "the column with the event time, and how late it may be: at 10 minutes",
     "on_bad_record": "fail, skip or dead-letter",
-    "dead_letter_topic": "where bad records go",
+    "dead_letter_topic": "the topic for bad records",
     "starting_offsets": "earliest, latest, or JSON in the format of Spark's Kafka source",
     "metadata": "true adds _key, _topic, _partition, _offset and _timestamp",
     "options": "more options of the source, for example maxOffsetsPerTrigger",
@@ -87,7 +87,7 @@ def read_pipeline(
     for key in [*sources, *tables]:
         if not VIEW.fullmatch(key):
             where = "tables" if key in tables else "sources"
-            reader.problem((where, key), "cannot be a table's name in SQL", "Use letters, digits and _.")
+            reader.problem((where, key), "is not a valid table name in SQL", "Use letters, digits and _.")
     _refuse_duplicates(reader, sources, tables)
     outputs = _outputs(reader, top, name, functions or {}, (*sources, *tables))
     made = Pipeline(
@@ -115,7 +115,9 @@ def _name(reader: Reader, top: Mapping[str, Any]) -> str:
     given = reader.text(top.get("name"), ("name",))
     name = given or re.sub(r"[^A-Za-z0-9._-]+", "-", reader.file.rsplit("/", 1)[-1].rsplit(".", 1)[0]).strip("-.")
     if not NAME.fullmatch(name):
-        reader.problem(("name",), f"{name!r} cannot be a pipeline's name", "Use letters, digits, '.', '_' and '-'.")
+        reader.problem(
+            ("name",), f"{name!r} is not a valid pipeline name", "Use up to 100 letters, digits, '.', '_' and '-'."
+        )
     return name
 
 
@@ -124,7 +126,7 @@ def _sources(reader: Reader, top: Mapping[str, Any]) -> dict[str, Source]:
     if single is not None and several is not None:
         reader.problem(("source",), "source and sources exclude each other", "Put all of them under sources.")
     if single is None and several is None:
-        reader.problem((), "there is no source", "Name a topic: source: {topic: orders, schema: id bigint}.")
+        reader.problem((), "there is no source", "Add one: source: {topic: orders, schema: id bigint}.")
     found = {}
     if single is not None:
         source = _source(reader, None, single, ("source",))
@@ -142,7 +144,7 @@ def _refuse_duplicates(reader: Reader, sources: Mapping[str, Any], tables: Mappi
         for name in names:
             if name.lower() in seen:
                 kind, other = seen[name.lower()]
-                cause = f"is also a {kind[:-1]}'s name" if other == name else f"is the same name in SQL as {other}"
+                cause = f"a {kind[:-1]} has this name too" if other == name else f"is the same name in SQL as {other}"
                 reader.problem((where, name), cause, "Rename one of them.")
             seen.setdefault(name.lower(), (where, name))
 
@@ -156,10 +158,10 @@ def _refuse_loops(reader: Reader, made: Pipeline) -> None:
         for source in made.sources.values():
             if output.sink.topic == source.dead_letter_topic:
                 cause = f"its topic {output.sink.topic} is also the dead_letter_topic of {source.name}"
-                reader.problem(path, cause, "Name another topic.")
+                reader.problem(path, cause, "Use another topic.")
             if _reads(made, output, source) and _is_among(output.sink.topic, source):
                 cause = f"its topic {output.sink.topic} is also a source: the pipeline would read its own output"
-                reader.problem(path, cause, "Name another topic.")
+                reader.problem(path, cause, "Use another topic.")
 
 
 def _reads(made: Pipeline, output: Output, source: Source) -> bool:
@@ -195,20 +197,24 @@ def _source(reader: Reader, name: str | None, value: Any, path: tuple[str, ...])
         if not VIEW.fullmatch(name):
             name = f"_{name}" if "name" not in keys else name
     elif "name" in keys:
-        reader.problem((*path, "name"), f"its name is {name} already", "Remove it.")
+        reader.problem((*path, "name"), f"the source is already named {name}", "Remove this key.")
     schema = reader.text(keys.get("schema"), (*path, "schema"))
     policy = reader.text(keys.get("on_bad_record"), (*path, "on_bad_record"), among=model.BAD_RECORD_POLICIES)
     dead = reader.topic(keys.get("dead_letter_topic"), (*path, "dead_letter_topic"))
     if policy == model.DEAD_LETTER and dead is None:
         reader.problem((*path, "on_bad_record"), "dead-letter needs a topic", "Add dead_letter_topic: NAME.")
     if dead is not None and policy != model.DEAD_LETTER:
-        reader.problem((*path, "dead_letter_topic"), "nothing would go there", "Add on_bad_record: dead-letter.")
+        reader.problem(
+            (*path, "dead_letter_topic"),
+            "has no effect without on_bad_record: dead-letter",
+            "Add it, or remove this key.",
+        )
     if dead is not None and dead in topics:
-        reader.problem((*path, "dead_letter_topic"), "is the topic that is read", "Name another topic.")
+        reader.problem((*path, "dead_letter_topic"), "is the topic that the source reads", "Use another topic.")
     if schema is None:
         for key in ("on_bad_record", "dead_letter_topic", "metadata"):
             if keys.get(key):
-                reader.problem((*path, key), "has no effect without schema", "Add schema, or remove it.")
+                reader.problem((*path, key), "has no effect without schema", "Add schema, or remove this key.")
     options = reader.settings(keys.get("options"), (*path, "options"))
     refuse_own_options(reader, (*path, "options"), options, SOURCES_OWN)
     if "starting_offsets" in keys:
@@ -228,7 +234,7 @@ def _source(reader: Reader, name: str | None, value: Any, path: tuple[str, ...])
 
 
 def _watermark(reader: Reader, value: Any, path: tuple[str, ...]) -> tuple[str, str] | None:
-    """`at 10 minutes`, or the two of them as keys."""
+    """The column and the delay, from `at 10 minutes` or from the keys column and delay."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -239,7 +245,9 @@ def _watermark(reader: Reader, value: Any, path: tuple[str, ...]) -> tuple[str, 
     delay = reader.interval(keys.get("delay") or None, path)
     if column is None or delay is None:
         if not reader.problems:
-            reader.problem(path, "has no column or no delay", "Set the column and how late it may be: at 10 minutes.")
+            reader.problem(
+                path, "has no column or no delay", "Set the column and how late it may be, for example at 10 minutes."
+            )
         return None
     return column, delay
 
@@ -248,7 +256,7 @@ def _table(reader: Reader, name: str, value: Any, path: tuple[str, ...]) -> Tabl
     keys = reader.mapping({"path": value} if isinstance(value, str) else value, path, TABLE)
     where = reader.text(keys.get("path"), (*path, "path"))
     if where is None:
-        reader.problem(path, "has no path", "Name the file or directory: path: items.csv.")
+        reader.problem(path, "has no path", "Add the file or directory, for example path: items.csv.")
     kind = reader.text(keys.get("format"), (*path, "format")) or _format_of(where or "")
     return Table(
         name=name,
@@ -280,7 +288,7 @@ def _outputs(
         for key, value in several.items():
             path = ("outputs", key)
             if not NAME.fullmatch(key) or key.startswith("dead-letter."):
-                reader.problem(path, "cannot be an output's name", "Use letters, digits, '.', '_' and '-'.")
+                reader.problem(path, "is not a valid output name", "Use up to 100 letters, digits, '.', '_' and '-'.")
             keys = reader.mapping(value, path, OUTPUT if key not in functions else {**OUTPUT, "sources": ""})
             inherited = {each: top[each] for each in ("guarantee", "trigger", "output_mode") if each in top}
             found[key] = _output(reader, key, {**inherited, **keys}, path, functions.get(key), inputs)
@@ -298,22 +306,26 @@ def _output(
 ) -> Output:
     sql = reader.text(keys.get("sql"), (*path, "sql"))
     if sql is None and function is None:
-        reader.problem(path, "there is no sql", "Add the transformation: sql: select * from …")
+        reader.problem(path, "there is no sql", "Add the transformation, for example sql: select * from …")
     guarantee = reader.text(keys.get("guarantee"), (*path, "guarantee"), among=model.GUARANTEES)
     mode = reader.text(keys.get("output_mode"), (*path, "output_mode"), among=model.OUTPUT_MODES) or "append"
     sink = _sink(reader, keys.get("sink"), (*path, "sink"))
     if mode == "update" and isinstance(sink, DatabaseSink) and not sink.upsert_keys:
         reader.problem(
-            (*path, "output_mode"), "update needs to know which rows to replace", "Add upsert_keys to the sink."
+            (*path, "output_mode"),
+            "update needs upsert_keys, to know which rows to replace",
+            "Add upsert_keys to the sink.",
         )
     if mode == "complete" and isinstance(sink, DatabaseSink) and guarantee not in (None, model.EXACTLY_ONCE):
         reader.problem(
             (*path, "output_mode"),
-            "complete replaces the table in one transaction",
-            "Use guarantee: exactly-once.",
+            "complete needs guarantee: exactly-once, because it replaces the table in one transaction",
+            "Set guarantee: exactly-once, or use output_mode: append or update.",
         )
     elif mode != "append" and guarantee == model.AT_MOST_ONCE:
-        reader.problem((*path, "output_mode"), f"{mode} is not for at-most-once", "Use another guarantee.")
+        reader.problem(
+            (*path, "output_mode"), f"{mode} does not work with guarantee: at-most-once", "Use another guarantee."
+        )
     return Output(
         name=name,
         sink=sink,
@@ -328,7 +340,7 @@ def _output(
 
 def _sink(reader: Reader, value: Any, path: tuple[str, ...]) -> TopicSink | DatabaseSink:
     if value is None:
-        reader.problem(path, "there is no sink", "Name a topic or a table: sink: {topic: results}.")
+        reader.problem(path, "there is no sink", "Add a topic or a table, for example sink: {topic: results}.")
         return TopicSink("")
     if isinstance(value, str):
         value = {"topic": value}
@@ -340,11 +352,11 @@ def _sink(reader: Reader, value: Any, path: tuple[str, ...]) -> TopicSink | Data
         url, table = reader.text(keys.get("url"), (*path, "url")), reader.text(keys.get("table"), (*path, "table"))
         for key, given in (("url", url), ("table", table)):
             if given is None:
-                reader.problem(path, f"has no {key}", f"Add {key}: {DATABASE_SINK[key]}.")
+                reader.problem(path, f"has no {key}", f"Add the key {key}: {DATABASE_SINK[key]}.")
         return DatabaseSink(
             url or "", table or "", reader.texts(keys.get("upsert_keys"), (*path, "upsert_keys")), options
         )
     topic = reader.topic(keys.get("topic"), (*path, "topic"))
     if topic is None and "topic" not in keys:
-        reader.problem(path, "names neither a topic nor a table", "Write {topic: results}, or {url: …, table: …}.")
+        reader.problem(path, "has neither a topic nor a table", "Use {topic: results} or {url: …, table: …}.")
     return TopicSink(topic or "", reader.texts(keys.get("key"), (*path, "key")), options)

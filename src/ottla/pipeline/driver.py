@@ -1,7 +1,7 @@
 """The driver's process: runs a pipeline's queries on Spark and reports events to its supervisor.
 
 Started as `python -m ottla.pipeline.driver FD`. The first line of standard input is the job, as JSON; a later line
-`stop` asks to finish the batch and end. When standard input closes, the supervisor is gone and the driver ends.
+`stop` means: finish the batch and end. When standard input closes, the supervisor has ended, and the driver ends too.
 Events go to the file descriptor FD as lines of JSON; Spark prints to standard output and error.
 """
 
@@ -21,7 +21,7 @@ from ottla.pipeline.progress import Batch
 
 ORPHAN_PATIENCE_S = 20
 FAILED = 3
-Tell = Callable[..., None]
+Report = Callable[..., None]
 
 # For short runs: Java's second compiler takes half of the CPU time of a start and does not pay off.
 QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     job = json.loads(sys.stdin.readline())
     lock = threading.Lock()
 
-    def tell(event: str, **more: Any) -> None:
+    def report(event: str, **more: Any) -> None:
         with lock:
             events.write(json.dumps({"event": event, **more}) + "\n")
 
@@ -42,13 +42,13 @@ def main(arguments: list[str]) -> int:
     try:
         made = load(Path(job["file"]), job["changes"])
         if job["task"] == "validate":
-            validate(made, job, tell)
+            validate(made, job, report)
         else:
-            run(made, job, tell, stop)
-        tell("ended")
+            run(made, job, report, stop)
+        report("ended")
     except BaseException as error:
-        failure = failure_of(error) if isinstance(error, Exception) else Failure(f"the driver was ended: {error!r}")
-        tell("failed", **failure.document())
+        failure = failure_of(error) if isinstance(error, Exception) else Failure(f"the driver was stopped: {error!r}")
+        report("failed", **failure.document())
         if not isinstance(error, OttlaError):
             import traceback
 
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def validate(made: Pipeline, job: dict[str, Any], tell: Tell) -> None:
+def validate(made: Pipeline, job: dict[str, Any], report: Report) -> None:
     """Checks the pipeline on a local Spark, also if it will run on a cluster."""
     from ottla.pipeline.checking import check
     from ottla.spark import session
@@ -68,12 +68,12 @@ def validate(made: Pipeline, job: dict[str, Any], tell: Tell) -> None:
     spark = session(f"ottla-validate-{made.name}", master="local[1]", conf=conf)
     try:
         problems = check(spark, made, job.get("bootstrap"))
-        tell("problems", problems=[problem.__dict__ for problem in problems])
+        report("problems", problems=[problem.__dict__ for problem in problems])
     finally:
         spark.stop()
 
 
-def run(made: Pipeline, job: dict[str, Any], tell: Tell, stop: threading.Event) -> None:
+def run(made: Pipeline, job: dict[str, Any], report: Report, stop: threading.Event) -> None:
     from ottla.pipeline.frames import Frames
     from ottla.pipeline.queries import Queries
     from ottla.spark import session
@@ -82,13 +82,13 @@ def run(made: Pipeline, job: dict[str, Any], tell: Tell, stop: threading.Event) 
     quick = QUICK_START if job.get("once") and (master or "local").startswith("local") else {}
     spark = session(f"ottla-{made.name}", master=master, conf={**QUIET, **quick, **made.spark})
     try:
-        tell("spark", version=spark.version, master=_master_of(spark), pid=os.getpid())
+        report("spark", version=spark.version, master=_master_of(spark), pid=os.getpid())
         queries = Queries(Frames(spark, made, job["bootstrap"]), once=bool(job.get("once")))
         queries.start()
-        tell("started", queries={each.name: str(each.query.id) for each in queries.running})
+        report("started", queries={each.name: str(each.query.id) for each in queries.running})
 
         def on_batch(batch: Batch) -> None:
-            tell("batch", batch=batch.document())
+            report("batch", batch=batch.document())
 
         queries.watch(on_batch, stop)
     finally:
@@ -103,12 +103,12 @@ def _master_of(spark: Any) -> str:
 
 
 def _listen(stop: threading.Event) -> None:
-    """Waits for the line `stop`, or for the end of the supervisor."""
+    """Waits for the line `stop`, or until the supervisor ends."""
     line = sys.stdin.readline()
     stop.set()
     if line:
         sys.stdin.read()
-    # There is no supervisor any more that could restart or kill this process: it may finish its batch, then it ends.
+    # No supervisor is left to restart or kill this process: it may finish its batch, then it ends.
     threading.Event().wait(ORPHAN_PATIENCE_S)
     os._exit(FAILED)
 

@@ -1,4 +1,4 @@
-"""Spark's errors as one sentence, and whether a restart can help. Pure."""
+"""Summarizes Spark's errors in one sentence, and decides whether a restart can help. Pure."""
 
 import re
 from dataclasses import asdict, dataclass, replace

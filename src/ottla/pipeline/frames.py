@@ -1,4 +1,4 @@
-"""The DataFrames of a pipeline: records parsed, watermarks set, SQL or functions applied, rows fit for their sink."""
+"""Builds a pipeline's DataFrames: parses records, sets watermarks, applies SQL or functions, formats rows for sinks."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 CORRUPT = "_ottla_corrupt"
 PARSED = "_ottla_parsed"
 VALUE, END = "_ottla_value", "_ottla_end"
-"""Spark's parser stops where its object ends and drops the rest. So a value is parsed as a list in one field of two:
-what comes after it is then seen, as a syntax error, as a second item, or because the second field is not there."""
+"""Spark's JSON parser stops at the end of an object and ignores the rest of the text. To detect a rest, the value is
+wrapped: {"_ottla_value": [VALUE], "_ottla_end": true}. A rest then is a syntax error or a second item, or it hides the
+second field."""
 ROWS_OUT, ROWS_BAD = "ottla_out", "ottla_bad_"
-"""Names of the counts that Spark reports with each batch."""
+"""The names of the counts that Spark reports with each batch."""
 RECORD_COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "headers", "timestamp")
 
@@ -35,10 +36,10 @@ class Frames:
         self.pipeline = pipeline
         self.bootstrap = bootstrap
         self.stand_in = stand_in
-        """Whether the sources are replaced by empty streams with the same columns, to look at the rest alone."""
+        """Whether empty streams with the same columns replace the sources, to check everything else."""
 
     def output(self, output: Output) -> "DataFrame":
-        """What an output writes, before it is made fit for the sink."""
+        """The result of an output, before it is formatted for its sink."""
         inputs = self._inputs(output)
         if output.sql is not None:
             for name, frame in inputs.items():
@@ -80,7 +81,7 @@ class Frames:
     # --- records ------------------------------------------------------------------------------------------
 
     def records(self, source: Source, group: str) -> "DataFrame":
-        """The records as they are in their topics."""
+        """The unparsed records of a source."""
         options = source_options(self.pipeline, source, self.bootstrap)
         if self.stand_in:
             columns = RECORD_COLUMNS + ", timestampType int"
@@ -91,7 +92,7 @@ class Frames:
         return self.spark.readStream.format("ottla").options(**options).load()
 
     def source(self, source: Source, group: str) -> "DataFrame":
-        """The table that SQL and functions see."""
+        """The table of a source, as SQL and functions see it."""
         frame = self.records(source, group)
         if source.schema is not None:
             frame = self._good_records(source, frame)
@@ -101,7 +102,7 @@ class Frames:
         return frame
 
     def bad_records(self, source: Source) -> "DataFrame":
-        """What does not parse, as it came, with the reason and its place in headers."""
+        """The records that cannot be parsed, unchanged, with the reason and their position in headers."""
         from pyspark.sql import functions as f
 
         frame = self._parsed(source, self.records(source, self.pipeline.group_of(model.dead_letter_query(source))))
@@ -152,11 +153,13 @@ class Frames:
         column = source.watermark[0]
         types = dict(frame.dtypes)
         if column not in types:
-            cause = f"there is no column {column}; there are {', '.join(types)}"
-            raise self._mistake(self._path(source, "watermark"), cause, "Name a column of the schema.")
+            cause = f"there is no column {column}; the columns are {', '.join(types)}"
+            raise self._mistake(self._path(source, "watermark"), cause, "Use a column of the schema.")
         if types[column] not in ("timestamp", "timestamp_ntz"):
-            cause = f"column {column} is {types[column]}, and a watermark needs a timestamp"
-            raise self._mistake(self._path(source, "watermark"), cause, f"Make it `{column} timestamp` in the schema.")
+            cause = f"column {column} has type {types[column]}; a watermark needs a timestamp"
+            raise self._mistake(
+                self._path(source, "watermark"), cause, f"Declare it as `{column} timestamp` in the schema."
+            )
 
     def _schema(self, text: str, path: tuple[str, ...]) -> "StructType":
         from pyspark.errors import PySparkException
@@ -167,10 +170,10 @@ class Frames:
         except PySparkException as error:
             cause = " ".join(str(error).split("== SQL ==")[0].split())
             raise self._mistake(
-                path, f"{text!r} is no list of columns: {cause}", "As `id bigint, item string`."
+                path, f"{text!r} is not a list of columns: {cause}", "Use the form `id bigint, item string`."
             ) from None
         if not isinstance(schema, StructType):
-            raise self._mistake(path, f"{text!r} is no list of columns", "Write them as `id bigint, item string`.")
+            raise self._mistake(path, f"{text!r} is not a list of columns", "Use the form `id bigint, item string`.")
         return schema
 
     def _path(self, source: Source, key: str) -> tuple[str, ...]:
@@ -183,7 +186,7 @@ class Frames:
     # --- rows for the sink --------------------------------------------------------------------------------
 
     def for_sink(self, output: Output, frame: "DataFrame") -> "DataFrame":
-        """The rows as the sink takes them: a topic gets key and value, a database gets the columns."""
+        """The rows in the format of the sink: key and value for a topic, the columns for a database."""
         sink = output.sink
         if not isinstance(sink, TopicSink):
             return frame
@@ -196,12 +199,16 @@ class Frames:
         path = ("outputs", output.name, "sink", "key") if len(self.pipeline.outputs) > 1 else ("sink", "key")
         missing = [name for name in sink.key if name not in types]
         if missing:
-            cause = f"there is no column {missing[0]} in the result; there are {', '.join(types)}"
-            raise self._mistake(path, cause, "Select it, or name another column.")
+            cause = f"the result has no column {missing[0]}; its columns are {', '.join(types)}"
+            raise self._mistake(path, cause, "Select it, or use another column.")
         is_kafka = "value" in types and all(name in KAFKA_COLUMNS for name in types)
         if is_kafka and types["value"] in ("string", "binary"):
             if sink.key:
-                raise self._mistake(path, "the result has Kafka's columns already", "Call a column of it key.")
+                raise self._mistake(
+                    path,
+                    "has no effect: the result has Kafka's columns already",
+                    "Select the key as a column named key.",
+                )
             return frame
         value = f.to_json(f.struct(*[f.col(quote(name)) for name in types]), {"ignoreNullFields": "false"})
         if not sink.key:
@@ -213,16 +220,16 @@ class Frames:
         return frame.select(key.alias("key"), value.alias("value"))
 
     def sink_options(self, output: Output, rows: "DataFrame") -> dict[str, str]:
-        """The options for the sink's format: rows in Kafka's columns keep their own timestamps if they have any."""
+        """The options for the sink's format. A column timestamp is written unless includeTimestamp is set."""
         options = sink_options(self.pipeline, output, self.bootstrap)
-        is_said = any(name.lower() == "includetimestamp" for name in options)
-        if isinstance(output.sink, TopicSink) and "timestamp" in rows.columns and not is_said:
+        is_set = any(name.lower() == "includetimestamp" for name in options)
+        if isinstance(output.sink, TopicSink) and "timestamp" in rows.columns and not is_set:
             options["includeTimestamp"] = "true"
         return options
 
 
 def counted(frame: "DataFrame") -> "DataFrame":
-    """Counts the rows that go to the sink: Spark itself does not know how many a sink in Python got."""
+    """Counts the rows that are written: Spark does not report this for sinks written in Python."""
     from pyspark.sql import functions as f
 
     return frame.observe(ROWS_OUT, f.count(f.lit(1)).alias("rows"))
@@ -240,7 +247,7 @@ def is_bad() -> "Column":
 def the_value() -> "Column":
     from pyspark.sql import functions as f
 
-    return f.get(f.col(PARSED).getField(VALUE), f.lit(0))  # null where there is none, in ANSI mode too
+    return f.get(f.col(PARSED).getField(VALUE), f.lit(0))  # null if there is none, also in ANSI mode
 
 
 def reason() -> "Column":
@@ -253,7 +260,7 @@ def reason() -> "Column":
 
 
 def empty_stream(spark: "SparkSession", columns: str) -> "DataFrame":
-    """A stream that has these columns and no rows: enough for Spark to check a query."""
+    """A stream with these columns and no rows, for Spark to check a query."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
@@ -268,7 +275,7 @@ def quote(name: str) -> str:
 
 
 def check_sink(frames: Frames, output: Output, frame: "DataFrame") -> None:
-    """Looks whether the sink can take these columns, and changes nothing in it."""
+    """Checks whether the sink can store these columns. Changes nothing."""
     if isinstance(output.sink, TopicSink):
         from ottla.spark.sink.options import SinkOptions
         from ottla.spark.sink.rows import used_columns
@@ -287,13 +294,13 @@ def check_sink(frames: Frames, output: Output, frame: "DataFrame") -> None:
     names: Mapping[str, str] = {name.lower(): name for name in frame.columns}
     for key in options.upsert_keys:
         if key.lower() not in names:
-            cause = f"upsert_keys names {key}, which the result does not have; it has {', '.join(frame.columns)}"
-            raise ConfigError(cause, "Select it, or name another column.")
+            cause = f"upsert_keys has {key}, which is not a column of the result ({', '.join(frame.columns)})"
+            raise ConfigError(cause, "Select it, or use another column.")
     file = Path(options.url.removeprefix("sqlite:///")) if options.url.startswith("sqlite:") else None
     dialect = SQLITE
     if file is not None and not file.parent.is_dir():
-        raise ConfigError(f"there is no directory {file.parent} for {options.url}", "Make it.")
-    if file is None or file.exists():  # else to look would make it
+        raise ConfigError(f"directory {file.parent} of {options.url} does not exist", "Create it.")
+    if file is None or file.exists():  # otherwise connecting would create it
         with contextlib.closing(connect(options)) as database:
             dialect = database.dialect
             found = database.find_table(options.table)

@@ -17,7 +17,7 @@ Positions = Mapping[str, Mapping[str, int]]
 
 
 class LagWatch:
-    """Asks the brokers for the ends every second, in its own thread. If they do not answer, the lag is unknown."""
+    """Fetches the end offsets every second, in its own thread. If the brokers do not answer, the lag is unknown."""
 
     def __init__(self, bootstrap: str, kafka: Mapping[str, str]) -> None:
         self._settings = admin_settings(bootstrap, kafka)

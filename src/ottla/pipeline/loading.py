@@ -13,13 +13,13 @@ from ottla.pipeline.yaml_file import read_yaml
 def load(path: Path, changes: Mapping[str, str] | None = None) -> Pipeline:
     """The pipeline of a file. Raises PipelineError with every mistake that can be found without Spark."""
     if not path.exists():
-        raise OttlaError(f"there is no file {path}", "Name a .yaml or .py file with a pipeline.")
+        raise OttlaError(f"file {path} does not exist", "Pass a .yaml or .py file with a pipeline.")
     if path.suffix in (".yaml", ".yml"):
         found = read_yaml(path, changes)
     elif path.suffix == ".py":
         found = read_python(path, changes)
     else:
-        raise OttlaError(f"{path} is neither YAML nor Python", "Its name must end in .yaml, .yml or .py.")
+        raise OttlaError(f"{path} is neither YAML nor Python", "The file name must end in .yaml, .yml or .py.")
     return with_absolute_paths(found, path.absolute().parent)
 
 

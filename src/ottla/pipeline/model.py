@@ -32,7 +32,7 @@ class Source:
 
     @property
     def shown(self) -> str:
-        return ", ".join(self.topics) or f"topics like {self.pattern}"
+        return ", ".join(self.topics) or f"topics that match {self.pattern}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Pipeline:
     """Settings of the Spark session."""
     master: str | None = None
     lines: Mapping[tuple[str, ...], int] = field(default_factory=dict)
-    """Where in the file each key is, for messages."""
+    """The line of each key in the file, for messages."""
 
     @property
     def dead_letter_sources(self) -> list[Source]:

@@ -1,4 +1,4 @@
-"""The options of Spark's readers and writers for a pipeline's keys, and an early check of them. Pure."""
+"""Converts a pipeline's keys to options of Spark's readers and writers, and checks them early. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -54,11 +54,11 @@ def refuse_own_options(
     for name in options:
         key = small.get(name.lower())
         if key is not None:
-            reader.problem((*path, name), f"the pipeline has a key for this: {key}", f"Use {key} instead.")
+            reader.problem((*path, name), f"this option has its own key: {key}", f"Use {key} instead.")
 
 
 def check_options(reader: Reader, made: Pipeline) -> None:
-    """Lets the source and the sinks check their options now, before Spark is started."""
+    """Runs the option checks of the source and the sinks before Spark is started."""
     known = {**settings_of(ConsumerConfig), **settings_of(ProducerConfig)}
     refuse_own_options(reader, ("kafka",), made.kafka, CLIENTS_OWN)
     for name in made.kafka:
@@ -83,7 +83,9 @@ def _check_speculation(reader: Reader, made: Pipeline) -> None:
     for output in made.outputs.values():
         writes_topic = isinstance(output.sink, TopicSink) or made.dead_letter_sources
         if writes_topic and output.guarantee != AT_LEAST_ONCE:
-            cause = f"{output.guarantee} into a topic does not work with it: two attempts of a task fence each other"
+            cause = (
+                f"{output.guarantee} into a topic does not work with speculation: attempts of a task fence each other"
+            )
             reader.problem(("spark", "spark.speculation"), cause, "Remove it, or use guarantee: at-least-once.")
             return
 

@@ -1,4 +1,4 @@
-"""Mistakes in a pipeline's file, each with its place and its hint, and a reader that collects them. Pure."""
+"""Mistakes in a pipeline's file, each with its place and a hint, and a reader that collects them. Pure."""
 
 import difflib
 import re
@@ -40,7 +40,7 @@ class PipelineError(ConfigError):
 
 
 class Reader:
-    """Reads a document, notes every problem, and goes on as far as it can."""
+    """Reads a document and collects every problem, instead of stopping at the first one."""
 
     def __init__(self, file: str, lines: Mapping[tuple[str, ...], int]) -> None:
         self.file = file
@@ -54,31 +54,29 @@ class Reader:
     # --- values -------------------------------------------------------------------------------------------
 
     def mapping(self, value: Any, path: Sequence[str], known: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """A mapping with none but known keys."""
+        """A mapping; unknown keys are reported."""
         if value is None:
             return {}
         if not isinstance(value, Mapping):
-            self.problem(
-                path, f"is {_kind(value)}, and must be keys with values", "Indent `key: value` lines under it."
-            )
+            self.problem(path, f"is {_kind(value)}; it must be keys with values", "Indent `key: value` lines under it.")
             return {}
         if known is not None:
             for key in value:
                 if str(key) not in known:
                     close = difflib.get_close_matches(str(key), list(known), n=1)
-                    hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
-                    self.problem([*path, str(key)], "there is no such key", hint)
+                    hint = f"Did you mean {close[0]}?" if close else f"The keys are {', '.join(known)}."
+                    self.problem([*path, str(key)], "unknown key", hint)
         return {str(key): item for key, item in value.items()}
 
     def text(self, value: Any, path: Sequence[str], *, among: Sequence[str] = ()) -> str | None:
         if value is None:
             return None
         if not isinstance(value, str | int | float) or isinstance(value, bool):
-            self.problem(path, f"is {_kind(value)}, and must be text", "Write it as text, in quotes if need be.")
+            self.problem(path, f"is {_kind(value)}; it must be text", "Write it as text, in quotes if necessary.")
             return None
         text = str(value).strip()
         if not text:
-            self.problem(path, "is empty", "Give it a value, or leave the key out.")
+            self.problem(path, "is empty", "Set a value, or remove the key.")
             return None
         if among and text not in among:
             close = difflib.get_close_matches(text.lower().replace("_", "-"), among, n=1)
@@ -91,7 +89,7 @@ class Reader:
         return text
 
     def texts(self, value: Any, path: Sequence[str]) -> tuple[str, ...]:
-        """One text, several with commas, or a list."""
+        """A text, several texts separated by commas, or a list."""
         if value is None:
             return ()
         if isinstance(value, str):
@@ -133,7 +131,9 @@ class Reader:
     def topic(self, value: Any, path: Sequence[str]) -> str | None:
         text = self.text(value, path)
         if text is not None and (not TOPIC.fullmatch(text) or text in (".", "..")):
-            self.problem(path, f"{text!r} cannot be a topic's name", "Use letters, digits, '.', '_' and '-'.")
+            self.problem(
+                path, f"{text!r} is not a valid topic name", "Use up to 249 letters, digits, '.', '_' and '-'."
+            )
             return None
         return text
 

@@ -22,7 +22,7 @@ class Batch:
     bad: Mapping[str, int] = field(default_factory=dict)
     """Bad records by source."""
     positions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Where each partition stands after it, by topic."""
+    """The position in each partition after the batch, by topic."""
     watermark: str | None = None
     state_rows: int | None = None
 
@@ -69,7 +69,7 @@ def positions_in(lines: Iterable[str]) -> dict[str, dict[str, int]]:
 
 
 def _first(row: Any) -> int:
-    """The single count of an observation, which comes as a mapping or as a row."""
+    """The single count of an observation, which is a mapping or a row."""
     if isinstance(row, Mapping):
         return int(next(iter(row.values()), 0) or 0)
     return int(row[0] or 0)

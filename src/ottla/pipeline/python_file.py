@@ -73,11 +73,13 @@ def pipeline(
     spark: Mapping[str, Any] | None = None,
     master: str | None = None,
 ) -> Callable[[F], F]:
-    """Makes a function a pipeline. With `source` it is called with one DataFrame; with `sources` and `tables` with one
-    for each, by name. The function itself is not changed, so a test can call it with any DataFrame.
+    """Declares a function as a pipeline.
+
+    With `source` it is called with one DataFrame, with `sources` and `tables` with one for each, by name. The function
+    itself is not changed, so a test can call it with any DataFrame.
     """
     if function is not None:
-        raise ConfigError("@pipeline needs a source and a sink", CALL_IT)
+        raise ConfigError("@pipeline has no source and no sink", CALL_IT)
     given = {
         "source": source,
         "sources": sources,
@@ -96,7 +98,7 @@ def pipeline(
 
     def mark(function: F) -> F:
         if not inspect.isfunction(function):
-            raise ConfigError(f"@pipeline is for functions, not for {function!r}", "Put it above a `def`.")
+            raise ConfigError(f"@pipeline decorates {function!r}, which is not a function", "Put it above a `def`.")
         keys = {key: value for key, value in given.items() if value is not None}
         setattr(function, MARK, Declared(keys, function.__code__.co_firstlineno))
         function.__globals__.setdefault(MARKED, []).append(function)
@@ -111,7 +113,15 @@ def read_python(path: Path, changes: Mapping[str, str] | None = None) -> Pipelin
     file = str(path)
     if not functions:
         raise PipelineError(
-            [Problem(file, None, "", "no function has the decorator @pipeline", "from ottla.pipeline import pipeline")]
+            [
+                Problem(
+                    file,
+                    None,
+                    "",
+                    "no function has the decorator @pipeline",
+                    "Import it: from ottla.pipeline import pipeline.",
+                )
+            ]
         )
     if len(functions) == 1:
         return _single(path, *next(iter(functions.items())), changes or {})
@@ -146,7 +156,7 @@ def _several(path: Path, functions: Mapping[str, Callable[..., Any]], changes: M
                 if key == "tables":
                     _merge(document.setdefault("tables", {}), value, path, declared, "table")
                 elif document.setdefault(key, value) != value:
-                    _refuse(path, declared, key, "differs from that of another function", "Set it once.")
+                    _refuse(path, declared, key, "another function sets another value", "Set it in one function only.")
         document["outputs"][called] = {
             **keys,
             "sources": [*inputs, *(declared.keys.get("tables") or {})],
@@ -188,7 +198,7 @@ def _merge(into: dict[str, Any], more: Any, path: Path, declared: Declared, kind
     for name, value in more.items():
         if into.setdefault(name, value) != value:
             _refuse(
-                path, declared, name, f"another function has a {kind} of this name that differs", "Rename one of them."
+                path, declared, name, f"another function has a different {kind} with this name", "Rename one of them."
             )
 
 
@@ -216,7 +226,11 @@ def _changed(path: Path, changes: Mapping[str, str]) -> dict[str, Any]:
     for name in changes:
         if name not in allowed:
             problem = Problem(
-                str(path), None, f"--set {name}", "a Python file has no such key", f"Use {', '.join(allowed)}."
+                str(path),
+                None,
+                f"--set {name}",
+                "this key cannot be set for a Python file",
+                f"Use one of {', '.join(allowed)}.",
             )
             raise PipelineError([problem])
     return dict(changes)
@@ -288,15 +302,15 @@ def _lies_in(directory: Path, name: str, module: Any) -> bool:
 
 def _where_it_failed(path: Path, error: Exception) -> Problem:
     if isinstance(error, SyntaxError):
-        return Problem(str(path), error.lineno, "", f"syntax error: {error.msg}", "Fix the line.")
+        return Problem(str(path), error.lineno, "", f"syntax error: {error.msg}", "Fix this line.")
     line = _line(path, error)
     if isinstance(error, ConfigError):
         return Problem(str(path), line, "", error.message, error.hint)
     if _needs_spark(error):
-        hint = 'Or pass the type of a UDF as an object: StringType() for "string".'
+        hint = 'Or pass the type of a UDF as an object, for example StringType() instead of "string".'
         return Problem(str(path), line, "", BEFORE_SPARK, hint)
     cause = f"{type(error).__name__}: {error}"
-    return Problem(str(path), line, "", cause, "The file cannot be imported: fix the line.")
+    return Problem(str(path), line, "", cause, "The file cannot be imported. Fix this line.")
 
 
 def _needs_spark(error: Exception) -> bool:
@@ -308,7 +322,7 @@ def _needs_spark(error: Exception) -> bool:
 
 
 def _line(path: Path, error: BaseException) -> int | None:
-    """The last line of the file itself that the error came through."""
+    """The last line of this file in the traceback of an error."""
     names = (str(path), str(path.absolute()))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in names]
     return frames[-1].lineno if frames else None

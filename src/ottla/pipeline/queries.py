@@ -1,4 +1,4 @@
-"""Starts the queries of a pipeline on Spark, watches their batches, and stops them between two."""
+"""Starts the queries of a pipeline on Spark, watches their batches, and stops them between two batches."""
 
 import json
 import threading
@@ -29,7 +29,7 @@ class Running:
     query: "StreamingQuery"
     last_batch_id: int = -1
     stop_after: int | None = None
-    """While stopping: the batch that is finished before."""
+    """While stopping: the last batch to finish."""
 
     def new_batches(self) -> list[Batch]:
         """The batches that have ended since the last call."""
@@ -40,7 +40,7 @@ class Running:
         found = []
         for report in reports:
             plain = _plain(report)
-            # A report without addBatch is of a trigger without new records.
+            # A report without addBatch is about a trigger without new records.
             if plain["batchId"] > self.last_batch_id and "addBatch" in (plain.get("durationMs") or {}):
                 found.append(batch_of(self.name, plain))
                 self.last_batch_id = int(plain["batchId"])
@@ -78,12 +78,12 @@ class Queries:
         return self._begin(writer, output.name, output.trigger)
 
     def _start_updates(self, output: Output, rows: "DataFrame", options: Mapping[str, str]) -> "StreamingQuery":
-        """Spark supports output mode update for no sink written in Python, but it does for foreachBatch."""
+        """Spark does not support output mode update for sinks written in Python, but does for foreachBatch."""
         started = threading.Event()
         ids: list[str] = []
 
         def write(frame: "DataFrame", batch_id: int) -> None:
-            # The id is the checkpoint's: a new checkpoint counts its batches from 0 and must not meet the old ledger.
+            # The id is that of the checkpoint: a new checkpoint starts at batch 0 and must not use old ledger entries.
             assert started.wait(QUERY_ID_TIMEOUT_S), "the query did not start"
             chosen = batch_options(output, options, ids[0], batch_id)
             chosen["checkpointLocation"] = self._checkpoint(output.name)
@@ -112,7 +112,7 @@ class Queries:
         return f"{self.pipeline.checkpoint.rstrip('/')}/{name}"
 
     def watch(self, on_batch: Callable[[Batch], None], stop: threading.Event) -> None:
-        """Reports batches until all queries have ended, or one failed, or `stop` is set. Raises QueryFailed.
+        """Reports batches until all queries have ended, one has failed, or `stop` is set. Raises QueryFailed.
 
         With `stop` set, each query finishes the batch that it is in and ends.
         """
@@ -143,13 +143,13 @@ class Queries:
                 for batch in each.new_batches():
                     on_batch(batch)
                 assert each.stop_after is not None
-                # In this order: a failed query looks as if it were between two batches, and is no longer active then.
+                # In this order: a failed query also looks idle between two batches, but is no longer active.
                 is_done = each.last_batch_id >= each.stop_after or each.is_between_batches
                 if not each.query.isActive:
                     error = each.query.exception()
                     failed = failed or (QueryFailed(each.name, error) if error is not None else None)
                 elif is_done:
-                    each.query.stop()  # it interrupts only a batch that has just begun, so its error does not count
+                    each.query.stop()  # this can interrupt only a batch that has just begun, so its error is ignored
                 else:
                     continue
                 for batch in each.new_batches():

@@ -14,10 +14,10 @@ WELL_AFTER_S = 1800.0
 class Restarts:
     """Counts failures. Each one in a row doubles the delay; batches of the queries that failed reset it.
 
-    A batch of another query does not: one sink may be gone while the other works.
+    A batch of another query does not: one sink may be unreachable while the other works.
 
     >>> restarts = Restarts(max_in_a_row=3)
-    >>> [restarts.delay_after(Failure("gone")) for _ in range(4)]
+    >>> [restarts.delay_after(Failure("unreachable")) for _ in range(4)]
     [1.0, 2.0, 4.0, None]
     """
 

@@ -100,8 +100,8 @@ class StateDirectory:
         try:
             if not _take(descriptor):
                 raise AlreadyRunning(
-                    f"pipeline {name} is running already: {self._holder(descriptor)}",
-                    "Stop it first, or give this one a checkpoint of its own.",
+                    f"pipeline {name} is already running: {self._holder(descriptor)}",
+                    "Stop it first, or use another checkpoint for this one.",
                 )
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
@@ -115,7 +115,7 @@ class StateDirectory:
             here = "" if holder["host"] == socket.gethostname() else f" on {holder['host']}"
             return f"process {holder['pid']}{here}"
         except (ValueError, KeyError, TypeError):
-            return "by a process that has not said its number"
+            return "in an unknown process"
 
     def is_locked(self) -> bool:
         """Whether a run, or a driver that outlived its run, is alive."""

@@ -69,7 +69,7 @@ class Status:
 
 
 def status_of(made: Pipeline, bootstrap: str | None) -> Status:
-    """Reads the checkpoint and the state of the run, and asks the brokers and the databases."""
+    """Reads the checkpoint and the state of the run, and queries the brokers and the databases."""
     directory = StateDirectory(made)
     run, is_running = directory.read(), directory.is_locked()
     status = Status(
@@ -86,9 +86,9 @@ def status_of(made: Pipeline, bootstrap: str | None) -> Status:
         if is_running:
             status.pid, status.driver_pid = run.pid, run.driver_pid
     status.queries = [_query(made, output) for output in made.queries.values()]
-    brokers_are_gone = run is not None and run.embedded_broker and not is_running and bootstrap is None
-    if brokers_are_gone or status.bootstrap is None:
-        status.notes.append("no lag: the embedded broker runs with the pipeline")
+    brokers_are_stopped = run is not None and run.embedded_broker and not is_running and bootstrap is None
+    if brokers_are_stopped or status.bootstrap is None:
+        status.notes.append("no lag: the embedded broker runs only while the pipeline runs")
     else:
         _add_lag(made, status)
         _add_decisions(made, status)
@@ -196,7 +196,7 @@ def _topics_of(admin: "Admin", made: Pipeline) -> dict[str, list[str]]:
 
 
 def _read_by(made: Pipeline, query: str, positions: Collection[str], sources: Mapping[str, list[str]]) -> list[str]:
-    """The topics of the sources that a query has begun to read; before that, of all that it may read."""
+    """The topics of the sources that a query has begun to read; before that, of all sources that it may read."""
     letters = {dead_letter_query(source): source.name for source in made.dead_letter_sources}
     own = [sources[letters[query]]] if query in letters else list(sources.values())
     begun = [topics for topics in own if not positions or not set(topics).isdisjoint(positions)]

@@ -67,7 +67,7 @@ class Driver:
             self.process.stdin.flush()
 
     def stop(self) -> None:
-        """Asks it to finish its batch and end."""
+        """Tells the driver to finish its batch and end."""
         self._say("stop")
 
     def kill(self) -> None:
@@ -81,7 +81,7 @@ class Driver:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
         status = self.process.wait()
-        # The JVM ends and cleans up by itself when its Python is gone. If it does not, it would hold the checkpoint.
+        # The JVM cleans up and ends after its Python process. If it does not, it would still use the checkpoint.
         deadline = monotonic() + JVM_PATIENCE_S
         while self._has_processes() and monotonic() < deadline:
             threading.Event().wait(TICK_S / 4)
@@ -163,7 +163,9 @@ class Supervisor:
             if ended or self._stops > 1:
                 self._enter("stopped" if self._stops else "ended")
                 return None
-            failure = self._failure or Failure("the driver died without an error", "See its log.")
+            failure = self._failure or Failure(
+                "the driver died without an error", f"Its log is {self.state.driver_log}."
+            )
             self.run_state.last_failure = failure.cause
             delay = None if self._stops else self.restarts.delay_after(failure, monotonic() - started_at)
             if delay is None:
@@ -182,7 +184,7 @@ class Supervisor:
         driver = self._driver = Driver(self.job, self.state.driver_log, lock)
         self.run_state.driver_pid = driver.process.pid
         self._enter("starting")
-        asked = 0
+        handled = 0
         try:
             while True:
                 event = self._next_event(driver)
@@ -191,9 +193,9 @@ class Supervisor:
                 ended = ended or event.get("event") == "ended"
                 if event:
                     self._take(event)
-                if self._stops > asked:
-                    asked += 1
-                    if asked == 1:
+                if self._stops > handled:
+                    handled += 1
+                    if handled == 1:
                         driver.stop()
                         self._enter("stopping")
                     else:

@@ -25,7 +25,7 @@ def parse(path: Path) -> tuple[Any, dict[Path_, int]]:
     try:
         import yaml
     except ImportError:
-        raise OttlaError("reading YAML needs PyYAML", "pip install 'ottla[spark]'") from None
+        raise OttlaError("reading YAML needs PyYAML", "Run pip install 'ottla[spark]'.") from None
     text = _text(path)
     lines: dict[Path_, int] = {}
     try:
@@ -57,7 +57,7 @@ def _text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise OttlaError(f"{path} cannot be read: {error.strerror}", "Name a .yaml or .py file.") from None
+        raise OttlaError(f"{path} cannot be read: {error.strerror}", "Pass a .yaml or .py file.") from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -76,10 +76,10 @@ def _value(loader: Any, node: Any, path: Path_, lines: dict[Path_, int], file: s
             key = str(key_node.value)
             line = key_node.start_mark.line + 1
             if key in found:
-                problem = Problem(file, line, ".".join((*path, key)), "is written twice", "Keep one of them.")
+                problem = Problem(file, line, ".".join((*path, key)), "is set twice", "Remove one of them.")
                 raise PipelineError([problem])
             lines[(*path, key)] = line
-            if isinstance(value_node, yaml.ScalarNode):  # where its text begins: under the key if it is a block
+            if isinstance(value_node, yaml.ScalarNode):  # the line where its text begins: a block begins under the key
                 lines[(*path, key, "")] = value_node.start_mark.line + (2 if value_node.style in ("|", ">") else 1)
             found[key] = _value(loader, value_node, (*path, key), lines, file)
         return found

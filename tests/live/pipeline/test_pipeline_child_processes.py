@@ -1,4 +1,4 @@
-"""Rules around a run that take a child process to test."""
+"""Rules of a run that need a child process to test."""
 
 import multiprocessing
 import subprocess
@@ -33,7 +33,7 @@ def test_a_driver_that_outlives_its_run_still_holds_the_lock(made: Pipeline) -> 
     assert not state.is_locked()
 
 
-def test_nothing_of_spark_is_imported_by_reading_a_pipeline(made: Pipeline) -> None:
+def test_reading_a_pipeline_does_not_import_spark(made: Pipeline) -> None:
     """`ottla pipeline --help` and mistakes in YAML must not take a second."""
     code = (
         "import sys; from pathlib import Path; from ottla.pipeline.loading import load;"

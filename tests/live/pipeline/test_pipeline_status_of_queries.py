@@ -1,4 +1,4 @@
-"""What `ottla pipeline status` says of a pipeline's queries: what they promise, and how far behind they are."""
+"""`ottla pipeline status` of queries: their guarantees and their lag."""
 
 from pathlib import Path
 from textwrap import dedent
@@ -13,7 +13,7 @@ from ottla.types import TopicPartition
 
 
 class Shop:
-    """Topics of this test's own, and a pipeline that somebody else runs: it shows in its groups alone."""
+    """Topics for one test, and a pipeline that runs elsewhere: only its group offsets are visible."""
 
     def __init__(self, bootstrap: str, prefix: str, directory: Path) -> None:
         self.bootstrap = bootstrap
@@ -48,7 +48,7 @@ class Shop:
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """People hear soon that brokers do not answer; here these may be slow."""
+    """The timeout for users is short; the brokers of tests may be slow."""
     monkeypatch.setattr("ottla.pipeline.status.admin_settings", lambda bootstrap, _: {"bootstrap.servers": bootstrap})
 
 
@@ -68,10 +68,10 @@ PATTERN = """
 def test_topics_that_match_a_pattern_have_a_lag_too(shop: Shop) -> None:
     shop.fill(in1=5, in2=3, other=9)
     (query,) = shop.look(PATTERN).values()
-    assert shop.lag(query) == {"in1": 5, "in2": 3}, "before it has begun"
+    assert shop.lag(query) == {"in1": 5, "in2": 3}, "before the query has begun"
     shop.commit("PREFIX-all", in1=4)
     (query,) = shop.look(PATTERN).values()
-    assert shop.lag(query) == {"in1": 1, "in2": 3}, "of one that is new all is to be read"
+    assert shop.lag(query) == {"in1": 1, "in2": 3}, "a new topic is unread as a whole"
 
 
 TWO = """

@@ -1,4 +1,4 @@
-"""What `ottla pipeline status` says of sinks, from what they have on record at the brokers."""
+"""`ottla pipeline status` of sinks, from their decisions on the brokers."""
 
 import json
 import uuid
@@ -26,13 +26,13 @@ checkpoint: {checkpoint}
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """People hear soon that brokers do not answer; here these may be slow."""
+    """The timeout for users is short; the brokers of tests may be slow."""
     monkeypatch.setattr("ottla.pipeline.status.admin_settings", lambda bootstrap, _: {"bootstrap.servers": bootstrap})
 
 
 @pytest.fixture
 def stage(ottla: Target, topic: str) -> SinkStage:
-    """A query's sink under the name that it has without a sinkName."""
+    """A query's sink under its default name."""
     with Admin(bootstrap_servers=ottla.bootstrap) as admin:
         admin.create_topic(f"{topic}.in")
     return SinkStage(ottla.bootstrap, topic, sinkName=f"ottla-sink-{uuid.uuid4()}")
@@ -61,7 +61,7 @@ def test_status_shows_the_last_decision_and_how_long_readers_were_blocked(stage:
     assert 0 <= query.held_ms < 60_000
 
 
-def test_looking_at_a_query_that_never_wrote_leaves_no_topic_behind(stage: SinkStage, tmp_path: Path) -> None:
+def test_the_status_of_a_query_that_never_wrote_creates_no_topic(stage: SinkStage, tmp_path: Path) -> None:
     query = look(stage, tmp_path)
     assert (query.decided_batch, query.held_ms) == (None, None)
     with Admin(bootstrap_servers=stage.bootstrap) as admin:

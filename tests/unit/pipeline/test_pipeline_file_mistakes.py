@@ -1,4 +1,4 @@
-"""What a pipeline's file must not say, because it would mean two things, or because one of them would be lost."""
+"""Contradictions in a pipeline's file: ambiguous settings, and settings that would be ignored."""
 
 from pathlib import Path
 from textwrap import dedent
@@ -36,11 +36,11 @@ def problems(tmp_path: Path, text: str, name: str = "shop.yaml") -> list[str]:
     ],
 )
 def test_options_with_their_own_key_are_refused(tmp_path: Path, option: str, key: str) -> None:
-    """Else the pipeline would do one thing and show another."""
+    """Otherwise the pipeline would do one thing and show another."""
     name = option.partition(":")[0]
     found = problems(tmp_path, GOOD.replace("results}", f"results, options: {{{option}}}}}"))
-    told = f"sink.options.{name}: the pipeline has a key for this: {key} (Use {key} instead.)"
-    assert found == [f"shop.yaml:4: {told}"]
+    expected = f"sink.options.{name}: this option has its own key: {key} (Use {key} instead.)"
+    assert found == [f"shop.yaml:4: {expected}"]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_options_with_their_own_key_are_refused(tmp_path: Path, option: str, key
 )
 def test_options_of_a_table_with_their_own_key_are_refused(tmp_path: Path, option: str, key: str) -> None:
     (found,) = problems(tmp_path, TABLE.replace("table: t}", f"table: t, options: {{{option}}}}}"))
-    assert f"the pipeline has a key for this: {key}" in found
+    assert f"this option has its own key: {key}" in found
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_options_of_a_table_with_their_own_key_are_refused(tmp_path: Path, optio
 )
 def test_options_of_a_source_with_their_own_key_are_refused(tmp_path: Path, option: str, key: str) -> None:
     (found,) = problems(tmp_path, GOOD.replace("id bigint}", f"id bigint, options: {{{option}}}}}"))
-    assert f"the pipeline has a key for this: {key}" in found
+    assert f"this option has its own key: {key}" in found
 
 
 def test_a_starting_timestamp_is_allowed_unless_offsets_are_set(tmp_path: Path) -> None:
@@ -83,10 +83,10 @@ def test_a_starting_timestamp_is_allowed_unless_offsets_are_set(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
-        (GOOD + "kafka: {group.id: mine}\n", "kafka.group.id: the pipeline has a key for this: name"),
-        (GOOD + "kafka: {bootstrap.servers: 'b:1'}\n", "kafka.bootstrap.servers: the pipeline has a key for this"),
+        (GOOD + "kafka: {group.id: mine}\n", "kafka.group.id: this option has its own key: name"),
+        (GOOD + "kafka: {bootstrap.servers: 'b:1'}\n", "kafka.bootstrap.servers: this option has its own key"),
         (
             GOOD.replace("id bigint}", "id bigint, options: {endingOffsets: latest}}"),
             "endingOffsets is not for streaming queries",
@@ -99,7 +99,7 @@ def test_a_starting_timestamp_is_allowed_unless_offsets_are_set(tmp_path: Path) 
             "source: a\ntables: {A: a.csv}\nsql: select * from a\nsink: t\n",
             "shop.yaml:2: tables.A: is the same name in SQL as a (Rename one of them.)",
         ),
-        ("source: a\ntables: {a: a.csv}\nsql: select * from a\nsink: t\n", "tables.a: is also a source's name"),
+        ("source: a\ntables: {a: a.csv}\nsql: select * from a\nsink: t\n", "tables.a: a source has this name too"),
         (
             "source: orders\nsql: select * from orders\nsink: orders\n",
             "shop.yaml:3: sink: its topic orders is also a source: the pipeline would read its own output",
@@ -111,17 +111,17 @@ def test_a_starting_timestamp_is_allowed_unless_offsets_are_set(tmp_path: Path) 
         ),
         (
             GOOD.replace("id bigint}", "id bigint, on_bad_record: dead-letter, dead_letter_topic: results}"),
-            "sink: its topic results is also the dead_letter_topic of orders (Name another topic.)",
+            "sink: its topic results is also the dead_letter_topic of orders (Use another topic.)",
         ),
         (
             GOOD + "spark: {spark.speculation: true}\n",
-            "shop.yaml:5: spark.spark.speculation: exactly-once into a topic does not work with it",
+            "shop.yaml:5: spark.spark.speculation: exactly-once into a topic does not work with speculation",
         ),
     ],
 )
-def test_a_contradiction_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_a_contradiction_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     found = problems(tmp_path, text)
-    assert any(told in problem for problem in found), found
+    assert any(expected in problem for problem in found), found
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_contradiction_is_refused(tmp_path: Path, text: str, told: str) -> Non
     [
         GOOD + "spark: {spark.speculation: true}\nguarantee: at-least-once\n",
         TABLE + "spark: {spark.speculation: true}\n",
-        # One output may go on from what another has made.
+        # One output may read what another one writes.
         "sources: {raw: raw, clean: clean}\noutputs:\n"
         "  first: {sql: select * from raw, sink: clean}\n  second: {sql: select * from clean, sink: t}\n",
     ],
@@ -146,7 +146,7 @@ def test_a_file_that_is_not_utf8_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"shop\.yaml:2: this is not UTF-8: byte 0xe9"):
         load(path)
     path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
-    assert load(path).name == "shop", "editors put a mark before UTF-8"
+    assert load(path).name == "shop", "some editors write a byte order mark"
     (tmp_path / "a.yaml").mkdir()
     with pytest.raises(OttlaError, match=r"a\.yaml cannot be read: Is a directory"):
         load(tmp_path / "a.yaml")
@@ -166,7 +166,7 @@ def second(orders):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "expected"),
     [
         ("def second", "def one", "shop.py:7: one: another function of this file has this name (Rename one of them.)"),
         ("def second", "def first", "shop.py:7: first: another function of this file has this name"),
@@ -177,9 +177,9 @@ def second(orders):
         (
             '@pipeline(source=topic("orders"), sink=topic("b"))',
             "@pipeline",
-            "shop.py:7: @pipeline needs a source and a sink (Use @pipeline(source=",
+            "shop.py:7: @pipeline has no source and no sink (Use @pipeline(source=",
         ),
-        ("def second(orders):\n    return orders", "class Second:\n    pass", "shop.py:7: @pipeline is for functions"),
+        ("def second(orders):\n    return orders", "class Second:\n    pass", "shop.py:7: @pipeline decorates <class"),
         (
             "from ottla",
             "import sys\nsys.exit(3)\nfrom ottla",
@@ -187,13 +187,13 @@ def second(orders):
         ),
     ],
 )
-def test_a_mistake_in_python_is_reported_with_its_line(tmp_path: Path, before: str, after: str, told: str) -> None:
+def test_a_mistake_in_python_is_reported_with_its_line(tmp_path: Path, before: str, after: str, expected: str) -> None:
     assert before in TWO
     found = problems(tmp_path, TWO.replace(before, after), name="shop.py")
-    assert any(told in problem for problem in found), found
+    assert any(expected in problem for problem in found), found
 
 
-def test_a_second_name_makes_no_second_pipeline(tmp_path: Path) -> None:
+def test_a_second_name_for_a_function_is_not_a_second_pipeline(tmp_path: Path) -> None:
     path = tmp_path / "shop.py"
     path.write_text(TWO + "\nmain = second\n")
     assert list(load(path).outputs) == ["one", "second"]
@@ -202,12 +202,12 @@ def test_a_second_name_makes_no_second_pipeline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ['f.udf("string")(len)', 'f.udf(len, returnType="int")', 'TOTAL = f.col("id") * 2', "ONE = f.lit(1)"]
 )
-def test_code_that_needs_spark_is_refused_at_the_top_of_a_file(tmp_path: Path, line: str) -> None:
+def test_module_level_code_that_needs_spark_is_refused(tmp_path: Path, line: str) -> None:
     pytest.importorskip("pyspark")
     from pyspark import SparkContext
 
     if SparkContext._active_spark_context is not None:  # noqa: SLF001
-        pytest.skip("a session of another test is up")
+        pytest.skip("a session of another test is running")
     (found,) = problems(tmp_path, f"from pyspark.sql import functions as f\n{line}\n{TWO}", name="shop.py")
     assert found.startswith(
         "shop.py:2: Spark is not running yet when the file is read: create columns and UDFs inside the"

@@ -1,4 +1,4 @@
-"""A pipeline's file, YAML or Python: what it may say, and how mistakes in it are told."""
+"""A pipeline's file, YAML or Python: what it may contain, and how mistakes are reported."""
 
 from pathlib import Path
 from textwrap import dedent
@@ -48,7 +48,7 @@ def test_the_examples_are_read() -> None:
     assert big.outputs["big_orders"].sources == ("orders", "prices")
 
 
-def test_a_few_lines_are_enough(tmp_path: Path) -> None:
+def test_a_pipeline_needs_only_a_few_lines(tmp_path: Path) -> None:
     made = read(tmp_path, GOOD)
     output = made.outputs["shop"]
     assert made.name == "shop"
@@ -105,32 +105,35 @@ def test_every_mistake_has_its_line_and_a_hint(tmp_path: Path) -> None:
         """,
     )
     assert found == [
-        "shop.yaml:9: outptus: there is no such key (Did you mean outputs?)",
-        "shop.yaml:2: source.topc: there is no such key (Did you mean topic?)",
+        "shop.yaml:9: outptus: unknown key (Did you mean outputs?)",
+        "shop.yaml:2: source.topc: unknown key (Did you mean topic?)",
         "shop.yaml:1: source: needs exactly one of topic, topics and pattern (Set one of them.)",
         "shop.yaml:4: source.on_bad_record: is dead_letter (Did you mean dead-letter?)",
         "shop.yaml:7: guarantee: is exactly once (Did you mean exactly-once?)",
-        "shop.yaml:6: sink.kee: there is no such key (Did you mean key?)",
+        "shop.yaml:6: sink.kee: unknown key (Did you mean key?)",
         "shop.yaml:8: trigger: 'soon' is not a duration (Use a number and a unit, for example 5 seconds.)",
     ]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("", "shop.yaml: the file is empty"),
         ("source: [", "shop.yaml:1: this is not YAML"),
-        ("source: a\nsource: b\n", "shop.yaml:2: source: is written twice (Keep one of them.)"),
-        ("sql: select 1\nsink: t\n", "there is no source (Name a topic"),
+        ("source: a\nsource: b\n", "shop.yaml:2: source: is set twice (Remove one of them.)"),
+        ("sql: select 1\nsink: t\n", "there is no source (Add one"),
         ("source: orders\nsink: t\n", "there is no sql (Add the transformation"),
-        ("source: orders\nsql: select 1\n", "sink: there is no sink (Name a topic or a table"),
-        ("source: or ders\nsql: select 1\nsink: t\n", "'or ders' cannot be a topic's name"),
+        ("source: orders\nsql: select 1\n", "sink: there is no sink (Add a topic or a table"),
+        ("source: or ders\nsql: select 1\nsink: t\n", "'or ders' is not a valid topic name"),
         ("source: orders\nsources: {a: b}\nsql: select 1\nsink: t\n", "source and sources exclude each other"),
         (
             GOOD + "    output_mode: update\n    guarantee: at-most-once\n",
-            "update is not for at-most-once (Use another",
+            "update does not work with guarantee: at-most-once (Use another",
         ),
-        (GOOD + "    output_mode: complete\n    guarantee: at-most-once\n", "complete is not for at-most-once"),
+        (
+            GOOD + "    output_mode: complete\n    guarantee: at-most-once\n",
+            "complete does not work with guarantee: at-most-once",
+        ),
         (GOOD + "    output_mode: changes\n", "output_mode: is changes (Use append, complete or update"),
         (GOOD.replace("results", "{topic: t, options: {batchId: 1}}"), "for writes inside foreachBatch (A stream has"),
         (GOOD.replace("sink: results", "sink: {url: 'sqlite:///a.db'}"), "sink: has no table"),
@@ -141,7 +144,7 @@ def test_every_mistake_has_its_line_and_a_hint(tmp_path: Path) -> None:
         ),
         (
             GOOD.replace("sink: results", "sink: {url: 'sqlite:///a.db', table: t}") + "    output_mode: update\n",
-            "update needs to know which rows to replace (Add upsert_keys",
+            "update needs upsert_keys, to know which rows to replace (Add upsert_keys",
         ),
         (
             GOOD.replace("id bigint}", "id bigint, options: {maxOffsetPerTrigger: 5}}"),
@@ -154,23 +157,23 @@ def test_every_mistake_has_its_line_and_a_hint(tmp_path: Path) -> None:
         (GOOD.replace("id bigint}", "id bigint, watermark: at soon}"), "'soon' is not a duration"),
         (GOOD.replace("id bigint}", "id bigint, on_bad_record: dead-letter}"), "dead-letter needs a topic"),
         ("source: {topic: orders, metadata: true}\nsql: select 1\nsink: t\n", "has no effect without schema"),
-        ("source: orders\nsql: select 1\nsink: t\nname: 'a b'\n", "'a b' cannot be a pipeline's name"),
-        ("source: orders\nsql: {a: b}\nsink: t\n", "sql: is a set of keys, and must be text"),
-        ("- a\n- b\n", "is a list, and must be keys with values"),
+        ("source: orders\nsql: select 1\nsink: t\nname: 'a b'\n", "'a b' is not a valid pipeline name"),
+        ("source: orders\nsql: {a: b}\nsink: t\n", "sql: is a set of keys; it must be text"),
+        ("- a\n- b\n", "is a list; it must be keys with values"),
     ],
 )
-def test_a_mistake_is_reported_with_a_hint(tmp_path: Path, text: str, told: str) -> None:
-    assert any(told in problem for problem in problems(tmp_path, text)), problems(tmp_path, text)
+def test_a_mistake_is_reported_with_a_hint(tmp_path: Path, text: str, expected: str) -> None:
+    assert any(expected in problem for problem in problems(tmp_path, text)), problems(tmp_path, text)
 
 
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
 @pytest.mark.parametrize("mode", ["update", "complete"])
-def test_a_topic_takes_every_output_mode(tmp_path: Path, mode: str, guarantee: str) -> None:
+def test_a_topic_supports_every_output_mode(tmp_path: Path, mode: str, guarantee: str) -> None:
     made = read(tmp_path, GOOD + f"    output_mode: {mode}\n    guarantee: {guarantee}\n")
     assert made.outputs["shop"].output_mode == mode
 
 
-def test_a_batch_that_is_written_by_itself_says_which_it_is(tmp_path: Path) -> None:
+def test_a_write_inside_foreach_batch_gets_sink_and_batch_id(tmp_path: Path) -> None:
     made = read(tmp_path, GOOD + "    output_mode: update\n")
     output = made.outputs["shop"]
     chosen = batch_options(output, sink_options(made, output, "a:1"), "id", 7)
@@ -187,7 +190,7 @@ def test_a_batch_that_is_written_by_itself_says_which_it_is(tmp_path: Path) -> N
     assert (chosen["sinkId"], chosen["batchId"]) == ("id", "7")
 
 
-def test_values_can_be_changed_from_outside(tmp_path: Path) -> None:
+def test_set_overrides_values_of_the_file(tmp_path: Path) -> None:
     changes = {
         "source.starting_offsets": "latest",
         "source.options.maxOffsetsPerTrigger": "10",
@@ -200,7 +203,7 @@ def test_values_can_be_changed_from_outside(tmp_path: Path) -> None:
     assert source.options == {"maxOffsetsPerTrigger": "10"}
     assert made.kafka == {"client.id": "other"}
     assert made.checkpoint == "/elsewhere"
-    assert "there is no such key" in problems(tmp_path, GOOD, changes={"source.nope": "1"})[0]
+    assert "unknown key" in problems(tmp_path, GOOD, changes={"source.nope": "1"})[0]
     assert "sink has no keys" in problems(tmp_path, GOOD, changes={"sink.topic": "x"})[0]
 
 
@@ -232,25 +235,25 @@ def test_several_functions_of_a_file_are_outputs_of_one_pipeline(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "expected"),
     [
         ("def items(orders)", "def items()", "shop.py:6: items: cannot be called with one DataFrame"),
         ("def matched(orders, paid)", "def matched(orders)", "matched: cannot be called with orders, paid"),
-        ('key="item"', 'kee="item"', "shop.py:6: outputs.items.sink.kee: there is no such key (Did you mean key?)"),
+        ('key="item"', 'kee="item"', "shop.py:6: outputs.items.sink.kee: unknown key (Did you mean key?)"),
         ("return orders.select", "retrun orders.select", "shop.py:8: syntax error"),
         ("ORDERS = topic", "ORDERS = tpic", "shop.py:4: NameError: name 'tpic' is not defined"),
-        ('"paid": topic("paid")', '"orders": topic("paid")', "another function has a source of this name that differs"),
+        ('"paid": topic("paid")', '"orders": topic("paid")', "another function has a different source with this name"),
     ],
 )
-def test_a_mistake_in_python_has_its_line(tmp_path: Path, before: str, after: str, told: str) -> None:
+def test_a_mistake_in_python_has_its_line(tmp_path: Path, before: str, after: str, expected: str) -> None:
     assert before in TWO
     found = problems(tmp_path, TWO.replace(before, after), name="shop.py")
-    assert any(told in problem for problem in found), found
+    assert any(expected in problem for problem in found), found
 
 
 def test_a_file_without_a_pipeline_is_refused(tmp_path: Path) -> None:
     assert "no function has the decorator" in problems(tmp_path, "x = 1\n", name="shop.py")[0]
-    with pytest.raises(OttlaError, match="there is no file"):
+    with pytest.raises(OttlaError, match="does not exist"):
         load(tmp_path / "none.yaml")
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(OttlaError, match="neither YAML nor Python"):

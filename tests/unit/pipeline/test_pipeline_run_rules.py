@@ -1,4 +1,4 @@
-"""Rules around a run: what a failure means, when to start again, who may run, what a report of Spark's says."""
+"""Rules of a run: how failures are classified, restart delays, the lock, and Spark's progress reports."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     return load(path)
 
 
-def test_waits_double_and_a_batch_makes_them_short_again() -> None:
+def test_restart_delays_double_and_a_batch_resets_them() -> None:
     restarts = Restarts(max_in_a_row=8)
     gone = Failure("gone")
     assert [restarts.delay_after(gone) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
@@ -42,7 +42,7 @@ def test_waits_double_and_a_batch_makes_them_short_again() -> None:
     assert restarts.delay_after(Failure("a mistake", retriable=False)) is None
 
 
-def test_batches_of_another_query_do_not_make_waits_short_again() -> None:
+def test_batches_of_another_query_do_not_reset_the_delay() -> None:
     restarts = Restarts(max_in_a_row=3)
     gone, away = Failure("no such host", query="table"), Failure("no broker answered", query="topic")
     assert restarts.delay_after(gone) == 1
@@ -51,16 +51,16 @@ def test_batches_of_another_query_do_not_make_waits_short_again() -> None:
     restarts.on_batch("topic")
     assert restarts.delay_after(away) == 4, "whoever fails"
     restarts.on_batch("table")
-    assert restarts.delay_after(gone) is None, "the other has yet to show that it works"
+    assert restarts.delay_after(gone) is None, "the other one has not completed a batch yet"
     restarts.on_batch("topic")
     restarts.on_batch("table")
     assert restarts.delay_after(gone) == 1
 
 
-def test_a_query_without_records_is_trusted_again_after_a_while() -> None:
+def test_a_long_run_without_records_resets_the_delay() -> None:
     restarts = Restarts(max_in_a_row=2)
     away = Failure("no broker answered", query="quiet")
-    assert [restarts.delay_after(away, lived_s=3600) for _ in range(5)] == [1] * 5, "five outages in as many days"
+    assert [restarts.delay_after(away, lived_s=3600) for _ in range(5)] == [1] * 5, "five outages in five days"
     assert [restarts.delay_after(away, lived_s=200) for _ in range(2)] == [2, None]
 
 
@@ -108,7 +108,7 @@ def test_a_query_without_records_is_trusted_again_after_a_while() -> None:
         ("something odd\nand more", "something odd", True),
     ],
 )
-def test_a_failure_is_one_line_and_known_to_be_retriable_or_not(text: str, cause: str, retriable: bool) -> None:
+def test_a_failure_is_one_line_and_retriable_or_not(text: str, cause: str, retriable: bool) -> None:
     assert explain(text) == Failure(cause, explain(text).hint, retriable)
 
 
@@ -118,14 +118,14 @@ def test_unreachable_brokers_and_databases_are_retriable(error: OttlaError) -> N
     assert failure_of(QueryFailed("shop", error)) == Failure(error.message, error.hint, query="shop")
 
 
-def test_mistakes_of_the_user_are_not_tried_again() -> None:
+def test_mistakes_of_the_user_are_not_retried() -> None:
     error = PipelineError([Problem("a.yaml", 3, "sql", "no such column", "Mend it.")])
     assert failure_of(error) == Failure("a.yaml:3: sql: no such column", "Mend it.", retriable=False)
     analysis = type("AnalysisException", (Exception,), {})
     assert not failure_of(analysis("[UNRESOLVED_COLUMN] A column cannot be resolved. SQLSTATE: 42703")).retriable
 
 
-def test_a_report_of_spark_becomes_a_batch() -> None:
+def test_a_progress_report_of_spark_becomes_a_batch() -> None:
     report = {
         "batchId": 7,
         "timestamp": "2026-11-15T12:00:00.500Z",
@@ -149,18 +149,18 @@ def test_a_report_of_spark_becomes_a_batch() -> None:
 
 def test_lag_is_the_distance_from_positions_to_ends() -> None:
     ends = {TopicPartition("a", 0): 10, TopicPartition("a", 1): 4, TopicPartition("b", 0): 9}
-    assert lag_between({"a": {"0": 7}}, ends) == 7, "a partition without a position is behind by all it has"
+    assert lag_between({"a": {"0": 7}}, ends) == 7, "a partition without a position lags by all its records"
     assert lag_between({"a": {"0": 12, "1": 4}}, ends) == 0
     assert lag_between({"c": {}}, ends) is None
 
 
-def test_only_one_run_holds_the_lock_and_the_other_is_told_the_process(made: Pipeline) -> None:
+def test_only_one_run_holds_the_lock_and_the_error_names_its_process(made: Pipeline) -> None:
     state = StateDirectory(made)
     assert not state.is_locked()
     with state.lock(made.name):
         assert state.is_locked()
         with (
-            pytest.raises(AlreadyRunning, match=f"pipeline shop is running already: process {os.getpid()}"),
+            pytest.raises(AlreadyRunning, match=f"pipeline shop is already running: process {os.getpid()}"),
             state.lock("shop"),
         ):
             pass
@@ -188,7 +188,7 @@ def test_a_pipeline_is_found_by_its_name(made: Pipeline) -> None:
     assert recall("shop") == Path(made.file).absolute()
 
 
-def test_checkpoints_elsewhere_have_their_state_at_home(made: Pipeline, tmp_path: Path) -> None:
+def test_the_state_of_a_remote_checkpoint_is_in_the_home_directory(made: Pipeline, tmp_path: Path) -> None:
     from dataclasses import replace
 
     assert local_path("s3://bucket/x") is None

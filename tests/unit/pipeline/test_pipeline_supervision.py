@@ -1,4 +1,4 @@
-"""What a supervisor makes of what its drivers say: whom it starts again, after how long, and how a stop ends."""
+"""How a supervisor reacts to its driver's events: when it restarts the driver, after which delay, and how it stops."""
 
 import queue
 from collections.abc import Callable
@@ -32,7 +32,7 @@ ENDED = {"event": "ended"}
 
 
 class Scripted:
-    """A driver whose words are known beforehand."""
+    """A driver with scripted events."""
 
     def __init__(self, *events: dict[str, Any]) -> None:
         self.process = SimpleNamespace(pid=0)
@@ -52,7 +52,7 @@ class Scripted:
 
 
 class Supervised(Supervisor):
-    """Its drivers are scripted, its waits take no time, and Ctrl-C comes with the events that are named."""
+    """A supervisor with scripted drivers and without delays. Ctrl-C is pressed at the named events."""
 
     def __init__(self, place: Path, lives: list[Scripted], **more: Any) -> None:
         file = place / "shop.yaml"
@@ -94,23 +94,23 @@ def failed(query: str, error: Exception) -> dict[str, Any]:
 
 
 def away() -> Exception:
-    """What Spark raises for a query whose brokers did not come back in time."""
+    """What Spark raises for a query whose brokers were unreachable for too long."""
     with pytest.raises(ExplainedError) as caught, explained("b:1"):
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no broker answered at b:1 within 60000 ms")
     name = f"{type(caught.value).__module__}.{type(caught.value).__name__}"
     return RuntimeError(f"[STREAM_FAILED] latestOffset: {name}: {caught.value} SQLSTATE: 38000\n\tat org")
 
 
-def test_a_pipeline_outlives_an_outage_that_its_driver_does_not(begin: Begin) -> None:
+def test_a_pipeline_survives_an_outage_that_ends_its_driver(begin: Begin) -> None:
     outage = [Scripted(failed("topic", away())) for _ in range(4)]
     run = begin(*outage, Scripted(batch("topic", 1), failed("topic", away())), Scripted(batch("topic", 2), ENDED))
     assert run.run() is None
-    assert run.waits == [1, 2, 4, 8, 1], "and forgets the outage with the first batch after it"
+    assert run.waits == [1, 2, 4, 8, 1], "the first batch after the outage resets the delay"
     assert (run.run_state.phase, run.run_state.restarts) == ("ended", 5)
     assert (run.run_state.last_failure or "").startswith("no broker answered at b:1 within 60000 ms. Is a broker")
 
 
-def test_one_output_that_always_fails_is_given_up_though_the_other_works(begin: Begin) -> None:
+def test_an_output_that_always_fails_ends_the_run_even_if_the_other_works(begin: Begin) -> None:
     gone = RuntimeError("x ottla.spark.database.connections.DatabaseUnavailable: cannot connect to x.")
     run = begin(*(Scripted(batch("topic", n), failed("table", gone)) for n in range(9)), max_restarts=4)
     assert run.run() == Failure("cannot connect to x.", query="table")
@@ -123,7 +123,7 @@ def of_spark(error: Exception) -> Exception:
     return RuntimeError(f"[STREAM_FAILED] x {type(error).__module__}.{type(error).__name__}: {error} SQLSTATE: 38000")
 
 
-def test_a_part_that_the_next_start_writes_again_is_no_reason_to_give_up(begin: Begin) -> None:
+def test_a_lost_part_that_a_restart_writes_again_is_retried(begin: Begin) -> None:
     dropped = LostPart("batch 7 was decided, and the broker no longer has the part of task 1")
     run = begin(Scripted(failed("topic", of_spark(dropped))), Scripted(batch("topic", 7), ENDED))
     assert run.run() is None
@@ -140,8 +140,8 @@ def test_a_part_that_the_next_start_writes_again_is_no_reason_to_give_up(begin: 
         (ErrorCode.MESSAGE_TOO_LARGE, False),
     ],
 )
-def test_a_batch_whose_transaction_was_given_up_is_written_again(begin: Begin, code: ErrorCode, helps: bool) -> None:
-    """A laptop slept through transaction.timeout.ms in the middle of a batch: the broker has ended the transaction."""
+def test_a_batch_whose_transaction_timed_out_is_retried(begin: Begin, code: ErrorCode, helps: bool) -> None:
+    """For example after a laptop slept longer than transaction.timeout.ms in the middle of a batch."""
     error = TransactionAbortable(code, "orders-1 is not known as part of a transaction of 'sink-0'")
     run = begin(Scripted(failed("topic", of_spark(error))), Scripted(batch("topic", 7), ENDED))
     assert (run.run() is None, run.waits) == ((True, [1]) if helps else (False, []))
@@ -153,10 +153,10 @@ def test_a_batch_whose_transaction_was_given_up_is_written_again(begin: Begin, c
         lambda: check_same(Digest(3, 15, 7), Digest(1, 5, 2), 1),
         lambda: is_lost({}, 1, "query", 7, is_known=False),
     ],
-    ids=["it came out different", "nobody knows what became of it"],
+    ids=["the retry has other rows", "its outcome is unknown"],
 )
-def test_a_part_that_no_start_brings_back_ends_the_run_at_once(begin: Begin, meet: Callable[[], Any]) -> None:
-    """Ten starts would take five minutes and end with the same words."""
+def test_a_part_that_no_restart_can_recover_ends_the_run_immediately(begin: Begin, meet: Callable[[], Any]) -> None:
+    """Ten restarts would take five minutes and end with the same error."""
     with pytest.raises(LostPart) as caught:
         meet()
     run = begin(Scripted(failed("topic", of_spark(caught.value))))
@@ -166,13 +166,13 @@ def test_a_part_that_no_start_brings_back_ends_the_run_at_once(begin: Begin, mee
     assert (run.waits, run.run_state.phase) == ([], "failed")
 
 
-def test_a_driver_that_dies_without_a_word_is_trusted_again_after_any_batch(begin: Begin) -> None:
+def test_after_a_driver_died_without_an_error_any_batch_resets_the_delay(begin: Begin) -> None:
     run = begin(*(Scripted(batch("topic", n)) for n in range(5)), Scripted(ENDED), max_restarts=1)
     assert run.run() is None
     assert run.waits == [1] * 5
 
 
-def test_a_stop_that_ends_well_is_no_failure(begin: Begin) -> None:
+def test_a_clean_stop_is_not_a_failure(begin: Begin) -> None:
     driver = Scripted(STARTED, batch("topic", 1), ENDED)
     run = begin(driver)
     run.ctrl_c_at = ["started"]
@@ -193,7 +193,7 @@ def test_a_stop_whose_last_batch_fails_reports_it_and_does_not_restart(begin: Be
     assert (run.run_state.phase, run.run_state.last_failure, run.waits) == ("failed", failure.cause, [])
 
 
-def test_a_second_stop_ends_it_at_once_whatever_becomes_of_the_batch(begin: Begin) -> None:
+def test_a_second_stop_ends_the_run_immediately_in_the_middle_of_a_batch(begin: Begin) -> None:
     driver = Scripted(STARTED, batch("topic", 1))
     run = begin(driver)
     run.ctrl_c_at = ["started", "batch"]
@@ -202,11 +202,11 @@ def test_a_second_stop_ends_it_at_once_whatever_becomes_of_the_batch(begin: Begi
     assert run.run_state.phase == "stopped"
 
 
-# --- the queries of a driver that is asked to stop ------------------------------------------------------------
+# --- the queries of a driver that stops ----------------------------------------------------------------------
 
 
 class InBatch:
-    """A query that is in the middle of a batch for a few looks at it; then the batch is done, or the query failed."""
+    """A query that is in the middle of a batch for a few status checks; then the batch is done, or the query failed."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -244,7 +244,7 @@ def finish(**running: InBatch) -> list[Batch]:
     return batches
 
 
-def test_queries_finish_the_batch_that_they_are_in() -> None:
+def test_queries_finish_their_current_batch() -> None:
     topic, table = InBatch(), InBatch()
     assert [(batch.query, batch.batch_id) for batch in finish(topic=topic, table=table)] == [("topic", 0), ("table", 0)]
     assert topic.is_stopped
