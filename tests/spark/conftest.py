@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 LIMIT_S = 1200
 """For one test. A bound for a machine with many times more work than cores."""
-# For every driver that a test starts. Short queries are done before Java's second compiler has paid off.
+# For every driver that a test starts. Short queries end before Java's second compiler pays off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 os.environ.setdefault("SPARK_CONF_DIR", str(HERE / "conf"))
 

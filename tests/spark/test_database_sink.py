@@ -1,4 +1,4 @@
-"""The database sink under Spark: batches that fail at every point are run again, and the table counts them once."""
+"""The database sink under Spark: batches that fail at any point are retried, and the table has each row once."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ EXPECTED_SUMS = [(parity, FILES * sum(range(parity, ROWS, 2))) for parity in (0,
 
 
 class FailsOnce:
-    """Fails at one point of one batch, and never again: the file it leaves says that it did."""
+    """Fails once, at one point of one batch. A file marks that it did."""
 
     def __init__(self, point: str, directory: str) -> None:
         self.point = point
@@ -40,7 +40,7 @@ class FailsOnce:
     def at(self, point: str) -> None:
         if point == self.point and not self.mark.exists():
             self.mark.touch()
-            raise RuntimeError(f"the machine went away {point}")
+            raise RuntimeError(f"the machine failed {point}")
 
 
 class FailingSource(DatabaseDataSource):
@@ -77,7 +77,7 @@ class FailingWriter(StreamDatabaseWriter):
 
 @pytest.fixture(scope="module")
 def failing_format(spark_of_the_worker: "SparkSession") -> str:
-    # The workers cannot import this file: its classes travel as they are.
+    # The workers cannot import this file, so its classes are pickled by value.
     cloudpickle.register_pickle_by_value(sys.modules[FailingSource.__module__])
     spark_of_the_worker.dataSource.register(FailingSource)
     return FailingSource.name()
@@ -122,10 +122,10 @@ def read(url: str, statement: str) -> list[Any]:
 def test_a_failure_at_any_point_leaves_each_row_once(
     orders: "DataFrame", failing_format: str, tmp_path: Path, url: str, point: str
 ) -> None:
-    """Spec: D1, E10, F4. Exactly-once into a database, whatever Spark repeats."""
+    """Spec: D1, E10, F4. Exactly-once into a database, also if Spark repeats batches."""
     table = "t_" + point.replace(" ", "_")
     options = {"url": url, "table": table, "failing": f"{point}@{tmp_path}"}
-    with pytest.raises(PySparkException, match="the machine went away"):
+    with pytest.raises(PySparkException, match="the machine failed"):
         write(orders, tmp_path, failing_format, **options)
     batches_before = read(url, f"select count(*) from {table}")[0][0] / ROWS
     assert batches_before == {"before": 1, "after": 2}[point.split()[0]] if "commit" in point else batches_before == 0
@@ -142,10 +142,10 @@ def test_a_failure_at_any_point_leaves_each_row_once(
 @pytest.mark.parametrize(
     ("delivery", "point", "expected"),
     [
-        # Batch 1 fails after its rows are written: they come again, or they do not.
+        # Batch 1 fails after its rows are written: they are written again, or not.
         ("at-least-once", "before the commit", (FILES + 1) * ROWS),
         ("at-most-once", "before the commit", FILES * ROWS),
-        # The machine fails inside batch 0, which has two tasks; no task of it is tried again.
+        # The machine fails inside batch 0, which has two tasks; none of them is retried.
         ("at-most-once", "after the rows of a task", None),
     ],
 )
@@ -155,7 +155,7 @@ def test_the_weaker_guarantees_lose_or_duplicate_as_documented(
     """Spec: D1. Each guarantee is one switch."""
     url = f"sqlite:///{tmp_path}/shop.db"
     options = {"url": url, "table": "t", "failing": f"{point}@{tmp_path}", "delivery": delivery}
-    with pytest.raises(PySparkException, match="the machine went away"):
+    with pytest.raises(PySparkException, match="the machine failed"):
         write(orders, tmp_path, failing_format, **options)
     write(orders, tmp_path, failing_format, **options)
     ((rows, distinct),) = read(url, "select count(*), count(distinct id) from t")
@@ -171,7 +171,7 @@ def test_the_weaker_guarantees_lose_or_duplicate_as_documented(
 def test_a_checkpoint_from_a_backup_is_refused_and_loses_nothing(
     orders: "DataFrame", tmp_path: Path, delivery: str
 ) -> None:
-    """It gives numbers that are taken to rows that are new."""
+    """It reuses batch ids of the table for new rows."""
     options = {"url": f"sqlite:///{tmp_path}/shop.db", "table": "t", "delivery": delivery}
     checkpoint = tmp_path / "checkpoint"
     write(orders, tmp_path, "ottla-database", **options)
@@ -192,21 +192,23 @@ def test_a_checkpoint_from_a_backup_is_refused_and_loses_nothing(
     assert read(options["url"], "select count(*) from ottla_staging_t") == [(0,)]
 
 
-def test_an_aggregate_replaces_the_table_as_a_whole(orders: "DataFrame", tmp_path: Path) -> None:
+def test_output_mode_complete_replaces_the_whole_table(orders: "DataFrame", tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     write(sums_of(orders), tmp_path, "ottla-database", "complete", url=url, table="replaced")
     assert read(url, "select parity, total from replaced order by parity") == EXPECTED_SUMS
 
 
-def test_batches_of_for_each_batch_are_known_by_their_ids(orders: "DataFrame", tmp_path: Path) -> None:
-    """The way to output mode update, which Spark does not offer to sinks written in Python."""
+def test_repeated_batches_inside_for_each_batch_are_recognised_by_their_ids(
+    orders: "DataFrame", tmp_path: Path
+) -> None:
+    """foreachBatch supports output mode update, which Spark does not support for sinks written in Python."""
     url = f"sqlite:///{tmp_path}/shop.db"
     seen = []
 
     def upsert(frame: "DataFrame", batch_id: int) -> None:
         seen.append(batch_id)
         options = {"url": url, "table": "updated", "upsertKeys": "parity", "sinkId": "sums", "batchId": str(batch_id)}
-        for _ in range(2):  # the second one is the replay of a batch that was written
+        for _ in range(2):  # the second call repeats a batch that was written
             frame.write.format("ottla-database").mode("append").options(**options).save()
 
     writer = sums_of(orders).writeStream.foreachBatch(upsert).outputMode("update").trigger(availableNow=True)

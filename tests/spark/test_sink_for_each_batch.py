@@ -1,4 +1,4 @@
-"""Batches of a stream that the user's own function writes to a topic: output mode update, exactly once.
+"""Batches of a stream that a user's function writes to a topic: output mode update, exactly once.
 
 Spec: F2, F4, R9.
 """
@@ -77,7 +77,7 @@ class FailingWriter(DataSourceArrowWriter):
 
 @pytest.fixture(scope="module")
 def failing_format(spark_of_the_worker: "SparkSession") -> str:
-    # The workers cannot import this file: its classes travel as they are.
+    # The workers cannot import this file, so its classes are pickled by value.
     cloudpickle.register_pickle_by_value(sys.modules[FailingSource.__module__])
     spark_of_the_worker.dataSource.register(FailingSource)
     return FailingSource.name()
@@ -98,7 +98,7 @@ class Sums:
         self.files = 0
         self.totals: Counter[str] = Counter()
         self.updates: list[tuple[str, str]] = []
-        """What the topic has to hold, in the order of the batches."""
+        """The expected records of the topic, in the order of the batches."""
         (directory / "in").mkdir()
         with Admin(bootstrap_servers=bootstrap) as admin:
             admin.create_topic(topic, partitions=PARTITIONS)
@@ -124,11 +124,11 @@ class Sums:
         return aggregated(found)
 
     def run(self, function: Any) -> str:
-        """Runs the query to its end, or to its first error, whose text it gives."""
+        """Runs the query to its end, or to its first error. Returns the error's text."""
         writer = self.frame().writeStream.foreachBatch(function).outputMode("update").trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(self.directory / "checkpoint")).start()
         try:
-            assert query.awaitTermination(900), f"still at it: {query.status}"
+            assert query.awaitTermination(900), f"the query still runs: {query.status}"
         except Exception as error:
             return str(error)
         return ""
@@ -144,7 +144,7 @@ class Sums:
         frame.write.format(kind).mode("append").options(**chosen).save()
 
     def read(self) -> list[tuple[str, str]]:
-        """All that readers of committed records see, in the order of each partition."""
+        """All that read_committed consumers see, in the order of each partition."""
         partitions = [TopicPartition(self.topic, index) for index in range(PARTITIONS)]
         self.await_markers()
         with Consumer(bootstrap_servers=self.bootstrap, isolation_level="read_committed") as consumer:
@@ -190,7 +190,7 @@ def sums(spark: "SparkSession", two_phase: "EmbeddedBroker", topic: str, tmp_pat
     return Sums(spark, two_phase.bootstrap, topic, tmp_path)
 
 
-def test_updates_of_windows_are_written_once_through_failures_everywhere(sums: Sums, failing_format: str) -> None:
+def test_updates_of_windows_are_written_once_despite_failures_at_every_point(sums: Sums, failing_format: str) -> None:
     """Each batch fails once, each time at another point, and the query is started again. Spark repeats the batch."""
     for _ in POINTS:
         sums.add_file()
@@ -207,7 +207,7 @@ def test_updates_of_windows_are_written_once_through_failures_everywhere(sums: S
     reached = [sorted(set(re.findall("failpoint ([a-z-]+): fail", error))) for error in errors]
     assert reached == [*([point] for point in POINTS), []], errors
     found = sums.read()
-    assert Counter(found) == Counter(sums.updates), "each update is there once"
+    assert Counter(found) == Counter(sums.updates), "each update is written once"
     assert by_key(found) == by_key(sums.updates), "in the order of the batches"
     orders = sums.spark.read.schema("at timestamp, item string, amount bigint").csv(str(sums.directory / "in"))
     answer = {row.key: row.value for row in aggregated(orders).collect()}
@@ -215,12 +215,12 @@ def test_updates_of_windows_are_written_once_through_failures_everywhere(sums: S
 
 
 def test_two_frames_under_one_name_are_refused(sums: Sums) -> None:
-    """The second would be taken for the first one, come again, and be lost without a word."""
+    """The second would be mistaken for a repeated first one, and silently lost."""
     sums.add_file()
 
     def two_frames(frame: "DataFrame", batch_id: int) -> None:
         sums.save(frame, batch_id)
-        sums.save(frame, batch_id)  # the same again: it is there
+        sums.save(frame, batch_id)  # the same again: already written
         sums.save(frame.limit(3), batch_id)
 
     error = sums.run(two_frames)
@@ -229,7 +229,7 @@ def test_two_frames_under_one_name_are_refused(sums: Sums) -> None:
     assert Counter(sums.read()) == Counter(sums.updates)
 
 
-def test_a_write_outside_of_a_query_names_its_batches_and_their_query(sums: Sums) -> None:
+def test_a_write_outside_of_a_query_needs_a_query_id(sums: Sums) -> None:
     frame = sums.spark.range(4).selectExpr("CAST(id AS STRING) AS key", "'x' AS value")
     with pytest.raises(Exception, match="but the query that it belongs to is unknown"):
         sums.save(frame, 0)

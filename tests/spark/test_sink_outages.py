@@ -1,4 +1,4 @@
-"""The sink while its broker is away: killed in the middle of a task, of a decision, of a commit, and back again."""
+"""The sink during broker outages: the broker is killed during a task, a decision or a commit, and restarted."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ pa = pytest.importorskip("pyarrow")
 
 
 class Killable(Protocol):
-    """A broker that can go away and come back with its data."""
+    """A broker that can be killed and restarted with its data."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -49,7 +49,7 @@ def stage(killable: Killable, topic: str) -> SinkStage:
 
 
 class Away:
-    """Kills the broker, and brings it back after a while."""
+    """Kills the broker, and restarts it after a while."""
 
     def __init__(self, broker: Killable, keeper: ThreadPoolExecutor) -> None:
         self.broker, self._keeper = broker, keeper
@@ -70,7 +70,7 @@ class Away:
 
 @pytest.fixture(scope="module")
 def keeper() -> Iterator[ThreadPoolExecutor]:
-    """The thread that starts brokers again. It lives as long as they do: Kafka ends with the thread it came from."""
+    """The thread that restarts brokers. It must outlive them: Kafka's process ends with the thread that started it."""
     with ThreadPoolExecutor(1) as threads:
         yield threads
 
@@ -83,7 +83,7 @@ def away(killable: Killable, keeper: ThreadPoolExecutor) -> Iterator[Away]:
 
 
 def rows_of(stage: SinkStage, count: int, at_half: Callable[[], None]) -> Rows:
-    """So many rows in ten batches; something happens after the first five."""
+    """The rows in ten batches. An event happens after the first five."""
 
     def batches() -> Iterator[Any]:
         for number in range(10):
@@ -110,7 +110,7 @@ def test_a_task_continues_when_the_broker_is_back(stage: SinkStage, away: Away) 
 
 
 def test_a_driver_continues_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
-    """Everything was prepared; the broker dies and comes back while the driver decides and commits."""
+    """Everything was prepared; the broker is killed and restarted while the driver decides and commits."""
     run = stage.start()
     parts = [run.write(0, task, [f"{task}"]) for task in range(3)]
     away.go()
@@ -119,7 +119,7 @@ def test_a_driver_continues_when_the_broker_is_back(stage: SinkStage, away: Away
 
 
 def test_at_least_once_continues_when_the_broker_is_back(stage: SinkStage, away: Away) -> None:
-    """The producer is idempotent: nothing is doubled by its own retries."""
+    """The producer is idempotent: its retries duplicate nothing."""
     write_at_least_once(stage.options, rows_of(stage, 1000, away.go))
     assert stage.read() == expected(1000)
 
@@ -129,7 +129,7 @@ def test_at_least_once_continues_when_the_broker_is_back(stage: SinkStage, away:
 def test_a_query_survives_a_broker_outage(
     spark: "SparkSession", topic: str, tmp_path: Path, keeper: ThreadPoolExecutor, away_s: int
 ) -> None:
-    """Spec: F2. The broker goes away while a task of the second batch has sent half of its rows; no restart."""
+    """Spec: F2. The broker is killed after a task of the second batch sent half of its rows. The query runs on."""
     middle, gone = tmp_path / "middle", tmp_path / "gone"
 
     def wait_in_the_middle(batches: Iterator[Any]) -> Iterator[Any]:
@@ -169,7 +169,7 @@ def test_a_query_survives_a_broker_outage(
         assert out.read() == expected(300)
 
 
-def test_brokers_that_are_not_there_are_named(topic: str) -> None:
+def test_the_error_names_unreachable_brokers(topic: str) -> None:
     with Broker.embedded() as broker:
         stage = SinkStage(
             broker.bootstrap, topic, **{"kafka.max.block.ms": "500", "kafka.delivery.timeout.ms": "30005"}

@@ -1,4 +1,4 @@
-"""The sink in Spark itself: streams and batch writes, each guarantee with a crash in between, mistakes explained."""
+"""The sink in Spark: streams and batch writes, each guarantee with a crash, and error messages."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -58,7 +58,7 @@ def read(bootstrap: str, topic: str) -> list[ConsumerRecord]:
 
 
 def being_ended(admin: Admin, topic: str) -> list[str]:
-    """The transactions whose markers are on their way to this topic; the broker is shared with other tests."""
+    """The transactions whose markers are not in this topic yet; the broker is shared with other tests."""
     decided = admin.list_transactions(states=["PrepareCommit", "PrepareAbort"])
     described = admin.describe_transactions([listing.transactional_id for listing in decided]) if decided else []
     return [
@@ -73,7 +73,7 @@ def values(bootstrap: str, topic: str) -> list[str]:
 
 
 class Lines:
-    """A directory of text files that Spark reads as a stream, so many files a batch."""
+    """A directory of text files that Spark reads as a stream, with a limit of files per batch."""
 
     def __init__(self, spark: "SparkSession", directory: Path) -> None:
         self.spark, self.directory = spark, directory
@@ -83,7 +83,7 @@ class Lines:
         (self.directory / "in" / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
 
     def write(self, bootstrap: str, topic: str, expect_failure: bool = False, **options: str) -> str:
-        """Runs the stream to its end; gives the error's text where it fails."""
+        """Runs the stream to its end. Returns the error's text if it fails."""
         lines = self.spark.readStream.option("maxFilesPerTrigger", 2).text(str(self.directory / "in"))
         writer = lines.writeStream.format("ottla").trigger(availableNow=True)
         for name, value in {"kafka.bootstrap.servers": bootstrap, "topic": topic, **options}.items():
@@ -95,7 +95,7 @@ class Lines:
             if not expect_failure:
                 raise
             return str(error)
-        assert ended, f"still at it: {query.status}"
+        assert ended, f"the query still runs: {query.status}"
         assert not expect_failure
         return ""
 
@@ -117,10 +117,8 @@ def test_a_stream_continues_where_it_stopped(lines: Lines, two_phase: "EmbeddedB
     assert values(two_phase.bootstrap, out) == sorted([*NUMBERS, "more"])
 
 
-def test_the_decision_names_the_plan_of_spark_that_it_was_made_for(
-    lines: Lines, two_phase: "EmbeddedBroker", out: str
-) -> None:
-    """So that another batch of its number, of a checkpoint that was restored, is told from it."""
+def test_the_decision_stores_a_hash_of_sparks_plan(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
+    """It distinguishes the batch from one with the same number of a restored checkpoint."""
     lines.write(two_phase.bootstrap, out, sinkName=f"{out}-sink")
     partition = TopicPartition(f"{out}-sink-decisions", 0)
     with Consumer(bootstrap_servers=two_phase.bootstrap, isolation_level="read_committed") as consumer:
@@ -136,10 +134,10 @@ def test_the_decision_names_the_plan_of_spark_that_it_was_made_for(
     assert state.decision.plan == plan_of(str(lines.directory / "checkpoint"), state.decision.batch)
 
 
-def test_a_thread_of_the_users_own_asks_for_the_session_and_writes(
+def test_a_thread_of_the_user_can_write_after_calling_session(
     lines: Lines, two_phase: "EmbeddedBroker", out: str
 ) -> None:
-    """Spark looks for formats in Python in the thread's own session only, and a new thread has none."""
+    """Spark looks up Python formats only in the thread's active session, and a new thread has none."""
 
     def write() -> None:
         session()
@@ -164,7 +162,7 @@ def test_a_sink_that_belongs_to_another_checkpoint_is_refused(
 ) -> None:
     lines.write(two_phase.bootstrap, out, sinkName=out)
     others = Lines(lines.spark, tmp_path_factory.mktemp("other"))
-    others.add("a", ["lost without a word, if this were let through"])
+    others.add("a", ["it would be silently lost otherwise"])
     error = others.write(two_phase.bootstrap, out, expect_failure=True, sinkName=out)
     assert "this sink belongs to another query" in error
     assert "Give this query its own sinkName" in error
@@ -189,8 +187,8 @@ def test_a_missing_topic_stops_the_query_with_its_name(lines: Lines, two_phase: 
 # --- the three guarantees, each with a crash in between. Spec: D1. --------------------------------------------------
 
 
-def test_at_least_once_may_double_and_never_loses(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
-    """Spec: D1. The rows are in the topic before Spark notes the batch; without the note they are written again."""
+def test_at_least_once_may_duplicate_and_never_loses(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
+    """Spec: D1. Rows are visible before Spark's commit log has the batch. A crash in between repeats them."""
     lines.write(two_phase.bootstrap, out, delivery="at-least-once")
     assert values(two_phase.bootstrap, out) == NUMBERS
     forget_commits(lines.directory / "checkpoint")
@@ -200,8 +198,8 @@ def test_at_least_once_may_double_and_never_loses(lines: Lines, two_phase: "Embe
     assert sorted(counts.values()) == [1] * 30 + [2] * 30, "two of the four files"
 
 
-def test_at_most_once_may_lose_and_never_doubles(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
-    """The same crash, and the batch is not written again; one that never got further than its note is lost.
+def test_at_most_once_may_lose_and_never_duplicates(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
+    """After the same crash the batch is not written again; a batch that only has its ledger entry is lost.
 
     Spec: D1.
     """
@@ -212,7 +210,7 @@ def test_at_most_once_may_lose_and_never_doubles(lines: Lines, two_phase: "Embed
     assert values(two_phase.bootstrap, out) == NUMBERS
 
 
-def test_exactly_once_neither_loses_nor_doubles(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
+def test_exactly_once_neither_loses_nor_duplicates(lines: Lines, two_phase: "EmbeddedBroker", out: str) -> None:
     """Spec: D1. The same crash again."""
     lines.write(two_phase.bootstrap, out)
     forget_commits(lines.directory / "checkpoint")
@@ -221,7 +219,7 @@ def test_exactly_once_neither_loses_nor_doubles(lines: Lines, two_phase: "Embedd
 
 
 def forget_commits(checkpoint: Path) -> None:
-    """As if the driver had died after the sink committed the last batch and before Spark noted it."""
+    """As if the driver had died after the sink committed the last batch and before Spark's commit log had it."""
     last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
     for name in (f"{last}", f".{last}.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
@@ -241,7 +239,9 @@ def save(rows: "DataFrame", bootstrap: str, mode: str = "append", **options: str
     writer.save()
 
 
-def test_a_frame_is_written_with_all_its_columns(spark: "SparkSession", two_phase: "EmbeddedBroker", out: str) -> None:
+def test_a_dataframe_is_written_with_all_its_columns(
+    spark: "SparkSession", two_phase: "EmbeddedBroker", out: str
+) -> None:
     rows = spark.range(4).selectExpr(
         "CASE WHEN id = 0 THEN NULL ELSE CAST(id AS STRING) END AS key",
         "CASE WHEN id = 1 THEN NULL ELSE CAST(CONCAT('v', id) AS BINARY) END AS value",
@@ -263,7 +263,7 @@ def test_a_frame_is_written_with_all_its_columns(spark: "SparkSession", two_phas
     assert [record.timestamp for record in found] == [1_794_744_000_000 + 1000 * n for n in range(4)]
 
 
-def test_a_frame_is_written_whole_or_not_at_all(spark: "SparkSession", two_phase: "EmbeddedBroker", out: str) -> None:
+def test_a_dataframe_is_written_atomically(spark: "SparkSession", two_phase: "EmbeddedBroker", out: str) -> None:
     from pyspark.sql import functions as f
 
     poisoned = frame(spark).withColumn(
@@ -279,7 +279,7 @@ def test_a_frame_is_written_whole_or_not_at_all(spark: "SparkSession", two_phase
 
 
 def until_nothing_is_open(bootstrap: str, topic: str) -> None:
-    """A task that Spark kills may take a moment to go."""
+    """A task that Spark kills may take a moment to end."""
     with Admin(bootstrap_servers=bootstrap) as admin:
 
         def left() -> list[str]:
@@ -289,7 +289,7 @@ def until_nothing_is_open(bootstrap: str, topic: str) -> None:
         assert until(lambda: not left(), 600), left()
 
 
-def test_a_job_with_a_name_is_written_once_however_often_it_is_run(
+def test_a_job_with_an_id_is_written_once_even_if_it_runs_again(
     spark: "SparkSession", two_phase: "EmbeddedBroker", out: str
 ) -> None:
     for _ in range(2):
@@ -299,7 +299,7 @@ def test_a_job_with_a_name_is_written_once_however_often_it_is_run(
     assert len(values(two_phase.bootstrap, out)) == 40
 
 
-def test_a_frame_may_be_written_at_least_once(spark: "SparkSession", two_phase: "EmbeddedBroker", out: str) -> None:
+def test_a_dataframe_can_be_written_at_least_once(spark: "SparkSession", two_phase: "EmbeddedBroker", out: str) -> None:
     save(frame(spark), two_phase.bootstrap, topic=out, delivery="at-least-once")
     assert len(values(two_phase.bootstrap, out)) == 20
 
@@ -314,7 +314,7 @@ def test_a_frame_may_be_written_at_least_once(spark: "SparkSession", two_phase: 
     ],
     ids=["type", "topic", "option", "null topic"],
 )
-def test_a_mistake_is_explained(
+def test_a_mistake_is_reported_with_its_cause(
     spark: "SparkSession", two_phase: "EmbeddedBroker", columns: list[str], options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(Exception, match=words):

@@ -56,17 +56,17 @@ def values(frame: "DataFrame") -> list[str]:
 
 
 def refusal(call: Callable[[], Any]) -> str:
-    """The line that says what is wrong: the first that Spark shows, and no traceback after it."""
+    """The error message: the first line that Spark shows, without a traceback after it."""
     with pytest.raises(PySparkException) as caught:
         call()
-    told = str(caught.value)
-    first = re.search(r"ottla\.spark\.explaining\.\w+: (.+)", told.partition("\n")[0])
-    assert first is not None, told
-    assert "Traceback" not in told, told
+    shown = str(caught.value)
+    first = re.search(r"ottla\.spark\.explaining\.\w+: (.+)", shown.partition("\n")[0])
+    assert first is not None, shown
+    assert "Traceback" not in shown, shown
     return first.group(1)
 
 
-def test_every_column_is_as_it_was_produced(spark: "SparkSession", target: Target) -> None:
+def test_every_column_is_read_as_produced(spark: "SparkSession", target: Target) -> None:
     topic = make_topic(target.bootstrap, 2)
     with Producer(bootstrap_servers=target.bootstrap) as producer:
         producer.send(topic, b"first", key=b"k", partition=0, timestamp=1_700_000_000_123, headers=[("a", b"1")])
@@ -113,7 +113,7 @@ def test_compressed_records_are_read(spark: "SparkSession", ottla: Target) -> No
 
 
 def test_only_committed_records_are_read_up_to_a_marker_at_the_end(spark: "SparkSession", target: Target) -> None:
-    """The last offsets are markers of transactions, which nobody is shown: reading must end all the same.
+    """The last offsets are transaction markers, which are not returned. Reading must still end.
 
     Spec: F1, E8.
     """
@@ -138,7 +138,7 @@ def test_only_committed_records_are_read_up_to_a_marker_at_the_end(spark: "Spark
         producer.abort_transaction()
 
 
-def test_a_range_is_cut_out_by_offsets_and_by_times(spark: "SparkSession", target: Target) -> None:
+def test_a_range_is_selected_by_offsets_and_by_timestamps(spark: "SparkSession", target: Target) -> None:
     topic = make_topic(target.bootstrap, 2)
     produce(target.bootstrap, topic, [f"a{n}" for n in range(10)], 0)
     produce(target.bootstrap, topic, [f"b{n}" for n in range(10)], 1)
@@ -154,8 +154,8 @@ def test_a_range_is_cut_out_by_offsets_and_by_times(spark: "SparkSession", targe
     assert cut(endingTimestamp="1700000000001") == ["a0", "b0"]
     per_partition = f'{{"{topic}": {{"0": 1700000000009, "1": 1700000099999}}}}'
     assert cut(startingOffsetsByTimestamp=per_partition, startingOffsetsByTimestampStrategy="latest") == ["a9"]
-    told = refusal(lambda: cut(startingOffsetsByTimestamp=per_partition))
-    assert f"{topic}-1 has no record at 1700000099999 or later" in told
+    shown = refusal(lambda: cut(startingOffsetsByTimestamp=per_partition))
+    assert f"{topic}-1 has no record at 1700000099999 or later" in shown
 
 
 def test_topics_by_pattern_and_partitions_by_name(spark: "SparkSession", ottla: Target) -> None:
@@ -168,7 +168,7 @@ def test_topics_by_pattern_and_partitions_by_name(spark: "SparkSession", ottla: 
     assert values(load(spark, ottla.bootstrap, subscribePattern="no-such-.*")) == []
 
 
-def test_large_partitions_are_cut_into_more_tasks_and_nothing_is_read_twice(
+def test_large_partitions_are_split_into_more_tasks_and_nothing_is_read_twice(
     spark: "SparkSession", ottla: Target
 ) -> None:
     topic = make_topic(ottla.bootstrap, 2)
@@ -200,11 +200,11 @@ def test_a_limit_stops_reading_early(spark: "SparkSession", ottla: Target) -> No
     topic = make_topic(ottla.bootstrap)
     produce(ottla.bootstrap, topic, [str(n) for n in range(50_000)])
     assert load(spark, ottla.bootstrap, subscribe=topic).limit(3).count() == 3
-    assert load(spark, ottla.bootstrap, subscribe=topic).count() == 50_000, "the worker's consumer is as good as new"
+    assert load(spark, ottla.bootstrap, subscribe=topic).count() == 50_000, "the worker's consumer can be used again"
 
 
 def test_compacted_records_are_no_data_loss(spark: "SparkSession") -> None:
-    """Gaps in the middle and at the end of what is planned are passed over, whatever failOnDataLoss says."""
+    """Gaps in the middle and at the end of a range are skipped, with failOnDataLoss too."""
     settings = {"log.cleaner.backoff.ms": 50, "log.retention.check.interval.ms": 100}
     shape = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.01"}
     with Broker.embedded(settings=settings) as broker:
@@ -233,8 +233,8 @@ def test_records_deleted_by_retention_are_a_data_loss_with_their_offsets(spark: 
         pieces.count()
     assert "failOnDataLoss" in str(caught.value)
     from_gone = f'{{"{topic}": {{"0": 2}}}}'
-    told = refusal(lambda: load(spark, target.bootstrap, subscribe=topic, startingOffsets=from_gone).collect())
-    assert f"startingOffsets has 2 for {topic}-0, which has offsets 6 to 10" in told
+    shown = refusal(lambda: load(spark, target.bootstrap, subscribe=topic, startingOffsets=from_gone).collect())
+    assert f"startingOffsets has 2 for {topic}-0, which has offsets 6 to 10" in shown
     lenient = load(spark, target.bootstrap, subscribe=topic, startingOffsets=from_gone, failOnDataLoss="false")
     assert values(lenient) == ["6", "7", "8", "9"]
 
@@ -253,16 +253,16 @@ def test_a_missing_topic_is_reported_with_a_similar_name(spark: "SparkSession", 
     topic = make_topic(target.bootstrap)
     with Admin(bootstrap_servers=target.bootstrap) as admin:
         eventually(lambda: topic in [known.name for known in admin.list_topics()])
-    told = refusal(lambda: load(spark, target.bootstrap, subscribe=topic[:-1] + "x").count())
-    assert told.startswith(f"there is no topic {topic[:-1]}x at {target.bootstrap}. Did you mean ")
-    assert topic in told
+    shown = refusal(lambda: load(spark, target.bootstrap, subscribe=topic[:-1] + "x").count())
+    assert shown.startswith(f"there is no topic {topic[:-1]}x at {target.bootstrap}. Did you mean ")
+    assert topic in shown
 
 
-def test_a_broker_that_is_not_there_is_named(spark: "SparkSession") -> None:
+def test_the_error_names_an_unreachable_broker(spark: "SparkSession") -> None:
     brief = {"kafka.default.api.timeout.ms": "500"}
-    told = refusal(lambda: load(spark, "127.0.0.1:1", subscribe="orders", **brief).count())
-    assert told.startswith("no broker answered")
-    assert "Is a broker running at 127.0.0.1:1" in told
+    shown = refusal(lambda: load(spark, "127.0.0.1:1", subscribe="orders", **brief).count())
+    assert shown.startswith("no broker answered")
+    assert "Is a broker running at 127.0.0.1:1" in shown
 
 
 def test_mistakes_in_options_are_shown_in_one_line(spark: "SparkSession", ottla: Target) -> None:
@@ -285,8 +285,8 @@ def test_mistakes_in_options_are_shown_in_one_line(spark: "SparkSession", ottla:
     for options, message in mistakes:
         assert message in refusal(functools.partial(count, options))
     reader = spark.read.format("ottla").option("kafka.bootstrap.servers", ottla.bootstrap).schema("amount int")
-    told = refusal(lambda: reader.option("subscribe", topic).load().count())
-    assert told.startswith("the columns of format ottla are fixed")
-    assert "struct<amount:int>" in told
-    told = refusal(lambda: load(spark, ottla.bootstrap, assign=f'{{"{topic}": [5]}}').count())
-    assert f"assign has {topic}-5, which does not exist. {topic} has partitions 0 to 1." in told
+    shown = refusal(lambda: reader.option("subscribe", topic).load().count())
+    assert shown.startswith("the columns of format ottla are fixed")
+    assert "struct<amount:int>" in shown
+    shown = refusal(lambda: load(spark, ottla.bootstrap, assign=f'{{"{topic}": [5]}}').count())
+    assert f"assign has {topic}-5, which does not exist. {topic} has partitions 0 to 1." in shown

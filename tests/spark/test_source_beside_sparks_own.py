@@ -1,6 +1,6 @@
-"""Spark's own Kafka connector reads Ottla too, and gives the same rows; a query may move from it to ours. Spec: F1.
+"""Spark's own Kafka connector reads the same rows from Ottla, and a query can migrate from it to ours. Spec: F1.
 
-The connector's jars go on the class path of a session, so each test has a Spark of its own, in another process.
+The connector's jars go on the class path of a session, so each test starts its own Spark in another process.
 """
 
 import json
@@ -20,7 +20,7 @@ JARS = sorted(str(jar) for jar in (extras_directory() / "spark-kafka").glob("*.j
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not JARS, reason="Spark's Kafka connector is not there (./run setup-extras fetches it)"),
+    pytest.mark.skipif(not JARS, reason="Spark's Kafka connector is not installed: run ./run setup-extras"),
 ]
 
 SCRIPT = """
@@ -74,9 +74,9 @@ def start(script: str, target: Target, topic: str, directory: Path) -> "subproce
     )
 
 
-def finish(process: "subprocess.Popen[str]", told: str = "") -> dict[str, Any]:
+def finish(process: "subprocess.Popen[str]", text: str = "") -> dict[str, Any]:
     try:
-        output, errors = process.communicate(told)
+        output, errors = process.communicate(text)
     finally:
         process.kill()
     assert process.returncode == 0, errors[-3000:]
@@ -84,7 +84,7 @@ def finish(process: "subprocess.Popen[str]", told: str = "") -> dict[str, Any]:
     return found
 
 
-def test_both_give_the_same_rows_and_a_query_moves_over_with_its_checkpoint(
+def test_both_read_the_same_rows_and_a_query_migrates_with_its_checkpoint(
     ottla: Target, topic: str, tmp_path: Path
 ) -> None:
     with Admin(bootstrap_servers=ottla.bootstrap) as admin:

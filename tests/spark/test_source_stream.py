@@ -1,4 +1,4 @@
-"""`spark.readStream.format("ottla")`: batches in turn, restarts that repeat them, progress as a group.
+"""`spark.readStream.format("ottla")`: batches, restarts that repeat them, progress as a consumer group.
 
 Spec: F1, F3, F5.
 """
@@ -76,7 +76,7 @@ class Pipeline:
         return writer.start()
 
     def run(self, **changes: str) -> "StreamingQuery":
-        """Reads what is there and ends."""
+        """Reads the available records and ends."""
         query = self.start(available_now=True, **changes)
         assert query.awaitTermination(LIMIT_S)
         return query
@@ -85,7 +85,7 @@ class Pipeline:
         rows = frame.selectExpr("cast(value as string) as value").collect()
         self.batches.append((batch_id, sorted(int(row.value) for row in rows)))
         if batch_id == self.fails_in:
-            raise RuntimeError("the driver went away")
+            raise RuntimeError("the driver failed")
 
     @property
     def values(self) -> list[int]:
@@ -99,16 +99,16 @@ class Pipeline:
 def wait_until(condition: Callable[[], bool], query: "StreamingQuery", timeout_s: float = LIMIT_S) -> None:
     deadline = monotonic() + timeout_s
     while not condition():
-        assert monotonic() < deadline, "it did not come to be"
+        assert monotonic() < deadline, "the condition was not met in time"
         query.awaitTermination(0.05)  # type: ignore[arg-type]
 
 
 def failure(call: Callable[[], Any]) -> str:
     with pytest.raises(PySparkException) as caught:
         call()
-    told = str(caught.value)
-    assert "Traceback" not in told.partition("ExplainedError: ")[2], told
-    return told.partition("ExplainedError: ")[2].partition("\n")[0]
+    shown = str(caught.value)
+    assert "Traceback" not in shown.partition("ExplainedError: ")[2], shown
+    return shown.partition("ExplainedError: ")[2].partition("\n")[0]
 
 
 def lag_of(bootstrap: str, group: str) -> dict[TopicPartition, int]:
@@ -121,7 +121,7 @@ def lag_of(bootstrap: str, group: str) -> dict[TopicPartition, int]:
 def test_starting_streams_add_nothing_to_the_environment_they_share(
     spark: "SparkSession", ottla: Target, tmp_path: Path
 ) -> None:
-    """Two that added a name at the same moment would break the map, and with it every task of the format."""
+    """Two streams that add a name at the same moment corrupt the map, and every task of the format fails."""
     from ottla.spark.spark_session import WORKER_ENVIRONMENT, name_environment
 
     source = spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource("ottla")  # noqa: SLF001
@@ -135,13 +135,15 @@ def test_starting_streams_add_nothing_to_the_environment_they_share(
     pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=topic)
     pipeline.run()
     assert pipeline.values == [0, 1, 2]
-    assert set(variables.keySet()) == before | set(WORKER_ENVIRONMENT), "what Spark adds is what we had named"
+    assert set(variables.keySet()) == before | set(WORKER_ENVIRONMENT), (
+        "Spark adds only the variables that we had added"
+    )
 
 
 def test_available_now_reads_in_batches_of_the_limit_and_commits_group_offsets(
     spark: "SparkSession", target: Target, tmp_path: Path
 ) -> None:
-    """Each record once, in batches of at most maxOffsetsPerTrigger; the group's lag is nothing afterwards.
+    """Each record once, in batches of at most maxOffsetsPerTrigger; the group's lag is 0 afterwards.
 
     Spec: F1, F3.
     """
@@ -161,11 +163,11 @@ def test_available_now_reads_in_batches_of_the_limit_and_commits_group_offsets(
 
     produce(target.bootstrap, topic, range(100, 110))
     pipeline.run()
-    assert pipeline.values == list(range(110)), "after a restart it goes on where it was"
-    assert pipeline.end_offset()["@group"] == end["@group"], "under the same name"
+    assert pipeline.values == list(range(110)), "after a restart it continues at its position"
+    assert pipeline.end_offset()["@group"] == end["@group"], "with the same group"
 
 
-def test_a_running_query_reads_on_and_finds_new_partitions(
+def test_a_running_query_continues_and_finds_new_partitions(
     spark: "SparkSession", target: Target, tmp_path: Path
 ) -> None:
     topic = make_topic(target.bootstrap)
@@ -180,7 +182,7 @@ def test_a_running_query_reads_on_and_finds_new_partitions(
             eventually(lambda: len(admin.describe_topics([topic])[0].partitions) == 2)
         produce(target.bootstrap, topic, range(5, 8), 1)
         wait_until(lambda: pipeline.values == list(range(8)), query)
-        # Shown without waiting for the next batch, which may never come.
+        # Committed without waiting for the next batch, which may never start.
         wait_until(lambda: list(lag_of(target.bootstrap, group).values()) == [0, 0], query)
         with Producer(bootstrap_servers=target.bootstrap, transactional_id=topic) as producer:
             producer.init_transactions()
@@ -188,7 +190,7 @@ def test_a_running_query_reads_on_and_finds_new_partitions(
                 producer.begin_transaction()
                 producer.send(topic, str(value).encode(), partition=0)
                 producer.flush()
-                assert value not in pipeline.values, "nothing of an open transaction is shown"
+                assert value not in pipeline.values, "records of an open transaction are not read"
                 end_transaction(producer, commit=is_kept)
         produce(target.bootstrap, topic, [9])
         wait_until(lambda: pipeline.values == list(range(10)), query)
@@ -196,10 +198,10 @@ def test_a_running_query_reads_on_and_finds_new_partitions(
         query.stop()
 
 
-def test_the_first_batch_is_repeated_with_the_same_records_wherever_the_query_would_begin_now(
+def test_the_first_batch_is_repeated_with_the_same_records_even_if_the_initial_offset_changed(
     spark: "SparkSession", ottla: Target, tmp_path: Path
 ) -> None:
-    """Spark asks again where to begin when batch 0 was planned and not finished, and the answer has changed.
+    """If batch 0 was planned and not finished, Spark asks for the initial offset again, which has changed.
 
     Spec: F1.
     """
@@ -207,7 +209,7 @@ def test_the_first_batch_is_repeated_with_the_same_records_wherever_the_query_wo
     produce(ottla.bootstrap, topic, range(5))
     pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=topic)
     pipeline.fails_in = 0
-    with pytest.raises(PySparkException, match="the driver went away"):
+    with pytest.raises(PySparkException, match="the driver failed"):
         pipeline.run()
     assert pipeline.batches == [(0, [0, 1, 2, 3, 4])]
     assert not list((pipeline.checkpoint / "commits").glob("[0-9]*")), "batch 0 was planned and not finished"
@@ -220,12 +222,12 @@ def test_the_first_batch_is_repeated_with_the_same_records_wherever_the_query_wo
 def test_a_query_that_failed_before_its_first_record_misses_none(
     spark: "SparkSession", ottla: Target, tmp_path: Path
 ) -> None:
-    """With startingOffsets=latest, the latest of the first start counts."""
+    """With startingOffsets=latest, the query begins at the latest offset of its first start."""
     topic = make_topic(ottla.bootstrap)
     produce(ottla.bootstrap, topic, range(5))
     pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=topic, startingOffsets="latest")
     pipeline.fails_in = 0
-    with pytest.raises(PySparkException, match="the driver went away"):
+    with pytest.raises(PySparkException, match="the driver failed"):
         pipeline.run()
     produce(ottla.bootstrap, topic, range(5, 9))
     pipeline.fails_in = None
@@ -233,7 +235,7 @@ def test_a_query_that_failed_before_its_first_record_misses_none(
     assert pipeline.values == [5, 6, 7, 8]
 
 
-def test_records_that_are_gone_stop_the_query_unless_it_may_go_on(
+def test_lost_records_stop_the_query_unless_fail_on_data_loss_is_off(
     spark: "SparkSession", ottla: Target, tmp_path: Path
 ) -> None:
     topic = make_topic(ottla.bootstrap)
@@ -243,16 +245,16 @@ def test_records_that_are_gone_stop_the_query_unless_it_may_go_on(
     produce(ottla.bootstrap, topic, range(5, 10))
     with Admin(bootstrap_servers=ottla.bootstrap) as admin:
         admin.delete_records({TopicPartition(topic, 0): 8})
-    told = failure(pipeline.run)
-    assert told.startswith(f"data loss: offsets 5 to 7 of {topic}-0 no longer exist; it begins at 8.")
-    assert "failOnDataLoss" in told
-    assert "retention.ms" in told
+    shown = failure(pipeline.run)
+    assert shown.startswith(f"data loss: offsets 5 to 7 of {topic}-0 no longer exist; it begins at 8.")
+    assert "failOnDataLoss" in shown
+    assert "retention.ms" in shown
     pipeline.run(failOnDataLoss="false")
     assert pipeline.values == [0, 1, 2, 3, 4, 8, 9]
 
 
-def test_a_recreated_topic_is_not_taken_for_the_old_one(spark: "SparkSession", target: Target, tmp_path: Path) -> None:
-    """Even when the new one has grown past the query's offset: its records are others."""
+def test_a_recreated_topic_is_detected(spark: "SparkSession", target: Target, tmp_path: Path) -> None:
+    """Even if the new topic has grown past the query's offset: its records are different."""
     topic = make_topic(target.bootstrap)
     produce(target.bootstrap, topic, range(3))
     pipeline = Pipeline(spark, target.bootstrap, tmp_path, subscribe=topic)
@@ -260,8 +262,8 @@ def test_a_recreated_topic_is_not_taken_for_the_old_one(spark: "SparkSession", t
     with Admin(bootstrap_servers=target.bootstrap) as admin:
         admin.delete_topics([topic])
         eventually(lambda: topic not in [known.name for known in admin.list_topics()])
-        told = failure(pipeline.run)
-        assert told.startswith(f"data loss: {topic}-0 no longer exists")
+        shown = failure(pipeline.run)
+        assert shown.startswith(f"data loss: {topic}-0 no longer exists")
         admin.create_topic(topic, partitions=1)
     produce(target.bootstrap, topic, range(10, 20))
     assert failure(pipeline.run).startswith(f"data loss: topic {topic} was deleted and recreated")
@@ -275,20 +277,20 @@ def test_a_checkpoint_of_another_query_is_refused(spark: "SparkSession", ottla: 
     produce(ottla.bootstrap, second, [2])
     pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=first)
     pipeline.run()
-    told = failure(lambda: pipeline.run(subscribe=second))
-    assert told.startswith(f"the checkpoint is of a query that read {first}; this one reads {second}.")
-    assert "checkpointLocation" in told
+    shown = failure(lambda: pipeline.run(subscribe=second))
+    assert shown.startswith(f"the checkpoint is of a query that read {first}; this one reads {second}.")
+    assert "checkpointLocation" in shown
     pipeline.run(subscribe=f"{first},{second}")
-    assert pipeline.values == [1, 2], "a topic may join"
-    told = failure(lambda: pipeline.run(subscribe=second))
-    assert f"offsets of {first}, which this query no longer reads" in told, "and leave, if that is said"
+    assert pipeline.values == [1, 2], "a topic may be added"
+    shown = failure(lambda: pipeline.run(subscribe=second))
+    assert f"offsets of {first}, which this query no longer reads" in shown, "removing one needs failOnDataLoss=false"
     pipeline.run(subscribe=second, failOnDataLoss="false")
 
 
 def test_a_query_waits_for_min_offsets_until_max_trigger_delay(
     spark: "SparkSession", ottla: Target, tmp_path: Path
 ) -> None:
-    # Spark tells of every look at the source, not only of those that found enough.
+    # Spark reports every trigger, not only those that found enough records.
     spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "10ms")
     topic = make_topic(ottla.bootstrap)
     produce(ottla.bootstrap, topic, range(3))
@@ -297,15 +299,15 @@ def test_a_query_waits_for_min_offsets_until_max_trigger_delay(
     spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
 
     def has_seen(end: int) -> bool:
-        told = [json.loads(progress.sources[0].latestOffset or "{}") for progress in query.recentProgress]
-        return {topic: {"0": end}} in told
+        shown = [json.loads(progress.sources[0].latestOffset or "{}") for progress in query.recentProgress]
+        return {topic: {"0": end}} in shown
 
     try:
-        wait_until(lambda: pipeline.values == [0, 1, 2], query)  # the first batch waits for nobody
+        wait_until(lambda: pipeline.values == [0, 1, 2], query)  # the first batch does not wait
         produce(ottla.bootstrap, topic, range(3, 5))
         wait_until(lambda: has_seen(5), query)
-        assert len(pipeline.batches) == 1, "it has seen the two, and waits for more"
-        # Ten with the two: were there more, a look in the middle would find enough and leave the rest for an hour.
+        assert len(pipeline.batches) == 1, "it has seen the two records, and waits for more"
+        # Ten with the two. With more, a trigger in the middle would find enough and leave the rest for an hour.
         produce(ottla.bootstrap, topic, range(5, 13))
         wait_until(lambda: len(pipeline.values) == 13, query)
         assert [len(batch) for _, batch in pipeline.batches] == [3, 10]
@@ -314,7 +316,7 @@ def test_a_query_waits_for_min_offsets_until_max_trigger_delay(
     query = pipeline.start(available_now=False, maxTriggerDelay="1s")
     try:
         produce(ottla.bootstrap, topic, [13])
-        # Nor does the first batch of this start. The last one before it comes again, if the stop was quicker than it.
+        # Nor does the first batch of this start. The previous batch is repeated if the stop interrupted it.
         wait_until(lambda: set(pipeline.values) == set(range(14)), query)
         produce(ottla.bootstrap, topic, [14])
         wait_until(lambda: set(pipeline.values) == set(range(15)), query)  # the delay is over
@@ -322,7 +324,7 @@ def test_a_query_waits_for_min_offsets_until_max_trigger_delay(
         query.stop()
 
 
-def test_a_query_outlives_a_broker_that_is_away_for_a_while(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_query_survives_a_broker_outage(spark: "SparkSession", tmp_path: Path) -> None:
     with Broker.embedded() as broker:
         topic = make_topic(broker.bootstrap)
         produce(broker.bootstrap, topic, range(5))
@@ -342,10 +344,10 @@ def test_a_query_outlives_a_broker_that_is_away_for_a_while(spark: "SparkSession
 
 def test_mistakes_are_reported_when_the_query_starts(spark: "SparkSession", ottla: Target, tmp_path: Path) -> None:
     topic = make_topic(ottla.bootstrap)
-    for options, told in (
+    for options, shown in (
         ({"subscribe": topic + "x"}, f"there is no topic {topic}x"),
         ({"subscribe": topic, "endingOffsets": "latest"}, "endingOffsets is not for streaming queries"),
         ({"subscribe": topic, "startingOffsets": f'{{"{topic}": {{"0": 7}}}}'}, "which has offsets 0 to 0"),
     ):
         pipeline = Pipeline(spark, ottla.bootstrap, tmp_path / str(next(_numbers)), **options)
-        assert told in failure(pipeline.run)
+        assert shown in failure(pipeline.run)

@@ -46,7 +46,7 @@ options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOf
 found = {"session": type(spark).__module__}
 found["batch"] = spark.read.format("ottla").options(**options).load().count()
 def run(writer):
-    # A query whose Python process took longer to start than Spark waits is started again.
+    # A query whose Python process took longer to start than Spark waits is restarted.
     while True:
         query = writer.trigger(availableNow=True).start()
         try:

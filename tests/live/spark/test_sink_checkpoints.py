@@ -1,6 +1,6 @@
-"""What the sink makes of a checkpoint that does not fit it: a batch's number alone does not say which rows it has.
+"""Checkpoints that do not match the sink: a batch id alone does not identify the rows of a batch.
 
-Tasks and driver are called as Spark calls them, on an embedded broker, without Spark around them. Spec: F2, D1.
+Tasks and driver are called as Spark calls them, on an embedded broker, without Spark. Spec: F2, D1.
 """
 
 import json
@@ -27,7 +27,7 @@ SCHEMA = StructType([StructField("value", StringType())])
 
 
 class Checkpoint:
-    """The directory in which Spark notes where a batch ends, before it runs it."""
+    """The directory where Spark writes the end offsets of a batch before it runs it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class Checkpoint:
 
 
 def run_batch(stage: SinkStage, run: SinkRun, checkpoint: Checkpoint, batch: int, values: Sequence[str]) -> None:
-    """One batch of one task, committed through the class that Spark makes."""
+    """One batch of one task, committed through the class that Spark uses."""
     written = {
         "kafka.bootstrap.servers": stage.bootstrap,
         "topic": stage.topic,
@@ -50,12 +50,10 @@ def run_batch(stage: SinkStage, run: SinkRun, checkpoint: Checkpoint, batch: int
     sink.commit([SinkMessage(run.place(batch, 0), run.write(batch, 0, values))], batch)
 
 
-def test_a_batch_that_ends_elsewhere_than_the_one_the_sink_has_is_refused(
-    broker: Any, topic: str, tmp_path: Path
-) -> None:
-    """The plan of the newest batch was lost with the machine's power, or a backup is one batch old.
+def test_a_batch_with_other_end_offsets_than_the_sinks_is_refused(broker: Any, topic: str, tmp_path: Path) -> None:
+    """The plan of the newest batch was lost in a power failure, or a backup is one batch old.
 
-    Spark plans batch 1 anew, with what has come in since. To take it for the batch 1 that is there would lose d.
+    Spark plans batch 1 again, with newer records. Mistaking it for the existing batch 1 would lose d.
     """
     stage, checkpoint = SinkStage(broker.bootstrap, topic), Checkpoint(tmp_path)
     first = stage.start()
@@ -73,25 +71,25 @@ def test_a_batch_that_ends_elsewhere_than_the_one_the_sink_has_is_refused(
         run_batch(stage, stage.start(), checkpoint, 1, ["c", "d"])
     assert stage.read() == ["a", "b", "c"]
     checkpoint.plan(1, end=3)
-    run_batch(stage, stage.start(), checkpoint, 1, ["c"])  # the newest checkpoint was found: it goes on
+    run_batch(stage, stage.start(), checkpoint, 1, ["c"])  # with the newest checkpoint it continues
 
 
 def test_at_most_once_refuses_a_checkpoint_that_is_older_than_the_sink(broker: Any, topic: str) -> None:
-    """To skip its batches one after the other would lose all that they bring."""
+    """Skipping its batches would lose all their rows."""
     stage = SinkStage(broker.bootstrap, topic)
     run = stage.start()
     for batch in range(3):
         run.write_at_most_once(batch, 0, [f"{batch}"])
     assert stage.start().write_at_most_once(2, 0, ["2"]).state is BatchState.SETTLED
     with pytest.raises(NotOwner, match=r"the checkpoint is older than the sink: this is batch 1, and .* batch 2"):
-        stage.start().write_at_most_once(1, 0, ["other rows under a number that is taken"])
+        stage.start().write_at_most_once(1, 0, ["other rows under an existing batch id"])
 
 
 def test_the_outcome_of_a_part_that_the_brokers_have_forgotten_is_not_guessed(topic: str) -> None:
-    """A driver dies between the commits and the note that they are done, and nobody starts the query for a week.
+    """A driver dies between the commits and the record that they are done, and the query is stopped for a week.
 
-    By then the ledger's offsets and the transactional ids have expired. The rows are there; to write them again for
-    lack of a witness would double them.
+    By then the ledger's offsets and the transactional ids have expired. The rows are in the topic; writing them again
+    would duplicate them.
     """
     settings = {
         "transactional.id.expiration.ms": 5_000,
@@ -112,16 +110,16 @@ def test_the_outcome_of_a_part_that_the_brokers_have_forgotten_is_not_guessed(to
         ):
             stage.start().write(0, 1, ["b"])
         assert stage.read() == ["a", "b"]
-        stage.options = replace(stage.options, lost_parts="replace")  # whoever has looked decides
+        stage.options = replace(stage.options, lost_parts="replace")  # the user has checked the topic and decides
         again = stage.start()
         again.commit(0, again.write(0, 0, ["a"]), again.write(0, 1, ["b"]))
         assert stage.read() == ["a", "a", "b", "b"]
 
 
-def test_a_lost_part_that_no_task_has_any_more_names_the_fix(broker: Any, topic: str) -> None:
-    """The broker dropped a decided part, and the query comes back with fewer tasks: none of them has its rows.
+def test_a_lost_part_that_no_task_has_any_more_is_reported_with_the_fix(broker: Any, topic: str) -> None:
+    """The broker dropped a decided part, and the query restarts with fewer tasks: none of them has its rows.
 
-    To start it again, as it is, would never help. With as many tasks as before it does.
+    Restarting it unchanged would never help. Restarting it with as many tasks as before does.
     """
     stage = SinkStage(broker.bootstrap, topic)
     first = stage.start()

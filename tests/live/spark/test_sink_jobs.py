@@ -37,8 +37,8 @@ class Job(SinkRun):
         run(sink_driver.driver(self.stage.options, self.stage.sink).abort(self._batch(0, written), silent))
 
 
-def test_a_job_that_comes_again_after_a_smaller_one_is_refused_as_a_whole(broker: Any, topic: str) -> None:
-    """The ledger of the smaller one covers the first task alone, and says of the others that they are written."""
+def test_a_job_repeated_after_a_smaller_one_is_refused_as_a_whole(broker: Any, topic: str) -> None:
+    """The smaller job replaced only the first task's ledger entry, so the others still look written."""
     stage = SinkStage(broker.bootstrap, topic)
     for job, tasks in (("a", 3), ("b", 1)):
         started = Job(stage, job)
@@ -56,13 +56,13 @@ def test_a_job_that_comes_again_after_a_smaller_one_is_refused_as_a_whole(broker
 
 
 def test_a_job_that_fails_after_another_leaves_nothing_open(broker: Any, topic: str) -> None:
-    """A task was killed behind its last row. Nobody but the driver's abort ends what it has open."""
+    """A task was killed after its last row. Only the driver's abort ends its open transaction."""
     stage = SinkStage(broker.bootstrap, topic)
     first = Job(stage, "a")
     first.commit(0, first.part(0))
     failed = Job(stage, "b")
-    told, _killed = failed.part(0), failed.part(1)
+    reported, _killed = failed.part(0), failed.part(1)
     assert stage.is_held_back()
-    failed.abort_without([1], told)
+    failed.abort_without([1], reported)
     eventually(lambda: not stage.is_held_back())
     assert stage.read() == ["a-0"]

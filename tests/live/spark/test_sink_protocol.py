@@ -1,4 +1,4 @@
-"""The exactly-once sink against real brokers, step by step: its tasks and its driver are called as Spark calls them.
+"""The exactly-once sink on real brokers, step by step: its tasks and its driver are called as Spark calls them.
 
 Each story runs on Ottla with two-phase commit, on Ottla without it, and on a real Apache Kafka. Spec: F2, F5, E9, R9.
 """
@@ -86,7 +86,7 @@ def test_a_driver_that_dies_after_its_decision_is_rolled_forward_by_the_next(sta
     assert stage.read() == rows(0, 1)
 
 
-def test_a_driver_that_dies_between_two_commits_leaves_no_half_batch(stage: SinkStage) -> None:
+def test_a_driver_that_dies_between_two_commits_leaves_no_partial_batch(stage: SinkStage) -> None:
     first = stage.start()
     parts = three_parts(first, 0)
     plan = first.decide(0, *parts)
@@ -106,7 +106,7 @@ def test_a_batch_committed_before_sparks_commit_log_is_not_written_again(stage: 
     assert stage.read() == rows(0)
 
 
-def test_a_commit_called_twice_is_done_once(stage: SinkStage) -> None:
+def test_a_commit_called_twice_writes_once(stage: SinkStage) -> None:
     run = stage.start()
     parts = three_parts(run, 0)
     run.commit(0, *parts)
@@ -123,7 +123,7 @@ def test_an_abort_after_the_decision_drops_nothing(stage: SinkStage) -> None:
 
 
 def test_an_abort_before_the_decision_drops_everything(stage: SinkStage) -> None:
-    """Also what a task left open that died: with two-phase commit no timeout would end it."""
+    """Including open transactions of tasks that died: with two-phase commit no timeout would end them."""
     run = stage.start()
     parts = three_parts(run, 0)
     run.abort(0, *parts[:2])
@@ -171,7 +171,7 @@ def test_a_part_the_broker_dropped_after_the_decision_is_written_again(stage: Si
     assert stage.read() == rows(0)
 
 
-def test_a_part_that_cannot_be_had_again_stops_the_query(stage: SinkStage) -> None:
+def test_a_part_that_cannot_be_reproduced_stops_the_query(stage: SinkStage) -> None:
     first = stage.start()
     plan = first.decide(0, *three_parts(first, 0))
     with Admin(bootstrap_servers=stage.bootstrap) as admin:
@@ -182,7 +182,7 @@ def test_a_part_that_cannot_be_had_again_stops_the_query(stage: SinkStage) -> No
     assert not any(value == "other" for value in stage.read("read_committed"))
 
 
-def test_a_part_that_cannot_be_had_again_is_replaced_where_that_is_asked_for(two_phase: Target, topic: str) -> None:
+def test_a_part_that_cannot_be_reproduced_is_replaced_with_lost_parts_replace(two_phase: Target, topic: str) -> None:
     stage = SinkStage(two_phase.bootstrap, topic, lostParts="replace")
     first = stage.start()
     plan = first.decide(0, *three_parts(first, 0))
@@ -203,7 +203,7 @@ def test_a_part_that_timed_out_after_the_decision_is_written_again(topic: str) -
         patient = stage.options
         first = stage.start()
         parts = [first.write(0, task, [f"0-{task}-{row}" for row in range(3)]) for task in (0, 2)]
-        # Long enough for one task to write three rows on any machine, and not much longer.
+        # Just long enough for one task to write three rows on any machine.
         stage.options = replace(patient, kafka={**patient.kafka, "transaction.timeout.ms": "10000"})
         parts.insert(1, first.write(0, 1, [f"0-1-{row}" for row in range(3)]))
         stage.options = patient
@@ -230,7 +230,7 @@ def test_the_driver_reports_a_part_that_the_broker_dropped(stage: SinkStage) -> 
 
 
 def test_a_task_that_begins_after_its_run_was_aborted_opens_nothing(stage: SinkStage) -> None:
-    """Spark stops waiting for the tasks it kills: one may still be on its way to its first row."""
+    """Spark does not wait for tasks that it kills: one may not have written its first row yet."""
     run = stage.start()
     run.abort(0, run.write(0, 0, ["dropped"]))
     with pytest.raises(SinkError, match="this run was aborted"):
@@ -251,12 +251,12 @@ def test_a_second_driver_on_the_same_checkpoint_is_fenced(stage: SinkStage) -> N
     assert stage.read() == rows(0, 1, 2)
 
 
-def test_another_query_does_not_get_the_sinks_name(stage: SinkStage) -> None:
+def test_another_query_cannot_use_the_sinks_name(stage: SinkStage) -> None:
     run = stage.start()
     run.commit(0, *three_parts(run, 0))
     stranger = stage.start(query="another checkpoint")
     with pytest.raises(NotOwner, match="this sink belongs to another query"):
-        stranger.write(0, 0, ["lost without this"])
+        stranger.write(0, 0, ["it would be lost otherwise"])
 
 
 def test_a_checkpoint_older_than_the_sink_is_refused(stage: SinkStage) -> None:
@@ -268,7 +268,7 @@ def test_a_checkpoint_older_than_the_sink_is_refused(stage: SinkStage) -> None:
         restored.write(1, 0, ["would be lost"])
 
 
-def test_a_forgotten_ledger_is_covered_by_the_decisions_topic(stage: SinkStage) -> None:
+def test_the_decisions_topic_replaces_an_expired_ledger(stage: SinkStage) -> None:
     """Offsets of a group without members expire after offsets.retention.minutes."""
     first = stage.start()
     first.commit(0, *three_parts(first, 0))
@@ -300,7 +300,7 @@ def test_more_tasks_than_one_group_of_the_ledger_holds(stage: SinkStage) -> None
     assert stage.read() == ["00", "15", "16", "33"]
 
 
-# --- inside foreachBatch: each write has an id of its own -----------------------------------------------------
+# --- inside foreachBatch: each write has its own id -----------------------------------------------------
 
 
 def test_writes_inside_foreach_batch_are_the_batches_of_a_stream(stage: SinkStage) -> None:
@@ -315,13 +315,13 @@ def test_writes_inside_foreach_batch_are_the_batches_of_a_stream(stage: SinkStag
     assert stage.read() == rows(0, 1, 2)
     with pytest.raises(NotOwner, match="the checkpoint is older than the sink: this is batch 1"):
         replayed.write(1, 0, ["would be lost"])
-    stream = stage.start()  # the query goes on without foreachBatch
+    stream = stage.start()  # the query continues without foreachBatch
     stream.commit(3, *three_parts(stream, 3))
     assert stage.read() == rows(0, 1, 2, 3)
 
 
-def test_a_write_that_failed_may_be_tried_again_in_the_same_run(stage: SinkStage) -> None:
-    """The function inside foreachBatch catches the error and calls the write once more."""
+def test_a_failed_write_can_be_retried_in_the_same_run(stage: SinkStage) -> None:
+    """The function inside foreachBatch catches the error and calls the write again."""
     run = stage.start()
     first = run.for_each_batch()
     first.abort(0, first.write(0, 0, ["dropped"]))
@@ -329,7 +329,7 @@ def test_a_write_that_failed_may_be_tried_again_in_the_same_run(stage: SinkStage
         first.write(0, 1, ["late"])
     second = run.for_each_batch()
     second.decide(0, *three_parts(second, 0))
-    third = run.for_each_batch()  # what was decided is committed, as it was
+    third = run.for_each_batch()  # what was decided is committed unchanged
     third.commit(0, *three_parts(third, 0))
     assert stage.read() == rows(0)
     assert not stage.is_held_back()
@@ -364,7 +364,7 @@ def test_a_dropped_part_of_a_batch_that_the_function_skipped_is_reported(two_pha
 
 
 def test_a_kept_driver_follows_the_latest_options(two_phase: Target, topic: str) -> None:
-    """Spark keeps the process: the hint that an error names must work without a new application."""
+    """Spark keeps the process: the fix in an error's hint must work without a new application."""
     stage = SinkStage(two_phase.bootstrap, topic)
     run = stage.start()
     first, second, third, fourth = (run.for_each_batch() for _ in range(4))
@@ -380,7 +380,7 @@ def test_a_kept_driver_follows_the_latest_options(two_phase: Target, topic: str)
     stage.options = replace(stage.options, kafka={**stage.options.kafka, "client.id": "another"})
     fourth.commit(2, fourth.write(2, 0, ["last"]))
     assert stage.read() == sorted([*(row for row in rows(0) if not row.startswith("0-1")), "last", "next"])
-    assert len(sink_driver.drivers) == 1, "and the one before is closed"
+    assert len(sink_driver.drivers) == 1, "the previous one is closed"
 
 
 def test_two_dataframes_under_one_name_are_distinguished_from_a_repeated_one(stage: SinkStage) -> None:
@@ -408,8 +408,8 @@ def test_a_second_driver_on_the_same_checkpoint_is_fenced_inside_foreach_batch_t
     assert stage.read() == rows(0, 1)
 
 
-def test_drivers_without_a_run_of_their_own_write_each_batch_once(stage: SinkStage) -> None:
-    """Where Spark does not tell the run each write is a run by itself, and takes over from the one before it."""
+def test_drivers_without_a_run_id_write_each_batch_once(stage: SinkStage) -> None:
+    """If the run is unknown, each write is a separate run and takes over from the previous one."""
     first, second = stage.start(), stage.start()
     parts = three_parts(first, 0)
     second.commit(0, *three_parts(second, 0))
@@ -422,7 +422,7 @@ def test_drivers_without_a_run_of_their_own_write_each_batch_once(stage: SinkSta
 
 
 def test_at_most_once_never_writes_a_batch_twice(stage: SinkStage) -> None:
-    """Spec: D1. The note is made first. A crash after it loses the rows; a replay writes nothing."""
+    """Spec: D1. The ledger entry is written first. A crash after it loses the rows; a repeated batch writes nothing."""
     run = stage.start()
     run.write_at_most_once(0, 0, ["a"])
     assert stage.read() == ["a"]
@@ -436,7 +436,7 @@ def test_at_most_once_never_writes_a_batch_twice(stage: SinkStage) -> None:
 def test_at_most_once_loses_what_a_crash_interrupts(
     stage: SinkStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spec: D1. Noted, and then the task dies before it has written a row."""
+    """Spec: D1. The task dies after its ledger entry and before its first row."""
     monkeypatch.setenv("OTTLA_FAILPOINT", f"after-note:fail:{tmp_path / 'failed'}")
     with pytest.raises(RuntimeError, match="failpoint after-note: fail"):
         stage.start().write_at_most_once(0, 0, ["a"])
@@ -456,13 +456,15 @@ def test_two_phase_commit_can_be_required(target: Target, topic: str) -> None:
             stage.start().write(0, 0, ["a"])
 
 
-def test_a_timeout_beyond_the_brokers_is_refused_with_both(target: Target, topic: str) -> None:
+def test_a_timeout_above_the_brokers_limit_is_refused_with_both_values(target: Target, topic: str) -> None:
     stage = SinkStage(target.bootstrap, topic, twoPhaseCommit="off", **{"kafka.transaction.timeout.ms": "900001"})
     with pytest.raises(OttlaError, match=r"is 900001; the brokers allow at most 900000"):
         stage.start().write(0, 0, ["a"])
 
 
-def test_a_missing_topic_is_named_and_nothing_stays_open(two_phase_without_auto_creation: Target, topic: str) -> None:
+def test_a_missing_topic_is_reported_and_no_transaction_stays_open(
+    two_phase_without_auto_creation: Target, topic: str
+) -> None:
     target = two_phase_without_auto_creation
     stage = SinkStage(target.bootstrap, topic, **{"kafka.max.block.ms": "5000"})
     with Admin(bootstrap_servers=target.bootstrap) as admin:

@@ -1,4 +1,4 @@
-"""What the driver's side of a stream answers Spark, call by call, without Spark around it. Spec: F1, F3."""
+"""The driver's side of a stream: its answers to Spark's calls, without Spark. Spec: F1, F3."""
 
 import json
 import logging
@@ -65,7 +65,7 @@ def create(bootstrap: str, topic: str, partitions: int = 1) -> None:
 
 
 def test_an_offset_without_new_records_is_byte_for_byte_the_same(broker: Any, topic: str) -> None:
-    """Spark compares offsets as text: one that only looks different would start a batch."""
+    """Spark compares offsets as text: any difference would start a batch."""
     create(broker.bootstrap, topic)
     produce(broker.bootstrap, topic, 3)
     with Query(broker.bootstrap, subscribe=topic) as query:
@@ -75,17 +75,17 @@ def test_an_offset_without_new_records_is_byte_for_byte_the_same(broker: Any, to
         assert query.ranges(first, query.latest(first)) == []
 
 
-def test_topics_that_come_to_match_a_pattern_are_read_from_their_beginning(broker: Any, topic: str) -> None:
+def test_new_topics_that_match_a_pattern_are_read_from_their_beginning(broker: Any, topic: str) -> None:
     with Query(broker.bootstrap, subscribePattern=f"{topic}-.*", startingOffsets="latest") as query:
         start = query.latest(query.initial())
-        assert query.ranges(query.initial(), start) == [], "no topic yet, and that is no mistake"
+        assert query.ranges(query.initial(), start) == [], "no topic matches yet, which is not an error"
         create(broker.bootstrap, f"{topic}-a", 2)
         produce(broker.bootstrap, f"{topic}-a", 2, 1)
         end = query.latest(start)
         assert query.ranges(start, end) == [OffsetRange(TopicPartition(f"{topic}-a", 1), 0, 2)]
 
 
-def test_internal_topics_match_no_pattern(broker: Any) -> None:
+def test_patterns_do_not_match_internal_topics(broker: Any) -> None:
     with Query(broker.bootstrap, subscribePattern="__consumer_offsets") as query:
         assert not [name for name in query.initial() if not name.startswith("@")]
 
@@ -117,7 +117,7 @@ def test_available_now_ends_at_the_offsets_of_the_start(broker: Any, topic: str)
         produce(broker.bootstrap, topic, 5)
         first = query.latest(query.initial())
         second = query.latest(first)
-        assert (first[topic], second[topic]) == ({"0": 3}, {"0": 5}), "and waits for no third one"
+        assert (first[topic], second[topic]) == ({"0": 3}, {"0": 5}), "it does not wait for a third one"
         assert query.latest(second) == second
     with Query(broker.bootstrap, subscribe=topic, startingOffsets="latest") as query:
         query.reader.prepareForTriggerAvailableNow()
@@ -125,8 +125,8 @@ def test_available_now_ends_at_the_offsets_of_the_start(broker: Any, topic: str)
         assert query.initial()[topic] == {"0": 10}
 
 
-def test_tasks_are_planned_without_asking_anybody(topic: str) -> None:
-    """So a batch that is repeated gets the same tasks, whatever has become of the topic, and of the broker."""
+def test_tasks_are_planned_without_requests(topic: str) -> None:
+    """So a repeated batch gets the same tasks, even if the topic or the broker has changed."""
     with Broker.embedded() as broker:
         create(broker.bootstrap, topic, 2)
         produce(broker.bootstrap, topic, 90, 0)
@@ -138,10 +138,10 @@ def test_tasks_are_planned_without_asking_anybody(topic: str) -> None:
     assert [piece.size for piece in planned] == [30, 30, 30, 10]
     with Query(broker.bootstrap, subscribe=topic, minPartitions="4") as query:
         assert query.ranges(start, end) == planned
-        assert query.ranges({"@initial": True}, end) == planned, "batch 0 goes by its end alone"
+        assert query.ranges({"@initial": True}, end) == planned, "batch 0 depends only on its end offset"
 
 
-def test_offsets_show_in_a_group_and_a_group_that_refuses_them_stops_nothing(
+def test_offsets_are_committed_to_a_group_and_a_refusal_does_not_stop_the_query(
     broker: Any, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "COMMIT_TIMEOUT_MS", 60_000)
@@ -170,18 +170,18 @@ def test_offsets_show_in_a_group_and_a_group_that_refuses_them_stops_nothing(
         with caplog.at_level(logging.WARNING, logger="ottla.spark"):
             query.reader.commit(end)
         assert f"group taken-{topic}: the query's offsets could not be committed" in caplog.text, (
-            "it belongs to its members"
+            "the group has members"
         )
         member.close()
         query.reader.commit(end)
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
-            assert admin.list_group_offsets(f"taken-{topic}") == {}, "it is left in peace for a while"
+            assert admin.list_group_offsets(f"taken-{topic}") == {}, "the next commit waits for the back-off"
             query.reader._show_after = 0.0  # noqa: SLF001
             query.reader.commit(end)
             assert admin.list_group_offsets(f"taken-{topic}")[TopicPartition(topic, 0)].offset == 4
 
 
-def test_a_list_of_partitions_may_be_kept_for_a_while(broker: Any, topic: str) -> None:
+def test_the_list_of_partitions_can_be_cached(broker: Any, topic: str) -> None:
     create(broker.bootstrap, topic)
     ttl = {"partition.metadata.cache.ttl.ms": "600000"}
     with Query(broker.bootstrap, subscribe=topic, **ttl) as kept, Query(broker.bootstrap, subscribe=topic) as asking:
@@ -192,7 +192,7 @@ def test_a_list_of_partitions_may_be_kept_for_a_while(broker: Any, topic: str) -
         assert asking.latest(other)[topic] == {"0": 0, "1": 0}
 
 
-def test_a_checkpoint_of_sparks_own_source_is_carried_on(broker: Any, topic: str) -> None:
+def test_a_checkpoint_of_sparks_own_source_is_continued(broker: Any, topic: str) -> None:
     create(broker.bootstrap, topic)
     produce(broker.bootstrap, topic, 4)
     with Query(broker.bootstrap, subscribe=topic) as query:
@@ -202,7 +202,7 @@ def test_a_checkpoint_of_sparks_own_source_is_carried_on(broker: Any, topic: str
         assert end["@group"].startswith("ottla-source-")
 
 
-def test_a_checkpoint_of_something_else_is_refused(broker: Any, topic: str) -> None:
+def test_a_checkpoint_of_another_source_is_refused(broker: Any, topic: str) -> None:
     create(broker.bootstrap, topic)
     with (
         Query(broker.bootstrap, subscribe=topic) as query,
@@ -211,7 +211,7 @@ def test_a_checkpoint_of_something_else_is_refused(broker: Any, topic: str) -> N
         query.latest({"logOffset": 7})
 
 
-def test_a_query_that_begins_waits_for_its_brokers_as_one_that_runs_does(
+def test_a_starting_query_waits_for_its_brokers_like_a_running_one(
     broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(broker.bootstrap, topic)
@@ -246,9 +246,9 @@ def test_unreachable_brokers_fail_the_query_after_the_timeout() -> None:
 def test_a_topic_recreated_between_the_plan_of_a_batch_and_its_tasks_is_noticed(
     broker: Any, topic: str, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver died behind its plan; by the restart the topic is another, and has as many records or more.
+    """The driver died after planning. Before the restart the topic was recreated, with as many records or more.
 
-    Read as the old ones, they would be there twice once the query begins with the new topic.
+    Read as records of the old topic, they would be read again when the query begins with the new one.
     """
     monkeypatch.setattr(reading, "METADATA_DELAY_S", 0.2)
     create(broker.bootstrap, topic)
@@ -276,11 +276,11 @@ def test_a_topic_recreated_between_the_plan_of_a_batch_and_its_tasks_is_noticed(
 
 Topics = list[TopicDescription]
 OLD_NEWS: dict[str, Callable[[Topics], Topics]] = {
-    "it has not heard of the topic": lambda topics: [],
-    "it has not heard of the second partition": lambda topics: [
+    "it does not know the topic": lambda topics: [],
+    "it does not know the second partition": lambda topics: [
         replace(topic, partitions=topic.partitions[:1]) for topic in topics
     ],
-    "it knows the topic that was there before": lambda topics: [
+    "it knows the former topic of this name": lambda topics: [
         replace(topic, topic_id=bytes(range(16))) for topic in topics
     ],
 }
@@ -291,7 +291,7 @@ OLD_NEWS: dict[str, Callable[[Topics], Topics]] = {
 def test_stale_metadata_is_no_data_loss(
     broker: Any, topic: str, known: Callable[[Topics], Topics], available_now: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic was just made, or grown. One broker has told the query of it, the next one asked is a moment behind."""
+    """A topic was just created or got partitions. One broker reported it to the query; the next has stale metadata."""
     create(broker.bootstrap, topic, 2)
     produce(broker.bootstrap, topic, 3, 1)
     kept = {"partition.metadata.cache.ttl.ms": "600000"}

@@ -1,4 +1,4 @@
-"""What a task does, without Spark around it: a range of offsets as Arrow batches, over a consumer that is kept.
+"""The task's side of the source, without Spark: a range of offsets as Arrow batches, with a reused consumer.
 
 Spec: F1.
 """
@@ -37,8 +37,8 @@ def _no_idle_consumers() -> Iterator[None]:
 
 
 @pytest.fixture
-def looks_in_vain(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often a task had to wait for records that are not there. Whatever is there comes within a minute."""
+def empty_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often a task waited for records that do not exist. Existing records arrive within a minute."""
     monkeypatch.setattr(reading, "GLANCE_MS", 60_000)
     vain: list[int] = []
     look = reading.RangeConsumer.next_fetch
@@ -74,7 +74,7 @@ def values(batches: list[Any]) -> list[int]:
     return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
 
 
-def test_a_range_is_cut_out_of_the_batches_that_hold_it(broker: Any, topic: str) -> None:
+def test_only_the_records_of_the_range_are_read(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(1000))
     options = options_for(broker, topic)
     for start, end in ((0, 1000), (0, 1), (999, 1000), (123, 456), (5, 5)):
@@ -106,12 +106,12 @@ def test_batches_are_bounded_by_rows_and_by_bytes(broker: Any, topic: str) -> No
     assert max(batch.nbytes for batch in batches) < reading.BYTES_PER_BATCH + 1_500_000
 
 
-def test_a_task_holds_a_few_megabytes_however_long_its_range(broker: Any, topic: str) -> None:
+def test_the_memory_of_a_task_does_not_depend_on_the_length_of_its_range(broker: Any, topic: str) -> None:
     import pyarrow as pa
 
     partition = make(broker, topic, (os.urandom(1000) for _ in range(60_000)))
     options = options_for(broker, topic, **{"kafka.max.partition.fetch.bytes": "500000"})
-    read_all(options, partition, 0, 1)  # imports what it takes
+    read_all(options, partition, 0, 1)  # loads the imports
     before, most = pa.total_allocated_bytes(), 0
     tracemalloc.start()
     rows = 0
@@ -121,8 +121,8 @@ def test_a_task_holds_a_few_megabytes_however_long_its_range(broker: Any, topic:
     python = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert rows == 60_000
-    assert most < 2 * reading.BYTES_PER_BATCH, "one Arrow batch, and the next in the making"
-    assert python < 12_000_000, "some fetches, and not the 60 megabytes of the range"
+    assert most < 2 * reading.BYTES_PER_BATCH, "one Arrow batch, and the next one being built"
+    assert python < 12_000_000, "a few fetches, not the 60 megabytes of the range"
 
 
 def test_the_next_task_reuses_the_consumer_of_the_last(broker: Any, topic: str) -> None:
@@ -132,20 +132,20 @@ def test_the_next_task_reuses_the_consumer_of_the_last(broker: Any, topic: str) 
     (kept,) = reading.idle.values()
     assert values(read_all(options, second, 5, 10)) == [15, 16, 17, 18, 19]
     assert list(reading.idle.values()) == [kept]
-    assert not kept.assignment(), "and meanwhile nothing is fetched"
+    assert not kept.assignment(), "an idle consumer fetches nothing"
     other = options_for(broker, topic, **{"kafka.fetch.max.wait.ms": "10"})
     read_all(other, first, 0, 10)
     assert len(reading.idle) == 2, "other settings, another consumer"
 
 
-def test_a_task_may_have_several_ranges(broker: Any, topic: str) -> None:
+def test_a_task_can_have_several_ranges(broker: Any, topic: str) -> None:
     first, second = make(broker, topic, range(10)), make(broker, f"{topic}-b", range(10, 20))
     ranges = [OffsetRange(first, 8, 10), OffsetRange(second, 0, 2)]
     assert values(list(read(options_for(broker, topic), InputPartition(ranges)))) == [8, 9, 10, 11]
     assert len(reading.idle) == 1
 
 
-def test_consumers_that_are_kept_are_few(broker: Any, topic: str) -> None:
+def test_the_number_of_idle_consumers_is_limited(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(3))
     for number in range(reading.IDLE_CONSUMERS_MAX + 2):
         read_all(options_for(broker, topic, **{"kafka.fetch.max.wait.ms": str(number + 1)}), partition, 0, 3)
@@ -155,7 +155,7 @@ def test_consumers_that_are_kept_are_few(broker: Any, topic: str) -> None:
 def test_small_ranges_at_the_end_of_a_topic_do_not_wait(
     broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fetch beyond the range would wait at the broker for half a second, and the next range behind it."""
+    """A fetch beyond the range would wait half a second at the broker and delay the next range."""
     asked: list[int] = []
     ask = Fetcher._request  # noqa: SLF001
 
@@ -172,7 +172,7 @@ def test_small_ranges_at_the_end_of_a_topic_do_not_wait(
     assert max(asked) < 10, "nothing after the range is fetched"
 
 
-def test_a_reader_that_is_left_in_the_middle_leaves_a_good_consumer(broker: Any, topic: str) -> None:
+def test_a_reader_that_is_closed_early_leaves_a_reusable_consumer(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(25_000))
     options = options_for(broker, topic)
     rows = read(options, InputPartition([OffsetRange(partition, 0, 25_000)]))
@@ -182,7 +182,7 @@ def test_a_reader_that_is_left_in_the_middle_leaves_a_good_consumer(broker: Any,
     assert values(read_all(options, partition, 24_990, 25_000)) == list(range(24_990, 25_000))
 
 
-def test_an_end_within_markers_is_reached(broker: Any, topic: str, looks_in_vain: list[int]) -> None:
+def test_an_end_within_markers_is_reached(broker: Any, topic: str, empty_fetches: list[int]) -> None:
     partition = make(broker, topic, [1])
     with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic) as producer:
         producer.init_transactions()
@@ -194,12 +194,12 @@ def test_an_end_within_markers_is_reached(broker: Any, topic: str, looks_in_vain
     options = options_for(broker, topic)
     assert values(read_all(options, partition, 0, 7)) == [1]
     assert read_all(options, partition, 2, 3) == read_all(options, partition, 6, 7) == []
-    assert not looks_in_vain
+    assert not empty_fetches
     uncommitted = options_for(broker, topic, **{"kafka.isolation.level": "read_uncommitted"})
     assert values(read_all(uncommitted, partition, 0, 7)) == [1, 7, 7, 7]
 
 
-def test_a_range_that_is_gone_is_an_error_or_skipped(broker: Any, topic: str) -> None:
+def test_a_deleted_range_is_an_error_or_skipped(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(10))
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.delete_records({partition: 6})
@@ -218,9 +218,7 @@ def test_a_truncated_partition_is_a_loss(broker: Any, topic: str) -> None:
     assert read_all(options_for(broker, topic, failOnDataLoss="false"), partition, 12, 20) == []
 
 
-def test_a_topic_that_is_deleted_under_a_task_is_a_loss(
-    broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_deleted_during_a_task_is_a_loss(broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "GLANCE_MS", 200)
     monkeypatch.setattr(reading, "METADATA_DELAY_S", 0.2)
     partition = TopicPartition(topic, 0)
@@ -229,7 +227,7 @@ def test_a_topic_that_is_deleted_under_a_task_is_a_loss(
     assert read_all(options_for(broker, topic, failOnDataLoss="false"), partition, 0, 5) == []
 
 
-def test_records_that_do_not_come_are_waited_for_so_long_and_not_longer(broker: Any, topic: str) -> None:
+def test_a_task_waits_for_missing_records_until_the_poll_timeout(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(5))
     options = options_for(broker, topic, **{"kafkaConsumer.pollTimeoutMs": "300"})
     with pytest.raises(BrokersAway, match=f"no records of {topic}-0 from offset 5 on within 300 ms") as caught:
@@ -237,9 +235,7 @@ def test_records_that_do_not_come_are_waited_for_so_long_and_not_longer(broker: 
     assert "kafkaConsumer.pollTimeoutMs" in str(caught.value)
 
 
-def test_a_broker_that_goes_away_in_the_middle_of_a_range_ends_nothing(
-    topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_a_range_survives_a_broker_restart(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "GLANCE_MS", 100)
     with Broker.embedded() as broker:
         partition = make(broker, topic, (f"{number:0500}".encode() for number in range(4000)))
@@ -254,8 +250,8 @@ def test_a_broker_that_goes_away_in_the_middle_of_a_range_ends_nothing(
     assert found == list(range(4000))
 
 
-def test_an_end_that_compaction_took_is_reached(topic: str, looks_in_vain: list[int]) -> None:
-    """Nothing is left of the range: the next record there is lies behind it."""
+def test_a_range_whose_end_was_compacted_ends(topic: str, empty_fetches: list[int]) -> None:
+    """Compaction removed all records of the range: the next record is after it."""
     settings = {"log.cleaner.backoff.ms": 20, "log.retention.check.interval.ms": 50}
     shape = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.01"}
     shape |= {"delete.retention.ms": "0"}
@@ -270,10 +266,10 @@ def test_an_end_that_compaction_took_is_reached(topic: str, looks_in_vain: list[
         deadline = monotonic() + 90
         while read_all(options, partition, 2, 6):
             assert monotonic() < deadline
-        assert not looks_in_vain
+        assert not empty_fetches
 
 
-def test_a_timestamp_that_spark_cannot_hold_is_explained(broker: Any, topic: str) -> None:
+def test_a_timestamp_out_of_sparks_range_is_reported(broker: Any, topic: str) -> None:
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topic(topic, partitions=1, configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
@@ -286,15 +282,15 @@ def test_a_timestamp_that_spark_cannot_hold_is_explained(broker: Any, topic: str
     assert values(read_all(options, partition, 0, 3)) == [0, 1, 2]
 
 
-def test_readers_travel_between_processes(broker: Any, topic: str) -> None:
+def test_readers_can_be_pickled(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(3))
     for reader in (BatchReader(options_for(broker, topic)), StreamReader(options_for(broker, topic))):
         there = pickle.loads(pickle.dumps(reader))
         assert values(list(there.read(InputPartition([OffsetRange(partition, 0, 3)])))) == [0, 1, 2]
 
 
-def test_a_child_process_makes_connections_of_its_own(broker: Any, topic: str) -> None:
-    """Spark's workers are forked. One that finds its parent's consumer must not use it."""
+def test_a_forked_process_opens_its_own_connections(broker: Any, topic: str) -> None:
+    """Spark's workers are forked. A worker must not use its parent's consumer."""
     partition = make(broker, topic, range(3))
     options = options_for(broker, topic)
     read_all(options, partition, 0, 3)
@@ -331,7 +327,7 @@ def test_a_consumer_with_stale_metadata_waits_for_the_new_topic(broker: Any, top
 def test_a_task_waits_for_a_broker_with_stale_metadata(
     broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver's broker knows a topic that is new, or has grown, and the task's does not yet: nothing is lost."""
+    """The driver's broker knows a new topic or partition, and the task's broker does not yet: nothing is lost."""
     monkeypatch.setattr(reading, "GLANCE_MS", 50)
     options = options_for(broker, topic, failOnDataLoss="true")
     news = threading.Timer(0.5, make, (broker, topic, range(3)))

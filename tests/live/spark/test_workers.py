@@ -1,4 +1,4 @@
-"""What Spark's workers are told, and that nobody else is."""
+"""Settings of Spark's workers, which other processes do not get."""
 
 import subprocess
 import sys
@@ -22,5 +22,5 @@ def test_a_worker_freezes_loaded_objects_for_the_garbage_collector() -> None:
     assert frozen("worker") > 1000
 
 
-def test_a_process_of_the_users_keeps_its_garbage_collector_as_it_is() -> None:
+def test_other_processes_keep_their_garbage_collector_unchanged() -> None:
     assert frozen("user") == 0

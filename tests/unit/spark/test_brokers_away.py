@@ -42,8 +42,10 @@ def test_a_source_whose_brokers_do_not_answer_is_retried(code: str) -> None:
     assert raised_by_the_source(KafkaError(ErrorCode[code], "30 s went by")) == Failure(
         f"no broker answered: 30 s went by. {hint}"
     )
-    told = f"no broker answered at {NOWHERE} within 500 ms"
-    assert raised_by_the_source(KafkaError(ErrorCode[code], told)) == Failure(f"{told}. {hint}"), "said once"
+    message = f"no broker answered at {NOWHERE} within 500 ms"
+    assert raised_by_the_source(KafkaError(ErrorCode[code], message)) == Failure(f"{message}. {hint}"), (
+        "the text is not repeated"
+    )
 
 
 def test_a_source_without_a_leader_is_retried_but_not_one_without_authorization() -> None:

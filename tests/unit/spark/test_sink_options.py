@@ -86,9 +86,9 @@ def test_a_mistake_is_reported_with_a_hint(options: dict[str, str], words: str) 
 def test_settings_that_turn_idempotence_off_are_refused_on_the_driver(name: str, value: str, delivery: str) -> None:
     with pytest.raises(SinkError) as refused:
         parse(delivery=delivery, **{f"kafka.{name}": value, "kafka.linger.ms": "1"})
-    told = str(refused.value)
-    assert told.startswith(f"Option kafka.{name}: Must set {name} to")
-    assert told.endswith("Remove it: the sink's producer is always idempotent.")
+    message = str(refused.value)
+    assert message.startswith(f"Option kafka.{name}: Must set {name} to")
+    assert message.endswith("Remove it: the sink's producer is always idempotent.")
 
 
 def test_bootstrap_servers_are_required() -> None:

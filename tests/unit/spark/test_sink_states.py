@@ -43,7 +43,7 @@ def test_a_decided_batch_can_only_be_committed() -> None:
     assert ALLOWED[S.DECIDED] == {S.COMMITTED}
 
 
-def test_from_every_state_a_batch_can_be_committed_or_aborted() -> None:
+def test_every_state_leads_to_committed_or_aborted() -> None:
     assert set(ALLOWED) == set(S)
     assert {state for state in S if not ALLOWED[state]} == {S.COMMITTED, S.ABORTED}
     reaches_end = {S.COMMITTED, S.ABORTED}
