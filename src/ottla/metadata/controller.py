@@ -105,6 +105,15 @@ def check_topic_name(name: str) -> None:
     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
+def missing_topic_error(name: str) -> ErrorCode:
+    """The error for a topic that does not exist: its name is invalid, or it is unknown."""
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def find_collision(name: str, topics: Iterable[str]) -> str | None:
     """An existing topic whose name differs only in `.` and `_`: their metric names would be the same."""
     if "." not in name and "_" not in name:

@@ -4,7 +4,7 @@ from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.authorized_operations import TOPIC_OPERATIONS
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.controller import check_topic_name
+from ottla.metadata.controller import missing_topic_error
 from ottla.metadata.image import ClusterImage, PartitionImage
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_topic_partitions import (
@@ -69,13 +69,8 @@ def _start(request: DescribeTopicPartitionsRequest) -> tuple[str, int]:
 
 
 def _unknown(name: str) -> Topic:
-    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    try:
-        check_topic_name(name)
-    except KafkaError as problem:
-        error = problem.code
     return Topic(
-        error_code=error,
+        error_code=missing_topic_error(name),
         name=name,
         is_internal=name in INTERNAL_TOPICS,
         topic_authorized_operations=TOPIC_OPERATIONS,

@@ -22,7 +22,7 @@ from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.controller import check_topic_name
+from ottla.metadata.controller import missing_topic_error
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -95,11 +95,7 @@ def _find(
     error = creation_errors.get(name, ErrorCode.NONE)
     if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
         # Creation was not allowed, or the topic was deleted in the meantime.
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        try:
-            check_topic_name(name)
-        except KafkaError as problem:
-            error = problem.code
+        error = missing_topic_error(name)
     return Topic(
         error_code=error,
         name=name,
