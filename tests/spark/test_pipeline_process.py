@@ -298,13 +298,13 @@ def test_mistakes_are_reported_before_spark_is_started(place: Path, broker: Any,
     )
     assert missing.returncode == 2
     assert f"there is no topic {topic} at {broker.bootstrap}" in missing.stderr
-    nobody = ottla("run", file, "-b", "127.0.0.1:1")
-    assert nobody.returncode == 1
-    assert "127.0.0.1:1" in nobody.stderr
+    unreachable = ottla("run", file, "-b", "127.0.0.1:1")
+    assert unreachable.returncode == 1
+    assert "127.0.0.1:1" in unreachable.stderr
     remote = ottla("run", str(place / "big_orders.py"), "--master", "spark://host:7077")
     assert remote.returncode == 2
     assert "SQLite is a local file" in remote.stderr
     unknown = ottla("status", "nothing-of-this-name")
     assert unknown.returncode == 1
     assert "pipeline nothing-of-this-name has not run on this machine" in unknown.stderr
-    assert not any("Traceback" in each.stderr for each in (wrong, missing, nobody, remote, unknown))
+    assert not any("Traceback" in each.stderr for each in (wrong, missing, unreachable, remote, unknown))

@@ -41,7 +41,7 @@ found = {}
 for source in ("kafka", "ottla"):
     frame = spark.read.format(source).options(**options).load()
     found[source + " schema"] = frame.schema.json()
-    # Where there are no headers theirs are NULL and ours are empty.
+    # Without headers their column is NULL and ours is empty.
     rows = frame.selectExpr("to_json(struct(key, value, topic, partition, offset, timestamp, timestampType,"
                             " coalesce(headers, array()) as headers)) as row", "partition", "offset")
     found[source] = [row.row for row in rows.orderBy("partition", "offset").collect()]

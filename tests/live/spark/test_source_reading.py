@@ -330,7 +330,7 @@ def test_a_task_waits_for_a_broker_with_stale_metadata(
     """The driver's broker knows a new topic or partition, and the task's broker does not yet: nothing is lost."""
     monkeypatch.setattr(reading, "GLANCE_MS", 50)
     options = options_for(broker, topic, failOnDataLoss="true")
-    news = threading.Timer(0.5, make, (broker, topic, range(3)))
-    news.start()
+    creation = threading.Timer(0.5, make, (broker, topic, range(3)))
+    creation.start()
     assert values(read_all(options, TopicPartition(topic, 0), 0, 3)) == [0, 1, 2]
-    news.join()
+    creation.join()

@@ -33,12 +33,12 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 
 def test_restart_delays_double_and_a_batch_resets_them() -> None:
     restarts = Restarts(max_in_a_row=8)
-    gone = Failure("gone")
-    assert [restarts.delay_after(gone) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert restarts.delay_after(gone) is None
+    failure = Failure("unreachable")
+    assert [restarts.delay_after(failure) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert restarts.delay_after(failure) is None
     assert restarts.total == 8
     restarts.on_batch("shop")
-    assert restarts.delay_after(gone) == 1
+    assert restarts.delay_after(failure) == 1
     assert restarts.delay_after(Failure("a mistake", retriable=False)) is None
 
 
@@ -49,7 +49,7 @@ def test_batches_of_another_query_do_not_reset_the_delay() -> None:
     restarts.on_batch("topic")
     assert restarts.delay_after(gone) == 2
     restarts.on_batch("topic")
-    assert restarts.delay_after(away) == 4, "whoever fails"
+    assert restarts.delay_after(away) == 4, "for any query"
     restarts.on_batch("table")
     assert restarts.delay_after(gone) is None, "the other one has not completed a batch yet"
     restarts.on_batch("topic")
@@ -119,8 +119,8 @@ def test_unreachable_brokers_and_databases_are_retriable(error: OttlaError) -> N
 
 
 def test_mistakes_of_the_user_are_not_retried() -> None:
-    error = PipelineError([Problem("a.yaml", 3, "sql", "no such column", "Mend it.")])
-    assert failure_of(error) == Failure("a.yaml:3: sql: no such column", "Mend it.", retriable=False)
+    error = PipelineError([Problem("a.yaml", 3, "sql", "no such column", "Fix it.")])
+    assert failure_of(error) == Failure("a.yaml:3: sql: no such column", "Fix it.", retriable=False)
     analysis = type("AnalysisException", (Exception,), {})
     assert not failure_of(analysis("[UNRESOLVED_COLUMN] A column cannot be resolved. SQLSTATE: 42703")).retriable
 
