@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-import ottla
+from ottla.child_process import child_environment
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 
@@ -134,7 +134,7 @@ class EmbeddedBroker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=_environment(),
+            env=child_environment(),
             # Ctrl-C in a terminal reaches every process of the group; this one must be stopped by its parent instead.
             start_new_session=True,
         )
@@ -209,13 +209,3 @@ class Broker:
 def _text(value: object) -> str:
     """A setting's value as text in Kafka's form: True becomes true."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _environment() -> dict[str, str]:
-    """The child must import the same package as this process, also from a checkout."""
-    environment = dict(os.environ)
-    root = str(Path(ottla.__file__).parent.parent)
-    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if Path(root).name not in ("site-packages", "dist-packages") and root not in paths:
-        environment["PYTHONPATH"] = os.pathsep.join([root, *paths])
-    return environment

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-import ottla
+from ottla.child_process import child_environment
 from ottla.clock import monotonic, system_clock
 from ottla.pipeline.failures import Failure
 from ottla.pipeline.lag import LagWatch
@@ -46,7 +46,7 @@ class Driver:
                 stderr=output,
                 pass_fds=inherited,
                 start_new_session=True,
-                env=_environment(),
+                env=child_environment(),
             )
         os.close(write_end)
         self.events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
@@ -280,13 +280,3 @@ def open_log(path: Path) -> IO[bytes]:
         if path.stat().st_size > LOG_LIMIT_BYTES:
             os.replace(path, path.with_suffix(".log.old"))
     return open(path, "ab")
-
-
-def _environment() -> dict[str, str]:
-    """The child imports the same package as this process, also from a checkout."""
-    environment = dict(os.environ)
-    root = str(Path(ottla.__file__).parent.parent)
-    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if Path(root).name not in ("site-packages", "dist-packages") and root not in paths:
-        environment["PYTHONPATH"] = os.pathsep.join([root, *paths])
-    return environment
