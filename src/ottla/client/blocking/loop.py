@@ -1,6 +1,8 @@
 """Runs coroutines of the async API for blocking callers, on one private event loop per process. OWNER."""
 
 import asyncio
+import contextlib
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -23,15 +25,18 @@ class LoopThread:
 
     def call(self, coroutine: Coroutine[Any, Any, T], callers_thread: CallersThread | None = None) -> T:
         """Runs a coroutine on the loop and waits for it. Ctrl-C cancels it. Callbacks run in `callers_thread`."""
-        loop = self.running_loop()
-        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - unlike get_running_loop() it does not raise
-            coroutine.close()
-            raise OttlaError(
-                "a blocking call inside a callback of the client would deadlock", "Use the async client there."
-            )
-        if callers_thread is not None:
-            return callers_thread.wait(coroutine, loop)
-        return Call(coroutine, loop).wait()
+        try:
+            loop = self.running_loop()
+            if asyncio._get_running_loop() is loop:  # noqa: SLF001 - unlike get_running_loop() it does not raise
+                raise OttlaError(
+                    "a blocking call inside a callback of the client would deadlock", "Use the async client there."
+                )
+            if callers_thread is not None:
+                return callers_thread.wait(coroutine, loop)
+            return Call(coroutine, loop).wait()
+        except BaseException:
+            _close_unstarted(coroutine)
+            raise
 
     def running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -47,6 +52,13 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def _close_unstarted(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Closes a coroutine that the loop has not started: without it, Ctrl-C at that moment prints a RuntimeWarning."""
+    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        with contextlib.suppress(ValueError):  # the loop starts it just now, and cancels it next
+            coroutine.close()
 
 
 loop_thread = LoopThread()
@@ -102,8 +114,8 @@ class OneThreadCalls(Calls):
                 "a consumer is not safe for use by several threads at once",
                 "Use one consumer per thread; only wakeup() may be called from another thread.",
             )
-        self.owner = threading.get_ident()
         try:
+            self.owner = threading.get_ident()
             return self._run(coroutine, self.callers_thread)
         finally:
             self.owner = None

@@ -35,8 +35,8 @@ class Call(Generic[T]):
 
     def wait(self) -> T:
         """Runs the coroutine and returns its result. Ctrl-C, or a job that raises, cancels it."""
-        self._loop.call_soon_threadsafe(self._start)
         try:
+            self._loop.call_soon_threadsafe(self._start)
             while (job := self._next_job()) is not None:
                 job()
         except BaseException:

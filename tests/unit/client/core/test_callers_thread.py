@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ottla.client.blocking.loop import LoopThread
 from ottla.client.core.callers_thread import Call, CallersThread
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -80,6 +81,23 @@ def test_an_interrupt_cancels_the_coroutine_and_ends_the_wait(loop: asyncio.Abst
     with pytest.raises(KeyboardInterrupt):
         call.wait()
     assert ended.wait(PATIENCE_S)
+
+
+def test_an_interrupt_before_the_coroutine_starts_leaves_no_warning(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Otherwise `ottla consume` ends with a RuntimeWarning if Ctrl-C hits it between two polls."""
+
+    def interrupted(self: Call[Any]) -> None:
+        raise KeyboardInterrupt
+
+    async def poll() -> None: ...
+
+    monkeypatch.setattr(Call, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        LoopThread().call(poll())
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_an_error_is_freed_with_its_last_reference(loop: asyncio.AbstractEventLoop) -> None:
