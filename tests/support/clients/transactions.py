@@ -231,8 +231,17 @@ class AioKafkaTransactions(TransactionalClient):
     def close(self) -> None:
         with contextlib.suppress(Exception):  # closing a fenced producer raises
             asyncio.run_coroutine_threadsafe(self._producer.stop(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(_cancel_other_tasks(), self._loop).result(5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        self._loop.close()
+
+
+async def _cancel_other_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class JavaTransactions(TransactionalClient):
