@@ -229,6 +229,8 @@ class AioKafkaTransactions(TransactionalClient):
         self._call(self._producer.abort_transaction())
 
     def close(self) -> None:
+        if self._loop.is_closed():
+            return
         with contextlib.suppress(Exception):  # closing a fenced producer raises
             asyncio.run_coroutine_threadsafe(self._producer.stop(), self._loop).result(5)
         asyncio.run_coroutine_threadsafe(_cancel_other_tasks(), self._loop).result(5)
