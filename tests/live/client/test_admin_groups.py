@@ -122,9 +122,12 @@ def test_a_missing_group_is_an_error_and_the_others_keep_their_order(
 
 def test_the_empty_group_id_is_not_found_before_it_has_offsets() -> None:
     # On a broker of its own: other tests commit offsets for the empty group id.
-    with Broker.embedded() as fresh, Admin(bootstrap_servers=fresh.bootstrap) as admin:
-        with refused(ErrorCode.GROUP_ID_NOT_FOUND):
-            admin.describe_groups([""])
+    with (
+        Broker.embedded() as fresh,
+        Admin(bootstrap_servers=fresh.bootstrap) as admin,
+        refused(ErrorCode.GROUP_ID_NOT_FOUND),
+    ):
+        admin.describe_groups([""])
 
 
 def test_removing_a_static_member_by_its_instance_id(
