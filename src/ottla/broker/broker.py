@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.handler_support.fetch_sessions import FetchSessions
-from ottla.broker.handler_support.transaction_seams import TransactionalAppend, TransactionVerifier, Verdicts
+from ottla.broker.handler_support.transaction_verification import TransactionalAppend, TransactionVerifier, Verdicts
 from ottla.broker.services import Services
 from ottla.broker.settings.config import BrokerConfig, Settings
 from ottla.broker.settings.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.handler_support.transaction_seams import TransactionVerifier, refuse_transactions
+from ottla.broker.handler_support.transaction_verification import TransactionVerifier, refuse_transactions
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

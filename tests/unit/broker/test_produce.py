@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.handler_support.transaction_seams import TransactionalAppend
+from ottla.broker.handler_support.transaction_verification import TransactionalAppend
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
 from ottla.log.validation import InvalidRecord

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
 from ottla.broker.handler_support.later import Later
-from ottla.broker.handler_support.transaction_seams import TransactionalAppend, Verdicts
+from ottla.broker.handler_support.transaction_verification import TransactionalAppend, Verdicts
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
 

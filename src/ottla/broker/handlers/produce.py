@@ -19,7 +19,7 @@ from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.current_leader import current_leader
-from ottla.broker.handler_support.transaction_seams import TransactionalAppend, Verdicts
+from ottla.broker.handler_support.transaction_verification import TransactionalAppend, Verdicts
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin

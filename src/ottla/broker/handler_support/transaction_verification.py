@@ -22,9 +22,10 @@ Verdicts = Mapping[TopicPartition, ErrorCode]
 """For each partition: NONE if it is part of the transaction, otherwise the error code for the producer."""
 
 TransactionVerifier = Callable[[TransactionalAppend], Verdicts | Awaitable[Verdicts]]
-"""Asked before the first batch of a transaction goes into a partition: without the coordinator's knowledge it would
-hang there for ever. The answer may come at once, which keeps the connection's order, or be awaited; the log
-itself refuses an append that a marker overtook meanwhile, and one out of sequence."""
+"""Called before the first batch of a transaction is appended to a partition. If the coordinator did not know the
+partition, it would never write a marker there, and the transaction would hang (KIP-890). The result may be immediate,
+which keeps the order of the connection, or awaited; the log itself rejects an append that a marker has overtaken in the
+meantime, or that is out of sequence."""
 
 
 def refuse_transactions(append: TransactionalAppend) -> Verdicts:
