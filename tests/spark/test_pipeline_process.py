@@ -217,7 +217,7 @@ class SlowPipeline:
         return found
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_sink_outages.py covers outages in the default lane
 def test_a_pipeline_resumes_after_an_outage_and_finishes_its_batch_after_ctrl_c(
     tmp_path: Path, runs: list[Run]
 ) -> None:
