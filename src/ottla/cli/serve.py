@@ -130,7 +130,10 @@ def _listener(address: str) -> str:
         return address
     host, colon, port = address.rpartition(":")
     if not colon or port_from_text(port) is None or (":" in host and not host.startswith("[")):
-        raise OttlaError(f"cannot listen on {address!r}", "write --listen HOST:PORT, for example 127.0.0.1:9092")
+        raise OttlaError(
+            f"cannot listen on {address!r}",
+            "write --listen HOST:PORT with a port from 0 to 65535, for example 127.0.0.1:9092; IPv6 as [::1]:9092",
+        )
     return f"PLAINTEXT://{host}:{port}"
 
 

@@ -79,6 +79,11 @@ def test_an_invalid_option_is_reported_in_one_line_with_a_hint(
     assert err.count("\n") == 1
 
 
+def test_a_port_out_of_range_is_reported_with_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(["--listen", "127.0.0.1:99999"]) == 2
+    assert "port from 0 to 65535" in capsys.readouterr().err
+
+
 def test_an_invalid_config_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "bad.properties"
     file.write_text("listeners\n")
