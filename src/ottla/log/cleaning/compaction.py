@@ -90,7 +90,10 @@ def group_segments(segments: Sequence[CleanableSegment], config: TopicConfig) ->
 
 
 class TransactionTracker:
-    """Follows transactions while a log is read in order: which records are aborted, which markers are obsolete."""
+    """Follows transactions while a log is read in order: which records are aborted, which markers are obsolete.
+
+    Reading can begin anywhere: transactions that ended before are ignored.
+    """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._waiting = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
@@ -103,14 +106,20 @@ class TransactionTracker:
     def _begin_up_to(self, offset: int) -> None:
         while self._waiting and self._waiting[-1].first_offset <= offset:
             entry = self._waiting.pop()
-            self._aborting.setdefault(entry.producer_id, entry)
+            self._aborting[entry.producer_id] = entry
+
+    def _is_aborting(self, header: BatchHeader) -> bool:
+        """Whether the batch lies in an aborted transaction of its producer, or is its marker."""
+        self._begin_up_to(header.last_offset)
+        entry = self._aborting.get(header.producer_id)
+        # Its marker is not read if it was before the first batch that is read.
+        return entry is not None and header.base_offset <= entry.last_offset
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether a data batch belongs to an aborted transaction."""
-        self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
-        if header.producer_id in self._aborting:
+        if self._is_aborting(header):
             self._aborted_seen.add(header.producer_id)
             return True
         self._committed_seen.add(header.producer_id)
@@ -118,17 +127,15 @@ class TransactionTracker:
 
     def is_idle_marker(self, header: BatchHeader, batch: BytesLike) -> bool:
         """Whether the transaction that this control batch ends has no records left before it."""
-        self._begin_up_to(header.last_offset)
         if not header.record_count:
             return True
         kind, _ = read_end_marker(batch)
         producer_id = header.producer_id
         if kind is ControlType.ABORT:
-            entry = self._aborting.pop(producer_id, None)
-            if entry is None or producer_id not in self._aborted_seen:
+            if not self._is_aborting(header) or producer_id not in self._aborted_seen:
                 return True
             self._aborted_seen.discard(producer_id)
-            self.still_needed.append(entry)
+            self.still_needed.append(self._aborting.pop(producer_id))
             return False
         if kind is ControlType.COMMIT:
             seen = producer_id in self._committed_seen

@@ -345,6 +345,48 @@ def test_a_transaction_that_ends_in_a_later_segment_is_not_lost(tmp_path: Path) 
     assert world.log.aborted_transactions(0, 99) == []
 
 
+def test_an_abort_before_the_dirty_part_does_not_hide_later_commits(tmp_path: Path) -> None:
+    """The tombstone is read as committed, so it removes the value; else the key would reappear without it."""
+    world = compacted(tmp_path)
+    world.produce(7, ("k", "value"), transactional=True)
+    world.ends(7, abort=False)
+    world.produce(7, ("other", "x"), transactional=True)
+    world.ends(7, abort=True)
+    roll(world)
+    assert world.compact()
+    world.produce(7, ("k", None), transactional=True)
+    world.ends(7, abort=False)
+    roll(world)
+    assert world.compact()
+    assert world.pairs() == [(4, "k", None)]
+    world.now += DAY
+    world.produce(7, ("z", "1"))
+    roll(world)
+    assert world.compact()
+    assert world.pairs() == [(6, "z", "1")]
+
+
+def test_a_transaction_that_began_before_the_dirty_part_is_still_aborted(tmp_path: Path) -> None:
+    """A pass that runs out of memory may stop in the middle of a transaction."""
+    world = compacted(tmp_path)
+    world.append(("a", "good"), ("b", "good"))
+    world.produce(7, ("c", "bad"), transactional=True)
+    world.append(("d", "good"))
+    world.produce(7, ("a", "bad"), ("b", "bad"), transactional=True)
+    world.ends(7, abort=True)
+    world.produce(7, ("b", "better"), transactional=True)
+    world.ends(7, abort=False)
+    roll(world)
+    plan = world.log.plan_compaction(world.now)
+    assert plan is not None
+    plan.max_keys = 3
+    plan.run()
+    assert world.log.apply_compaction(plan)
+    assert world.log.first_dirty_offset == 4, "in the middle of the transaction"
+    assert world.compact()
+    assert world.pairs() == [(0, "a", "good"), (3, "d", "good"), (7, "b", "better")]
+
+
 def test_coordinator_records_are_compacted_like_others(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     for number in range(3):
