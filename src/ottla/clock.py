@@ -18,3 +18,7 @@ system_clock_ns = time.time_ns
 def monotonic() -> float:
     """Seconds of a clock that never jumps, to measure durations."""
     return time.monotonic()
+
+
+thread_cpu_seconds = time.thread_time
+"""The CPU time that the calling thread has used, in seconds."""

@@ -28,6 +28,7 @@ from ottla.types import Endpoint
 
 if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
+    from ottla.broker.watchdog import Watchdog
 
 
 log = logging.getLogger("ottla.broker")
@@ -59,6 +60,7 @@ class Broker:
         self.server: Server | None = None
         self.dispatcher: Dispatcher
         self.metrics: Metrics | None = None
+        self._watchdog: Watchdog | None = None
         self._disk = disk or Disk()
         self._store = store
         self._clock = clock
@@ -175,6 +177,21 @@ class Broker:
         except OSError as error:
             raise _cannot_listen(address, error) from None
 
+    def watch_event_loop(self) -> None:
+        """Logs steps of the event loop that take too long. Not part of `start`: simulated time has no slow steps."""
+        from ottla.broker.watchdog import Watchdog
+
+        config, dispatcher = self.config, self.dispatcher
+        self._watchdog = Watchdog(
+            config.slow_step_ms,
+            config.slow_step_log_interval_ms,
+            lambda: sum(route.requests for route in dispatcher.routes.values()),
+            f"broker {config.node_id}",
+        )
+        self._watchdog.start()
+        if self.metrics is not None:
+            self.metrics.watchdog = self._watchdog
+
     # --- stopping -----------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
@@ -184,6 +201,8 @@ class Broker:
         log.info("broker %d has stopped", self.config.node_id)
 
     async def _stop_parts(self, grace_ms: int) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stop()
         if self.metrics is not None:
             self.metrics.close()
         if self.server is not None:
@@ -204,7 +223,7 @@ class Broker:
             except Exception:
                 # The other parts must still be stopped: they have data to write.
                 log.exception("a part of the broker did not stop cleanly")
-        self.server = self._metadata = self._replicas = self._directory = self.metrics = None
+        self.server = self._metadata = self._replicas = self._directory = self.metrics = self._watchdog = None
 
     async def _close_directory(self) -> None:
         if self._directory is not None:

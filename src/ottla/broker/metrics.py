@@ -17,6 +17,7 @@ from ottla.net.server import Server
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services
+    from ottla.broker.watchdog import Watchdog
 
 log = logging.getLogger("ottla.broker")
 
@@ -44,6 +45,7 @@ class Metrics:
         self._dispatcher = dispatcher
         self._server = server
         self._services = services
+        self.watchdog: Watchdog | None = None
         self._listener: asyncio.AbstractServer | None = None
 
     async def listen(self, address: str) -> int:
@@ -73,6 +75,7 @@ class Metrics:
     def collect(self) -> Iterator[Any]:
         yield from self._requests()
         yield from self._network()
+        yield from self._event_loop()
         yield from self._partitions()
 
     def describe(self) -> list[Any]:
@@ -117,6 +120,20 @@ class Metrics:
         connections = core.GaugeMetricFamily("ottla_connections", "Open connections.")
         connections.add_metric([], len(server.connections))
         yield connections
+
+    def _event_loop(self) -> Iterator[Any]:
+        if self.watchdog is None:
+            return
+        core = self._families
+        longest = core.GaugeMetricFamily(
+            "ottla_event_loop_longest_step_seconds", "The longest step of the event loop in the last minute or two."
+        )
+        longest.add_metric([], self.watchdog.longest_step)
+        slow = core.CounterMetricFamily(
+            "ottla_event_loop_slow_steps", "Steps of the event loop that took longer than ottla.slow.step.ms."
+        )
+        slow.add_metric([], self.watchdog.slow_steps)
+        yield from (longest, slow)
 
     def _partitions(self) -> Iterator[Any]:
         core = self._families

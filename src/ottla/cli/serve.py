@@ -198,6 +198,7 @@ async def _serve(config: "BrokerConfig", options: Options) -> None:
         _settle_memory()
         _say_ready(broker.address)
         _keep_large_blocks()  # after "ready": it must not delay the start
+        broker.watch_event_loop()
         await stop.wait()
     finally:
         await broker.stop()

@@ -314,6 +314,8 @@ def test_metrics_are_served_for_prometheus(tmp_path: Path) -> None:
         assert 'ottla_request_seconds_count{api="Metadata"} 1.0' in text
         assert "ottla_connections 1.0" in text
         assert "ottla_partitions 1.0" in text
+        assert "ottla_event_loop_longest_step_seconds 0." in text
+        assert "ottla_event_loop_slow_steps_total " in text
         assert 'ottla_log_end_offset{partition="0",topic="orders"} 0.0' in text
         assert http(b"GET /elsewhere HTTP/1.1\r\n\r\n").startswith("HTTP/1.1 404")
         assert http(b"POST /metrics HTTP/1.1\r\n\r\n").startswith("HTTP/1.1 405")

@@ -317,6 +317,18 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     metrics_listen: str | None = setting(
         "ottla.metrics.listen", None, "host:port where Prometheus can scrape metrics; not set: no metrics."
     )
+    slow_step_ms: int = setting(
+        "ottla.slow.step.ms",
+        250,
+        "A step of the event loop that takes longer is logged with its cause (0: steps are not watched).",
+        at_least=0,
+    )
+    slow_step_log_interval_ms: int = setting(
+        "ottla.slow.step.log.interval.ms",
+        10_000,
+        "At most one slow step is logged in this time; the others are counted.",
+        at_least=0,
+    )
 
 
 UNUSED = frozenset(
