@@ -17,6 +17,7 @@ from ottla.protocol.api import API
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ottla"
 INDEX = "## Module index\n"
+DIFFERENCES = "## Differences from Apache Kafka\n"
 ONE_FILE_PER_API = ("broker/handlers", "protocol/messages", "protocol/messages/unserved")
 """Folders whose file names say it all: the index counts their modules instead of listing them."""
 
@@ -84,13 +85,16 @@ def client_table(settings: Iterable[Setting]) -> list[str]:
 
 
 def protocol_page() -> str:
+    """docs/protocol.md: a generated table, then differences from Apache Kafka, written by hand."""
+    written_by_hand = (ROOT / "docs" / "protocol.md").read_text().partition(DIFFERENCES)[2]
     lines = [
         "# Supported protocol versions",
         "",
         "The APIs and versions that the broker reports in its ApiVersions response. The message tables in",
         "`src/ottla/protocol/messages/` define more than the broker serves.",
         "",
-        "This page is generated from the code by `tools/make_docs.py`.",
+        "This table is generated from the code by `tools/make_docs.py`; the",
+        "[differences from Apache Kafka](#differences-from-apache-kafka) below are written by hand.",
         "",
         "| key | API | versions served |",
         "|---|---|---|",
@@ -100,7 +104,7 @@ def protocol_page() -> str:
         served = SERVED[key].versions
         note = f" (advertised from {ranges[key][0]})" if ranges[key][0] != served[0] else ""
         lines.append(f"| {int(key)} | {API[key].name} | {served[0]}-{served[-1]}{note} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", DIFFERENCES]) + written_by_hand
 
 
 def architecture_page() -> str:

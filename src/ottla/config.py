@@ -40,6 +40,8 @@ class Setting:
     """For a topic setting: the broker setting that gives its default (`log.retention.ms` for `retention.ms`)."""
     read_only: bool = True
     """For a broker setting: whether it needs a restart to change."""
+    rule: str = ""
+    """What `check` wants, for its error."""
 
     def parse(self, text: str) -> Any:
         """Parses `text`. Raises ConfigError with the setting and what it accepts."""
@@ -48,7 +50,7 @@ class Setting:
         except ValueError:
             raise ConfigError(f"Invalid value {text} for configuration {self.name}: {_EXPECTED[self.kind]}") from None
         self.validate(value, text)
-        return value
+        return tuple(dict.fromkeys(value)) if self.kind == "list" and self.choices else value
 
     def validate(self, value: Any, text: str | None = None) -> None:
         shown = self.format(value) if text is None else text
@@ -70,7 +72,10 @@ class Setting:
                         f"String must be one of: {', '.join(self.choices)}"
                     )
         if self.check is not None and not self.check(value):
-            raise ConfigError(f"Invalid value {shown} for configuration {self.name}", self.doc)
+            raise ConfigError(
+                f"Invalid value {shown} for configuration {self.name}" + (f": {self.rule}" if self.rule else ""),
+                "" if self.rule else self.doc,
+            )
 
     def format(self, value: Any) -> str | None:
         """The text Kafka shows for a value: `true`, `1,2`, `604800000`; None stays None."""

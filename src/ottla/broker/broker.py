@@ -141,12 +141,22 @@ class Broker:
             coordinators=coordinators,
         )
         self.services.verify_transaction = _verify_by(self.services)
+        metadata.subscribe(self._apply_settings)
         self.dispatcher = Dispatcher(self.services, measure_latency=config.metrics_listen is not None)
         if config.metrics_listen is not None:
             await self._start_metrics(server, config.metrics_listen)
         server.handle = self.dispatcher
         await server.start_serving()
         log.info("broker %d listens on %s", config.node_id, self.address)
+
+    def _apply_settings(self, image: ClusterImage) -> None:
+        """Puts settings that were changed at run time into effect. Topics follow the image themselves."""
+        services = self.services
+        config = services.settings.broker_config(image)
+        if config is not services.config and self.server is not None:
+            services.config = config
+            services.replicas.reconfigure(config)
+            self.server.limits = _limits(config)
 
     def _open_directory(self, path: str) -> LogDirectory:
         try:

@@ -24,7 +24,8 @@ class TopicConfig:
         choices=COMPRESSION_TYPES, server_name="compression.type")
     compression_gzip_level: int = setting(
         "compression.gzip.level", -1, "Level when the broker compresses with gzip (-1 is the codec's default).",
-        check=lambda v: v == -1 or 1 <= v <= 9, server_name="compression.gzip.level")
+        check=lambda v: v == -1 or 1 <= v <= 9, rule="must be -1, or between 1 and 9",
+        server_name="compression.gzip.level")
     compression_lz4_level: int = setting(
         "compression.lz4.level", 9, "Level when the broker compresses with lz4.",
         at_least=1, at_most=17, server_name="compression.lz4.level")
@@ -116,6 +117,7 @@ def topic_default(topic_setting: str) -> Any:
         f"Default of the topic setting {topic_setting}: {declared.doc}",
         kind=declared.kind,
         check=declared.check,
+        rule=declared.rule,
         at_least=declared.at_least,
         at_most=declared.at_most,
         choices=declared.choices,

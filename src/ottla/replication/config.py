@@ -23,6 +23,7 @@ class ReplicaConfig(BaseConfig):
         "How long after a write a log is checked for compaction.",
         kind="long",
         at_least=0,
+        read_only=False,
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         "replica.high.watermark.checkpoint.interval.ms",
@@ -36,6 +37,7 @@ class ReplicaConfig(BaseConfig):
         86_400_000,
         "How long an idle producer's sequence numbers are remembered.",
         at_least=1,
+        read_only=False,
     )
     producer_id_expiration_check_interval_ms: int = setting(
         "producer.id.expiration.check.interval.ms", 600_000, "How often to remove idle producers.", at_least=1

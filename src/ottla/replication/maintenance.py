@@ -71,6 +71,10 @@ class LogMaintenance:
         self._producers_checked_ms = 0
         self._running: set[asyncio.Future[Any]] = set()
 
+    def reconfigure(self, config: ReplicaConfig) -> None:
+        """Takes settings that were changed at run time; a timer that already runs keeps its time."""
+        self._config = config
+
     # -- life --
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:

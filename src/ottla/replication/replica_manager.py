@@ -70,6 +70,11 @@ class ReplicaManager:
             log_directory, config=config, clock=clock, replicas=self.replicas, flushed=self._advance, failed=self._fail
         )
 
+    def reconfigure(self, config: ReplicaConfig) -> None:
+        """Takes settings that were changed at run time."""
+        self.config = config
+        self._maintenance.reconfigure(config)
+
     # -- life --
 
     def start(self) -> None:

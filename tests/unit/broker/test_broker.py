@@ -22,6 +22,7 @@ from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch, read_records
@@ -143,6 +144,56 @@ def test_clients_of_each_listener_get_addresses_of_that_listener(tmp_path: Path)
             async with client_of(broker, "OUTSIDE") as client:
                 (broker_seen,) = (await client.ask(MetadataRequest(topics=[]), 9)).brokers
                 assert (broker_seen.host, broker_seen.port) == ("kafka.example", 19092)
+
+    run(story())
+
+
+def test_settings_changed_at_run_time_take_effect_and_can_be_reset(tmp_path: Path) -> None:
+    names = {
+        "max.connections": "3",
+        "max.connections.per.ip": "2",
+        "producer.id.expiration.ms": "5000",
+        "log.cleaner.backoff.ms": "7",
+        "transaction.partition.verification.enable": "false",
+    }
+
+    async def alter(client: Client, operation: int) -> None:
+        changes = [
+            IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=operation, value=value)
+            for name, value in names.items()
+        ]
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=4, resource_name="0", configs=changes
+        )
+        (result,) = (await client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)).responses
+        assert result.error_code == 0, result.error_message
+
+    def in_effect(broker: Broker) -> tuple[object, ...]:
+        assert broker.server is not None
+        limits, config, replicas = broker.server.limits, broker.services.config, broker.services.replicas
+        return (
+            limits.max_connections,
+            limits.max_connections_per_host,
+            replicas.config.producer_id_expiration_ms,
+            replicas._maintenance._config.log_cleaner_backoff_ms,  # noqa: SLF001 - nothing else shows it soon
+            config.transaction_partition_verification_enable,
+        )
+
+    async def story() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client, client_of(broker):
+            before = in_effect(broker)
+            await alter(client, 0)
+            assert in_effect(broker) == (3, 2, 5000, 7, False)
+            async with client_of(broker) as third:
+                with pytest.raises(asyncio.IncompleteReadError):
+                    await third.ask(MetadataRequest(topics=[]), 9)
+            await alter(client, 1)
+            assert in_effect(broker) == before
+            async with client_of(broker) as third:
+                await third.ask(MetadataRequest(topics=[]), 9)
+            await alter(client, 0)
+        async with running(tmp_path) as broker:
+            assert in_effect(broker) == (3, 2, 5000, 7, False), "they are stored"
 
     run(story())
 

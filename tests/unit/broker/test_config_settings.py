@@ -12,7 +12,8 @@ from ottla.broker.settings.config import (
     Synonym,
     load_config,
 )
-from ottla.broker.settings.settings_table import ALIASES, UNUSED
+from ottla.broker.settings.settings_table import ALIASES
+from ottla.broker.settings.unused_settings import UNUSED, UNUSED_AT_RUN_TIME, UNUSED_TOPIC_SETTINGS, is_unused
 from ottla.config import read_properties, settings_of
 from ottla.coordinator.group.config import GroupConfig
 from ottla.coordinator.transaction.config import TransactionConfig
@@ -77,7 +78,7 @@ def test_defaults_are_kafkas() -> None:
     assert (config.message_max_bytes, config.socket_request_max_bytes) == (1_048_588, 104_857_600)
     assert (config.connections_max_idle_ms, config.replica_lag_time_max_ms) == (600_000, 30_000)
     assert config.max_request_partition_size_limit == 2000
-    assert config.group_consumer_assignors == ("uniform", "range")
+    assert config.group_coordinator_rebalance_protocols == ("classic",)
 
 
 def test_apache_kafkas_own_properties_file_is_accepted_with_notices() -> None:
@@ -140,7 +141,8 @@ def test_an_unknown_setting_is_refused_with_a_suggestion(name: str, hint: str) -
         ("log.retention.minutes", "-2"),
         ("log.dirs", "/a,/b"),
         ("log.dirs", ""),
-        ("group.consumer.migration.policy", "sometimes"),
+        ("group.coordinator.rebalance.protocols", "consumer"),
+        ("group.coordinator.rebalance.protocols", "classic,newest"),
     ],
 )
 def test_a_malformed_value_is_refused_by_name(name: str, value: str) -> None:
@@ -152,8 +154,6 @@ def test_a_malformed_value_is_refused_by_name(name: str, value: str) -> None:
     "values",
     [
         {"group.min.session.timeout.ms": "10", "group.max.session.timeout.ms": "9"},
-        {"group.consumer.session.timeout.ms": "1000"},
-        {"group.consumer.heartbeat.interval.ms": "16000"},
         {"log.cleaner.min.compaction.lag.ms": "10", "log.cleaner.max.compaction.lag.ms": "9"},
     ],
 )
@@ -187,9 +187,66 @@ def test_every_topic_setting_has_its_broker_setting_with_the_same_default() -> N
 
 def test_no_setting_is_both_used_and_unused_and_all_are_documented() -> None:
     assert not UNUSED & BROKER_SETTINGS.keys()
+    assert not UNUSED_TOPIC_SETTINGS.keys() & TOPIC_SETTINGS.keys()
+    assert all(is_unused(name) for name in UNUSED_AT_RUN_TIME)
     assert not ALIASES.keys() & BROKER_SETTINGS.keys()
     for setting in BROKER_SETTINGS.values():
         assert setting.doc.endswith("."), setting.name
+
+
+def test_only_the_classic_protocol_of_groups_is_described_whatever_the_file_says() -> None:
+    config = load_config({"group.coordinator.rebalance.protocols": "classic,consumer,streams"})
+    assert config.group_coordinator_rebalance_protocols == ("classic",)
+    assert "only classic is served" in config.notices[0]
+    described = entry(Settings(config).describe_broker(image(), 0), "group.coordinator.rebalance.protocols")
+    assert (described.value, described.synonyms[0].value) == ("classic", "classic")
+    assert not load_config({"group.coordinator.rebalance.protocols": "classic"}).notices
+
+
+# Changes at run time
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        pytest.param("max.connections", "10", None, id="in use"),
+        pytest.param("num.io.threads", "10", None, id="no effect, but Kafka can change it"),
+        pytest.param("num.io.threads", "ten", ErrorCode.INVALID_REQUEST, id="no effect, but a type"),
+        pytest.param("queued.max.requests", "10", ErrorCode.INVALID_REQUEST, id="no effect, and needs a restart"),
+        pytest.param("ssl.protocol", "TLSv1.3", ErrorCode.INVALID_REQUEST, id="security is never pretended"),
+        pytest.param("node.id", "7", ErrorCode.INVALID_REQUEST, id="needs a restart"),
+        pytest.param("broker.id", "7", ErrorCode.INVALID_REQUEST, id="an alias that needs a restart"),
+        pytest.param("log.retention.ms", "0", ErrorCode.INVALID_REQUEST, id="nothing would be kept"),
+        pytest.param("log.retention.ms", "-1", None, id="forever"),
+        pytest.param("no.such", "1", ErrorCode.INVALID_CONFIG, id="unknown"),
+    ],
+)
+def test_a_running_broker_takes_only_settings_that_kafka_can_change(
+    name: str, value: str, code: ErrorCode | None
+) -> None:
+    settings = Settings(BrokerConfig())
+    if code is None:
+        settings.check_broker_configs(image(), "0", {name: value})
+    else:
+        with pytest.raises(KafkaError, match=name) as caught:
+            settings.check_broker_configs(image(), "0", {name: value})
+        assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("remote.storage.enable", "true", "tiered storage is not supported"),
+        ("remote.storage.enable", "perhaps", "Expected value to be either true or false"),
+        ("leader.replication.throttled.replicas", "0", "partition:broker"),
+        ("local.retention.ms", "-3", "at least -2"),
+        ("compression.gzip.level", "0", "between 1 and 9"),
+    ],
+)
+def test_a_topic_setting_is_refused_with_the_rule_it_breaks(name: str, value: str, message: str) -> None:
+    with pytest.raises(KafkaError, match=message) as caught:
+        Settings(BrokerConfig()).check_topic_configs(image(), {name: value})
+    assert caught.value.code == ErrorCode.INVALID_CONFIG
 
 
 # Effective topic settings
@@ -297,7 +354,7 @@ def test_a_topics_settings_say_where_they_come_from() -> None:
         image(topic={"retention.bytes": "5"}, broker={"message.max.bytes": "9"}, cluster={"min.insync.replicas": "2"}),
         "t",
     )
-    assert [e.name for e in entries] == sorted(TOPIC_SETTINGS)
+    assert [e.name for e in entries] == sorted([*TOPIC_SETTINGS, *UNUSED_TOPIC_SETTINGS])
     own = entry(entries, "retention.bytes")
     assert (own.value, own.source, own.is_read_only, own.is_sensitive) == ("5", ConfigSource.TOPIC, False, False)
     assert own.synonyms == [
@@ -313,6 +370,25 @@ def test_a_topics_settings_say_where_they_come_from() -> None:
     hours = entry(entries, "retention.ms")
     assert (hours.value, hours.source) == ("3600000", ConfigSource.STATIC_BROKER)
     assert entry(entries, "compression.type")[1:3] == ("producer", ConfigSource.DEFAULT)
+
+
+def test_topic_settings_without_effect_are_described_like_the_others() -> None:
+    own = {
+        "local.retention.ms": "7",
+        "follower.replication.throttled.replicas": "0:1, 1:1",
+        "cleanup.policy": "delete,delete",
+    }
+    entries = Settings(BrokerConfig()).describe_topic(image(topic=own, cluster={"log.local.retention.bytes": "9"}), "t")
+    assert entry(entries, "remote.storage.enable")[1:3] == ("false", ConfigSource.DEFAULT)
+    assert entry(entries, "remote.log.copy.disable").synonyms == []
+    assert entry(entries, "local.retention.ms").synonyms == [
+        Synonym("local.retention.ms", "7", ConfigSource.TOPIC),
+        Synonym("log.local.retention.ms", "-2", ConfigSource.DEFAULT),
+    ]
+    assert entry(entries, "local.retention.bytes")[1:3] == ("9", ConfigSource.DYNAMIC_DEFAULT_BROKER)
+    assert entry(entries, "follower.replication.throttled.replicas").value == "0:1,1:1"
+    assert entry(entries, "leader.replication.throttled.replicas")[1:3] == ("", ConfigSource.DEFAULT)
+    assert entry(entries, "cleanup.policy").value == "delete", "items are listed once, as in Kafka"
 
 
 def test_types_and_documentation_are_returned() -> None:
@@ -340,6 +416,8 @@ def test_a_broker_describes_only_itself() -> None:
     assert len(names) == len(set(names))
     assert entry(entries, "num.partitions")[1:4] == ("4", ConfigSource.STATIC_BROKER, True)
     assert entry(entries, "node.id").value == entry(entries, "broker.id").value == "0"
+    assert {synonym.name for synonym in entry(entries, "broker.id").synonyms} == {"broker.id"}
+    assert entry(entries, "listeners").config_type == entry(entries, "advertised.listeners").config_type == 7
     assert entry(entries, "log.retention.ms")[1:4] == ("5", ConfigSource.DYNAMIC_BROKER, False)
     assert entry(entries, "log.retention.minutes")[1:3] == (None, ConfigSource.DEFAULT)
     with pytest.raises(KafkaError) as caught:

@@ -10,7 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ottla.broker.settings.settings_table import ALIASES, UNUSED, BrokerConfig, is_unused
+from ottla.broker.settings.settings_table import ALIASES, BrokerConfig
+from ottla.broker.settings.unused_settings import (
+    UNUSED,
+    UNUSED_AT_RUN_TIME,
+    UNUSED_TOPIC_SETTINGS,
+    is_unused,
+    unused_setting,
+)
 from ottla.config import Setting, settings_of, unknown_setting
 from ottla.errors import ConfigError, ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
@@ -25,6 +32,7 @@ BROKER_SETTINGS = settings_of(BrokerConfig)
 TOPIC_SETTINGS = settings_of(TopicConfig)
 
 TOPIC_RESOURCE = 2
+PROTOCOLS = "group.coordinator.rebalance.protocols"
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "log.retention.ms": (
@@ -37,39 +45,6 @@ SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "log.flush.interval.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
 }
 """Broker settings with several names: each name, and the factor for its value. The first one that is set is used."""
-
-
-def _is_replica(item: str) -> bool:
-    partition, colon, broker = item.partition(":")
-    return bool(colon) and partition.isdecimal() and broker.isdecimal()
-
-
-UNUSED_TOPIC_SETTINGS = {
-    setting.name: setting
-    for setting in (
-        *(
-            Setting(
-                f"{role}.replication.throttled.replicas",
-                (),
-                "Accepted but has no effect: * or a list of partition:broker.",
-                "list",
-                "",
-                check=lambda items: items == ("*",) or all(_is_replica(item) for item in items),
-            )
-            for role in ("leader", "follower")
-        ),
-        Setting(
-            "remote.storage.enable",
-            False,
-            "Tiered storage is not supported: only false is accepted.",
-            "boolean",
-            "",
-            check=lambda enabled: not enabled,
-        ),
-        Setting("local.retention.ms", -2, "Accepted but has no effect.", "long", "", at_least=-2),
-        Setting("local.retention.bytes", -2, "Accepted but has no effect.", "long", "", at_least=-2),
-    )
-}
 
 
 class ConfigSource(enum.IntEnum):
@@ -111,11 +86,16 @@ CONFIG_TYPES = {
 def load_config(values: Mapping[str, str]) -> BrokerConfig:
     """The broker's config from text values under dotted names. Raises ConfigError with a hint."""
     chosen: dict[str, Any] = {}
+    given = dict(values)
     notices = []
     for name, text in values.items():
         known = BROKER_SETTINGS.get(ALIASES.get(name, name))
         if known is not None:
             value = known.parse(text)
+            if name == PROTOCOLS and value != ("classic",):
+                # DescribeConfigs must not promise what is not served.
+                notices.append(f"{name}={text}: only classic is served")
+                value, given[name] = ("classic",), "classic"
             if chosen.setdefault(known.attribute, value) != value:
                 raise ConfigError(
                     f"{name} contradicts {known.name}", "They are the same setting: set only one of them."
@@ -130,7 +110,7 @@ def load_config(values: Mapping[str, str]) -> BrokerConfig:
             notices.append(f"{name} has no effect")
         else:
             raise unknown_setting(name, [*BROKER_SETTINGS, *ALIASES, *UNUSED])
-    config = BrokerConfig(**chosen, given=dict(values), notices=tuple(notices))
+    config = BrokerConfig(**chosen, given=given, notices=tuple(notices))
     _check_together(config)
     return config
 
@@ -145,11 +125,6 @@ def _check_together(config: BrokerConfig) -> None:
             raise ConfigError(f"Invalid value {value} for configuration {name}: must be -1 (never) or at least 1")
     for low, high in (
         ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
-        ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
-        ("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
-        ("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
-        ("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
-        ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"),
         ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
     ):
         first, second = (getattr(config, BROKER_SETTINGS[name].attribute) for name in (low, high))
@@ -254,7 +229,10 @@ class Settings:
 
     def check_broker_configs(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
         known = {name: BROKER_SETTINGS.get(ALIASES.get(name, name)) for name in configs}
-        static = [name for name, setting in known.items() if setting is not None and setting.read_only]
+        for name in configs:
+            if name in UNUSED_AT_RUN_TIME:
+                known[name] = unused_setting(name)
+        static = [name for name, setting in known.items() if _is_read_only(name, setting)]
         if static:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
@@ -262,21 +240,15 @@ class Settings:
                 "configuration and restart it.",
             )
         for name, setting in known.items():
-            if setting is not None:
-                try:
-                    setting.parse(configs[name])
-                except ConfigError as error:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
-            elif is_unused(name):
-                if _unused_setting(name).kind == "password":
-                    raise KafkaError(
-                        ErrorCode.INVALID_REQUEST, f"{name} has no effect, and secrets without effect are not stored."
-                    )
-            else:
+            if setting is None:
                 raise KafkaError(
                     ErrorCode.INVALID_CONFIG,
                     f"Unknown broker config name: {name}{_near_match(name, BROKER_SETTINGS)}",
                 )
+            try:
+                setting.parse(configs[name])
+            except ConfigError as error:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
 
     def list_default(self, image: ClusterImage, resource_type: int, name: str) -> Sequence[str] | None:
         if resource_type == TOPIC_RESOURCE:
@@ -351,9 +323,12 @@ class Settings:
                 synonyms.insert(0, Synonym(name, value, ConfigSource.TOPIC))
             yield _entry(name, value, setting, synonyms, read_only=False)
         for name, setting in UNUSED_TOPIC_SETTINGS.items():
+            synonyms = self._synonyms(image, setting.server_name) if setting.server_name else []
             if name in configs:
-                synonyms = [Synonym(name, configs[name], ConfigSource.TOPIC)]
-                yield _entry(name, configs[name], setting, synonyms, read_only=False)
+                value = setting.format(_parsed(setting, configs[name]))
+                synonyms.insert(0, Synonym(name, value, ConfigSource.TOPIC))
+            value = synonyms[0].value if synonyms else setting.format(setting.default)
+            yield _entry(name, value, setting, synonyms, read_only=False)
 
     def describe_broker(self, image: ClusterImage, broker_id: int | None) -> list[ConfigEntry]:
         """Every setting of this broker; for None, those set for all brokers at run time."""
@@ -376,24 +351,25 @@ class Settings:
             yield _entry(name, value, setting, synonyms, read_only=setting.read_only)
             for alias, meant in ALIASES.items():
                 if meant == name:
+                    synonyms = [synonym._replace(name=alias) for synonym in synonyms]
                     yield _entry(alias, value, setting, synonyms, read_only=setting.read_only)
         unused = {name for layer, _ in self._layers(image) for name in layer if name not in BROKER_SETTINGS}
         for name in unused:
-            setting = _unused_setting(name)
+            setting = unused_setting(name)
             synonyms = self._synonyms(image, name)
             shown = None if setting.kind == "password" else synonyms[0].value
             yield _entry(name, shown, setting, synonyms, read_only=not _was_set_at_run_time(image, name))
 
     def _cluster_entries(self, image: ClusterImage) -> Iterator[ConfigEntry]:
         for name, text in image.broker_configs.get("", {}).items():
-            setting = BROKER_SETTINGS.get(ALIASES.get(name, name)) or _unused_setting(name)
+            setting = BROKER_SETTINGS.get(ALIASES.get(name, name)) or unused_setting(name)
             value = None if setting.kind == "password" else text
             synonym = Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
             yield _entry(name, value, setting, [synonym], read_only=False)
 
     def _synonyms(self, image: ClusterImage, server_name: str) -> list[Synonym]:
         names = [name for name, _ in _names_of(server_name)]
-        setting = BROKER_SETTINGS.get(server_name) or _unused_setting(server_name)
+        setting = BROKER_SETTINGS.get(server_name) or unused_setting(server_name)
         found = [
             Synonym(name, None if setting.kind == "password" else layer[name], source)
             for layer, source in self._layers(image)
@@ -431,15 +407,16 @@ def _set_values(config: BrokerConfig) -> dict[str, str]:
     return values
 
 
+def _is_read_only(name: str, setting: Setting | None) -> bool:
+    """Whether a setting cannot be changed at run time."""
+    if name in UNUSED_AT_RUN_TIME:
+        return False
+    return is_unused(name) if setting is None else setting.read_only
+
+
 def _was_set_at_run_time(image: ClusterImage, name: str) -> bool:
     """Whether a setting was set at run time."""
     return any(name in configs for configs in image.broker_configs.values())
-
-
-def _unused_setting(name: str) -> Setting:
-    # We do not know what these hold: a name that looks like a secret is treated as one.
-    is_secret = any(word in name for word in ("password", "secret", "jaas", "key"))
-    return Setting(name, None, "Accepted but has no effect.", "password" if is_secret else "string", "")
 
 
 def _names_of(server_name: str) -> tuple[tuple[str, int], ...]:

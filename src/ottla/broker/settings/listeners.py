@@ -1,6 +1,6 @@
 """Where a broker listens, and the addresses that clients get: `listeners` and `advertised.listeners`. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.broker.settings.config import BrokerConfig
@@ -88,15 +88,15 @@ def check_advertised(config: BrokerConfig) -> None:
     advertised_endpoints(config, {listener.name: listener for listener in parse_listeners(config)}, lambda: "localhost")
 
 
-def _parse(setting: str, text: str) -> list[Listener]:
+def _parse(setting: str, items: Sequence[str]) -> list[Listener]:
     found: dict[str, Listener] = {}
-    for item in text.split(","):
-        name, separator, address = item.strip().partition("://")
+    for item in items:
+        name, separator, address = item.partition("://")
         host, colon, number = address.rpartition(":")
         port = port_from_text(number)
         host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
         if not (separator and name and colon) or port is None:
-            raise ConfigError(f"Invalid value {item.strip()} for configuration {setting}", EXAMPLE)
+            raise ConfigError(f"Invalid value {item} for configuration {setting}", EXAMPLE)
         # Kafka ignores the case of listener names.
         name = name.upper()
         if name in found:
@@ -108,7 +108,7 @@ def _parse(setting: str, text: str) -> list[Listener]:
 def _protocols(text: str) -> dict[str, str]:
     found = {}
     for item in filter(None, text.split(",")):
-        name, colon, protocol = item.strip().partition(":")
+        name, colon, protocol = item.partition(":")
         if not colon:
             raise ConfigError(
                 f"Invalid value {item} for configuration listener.security.protocol.map", "write NAME:PROTOCOL"

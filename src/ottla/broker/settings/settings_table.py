@@ -38,12 +38,12 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     node_id: int = setting("node.id", 0, "This broker's id, unique in the cluster; broker.id is an alias.", at_least=0)
     broker_rack: str | None = setting("broker.rack", None, "The rack of this broker; replicas are spread over racks.")
     log_dirs: tuple[str, ...] = setting("log.dirs", ("/tmp/ottla-logs",), "The data directory; log.dir is an alias.")
-    listeners: str = setting(
+    listeners: tuple[str, ...] = setting(
         "listeners",
-        "PLAINTEXT://:9092",
+        ("PLAINTEXT://:9092",),
         "Where to listen: NAME://host:port, separated by commas; an empty host means every interface.",
     )
-    advertised_listeners: str | None = setting(
+    advertised_listeners: tuple[str, ...] | None = setting(
         "advertised.listeners", None, "The addresses that clients connect to, if they differ from listeners."
     )
     listener_security_protocol_map: str = setting(
@@ -74,9 +74,15 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
         "A connection that is idle for this long is closed (-1: never).",
         kind="long",
     )
-    max_connections: int = setting("max.connections", INT32_MAX, "The most connections at the same time.", at_least=0)
+    max_connections: int = setting(
+        "max.connections", INT32_MAX, "The most connections at the same time.", at_least=0, read_only=False
+    )
     max_connections_per_ip: int = setting(
-        "max.connections.per.ip", INT32_MAX, "The most connections at the same time from one address.", at_least=0
+        "max.connections.per.ip",
+        INT32_MAX,
+        "The most connections at the same time from one address.",
+        at_least=0,
+        read_only=False,
     )
 
     # Requests
@@ -140,7 +146,13 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     # Settings with several names, the finest unit first; the first one that is set is used.
 
     log_retention_ms: int | None = setting(
-        "log.retention.ms", None, "Default of the topic setting retention.ms (-1: never).", kind="long", read_only=False
+        "log.retention.ms",
+        None,
+        "Default of the topic setting retention.ms (-1: never).",
+        kind="long",
+        check=lambda value: value != 0,
+        rule="must be -1 (never) or at least 1",
+        read_only=False,
     )
     log_retention_minutes: int | None = setting(
         "log.retention.minutes", None, "The same in minutes, if log.retention.ms is not set."
@@ -237,51 +249,11 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     )
     group_coordinator_rebalance_protocols: tuple[str, ...] = setting(
         "group.coordinator.rebalance.protocols",
-        ("classic", "consumer"),
-        "The enabled group protocols.",
+        ("classic",),
+        "The enabled group protocols. Only classic is served; others are accepted with a notice and dropped.",
         choices=("classic", "consumer", "share", "streams"),
-    )
-    group_consumer_session_timeout_ms: int = setting(
-        "group.consumer.session.timeout.ms",
-        45_000,
-        "A member of the new protocol that sends no heartbeat for this long is removed.",
-        at_least=1,
-    )
-    group_consumer_min_session_timeout_ms: int = setting(
-        "group.consumer.min.session.timeout.ms", 45_000, "The shortest session timeout of the new protocol.", at_least=1
-    )
-    group_consumer_max_session_timeout_ms: int = setting(
-        "group.consumer.max.session.timeout.ms", 60_000, "The longest session timeout of the new protocol.", at_least=1
-    )
-    group_consumer_heartbeat_interval_ms: int = setting(
-        "group.consumer.heartbeat.interval.ms",
-        5000,
-        "How often members of the new protocol send heartbeats.",
-        at_least=1,
-    )
-    group_consumer_min_heartbeat_interval_ms: int = setting(
-        "group.consumer.min.heartbeat.interval.ms",
-        5000,
-        "The shortest heartbeat interval of the new protocol.",
-        at_least=1,
-    )
-    group_consumer_max_heartbeat_interval_ms: int = setting(
-        "group.consumer.max.heartbeat.interval.ms",
-        15_000,
-        "The longest heartbeat interval of the new protocol.",
-        at_least=1,
-    )
-    group_consumer_max_size: int = setting(
-        "group.consumer.max.size", INT32_MAX, "The most members of one group of the new protocol.", at_least=1
-    )
-    group_consumer_assignors: tuple[str, ...] = setting(
-        "group.consumer.assignors", ("uniform", "range"), "Assignors of the new protocol; the first is the default."
-    )
-    group_consumer_migration_policy: str = setting(
-        "group.consumer.migration.policy",
-        "bidirectional",
-        "Which groups may migrate between the classic and the new protocol.",
-        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+        check=lambda protocols: "classic" in protocols,
+        rule="classic cannot be disabled",
     )
 
     # Transactions
@@ -331,49 +303,5 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     )
 
 
-UNUSED = frozenset(
-    """
-    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms advertised.host.name
-    advertised.port alter.config.policy.class.name auto.include.jmx.reporter background.threads
-    broker.heartbeat.interval.ms broker.id.generation.enable client.quota.callback.class config.providers
-    connection.failed.authentication.delay.ms connections.max.reauth.ms controlled.shutdown.enable
-    controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms controller.socket.timeout.ms
-    cordoned.log.dirs create.topic.policy.class.name delete.records.purgatory.purge.interval.requests
-    early.start.listeners eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
-    follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
-    group.consumer.assignment.interval.ms group.consumer.max.assignment.interval.ms
-    group.consumer.min.assignment.interval.ms group.coordinator.append.linger.ms
-    group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes group.coordinator.new.enable
-    group.coordinator.threads initial.broker.registration.timeout.ms inter.broker.protocol.version
-    leader.imbalance.per.broker.percentage leader.replication.throttled.rate log.cleaner.dedupe.buffer.size
-    log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second
-    log.cleaner.threads log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms
-    log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.message.downconversion.enable
-    log.message.format.version log.message.timestamp.difference.max.ms max.connection.creation.rate
-    max.connections.per.ip.overrides num.io.threads num.network.threads num.recovery.threads.per.data.dir
-    num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.required.acks offsets.load.buffer.size
-    password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
-    password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
-    principal.builder.class process.roles producer.purgatory.purge.interval.requests queued.max.request.bytes
-    queued.max.requests replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms
-    reserved.broker.max.id security.inter.broker.protocol security.providers server.max.startup.time.ms
-    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms socket.receive.buffer.bytes
-    socket.send.buffer.bytes transaction.state.log.load.buffer.size unclean.leader.election.interval.ms
-    unstable.api.versions.enable unstable.feature.versions.enable
-    """.split()  # noqa: SIM905
-)
-"""Settings of Apache Kafka without effect here: accepted with a notice, so that existing files can be used."""
-
-UNUSED_PREFIXES = (
-    "alter.log.dirs.", "confluent.", "controller.quorum.", "controller.quota.", "delegation.token.", "group.share.",
-    "group.streams.", "kafka.metrics.", "listener.name.", "log.local.retention.", "metadata.log.", "metadata.max.",
-    "metric.reporters", "metrics.", "quota.", "remote.", "replica.alter.log.dirs.", "replication.quota.", "sasl.",
-    "share.", "ssl.", "telemetry.", "zookeeper.",
-)  # fmt: skip
-
 ALIASES = {"broker.id": "node.id", "log.dir": "log.dirs"}
 """Aliases of settings."""
-
-
-def is_unused(name: str) -> bool:
-    return name in UNUSED or name.startswith(UNUSED_PREFIXES)
