@@ -255,8 +255,12 @@ class _Late:
         return encode_response(route.api_key, route.version, self._correlation_id, response)
 
     def close(self) -> None:
-        if isinstance(self._awaitable, Coroutine):
-            self._awaitable.close()
+        awaitable, self._awaitable = self._awaitable, None
+        if awaitable is not None and isinstance(awaitable, Coroutine):
+            awaitable.close()
+
+    # A response that is dropped with its connection, or with a whole simulated broker, is not a forgotten await.
+    __del__ = close
 
 
 def advertised() -> list[tuple[int, int, int]]:
