@@ -21,6 +21,7 @@ from bench import (
     brokers,
     clients,
     groups,
+    hostile,
     kernels,
     memory,
     spark,
@@ -44,6 +45,7 @@ SUITES = (
     "assignors",
     "memory",
     "spark",
+    "hostile",
 )
 
 OWN: dict[str, Callable[..., None]] = {
@@ -61,6 +63,7 @@ examples:
   ./run bench --only throughput --only latency   # two suites
   ./run bench --only startup --brokers ottla     # without Apache Kafka and the mock cluster
   ./run bench --only clients --rounds 10 --json clients.json
+  ./run bench --only hostile --seconds 600 --brokers ottla
 
 Apache Kafka takes part if its jars are installed (./run setup-extras).
 """
@@ -82,16 +85,37 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--brokers", default="ottla,kafka,mock", metavar="NAMES", help="contenders (default: %(default)s)"
     )
     parser.add_argument("--rounds", type=int, default=None, metavar="N", help="counted rounds (default: 5, quick: 2)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=None,
+        metavar="N",
+        help=f"duration of the suite hostile (default: {hostile.SECONDS:g}, quick: {hostile.QUICK_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--attacks",
+        type=attack_names,
+        default=list(hostile.ATTACK_NAMES),
+        metavar="NAMES",
+        help=f"attacks of the suite hostile (default: all): {', '.join(hostile.ATTACK_NAMES)}",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
     return parser.parse_args(arguments)
+
+
+def attack_names(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in hostile.ATTACK_NAMES:
+            raise argparse.ArgumentTypeError(f"unknown attack {name}; use one of {', '.join(hostile.ATTACK_NAMES)}")
+    return names
 
 
 def main() -> None:
     options = parse(sys.argv[1:])
     # Tables are wide: outside a terminal do not wrap them.
     console = Console() if sys.stdout.isatty() else Console(width=280)
-    rounds = options.rounds or (2 if options.quick else 5)
     suites = options.only or SUITES
     names = []
     for name in options.brokers.split(","):
@@ -105,13 +129,19 @@ def main() -> None:
             console.print(f"without {name}: {reason}")
     results = Results(brokers.titles())
     command = "./run bench" + "".join(f" {shlex.quote(argument)}" for argument in without_files(sys.argv[1:]))
-    console.print(f"[bold]{command}[/bold]  {machine()}; {rounds} rounds")
+    console.print(f"[bold]{command}[/bold]  {machine()}")
     for suite in suites:
-        run_suite(suite, names, results, rounds, options.quick, console)
+        run_suite(suite, names, results, rounds_of(suite, options), options, console)
     if options.json:
         results.write_json(options.json, command)
     if options.markdown:
         options.markdown.write_text(results.markdown(command))
+
+
+def rounds_of(suite: str, options: argparse.Namespace) -> int:
+    """How often a suite is repeated. One round of hostile peers is long enough."""
+    default = 1 if suite == "hostile" else 2 if options.quick else 5
+    return int(options.rounds or default)
 
 
 def without_files(arguments: list[str]) -> list[str]:
@@ -128,7 +158,9 @@ def without_files(arguments: list[str]) -> list[str]:
     return kept
 
 
-def run_suite(suite: str, names: list[str], results: Results, rounds: int, quick: bool, console: Console) -> None:
+def run_suite(
+    suite: str, names: list[str], results: Results, rounds: int, options: argparse.Namespace, console: Console
+) -> None:
     before = set(results.suites())
     columns = (
         TextColumn(f"[bold]{suite}[/bold]"),
@@ -151,15 +183,16 @@ def run_suite(suite: str, names: list[str], results: Results, rounds: int, quick
             progress.update(task, description=description, advance=1 if started else 0)
             started = True
 
-        measure(suite, names, results, rounds, quick, step)
+        measure(suite, names, results, rounds, options, step)
     for name in results.suites():
         if name not in before:
             results.show(console, name)
 
 
 def measure(
-    suite: str, names: list[str], results: Results, rounds: int, quick: bool, step: Callable[..., None]
+    suite: str, names: list[str], results: Results, rounds: int, options: argparse.Namespace, step: Callable[..., None]
 ) -> None:
+    quick = options.quick
     if suite == "kernels":
         measure_kernels(results, rounds)
         return
@@ -168,6 +201,9 @@ def measure(
         return
     if suite == "startup":
         startup.run(names, results, rounds, quick, step)
+        return
+    if suite == "hostile":
+        hostile.run(names, results, rounds, quick, step, seconds=options.seconds, attacks=options.attacks)
         return
     with brokers.running(names) as contenders:
         run: Any = {

@@ -7,24 +7,21 @@ import socket
 import struct
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cramjam
-import lz4.frame
 import pytest
 
 from ottla import Broker
 from ottla.errors import ErrorCode
-from ottla.protocol._speedups import crc32c
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.framing import encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.primitives import ProtocolError
+from tests.support.hostile.bombs import CODECS, SIZES_MB, bomb, sealed
 from tests.support.waiting import eventually, until
 from tests.support.wire.raw import RawConnection, Side, batch
 
@@ -249,36 +246,7 @@ def test_clients_that_send_slowly(broker: Any, bystander: Bystander) -> None:
         assert frame[:4] == struct.pack(">i", 9)
 
 
-def bomb(codec: str, size_mb: int) -> bytes:
-    """Compressed zeros: small to send, large to decompress."""
-    chunk = bytes(1 << 20)
-    if codec == "gzip":
-        # After a full flush the packer forgets what it saw, so that one piece can be repeated at will.
-        packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-        packer.compress(chunk)
-        packer.flush(zlib.Z_FULL_FLUSH)
-        piece = packer.compress(chunk) + packer.flush(zlib.Z_FULL_FLUSH)
-        return bytes.fromhex("1f8b08000000000002ff") + piece * size_mb
-    if codec == "lz4":
-        framer = lz4.frame.LZ4FrameCompressor()
-        pieces = [framer.begin(), *(framer.compress(chunk) for _ in range(size_mb)), framer.flush()]
-        return b"".join(pieces)
-    if codec == "zstd":
-        compressor = cramjam.zstd.Compressor(level=3)
-        for _ in range(size_mb):
-            compressor.compress(chunk)
-        return bytes(compressor.finish())
-    block = bytes(cramjam.snappy.compress_raw(chunk))
-    xerial = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
-    return xerial + b"".join(struct.pack(">i", len(block)) + block for _ in range(size_mb))
-
-
-def bomb_batch(codec: int, payload: bytes) -> bytes:
-    body = struct.pack(">hiqqqhii", codec, 0, 1_700_000_000_000, 1_700_000_000_000, -1, -1, -1, 1) + payload
-    return struct.pack(">qiibI", 0, 9 + len(body), -1, 2, crc32c(body)) + body
-
-
-@pytest.mark.parametrize(("number", "codec"), [(1, "gzip"), (2, "snappy"), (3, "lz4"), (4, "zstd")])
+@pytest.mark.parametrize(("codec", "number"), CODECS.items())
 @pytest.mark.parametrize("setting", ["message_timestamp_before_max_ms", "compression_type", "cleanup_policy"])
 def test_decompression_bombs_are_rejected(
     broker: Any, bystander: Bystander, number: int, codec: str, setting: str
@@ -290,11 +258,11 @@ def test_decompression_bombs_are_rejected(
         "cleanup_policy": "compact",
     }
     # Each fits into a request of the usual size and unpacks to many times that.
-    payload = bomb(codec, {"gzip": 900, "snappy": 19, "lz4": 230, "zstd": 2000}[codec])
+    payload = bomb(codec, SIZES_MB[codec])
     assert len(payload) < 1_040_000
     side = Side("ottla", broker.bootstrap, f"{bystander.side.topic}-{codec}-{setting.replace('_', '-')}")
     side.create(side.topic, 1, **{setting: values[setting]})
-    answer = side.produce(bomb_batch(number, payload))
+    answer = side.produce(sealed(payload, codec=number))
     error = ErrorCode(answer["responses"][0]["partition_responses"][0]["error_code"])
     assert error in (
         ErrorCode.CORRUPT_MESSAGE,
