@@ -395,7 +395,10 @@ class PartitionLog:
             self.leader_epochs.truncate_from_start(offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Removes everything from `offset` on: a follower drops records that its leader does not have."""
+        """Removes everything from `offset` on: a follower drops records that its leader does not have.
+
+        Write the recovery point before appending: recovery reads the leader epochs of what follows from the records.
+        """
         if offset >= self.log_end_offset:
             return
         if offset <= self.log_start_offset:

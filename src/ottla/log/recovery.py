@@ -248,7 +248,9 @@ class LogLoader:
                     entry = note_batch(self.producers, header, batch, self.now)
                     if entry is not None:
                         aborted.append(entry)
-                if header.partition_leader_epoch > epochs.latest:
+                if header.partition_leader_epoch != epochs.epoch_for_offset(base_offset):
+                    # A new epoch, or a file from before a truncation: the records are right (KAFKA-10706).
+                    epochs.truncate_from_end(base_offset)
                     epochs.assign(header.partition_leader_epoch, base_offset)
                 size = header.batch_length + LENGTH_END
                 indexes.note(at, size, last_offset, header.max_timestamp)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.log.checkpoints import encode_epochs
 from ottla.log.disk import Disk
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import iter_batches
@@ -288,6 +289,20 @@ def test_a_corrupt_producer_snapshot_is_replaced_by_replaying_the_log(tmp_path: 
     world.open(clean=clean, recovery_point=30 if clean else 0)
     assert world.append("x", producer_id=7, producer_epoch=0, base_sequence=26).duplicate
     assert world.append("next", producer_id=7, producer_epoch=0, base_sequence=30).base_offset == 30
+
+
+def test_after_a_kill_the_records_override_an_old_leader_epochs_file(tmp_path: Path) -> None:
+    """KAFKA-10706: a file that is wrong about an epoch's start makes leader and follower disagree permanently."""
+    world = LogWorld(tmp_path)
+    world.append("zero", "one")
+    world.log.save_epochs()
+    path = Path(world.directory) / "leader-epoch-checkpoint"
+    path.write_bytes(encode_epochs([(0, 0), (1, 4)]))  # Offsets 2 and 3 had epoch 0 before they were truncated.
+    world.leader_epoch = 1
+    world.append("two", "three")
+    world.append("four")
+    world.crash(recovery_point=0)
+    assert world.log.leader_epochs.entries() == [(0, 0), (1, 2)]
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage"])
