@@ -8,7 +8,7 @@ citation counts for all tests of the module, a class's for all tests of the clas
 
 import ast
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,10 +32,10 @@ def is_test(node: ast.stmt) -> bool:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
 
 
-def citations_of(path: Path) -> Counter[str]:
-    """How many tests of this file prove each id."""
+def citations_of(path: Path) -> set[str]:
+    """The ids that the tests of this file prove."""
     module = ast.parse(path.read_text())
-    found: Counter[str] = Counter()
+    found: set[str] = set()
     for node, ids in _tests_in(module, cited_in(ast.get_docstring(module) or "")):
         found.update(ids | cited_in(ast.get_docstring(node) or ""))
     return found
@@ -51,12 +51,12 @@ def _tests_in(
             yield node, inherited
 
 
-def tests_by_id() -> dict[str, Counter[str]]:
-    """For each cited id, the test files (relative to the project) and the number of tests that prove it."""
-    tests: dict[str, Counter[str]] = defaultdict(Counter)
+def tests_by_id() -> dict[str, list[str]]:
+    """For each cited id, the test files that prove it, relative to the project and sorted."""
+    tests: dict[str, list[str]] = defaultdict(list)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for cited, count in citations_of(path).items():
-            tests[cited][path.relative_to(ROOT).as_posix()] = count
+        for cited in citations_of(path):
+            tests[cited].append(path.relative_to(ROOT).as_posix())
     return tests
 
 
@@ -65,8 +65,7 @@ def linked(page: str) -> str:
     tests = tests_by_id()
     parts = HEADING.split(page)
     for index in range(1, len(parts), 2):
-        files = tests.get(parts[index], Counter())
-        links = [f"[{path.removeprefix('tests/')}](../{path}) ({count})" for path, count in sorted(files.items())]
+        links = [f"[{path.removeprefix('tests/')}](../{path})" for path in tests.get(parts[index], ())]
         line = "Tests: " + ", ".join(links) if links else "Tests: none"
         parts[index + 1] = re.sub(r"^Tests:.*$", line, parts[index + 1], count=1, flags=re.MULTILINE)
         parts[index] = f"### {parts[index]}"
