@@ -44,6 +44,8 @@ class Decoder:
             "skip_tags": primitives.skip_tags,
             "refuse": self.refuse,
         }
+        # Requests come from anyone; a client asked for its responses, and a broker wrote its records.
+        self.limits_items = cls.__name__.endswith("Request")
         self.run: list[tuple[str, str]] = []
         """Format codes and targets of the fixed-width parts not yet read."""
 
@@ -53,6 +55,8 @@ class Decoder:
     def build(self) -> Callable[..., Any]:
         source = self.source
         source("limit = len(buffer)")
+        if self.limits_items:
+            source(f"items_left = {primitives.REQUEST_ITEMS_MAX}")
         if self.cls.carries_records:
             source("view = memoryview(buffer)")
         source(f"message = new({source.constant('struct', self.cls)})")
@@ -76,6 +80,10 @@ class Decoder:
             self.run.append(("B", count))
             self.flush()
             with self.source.block(f"if {count}:"):
+                if self.limits_items:
+                    # Skipping a tagged field costs as much as an item. Of a longer count this is the first byte,
+                    # but such a section is refused anyway.
+                    self.use_items(count, path + "tags")
                 self.tags([f for f in present if f.tag is not None], target, count, path)
         self.flush()
 
@@ -222,6 +230,8 @@ class Decoder:
         smallest = self.smallest(declared, element)
         with source.block(f"if {name} * {smallest} > limit - position:"):
             source(f"raise refuse({path!r}, f'{{{name}}} items do not fit into {{limit - position}} bytes')")
+        if self.limits_items:
+            self.use_items(name, path)
         if element in FORMATS and element != "uuid":
             code = FORMATS[element]
             table = f"ARRAYS_{code.replace('?', '_')}"
@@ -243,6 +253,12 @@ class Decoder:
                 self.field(element_of(declared), item, path)
                 self.flush()
             source(f"{items}.append({item})")
+
+    def use_items(self, count: str, path: str) -> None:
+        with self.source.block(f"if {count} > items_left:"):
+            most = f"a request has at most {primitives.REQUEST_ITEMS_MAX}"
+            self.source(f"raise refuse({path!r}, f'{{{count}}} items are too many: {most}')")
+        self.source(f"items_left -= {count}")
 
     def smallest(self, declared: Field, kind: str) -> int:
         """The fewest bytes one element can take; at least one, so that a count never exceeds the bytes left."""

@@ -15,6 +15,12 @@ LENGTH_MAX = 2**31 - 1
 STRING_MAX = 0x7FFF
 """The limit of a string in bytes, in the compact and in the classic form."""
 
+REQUEST_ITEMS_MAX = 100_000
+"""The most items in all arrays of one request: an item of two bytes becomes an object of a hundred."""
+
+TAGS_MAX = 100
+"""The most tagged fields of one struct. The published messages have three or less; unknown ones are skipped."""
+
 MALFORMED = (struct.error, IndexError, UnicodeDecodeError)
 """What decoding raises internally if bytes run out or are not UTF-8."""
 
@@ -101,6 +107,8 @@ def read_tag_count(buffer: Buffer, position: int, first: int) -> tuple[int, int]
     count = first
     if first > 127:
         count, position = finish_uvarint(buffer, position, first)
+    if count > TAGS_MAX:
+        raise ProtocolError(f"{count} tagged fields are too many: a struct has at most {TAGS_MAX}")
     # The smallest tagged field is two bytes: its tag and a size of zero.
     if count * 2 > len(buffer) - position:
         raise ProtocolError(f"{count} tagged fields do not fit into {len(buffer) - position} bytes")

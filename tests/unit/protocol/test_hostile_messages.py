@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.primitives import ProtocolError, uvarint
+from ottla.protocol.primitives import REQUEST_ITEMS_MAX, TAGS_MAX, ProtocolError, uvarint
 from ottla.protocol.schema import Message, Struct, field
 from tests.support.wire.messages import every_message, full
 
@@ -181,3 +182,50 @@ def test_the_most_used_decoders_raise_only_protocol_errors(data: bytes, version:
     try_to_decode(FetchRequest, data, version)
     try_to_decode(FetchResponse, data, version)
     try_to_decode(ProduceRequest, data, min(version, 13))
+
+
+def test_a_request_has_a_limited_number_of_items() -> None:
+    """A name of zero bytes takes two bytes on the wire and a hundred times that in memory."""
+    allowed = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="")] * REQUEST_ITEMS_MAX)
+    assert len(MetadataRequest.decode(allowed.encode(9), 9).topics or ()) == REQUEST_ITEMS_MAX
+    allowed.topics = [*(allowed.topics or ()), MetadataRequest.MetadataRequestTopic(name="")]
+    for version in (4, 9):
+        with pytest.raises(
+            ProtocolError, match=f"topics: {REQUEST_ITEMS_MAX + 1} items .* at most {REQUEST_ITEMS_MAX}"
+        ):
+            MetadataRequest.decode(allowed.encode(version), version)
+
+
+def test_the_items_of_nested_arrays_count_together() -> None:
+    half = REQUEST_ITEMS_MAX // 2
+    topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=[0] * half) for name in "abc"]
+    request = AddPartitionsToTxnRequest(v3_and_below_transactional_id="t", v3_and_below_topics=topics)
+    for version in (0, 3):
+        with pytest.raises(ProtocolError, match="partitions: .* items"):
+            AddPartitionsToTxnRequest.decode(request.encode(version), version)
+    request.v3_and_below_topics = topics[:1]
+    AddPartitionsToTxnRequest.decode(request.encode(3), 3)
+
+
+def test_responses_have_no_limit_of_items() -> None:
+    """A client asked for them."""
+    topics = [MetadataResponse.MetadataResponseTopic(name="") for _ in range(REQUEST_ITEMS_MAX + 1)]
+    encoded = MetadataResponse(topics=topics).encode(9)
+    assert len(MetadataResponse.decode(encoded, 9).topics) == REQUEST_ITEMS_MAX + 1
+
+
+def test_a_struct_has_a_limited_number_of_tagged_fields() -> None:
+    """Unknown tagged fields are skipped one by one."""
+    encoded = MetadataRequest(topics=[]).encode(12)[:-1]
+    tags = b"".join(uvarint(tag) + b"\0" for tag in range(TAGS_MAX + 1))
+    MetadataRequest.decode(encoded + uvarint(TAGS_MAX) + tags, 12)
+    with pytest.raises(ProtocolError, match=f"{TAGS_MAX + 1} tagged fields .* at most {TAGS_MAX}"):
+        MetadataRequest.decode(encoded + uvarint(TAGS_MAX + 1) + tags, 12)
+
+
+def test_tagged_fields_count_as_items() -> None:
+    tags = uvarint(TAGS_MAX) + b"".join(uvarint(tag) + b"\0" for tag in range(TAGS_MAX))
+    count = REQUEST_ITEMS_MAX // TAGS_MAX
+    encoded = uvarint(count + 1) + (b"\x01" + tags) * count + b"\x01\0\0\0"
+    with pytest.raises(ProtocolError, match="topics.tags: .* too many"):
+        MetadataRequest.decode(encoded, 9)
