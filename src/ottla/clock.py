@@ -1,10 +1,25 @@
-"""The only module that reads the time. Everything else takes a clock as an argument, so tests can pass another."""
+"""The only module that reads the time. Everything else takes a clock as an argument, so tests can pass another.
+
+There are two kinds. A `Clock` tells the wall time, which can be set and jumps: it is for timestamps, and for what is
+compared with stored timestamps. A `MonotonicClock` only counts forward: it is for timeouts, ages and intervals. mypy
+rejects a wall clock where a monotonic one is expected; a parameter or field in monotonic time is called so.
+"""
 
 import time
 from collections.abc import Callable
+from typing import NewType
 
 Clock = Callable[[], int]
-"""Returns the current time in milliseconds since 1970, like Kafka's timestamps."""
+"""Returns the wall time in milliseconds since 1970, like Kafka's timestamps. It may jump, in both directions."""
+
+MonotonicMs = NewType("MonotonicMs", int)
+"""Milliseconds from an arbitrary start, possibly 0. Only differences mean anything, and only within one process."""
+
+MonotonicClock = Callable[[], MonotonicMs]
+"""Returns a time that never jumps, to measure durations."""
+
+NEVER_MS = MonotonicMs(-(1 << 62))
+"""Before every monotonic time."""
 
 
 def system_clock() -> int:
@@ -18,6 +33,11 @@ system_clock_ns = time.time_ns
 def monotonic() -> float:
     """Seconds of a clock that never jumps, to measure durations."""
     return time.monotonic()
+
+
+def monotonic_ms() -> MonotonicMs:
+    """The same in milliseconds."""
+    return MonotonicMs(time.monotonic_ns() // 1_000_000)
 
 
 thread_cpu_seconds = time.thread_time

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.clock import system_clock
+from ottla.clock import monotonic_ms, system_clock
 from ottla.log.checkpoints import decode_partition_metadata
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
@@ -92,7 +92,7 @@ def test_files_written_by_apache_kafka_can_be_read(data: Path) -> None:
 def test_the_data_directory_of_apache_kafka_can_be_opened(data: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(data, copy, ignore=shutil.ignore_patterns("__cluster_metadata*", ".lock"))
-    directory = LogDirectory.open(str(copy), disk=Disk(), clock=system_clock)
+    directory = LogDirectory.open(str(copy), disk=Disk(), clock=system_clock, monotonic=monotonic_ms)
     directory.load()
     assert directory.was_clean
     assert not directory.failed
@@ -111,7 +111,7 @@ def write_ours(data: Path) -> tuple[list[bytes], int, int]:
     """Puts an Ottla log in the place of a Kafka topic: (committed values, end offset, first timestamp)."""
     metadata = (data / str(OURS) / "partition.metadata").read_bytes()
     shutil.rmtree(data / str(OURS))
-    directory = LogDirectory.open(str(data), disk=Disk(), clock=system_clock)
+    directory = LogDirectory.open(str(data), disk=Disk(), clock=system_clock, monotonic=monotonic_ms)
     directory.load()
     config = TopicConfig(segment_bytes=4000, index_interval_bytes=300)
     log = directory.create_log(OURS, decode_partition_metadata(metadata), config)

@@ -15,7 +15,7 @@ from ottla.broker.handler_support.transaction_verification import TransactionalA
 from ottla.broker.services import Services
 from ottla.broker.settings.config import BrokerConfig, Settings
 from ottla.broker.settings.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners
-from ottla.clock import Clock, system_clock
+from ottla.clock import Clock, MonotonicClock, monotonic_ms, system_clock
 from ottla.errors import OttlaError
 from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory
@@ -42,7 +42,7 @@ STOP_GRACE_MS = 3_000
 class Broker:
     """One broker on the running event loop. (`ottla.Broker.embedded()` starts one in a child process.)
 
-    `disk`, `store` and `clock` can be replaced; simulations do.
+    `disk`, `store` and the clocks can be replaced; simulations do.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Broker:
         disk: Disk | None = None,
         store: MetadataStore | None = None,
         clock: Clock = system_clock,
+        monotonic: MonotonicClock = monotonic_ms,
     ) -> None:
         self.config = config
         self.endpoints: dict[str, Endpoint] = {}
@@ -64,6 +65,7 @@ class Broker:
         self._disk = disk or Disk()
         self._store = store
         self._clock = clock
+        self._monotonic = monotonic
         self._directory: LogDirectory | None = None
         self._metadata: MetadataFollower | None = None
         self._replicas: ReplicaManager | None = None
@@ -138,6 +140,7 @@ class Broker:
             replicas=replicas,
             sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
             clock=clock,
+            monotonic=self._monotonic,
             coordinators=coordinators,
         )
         self.services.verify_transaction = _verify_by(self.services)
@@ -160,7 +163,7 @@ class Broker:
 
     def _open_directory(self, path: str) -> LogDirectory:
         try:
-            return LogDirectory.open(path, disk=self._disk, clock=self._clock)
+            return LogDirectory.open(path, disk=self._disk, clock=self._clock, monotonic=self._monotonic)
         except OSError as error:
             raise OttlaError(
                 f"cannot use {path} as data directory: {error.strerror or error}",

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ottla.broker.coordinators import Coordinators
     from ottla.broker.handler_support.fetch_sessions import FetchSessions
     from ottla.broker.settings.config import BrokerConfig, Settings
-    from ottla.clock import Clock
+    from ottla.clock import Clock, MonotonicClock
     from ottla.coordinator.group.shard import GroupShard
     from ottla.coordinator.runtime import CoordinatorRuntime
     from ottla.coordinator.transaction.shard import TransactionShard
@@ -28,6 +28,7 @@ class Services:
         "config",
         "coordinators",
         "metadata",
+        "monotonic",
         "replicas",
         "sessions",
         "settings",
@@ -44,6 +45,7 @@ class Services:
         replicas: "ReplicaManager",
         sessions: "FetchSessions",
         clock: "Clock",
+        monotonic: "MonotonicClock",
         coordinators: "Coordinators | None" = None,
     ) -> None:
         self.broker_id = broker_id
@@ -53,6 +55,9 @@ class Services:
         self.replicas = replicas
         self.sessions = sessions
         self.clock = clock
+        """Wall time, for what is shown or stored."""
+        self.monotonic = monotonic
+        """For timeouts and ages."""
         self.coordinators = coordinators
         self.verify_transaction: TransactionVerifier = refuse_transactions
 

@@ -8,7 +8,7 @@ import logging
 import resource
 from collections.abc import Callable
 
-from ottla.clock import Clock
+from ottla.clock import Clock, MonotonicClock
 from ottla.errors import KafkaError
 from ottla.log.checkpoints import (
     CorruptCheckpoint,
@@ -41,11 +41,12 @@ _CLOSED_TOGETHER = 64
 class LogDirectory:
     """Owns one data directory and every log in it."""
 
-    def __init__(self, path: str, *, disk: Disk, clock: Clock, lock: int) -> None:
+    def __init__(self, path: str, *, disk: Disk, clock: Clock, monotonic: MonotonicClock, lock: int) -> None:
         """Use `open`."""
         self.path = path
         self.disk = disk
         self.clock = clock
+        self.monotonic = monotonic
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.failed: dict[TopicPartition, str] = {}
         """Partitions whose files cannot be used, with the reason."""
@@ -57,11 +58,11 @@ class LogDirectory:
         self._written: dict[str, bytes] = {}
 
     @classmethod
-    def open(cls, path: str, *, disk: Disk, clock: Clock) -> "LogDirectory":
+    def open(cls, path: str, *, disk: Disk, clock: Clock, monotonic: MonotonicClock) -> "LogDirectory":
         """Locks the directory for this process, and creates it if missing. OttlaError if another process has it."""
         disk.make_directories(path)
         lock = disk.lock(f"{path}/{LOCK_FILE}")
-        return cls(path.rstrip("/") or "/", disk=disk, clock=clock, lock=lock)
+        return cls(path.rstrip("/") or "/", disk=disk, clock=clock, monotonic=monotonic, lock=lock)
 
     # --- opening ------------------------------------------------------------------------------------------
 
@@ -105,6 +106,7 @@ class LogDirectory:
             config,
             disk=self.disk,
             clock=self.clock,
+            monotonic=self.monotonic,
             clean_shutdown=clean_shutdown,
             log_start_offset=known.get(LOG_START_OFFSETS, {}).get(partition, 0),
             high_watermark=known.get(HIGH_WATERMARKS, {}).get(partition, 0),

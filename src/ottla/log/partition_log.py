@@ -9,7 +9,7 @@ import logging
 import os
 from typing import Any, NamedTuple
 
-from ottla.clock import Clock
+from ottla.clock import Clock, MonotonicClock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.checkpoints import encode_epochs
 from ottla.log.cleaning.compaction import choose_cleanable
@@ -77,6 +77,7 @@ class PartitionLog:
         producers: ProducerStateManager,
         leader_epochs: LeaderEpochCache,
         clock: Clock,
+        monotonic: MonotonicClock,
     ) -> None:
         """Use `open`."""
         self.directory = directory
@@ -96,7 +97,9 @@ class PartitionLog:
         """Everything below has been compacted."""
         self._rules = BatchRules(config)
         self._clock = clock
-        self._opened_ms = self._last_flush_ms = clock()
+        self._monotonic = monotonic
+        self._opened_ms = clock()
+        self._last_flush_monotonic_ms = monotonic()
         self._snapshots = SnapshotFiles(self.disk, directory)
         self._snapshot_offset = -1
         """The offset of the latest producer snapshot."""
@@ -111,6 +114,7 @@ class PartitionLog:
         *,
         disk: Disk,
         clock: Clock,
+        monotonic: MonotonicClock,
         clean_shutdown: bool,
         log_start_offset: int = 0,
         high_watermark: int = 0,
@@ -121,7 +125,10 @@ class PartitionLog:
         """Opens the log in `directory`, which may be new. OSError if its files cannot be used."""
         files = OpenFiles(disk) if files is None else files
         disk.make_directories(directory)
-        loaded = LogLoader(directory, files=files, index_interval_bytes=config.index_interval_bytes, now=clock()).load(
+        loader = LogLoader(
+            directory, files=files, index_interval_bytes=config.index_interval_bytes, monotonic_ms=monotonic()
+        )
+        loaded = loader.load(
             clean_shutdown=clean_shutdown, recovery_point=recovery_point, first_offset=log_start_offset
         )
         self = cls(
@@ -129,10 +136,13 @@ class PartitionLog:
             topic_partition,
             topic_id,
             config,
-            store=LogStore(topic_partition, directory, config, files=files, segments=loaded.segments),
+            store=LogStore(
+                topic_partition, directory, config, files=files, segments=loaded.segments, monotonic=monotonic
+            ),
             producers=loaded.producers,
             leader_epochs=loaded.leader_epochs,
             clock=clock,
+            monotonic=monotonic,
         )
         self._snapshot_offset = loaded.snapshot_offset
         self.log_end_offset = loaded.log_end_offset
@@ -157,7 +167,7 @@ class PartitionLog:
             self.directory,
             files=self.store.files,
             index_interval_bytes=self.config.index_interval_bytes,
-            now=self._clock(),
+            monotonic_ms=self._monotonic(),
         )
 
     def update_config(self, config: TopicConfig) -> None:
@@ -234,11 +244,11 @@ class PartitionLog:
         if leader_epoch > self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         if marker is not None:
-            entry = note_marker(self.producers, header, marker, last_offset, now)
+            entry = note_marker(self.producers, header, marker, last_offset, self._monotonic())
             if entry is not None:
                 self._aborted_in(self.segments.active).append(entry)
         elif producer_id >= 0:
-            self.producers.update(header, base_offset, now)
+            self.producers.update(header, base_offset, self._monotonic())
         return Appended(base_offset, last_offset, append_time, self.log_start_offset, False)
 
     def _find_duplicate(
@@ -264,7 +274,7 @@ class PartitionLog:
 
         An incomplete batch at the end is ignored; the next fetch returns it complete.
         """
-        now = self._clock()
+        now, monotonic_ms = self._clock(), self._monotonic()
         view = memoryview(records)
         batches = list(iter_batches(view))
         next_offset = self.log_end_offset
@@ -286,7 +296,7 @@ class PartitionLog:
                 self._snapshot_at_roll()
             self.log_end_offset = header.next_offset
             self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
-            entry = note_batch(self.producers, header, batch, now)
+            entry = note_batch(self.producers, header, batch, monotonic_ms)
             if entry is not None:
                 self._aborted_in(self.segments.active).append(entry)
 
@@ -294,14 +304,14 @@ class PartitionLog:
         """This replica becomes leader: the epoch starts at the end of the log."""
         self.leader_epochs.assign(leader_epoch, self.log_end_offset)
 
-    def roll_if_due(self, now: int) -> bool:
+    def roll_if_due(self) -> bool:
         """Starts a new segment if the active one is older than segment.ms, even if nothing is appended."""
-        return self.store.is_due(now) and self.roll()
+        return self.store.is_due(self._clock()) and self.roll()
 
     def roll(self) -> bool:
         """Starts a new segment at the end of the log, unless the active one is empty. Returns whether it did."""
         try:
-            rolled = self.store.roll(self.log_end_offset, self._clock())
+            rolled = self.store.roll(self.log_end_offset)
         except OSError as error:
             raise self.store.error("cannot start a segment", error) from error
         if rolled:
@@ -423,7 +433,7 @@ class PartitionLog:
     def truncate_fully(self, start_offset: int) -> None:
         """Deletes everything and starts an empty log at `start_offset`."""
         try:
-            self.store.start_over(start_offset, self._clock())
+            self.store.start_over(start_offset)
             self._snapshots.remove_above(-1)
             self.disk.sync_directory(self.directory)
         except OSError as error:
@@ -440,7 +450,7 @@ class PartitionLog:
     def enforce_retention(self, now: int) -> int:
         """Deletes segments by retention.ms, retention.bytes and log start offset. Returns how many."""
         try:
-            self.segments.purge(now)
+            self.segments.purge(self._monotonic())
             facts = self.segments.retention_facts(self.log_end_offset, self._opened_ms)
             count = segments_to_delete(
                 facts,
@@ -453,10 +463,10 @@ class PartitionLog:
                 self.roll()
             if count:
                 first = facts[count - 1].next_offset
-                self._snapshots.secure(first, now, self._producers_at)
+                self._snapshots.secure(first, self._monotonic(), self._producers_at)
                 # The start moves first: if a file cannot be deleted, its records are still unreachable.
                 self._move_start(first)
-                self.store.remove_oldest(count, now)
+                self.store.remove_oldest(count)
                 self._snapshots.prune(self.segments.bases)
         except OSError as error:
             raise self.store.error("cannot delete old segments", error) from error
@@ -465,9 +475,9 @@ class PartitionLog:
     def _producers_at(self, offset: int) -> ProducerStateManager:
         return self._loader().load_producers(list(self.segments), offset)
 
-    def expire_producers(self, now: int, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
+    def expire_producers(self, monotonic_ms: int, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
         """Removes the state of producers idle for `expiration_ms`. Returns how many."""
-        return self.producers.expire(now, expiration_ms)
+        return self.producers.expire(monotonic_ms, expiration_ms)
 
     def plan_compaction(self, now: int) -> CompactionPlan | None:
         """What to compact, or None if the settings do not require compaction now."""
@@ -501,7 +511,7 @@ class PartitionLog:
             return False
         try:
             for group in plan.cleaned:
-                self.store.swap(group.sources, group.replacement(self.store.files), self._clock())
+                self.store.swap(group.sources, group.replacement(self.store.files))
             self._snapshots.prune(self.segments.bases)
         except OSError as error:
             raise self.store.error("cannot swap in compacted segments", error) from error
@@ -524,7 +534,7 @@ class PartitionLog:
         """The ticket's files are synced."""
         if self.store.flushed(ticket):
             self.flushed_offset = max(self.flushed_offset, ticket.offset)
-        self._last_flush_ms = self._clock()
+        self._last_flush_monotonic_ms = self._monotonic()
 
     def flush_failed(self, ticket: FlushTicket) -> None:
         """The ticket's files could not be synced: writes are rejected until the log is opened again."""
@@ -544,11 +554,11 @@ class PartitionLog:
     def has_unsynced(self) -> bool:
         return self.store.has_unsynced
 
-    def needs_flush(self, now: int) -> bool:
+    def needs_flush(self, monotonic_ms: int) -> bool:
         """Whether flush.messages or flush.ms requires a flush now."""
         return self.store.has_unsynced and (
             self.log_end_offset - self.flushed_offset >= self.config.flush_messages
-            or now - self._last_flush_ms >= self.config.flush_ms
+            or monotonic_ms - self._last_flush_monotonic_ms >= self.config.flush_ms
         )
 
     def snapshot_producers(self) -> None:

@@ -44,12 +44,12 @@ class LoadedLog(NamedTuple):
 class LogLoader:
     """Loads one partition's directory."""
 
-    def __init__(self, directory: str, *, files: OpenFiles, index_interval_bytes: int, now: int) -> None:
+    def __init__(self, directory: str, *, files: OpenFiles, index_interval_bytes: int, monotonic_ms: int) -> None:
         self.directory = directory
         self.files = files
         self.disk: Disk = files.disk
         self.index_interval_bytes = index_interval_bytes
-        self.now = now
+        self.monotonic_ms = monotonic_ms
         self.producers = ProducerStateManager()
         self.snapshots = SnapshotFiles(self.disk, directory)
         self.snapshot_offset = -1
@@ -88,7 +88,6 @@ class LogLoader:
             base_offset,
             files=self.files,
             index_interval_bytes=self.index_interval_bytes,
-            created_ms=self.now,
         )
 
     def _segment(self, name: str) -> Segment:
@@ -140,7 +139,7 @@ class LogLoader:
         self, segments: list[Segment], end: int, snapshots: list[int] | None = None
     ) -> ProducerStateManager:
         """The producer state at offset `end`: the latest snapshot plus the batches after it."""
-        self.snapshot_offset, self.producers = self.snapshots.load_latest(end, self.now, snapshots)
+        self.snapshot_offset, self.producers = self.snapshots.load_latest(end, self.monotonic_ms, snapshots)
         start = max(0, self.snapshot_offset)
         if start < end:
             self.replay(segments, start, end)
@@ -161,7 +160,7 @@ class LogLoader:
                 for at, header in scan_headers(self.disk, handle, position, segment.size):
                     if start <= header.base_offset < end:
                         batch = self.disk.pread(handle, header.size_bytes, at) if needs_bytes(header) else None
-                        note_batch(self.producers, header, batch, self.now)
+                        note_batch(self.producers, header, batch, self.monotonic_ms)
             except CorruptBatch as error:
                 # Only readers of the damaged records get an error; the partition stays available.
                 log.error("%s: corrupt batch: %s", segment.path(".log"), error.detail)
@@ -172,7 +171,7 @@ class LogLoader:
         entries = []
         try:
             for _, header, batch in segment.batches():
-                entry = note_batch(self.producers, header, batch, self.now)
+                entry = note_batch(self.producers, header, batch, self.monotonic_ms)
                 if entry is not None:
                     entries.append(entry)
         except CorruptBatch as error:
@@ -245,7 +244,7 @@ class LogLoader:
                 if base_offset < next_offset:
                     raise CorruptBatch(f"offset {base_offset} follows {next_offset - 1}")
                 if header.producer_id >= 0:
-                    entry = note_batch(self.producers, header, batch, self.now)
+                    entry = note_batch(self.producers, header, batch, self.monotonic_ms)
                     if entry is not None:
                         aborted.append(entry)
                 if header.partition_leader_epoch != epochs.epoch_for_offset(base_offset):

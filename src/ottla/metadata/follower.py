@@ -125,7 +125,9 @@ class MetadataFollower:
         except records.RecordError as error:
             raise OttlaError(f"cannot read the stored metadata: {error}") from error
         new_cluster_id = uuid_to_text(new_topic_id())
-        waited_until = self._clock() + (self._store.session_timeout_ms if self._store.dead_sessions_linger else 0)
+        loop_time = asyncio.get_running_loop().time
+        patience_ms = self._store.session_timeout_ms if self._store.dead_sessions_linger else 0
+        waited_until = loop_time() + patience_ms / 1000
         while True:
             self._publishing = True
             try:
@@ -135,7 +137,7 @@ class MetadataFollower:
                 self._publishing = False
                 if error.code != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                     raise
-                if self._clock() >= waited_until:
+                if loop_time() >= waited_until:
                     raise OttlaError(error.detail, "Give each broker its own node.id.") from None
             await asyncio.sleep(RECONNECT_SECONDS)
             await self._store.sync()

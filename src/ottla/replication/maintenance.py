@@ -57,6 +57,7 @@ class LogMaintenance:
         self._directory = log_directory
         self._config = config
         self._clock = clock
+        self._monotonic = log_directory.monotonic
         self._replicas = replicas
         self._flushed = flushed
         self._failed = failed
@@ -68,7 +69,7 @@ class LogMaintenance:
         self._checkpointing = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._removals: dict[str, asyncio.TimerHandle | None] = {}
-        self._producers_checked_ms = 0
+        self._producers_checked_ms: int = 0
         self._running: set[asyncio.Future[Any]] = set()
 
     def reconfigure(self, config: ReplicaConfig) -> None:
@@ -79,7 +80,7 @@ class LogMaintenance:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._producers_checked_ms = self._clock()
+        self._producers_checked_ms = self._monotonic()
         self._arm("retention", self._config.log_retention_check_interval_ms, self._check_retention)
         for path, handle in list(self._removals.items()):
             if handle is None:
@@ -170,7 +171,7 @@ class LogMaintenance:
 
     def consider_flush(self, replica: Replica) -> None:
         """Syncs now or later, after an append to a log whose settings require syncs."""
-        if self._config.flush_before_ack or replica.log.needs_flush(self._clock()):
+        if self._config.flush_before_ack or replica.log.needs_flush(self._monotonic()):
             self._flush(replica)
         elif replica.upkeep.flush_timer is None and self._loop is not None and not self._stopping:
             delay_ms = replica.log.config.flush_ms
@@ -246,24 +247,26 @@ class LogMaintenance:
 
     def _check_retention(self) -> None:
         self._arm("retention", self._config.log_retention_check_interval_ms, self._check_retention)
-        now = self._clock()
-        producers_due = now - self._producers_checked_ms >= self._config.producer_id_expiration_check_interval_ms
+        monotonic_ms = self._monotonic()
+        producers_due = (
+            monotonic_ms - self._producers_checked_ms >= self._config.producer_id_expiration_check_interval_ms
+        )
         if producers_due:
-            self._producers_checked_ms = now
+            self._producers_checked_ms = monotonic_ms
         self._check_some(list(self._replicas()), producers_due)
 
     def _check_some(self, replicas: list[Replica], producers_due: bool) -> None:
         if self._stopping:
             return
-        now = self._clock()
+        now, monotonic_ms = self._clock(), self._monotonic()
         for replica in replicas[:RETENTION_CHUNK]:
             if replica.upkeep.is_closed:
                 continue
             try:
-                replica.log.roll_if_due(now)
+                replica.log.roll_if_due()
                 removed = replica.log.enforce_retention(now)
                 if producers_due:
-                    replica.log.expire_producers(now, self._config.producer_id_expiration_ms)
+                    replica.log.expire_producers(monotonic_ms, self._config.producer_id_expiration_ms)
             except Exception as error:
                 _report(replica, "retention failed, will be retried", error)
                 continue

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ottla.clock import NEVER_MS
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
 
@@ -27,28 +28,29 @@ class Follower:
         "log_start_offset",
     )
 
-    def __init__(self, broker_id: int, caught_up_ms: int = 0) -> None:
+    def __init__(self, broker_id: int, caught_up_ms: int = NEVER_MS) -> None:
         self.broker_id = broker_id
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.caught_up_ms = caught_up_ms
-        self.last_fetch_ms = 0
+        """When it last had everything, in monotonic time."""
+        self.last_fetch_ms: int = NEVER_MS
         self.last_fetch_leader_end_offset = 0
 
-    def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now: int) -> None:
+    def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, monotonic_ms: int) -> None:
         # A follower that fetches from the log end offset of its previous fetch had caught up at that time. Under a
         # steady stream of writes it never reaches the current end, but is in sync.
         if offset >= leader_end_offset:
-            self.caught_up_ms = max(self.caught_up_ms, now)
+            self.caught_up_ms = max(self.caught_up_ms, monotonic_ms)
         elif offset >= self.last_fetch_leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, self.last_fetch_ms)
         self.log_end_offset = offset
         self.log_start_offset = log_start_offset
         self.last_fetch_leader_end_offset = leader_end_offset
-        self.last_fetch_ms = now
+        self.last_fetch_ms = monotonic_ms
 
-    def is_caught_up(self, leader_end_offset: int, now: int, lag_max_ms: int) -> bool:
-        return self.log_end_offset == leader_end_offset or now - self.caught_up_ms <= lag_max_ms
+    def is_caught_up(self, leader_end_offset: int, monotonic_ms: int, lag_max_ms: int) -> bool:
+        return self.log_end_offset == leader_end_offset or monotonic_ms - self.caught_up_ms <= lag_max_ms
 
 
 class Replica:
@@ -125,7 +127,7 @@ class Replica:
 
     # -- role --
 
-    def become(self, partition: "PartitionImage", *, log_end_offset: int, now: int) -> bool:
+    def become(self, partition: "PartitionImage", *, log_end_offset: int, monotonic_ms: int) -> bool:
         """Takes the role from the image. True if a new leader epoch started."""
         if partition.leader_epoch < self.leader_epoch:
             return False
@@ -143,10 +145,12 @@ class Replica:
         if new_epoch:
             # Progress reported to the previous leader, or in an earlier epoch, does not count.
             self.epoch_start_offset = log_end_offset
-            self.followers = {b: Follower(b, now if b in self.isr else 0) for b in sorted(others)}
+            self.followers = {b: Follower(b, monotonic_ms if b in self.isr else NEVER_MS) for b in sorted(others)}
         else:
             known = self.followers
-            self.followers = {b: known.get(b) or Follower(b, now if b in self.isr else 0) for b in sorted(others)}
+            self.followers = {
+                b: known.get(b) or Follower(b, monotonic_ms if b in self.isr else NEVER_MS) for b in sorted(others)
+            }
         self._settle()
         return new_epoch
 
@@ -184,7 +188,9 @@ class Replica:
 
     # -- the high watermark --
 
-    def committed_offset(self, *, log_end_offset: int, flushed_offset: int, high_watermark: int, now: int) -> int:
+    def committed_offset(
+        self, *, log_end_offset: int, flushed_offset: int, high_watermark: int, monotonic_ms: int
+    ) -> int:
         """The new high watermark: the offset up to which all counted replicas have the log.
 
         Never decreases, and does not move while fewer than min.insync.replicas are in sync.
@@ -193,16 +199,16 @@ class Replica:
             return high_watermark
         end = flushed_offset if self.flush_before_ack else log_end_offset
         for follower in self.followers.values():
-            if follower.log_end_offset < end and self._counts(follower, log_end_offset, now):
+            if follower.log_end_offset < end and self._counts(follower, log_end_offset, monotonic_ms):
                 end = follower.log_end_offset
         return max(end, high_watermark)
 
-    def _counts(self, follower: Follower, log_end_offset: int, now: int) -> bool:
+    def _counts(self, follower: Follower, log_end_offset: int, monotonic_ms: int) -> bool:
         if follower.broker_id in self.isr or follower.broker_id in self.joining:
             return True
         # A caught-up follower is about to join the in-sync set. If the high watermark moved past it now, a follower
         # could never join under load.
-        return follower.log_end_offset >= 0 and follower.is_caught_up(log_end_offset, now, self.lag_max_ms)
+        return follower.log_end_offset >= 0 and follower.is_caught_up(log_end_offset, monotonic_ms, self.lag_max_ms)
 
     # -- followers --
 
@@ -227,12 +233,12 @@ class Replica:
         self.joining |= {broker_id}
         return self._in_order(self.isr | self.joining)
 
-    def lagging(self, log_end_offset: int, now: int) -> tuple[int, ...]:
+    def lagging(self, log_end_offset: int, monotonic_ms: int) -> tuple[int, ...]:
         """Members of the in-sync set that have not been caught up within replica.lag.time.max.ms."""
         return tuple(
             broker_id
             for broker_id, follower in self.followers.items()
-            if broker_id in self.isr and not follower.is_caught_up(log_end_offset, now, self.lag_max_ms)
+            if broker_id in self.isr and not follower.is_caught_up(log_end_offset, monotonic_ms, self.lag_max_ms)
         )
 
     def without(self, broker_ids: tuple[int, ...]) -> tuple[int, ...]:

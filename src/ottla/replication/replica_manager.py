@@ -64,7 +64,7 @@ class ReplicaManager:
         self._has_met_cluster = False
         self._new_roles: list[Replica] = []
         self.topic_config = topic_config
-        self._clock = clock
+        self._monotonic = log_directory.monotonic
         self._loop: asyncio.AbstractEventLoop | None = None
         self._maintenance = LogMaintenance(
             log_directory, config=config, clock=clock, replicas=self.replicas, flushed=self._advance, failed=self._fail
@@ -202,7 +202,7 @@ class ReplicaManager:
             log_end_offset=partition_log.log_end_offset,
             flushed_offset=partition_log.flushed_offset,
             high_watermark=before,
-            now=self._clock() if replica.followers else 0,
+            monotonic_ms=self._monotonic() if replica.followers else 0,
         )
         if after > before:
             partition_log.advance_high_watermark(after)
@@ -341,7 +341,7 @@ class ReplicaManager:
 
     def follower_fetched(self, replica: Replica, broker_id: int, offset: int, log_start_offset: int) -> None:
         """A follower fetches from `offset`, so it has everything below."""
-        replica.follower(broker_id).fetched(offset, log_start_offset, replica.log.log_end_offset, self._clock())
+        replica.follower(broker_id).fetched(offset, log_start_offset, replica.log.log_end_offset, self._monotonic())
         self._advance(replica)
 
     # -- deleting records --
@@ -491,7 +491,7 @@ class ReplicaManager:
 
     def _become(self, replica: Replica, partition: PartitionImage) -> None:
         led = replica.is_leader
-        new_epoch = replica.become(partition, log_end_offset=replica.log.log_end_offset, now=self._clock())
+        new_epoch = replica.become(partition, log_end_offset=replica.log.log_end_offset, monotonic_ms=self._monotonic())
         if new_epoch:
             self._new_roles.append(replica)
             if led:

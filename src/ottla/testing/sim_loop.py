@@ -16,6 +16,8 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ottla.clock import MonotonicMs
+
 if TYPE_CHECKING:
     from ottla.testing.sim_network import SimNetwork
 
@@ -118,8 +120,12 @@ class SimLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def clock(self) -> int:
-        """Simulated milliseconds since 1970. Pass it wherever Ottla takes a clock."""
+        """Simulated milliseconds since 1970. Pass it, or a SimClock, wherever Ottla takes a clock."""
         return self.start_ms + int(self.now * 1000)
+
+    def monotonic(self) -> MonotonicMs:
+        """Simulated milliseconds since the start. Pass it wherever Ottla takes a monotonic clock."""
+        return MonotonicMs(int(self.now * 1000))
 
     def _jump(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
@@ -194,6 +200,29 @@ class SimLoop(asyncio.SelectorEventLoop):
             self._scheduled.clear()  # type: ignore[attr-defined]
             asyncio.set_event_loop(None)
             self.close()
+
+
+class SimClock:
+    """The wall clock of one simulated machine, which can be wrong, and can be set. The loop's time is not affected.
+
+    >>> loop = SimLoop()
+    >>> clock = SimClock(loop)
+    >>> clock.jump(-60_000)  # somebody sets it back by a minute
+    >>> clock() - loop.clock()
+    -60000
+    """
+
+    def __init__(self, loop: SimLoop, ahead_ms: int = 0) -> None:
+        self._loop = loop
+        self.ahead_ms = ahead_ms
+        """How far it is ahead of the loop's own clock; negative if it is behind."""
+
+    def __call__(self) -> int:
+        return self._loop.clock() + self.ahead_ms
+
+    def jump(self, milliseconds: int) -> None:
+        """Sets the clock forward, or back if negative."""
+        self.ahead_ms += milliseconds
 
 
 class _Guarded:

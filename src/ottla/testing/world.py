@@ -21,7 +21,7 @@ from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.producer.producer import AsyncProducer
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.testing.sim_disk import SimDisk, SimPlatter
-from ottla.testing.sim_loop import SimHost, SimLoop
+from ottla.testing.sim_loop import SimClock, SimHost, SimLoop
 from ottla.testing.sim_network import SimNetwork
 
 Result = TypeVar("Result")
@@ -38,6 +38,10 @@ class World:
         self.seed = seed
         self.loop = SimLoop(seed)
         self.random = random.Random(seed)
+        self.broker_clock = SimClock(self.loop)
+        """The wall clock of the broker's machine: `world.broker_clock.jump(-60_000)` sets it back by a minute."""
+        self.client_clock = SimClock(self.loop)
+        """The wall clock of the machine that the clients run on."""
         self.network = SimNetwork(self.loop)
         self.platter = SimPlatter(self.loop)
         self.tree = MemoryTree()
@@ -71,7 +75,9 @@ class World:
         config = load_config(
             {"listeners": f"PLAINTEXT://127.0.0.1:{PORT}", "log.dirs": DATA, "node.id": "0", **self.settings}
         )
-        self.broker = Broker(config, disk=self._disk, store=self._store, clock=self.loop.clock)
+        self.broker = Broker(
+            config, disk=self._disk, store=self._store, clock=self.broker_clock, monotonic=self.loop.monotonic
+        )
         await self._host.start(self.broker.start())
 
     def kill_broker(self, *, power_loss: bool = False) -> None:
@@ -98,12 +104,18 @@ class World:
 
     def producer(self, **settings: Any) -> AsyncProducer:
         return AsyncProducer(
-            {"bootstrap.servers": BOOTSTRAP}, clock=self.loop.clock, rng=random.Random(self.random.random()), **settings
+            {"bootstrap.servers": BOOTSTRAP},
+            clock=self.client_clock,
+            rng=random.Random(self.random.random()),
+            **settings,
         )
 
     def consumer(self, **settings: Any) -> AsyncConsumer:
         return AsyncConsumer(
-            {"bootstrap.servers": BOOTSTRAP}, clock=self.loop.clock, rng=random.Random(self.random.random()), **settings
+            {"bootstrap.servers": BOOTSTRAP},
+            clock=self.client_clock,
+            rng=random.Random(self.random.random()),
+            **settings,
         )
 
     def admin(self) -> AsyncAdmin:

@@ -77,7 +77,9 @@ class DataWorld:
     # -- start and stop --
 
     def start(self) -> None:
-        self.log_directory = LogDirectory.open(self.directory, disk=self.disk, clock=self.clock)
+        self.log_directory = LogDirectory.open(
+            self.directory, disk=self.disk, clock=self.clock, monotonic=self.loop.monotonic
+        )
         self.log_directory.load(self._config_of)
         self.replicas = ReplicaManager(
             0, self.log_directory, topic_config=_topic_config, config=self.config, clock=self.clock
@@ -90,6 +92,7 @@ class DataWorld:
             replicas=self.replicas,
             sessions=FetchSessions(self.session_slots),
             clock=self.clock,
+            monotonic=self.loop.monotonic,
         )
         self.replicas.apply(self.image)
         self.run(_begin(self.replicas))

@@ -16,6 +16,7 @@ These differences are intended, and `LogState` leaves them out:
 
 from typing import NamedTuple
 
+from ottla.clock import MonotonicMs
 from ottla.log.disk import Disk
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producers.producer_state import BatchMetadata, ProducerEntry
@@ -118,6 +119,7 @@ def load_copy(log: PartitionLog, *, recovery_point: int, now: int) -> PartitionL
         log.config,
         disk=copy,
         clock=lambda: now,
+        monotonic=lambda: MonotonicMs(now),
         clean_shutdown=False,
         log_start_offset=log.log_start_offset,
         high_watermark=log.high_watermark,

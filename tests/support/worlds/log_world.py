@@ -4,6 +4,7 @@ import errno
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ottla.clock import MonotonicMs
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.partition_log import Appended, Origin, PartitionLog
@@ -92,6 +93,8 @@ class LogWorld:
         self.instances.append(self)
         self.checks_reload = True
         self.now = NOON
+        """Monotonic time, and the wall time while the clock is right."""
+        self.wall_ahead_ms = 0
         self.directory = f"{directory}/{ORDERS}"
         self.disk = disk or Disk()
         self.config = TopicConfig(**settings)
@@ -100,7 +103,10 @@ class LogWorld:
         self.open()
 
     def clock(self) -> int:
-        return self.now
+        return self.now + self.wall_ahead_ms
+
+    def monotonic(self) -> MonotonicMs:
+        return MonotonicMs(self.now)
 
     def open(self, *, clean: bool = True, **known: Any) -> PartitionLog:
         self.log = PartitionLog.open(
@@ -110,6 +116,7 @@ class LogWorld:
             self.config,
             disk=self.disk,
             clock=self.clock,
+            monotonic=self.monotonic,
             clean_shutdown=clean,
             **known,
         )

@@ -42,10 +42,10 @@ class Cache:
 
     def opens(self, *partitions: tuple[str, int], is_follower: bool = False) -> int:
         asked = [SessionPartition(topic, FetchRequest.FetchPartition(partition=index)) for topic, index in partitions]
-        return self.sessions.create(asked, uses_topic_ids=False, is_follower=is_follower, now=self.now)
+        return self.sessions.create(asked, uses_topic_ids=False, is_follower=is_follower, monotonic_ms=self.now)
 
     def resumes(self, request: FetchRequest, uses_topic_ids: bool = False) -> FetchSession | None:
-        return self.sessions.resume(request, uses_topic_ids=uses_topic_ids, now=self.now)
+        return self.sessions.resume(request, uses_topic_ids=uses_topic_ids, monotonic_ms=self.now)
 
     def refuses(self, request: FetchRequest, code: ErrorCode, uses_topic_ids: bool = False) -> None:
         with pytest.raises(KafkaError) as caught:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.clock import MonotonicMs
 from ottla.errors import OttlaError
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
@@ -20,7 +21,9 @@ TOPIC_ID = bytes(range(16))
 
 
 def opened(path: Path, disk: Disk | None = None, config: TopicConfig | None = None) -> LogDirectory:
-    directory = LogDirectory.open(str(path), disk=disk or Disk(), clock=lambda: NOON)
+    directory = LogDirectory.open(
+        str(path), disk=disk or Disk(), clock=lambda: NOON, monotonic=lambda: MonotonicMs(NOON)
+    )
     directory.load(None if config is None else lambda topic: config)
     return directory
 
@@ -250,7 +253,7 @@ def test_a_thousand_partitions_open_quickly_and_use_no_file_descriptors(tmp_path
         log.append(batch, leader_epoch=1)
     assert len(directory.files) <= directory.files.limit
     directory.close()
-    again = LogDirectory.open(str(tmp_path), disk=Disk(), clock=lambda: NOON)
+    again = LogDirectory.open(str(tmp_path), disk=Disk(), clock=lambda: NOON, monotonic=lambda: MonotonicMs(NOON))
     before = len(os.listdir("/proc/self/fd"))
     started = time.process_time()
     again.load()
@@ -260,7 +263,7 @@ def test_a_thousand_partitions_open_quickly_and_use_no_file_descriptors(tmp_path
     assert len(os.listdir("/proc/self/fd")) <= before + 1
     assert took < 3, "well under a second of CPU time"
     for log in again.logs.values():
-        log.roll_if_due(NOON)
+        log.roll_if_due()
         log.enforce_retention(NOON)
         log.plan_compaction(NOON)
     assert len(os.listdir("/proc/self/fd")) <= before + 1, "checking idle logs leaves no file open"

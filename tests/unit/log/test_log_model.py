@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ottla.clock import MonotonicMs
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.log.partition_log import Origin, PartitionLog
@@ -72,6 +73,7 @@ class LogMachine(RuleBasedStateMachine):
             self.config,
             disk=self.disk,
             clock=lambda: self.now,
+            monotonic=lambda: MonotonicMs(self.now),
             clean_shutdown=clean,
             log_start_offset=self.start,
             high_watermark=self.high_watermark,
@@ -196,7 +198,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(minutes=st.integers(1, 40))
     def time_passes(self, minutes: int) -> None:
         self.now += minutes * 60_000
-        self.log.roll_if_due(self.now)
+        self.log.roll_if_due()
 
     @rule()
     def enforce_retention(self) -> None:

@@ -110,16 +110,51 @@ def test_a_segment_is_named_after_its_first_offset(world: LogWorld) -> None:
 def test_an_idle_segment_is_rolled_after_segment_ms(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, segment_ms=HOUR)
     world.append("a")
-    assert not world.log.roll_if_due(NOON + HOUR)
-    assert world.log.roll_if_due(NOON + HOUR + 1)
-    assert not world.log.roll_if_due(NOON + 9 * HOUR), "an empty segment has no age"
+    world.now += HOUR
+    assert not world.log.roll_if_due()
+    world.now += 1
+    assert world.log.roll_if_due()
+    world.now += 9 * HOUR
+    assert not world.log.roll_if_due(), "an empty segment has no age"
     assert [segment.base_offset for segment in world.log.segments] == [0, 1]
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_segments_are_rolled_after_segment_ms_even_if_the_clock_was_set_back(tmp_path: Path, restarts: bool) -> None:
+    world = LogWorld(tmp_path, segment_ms=HOUR)
+    world.append("a")
+    world.wall_ahead_ms = -24 * HOUR
+    if restarts:
+        world.restart()
+    assert not world.log.roll_if_due(), "its first record is in the future: the age counts from the start"
+    world.now += HOUR + 1
+    assert world.log.roll_if_due()
+
+
+def test_the_age_of_a_segment_from_before_a_restart_is_the_age_of_its_first_record(tmp_path: Path) -> None:
+    world = LogWorld(tmp_path, segment_ms=HOUR)
+    world.append("a")
+    world.now += HOUR // 2
+    world.restart()
+    assert not world.log.roll_if_due()
+    world.now += HOUR // 2
+    assert not world.log.roll_if_due()
+    world.now += 1
+    assert world.log.roll_if_due()
+
+
+def test_a_clock_that_is_set_forward_does_not_age_a_segment(tmp_path: Path) -> None:
+    world = LogWorld(tmp_path, segment_ms=HOUR)
+    world.append("a")
+    world.wall_ahead_ms = 24 * HOUR
+    assert not world.log.roll_if_due()
 
 
 def test_old_timestamps_do_not_age_a_new_segment(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, segment_ms=HOUR)
     world.append("from last year", timestamp=NOON - 9000 * HOUR)
-    assert not world.log.roll_if_due(NOON + 1)
+    world.now += 1
+    assert not world.log.roll_if_due()
 
 
 def test_records_more_than_segment_ms_apart_are_in_different_segments(tmp_path: Path) -> None:
@@ -463,7 +498,12 @@ def test_old_segments_are_removed_and_their_files_deleted_later(tmp_path: Path) 
     assert world.log.log_start_offset == world.log.segments[0].base_offset > 0
     assert world.values()[-1] == "young"
     assert world.names(".deleted") != []
-    world.log.enforce_retention(NOON + 60_000)
+    world.wall_ahead_ms = -24 * HOUR
+    world.now += 59_999
+    world.log.enforce_retention(world.clock())
+    assert world.names(".deleted") != []
+    world.now += 1
+    world.log.enforce_retention(world.clock())
     assert world.names(".deleted") == []
 
 
@@ -484,8 +524,9 @@ def test_records_without_timestamps_are_as_old_as_their_segment(tmp_path: Path) 
     assert world.log.enforce_retention(NOON + HOUR + 1) == 1
 
 
-def test_idle_producers_expire_by_the_brokers_clock_not_by_record_timestamps(world: LogWorld) -> None:
+def test_idle_producers_expire_by_monotonic_time_not_by_record_timestamps(world: LogWorld) -> None:
     world.checks_reload = False  # A load restores the expired producer from its batches.
+    world.wall_ahead_ms = 9000 * HOUR
     world.produce(7, "a", timestamp=NOON - 9000 * HOUR)
     assert world.log.expire_producers(NOON + HOUR, 2 * HOUR) == 0
     assert world.log.expire_producers(NOON + 2 * HOUR, 2 * HOUR) == 1
@@ -535,6 +576,7 @@ def test_an_empty_directory_starts_at_the_given_offset(tmp_path: Path) -> None:
         world.config,
         disk=Disk(),
         clock=world.clock,
+        monotonic=world.monotonic,
         clean_shutdown=True,
         log_start_offset=17,
     )

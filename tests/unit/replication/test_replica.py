@@ -50,7 +50,7 @@ class Partition:
         self.epoch = self.epoch if epoch is None else epoch
         self.partition_epoch = self.partition_epoch + 1 if partition_epoch is None else partition_epoch
         image = PartitionImage(0, leader, self.epoch, self.partition_epoch, tuple(self.replicas), tuple(isr))
-        return self.replica.become(image, log_end_offset=self.end, now=self.now)
+        return self.replica.become(image, log_end_offset=self.end, monotonic_ms=self.now)
 
     def appends(self, count: int) -> None:
         self.end += count
@@ -69,7 +69,7 @@ class Partition:
             log_end_offset=self.end,
             flushed_offset=self.flushed,
             high_watermark=self.high_watermark,
-            now=self.now,
+            monotonic_ms=self.now,
         )
 
 

@@ -62,13 +62,13 @@ class FetchSession:
 
     __slots__ = ("created_ms", "epoch", "is_follower", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
 
-    def __init__(self, session_id: int, *, uses_topic_ids: bool, is_follower: bool, now: int) -> None:
+    def __init__(self, session_id: int, *, uses_topic_ids: bool, is_follower: bool, monotonic_ms: int) -> None:
         self.session_id = session_id
         self.epoch = next_epoch(INITIAL_EPOCH)
         """The epoch that the next request must have."""
         self.uses_topic_ids = uses_topic_ids
         self.is_follower = is_follower
-        self.created_ms = self.last_used_ms = now
+        self.created_ms = self.last_used_ms = monotonic_ms
         self.partitions: dict[tuple[TopicKey, int], SessionPartition] = {}
 
     def update(self, request: Any) -> None:
@@ -114,7 +114,7 @@ class FetchSessions:
     def partition_count(self) -> int:
         return sum(len(session.partitions) for session in self._sessions.values())
 
-    def resume(self, request: Any, *, uses_topic_ids: bool, now: int) -> FetchSession | None:
+    def resume(self, request: Any, *, uses_topic_ids: bool, monotonic_ms: int) -> FetchSession | None:
         """The session of an incremental request, updated by it; None for a full fetch.
 
         Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR; the client then
@@ -145,36 +145,38 @@ class FetchSessions:
                 del self._sessions[session_id]
                 return None
         session.epoch = next_epoch(epoch)
-        session.last_used_ms = now
+        session.last_used_ms = monotonic_ms
         del self._sessions[session_id]
         self._sessions[session_id] = session
         return session
 
     def create(
-        self, partitions: Iterable[SessionPartition], *, uses_topic_ids: bool, is_follower: bool, now: int
+        self, partitions: Iterable[SessionPartition], *, uses_topic_ids: bool, is_follower: bool, monotonic_ms: int
     ) -> int:
         """Starts a session from a full fetch and its answer. Returns its id, or 0 if there is no room."""
         by_key = {(p.topic, p.asked.partition): p for p in partitions}
         if not by_key or len(by_key) > PARTITIONS_MAX or self.slots <= 0:
             return NO_SESSION
-        if len(self._sessions) >= self.slots and not self._evict(is_follower, len(by_key), now):
+        if len(self._sessions) >= self.slots and not self._evict(is_follower, len(by_key), monotonic_ms):
             return NO_SESSION
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._new_id()
-        session = FetchSession(session_id, uses_topic_ids=uses_topic_ids, is_follower=is_follower, now=now)
+        session = FetchSession(
+            session_id, uses_topic_ids=uses_topic_ids, is_follower=is_follower, monotonic_ms=monotonic_ms
+        )
         session.partitions = by_key
         self._sessions[session_id] = session
         return session_id
 
-    def _evict(self, is_follower: bool, size: int, now: int) -> bool:
+    def _evict(self, is_follower: bool, size: int, monotonic_ms: int) -> bool:
         """Evicts a stale session, or else a smaller one; never a follower's session for a consumer."""
         stalest = next(iter(self._sessions.values()))
-        if now - stalest.last_used_ms <= EVICTION_MS:
+        if monotonic_ms - stalest.last_used_ms <= EVICTION_MS:
             candidates = [
                 session
                 for session in self._sessions.values()
-                if now - session.created_ms > EVICTION_MS or (is_follower and not session.is_follower)
+                if monotonic_ms - session.created_ms > EVICTION_MS or (is_follower and not session.is_follower)
             ]
             if not candidates:
                 return False

@@ -47,7 +47,7 @@ def fetch(request: FetchRequest, context: Context) -> "FetchResponse | WaitingFe
         services = context.services
         try:
             session = services.sessions.resume(
-                request, uses_topic_ids=context.api_version >= TOPIC_IDS_SINCE, now=services.clock()
+                request, uses_topic_ids=context.api_version >= TOPIC_IDS_SINCE, monotonic_ms=services.monotonic()
             )
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
@@ -241,7 +241,7 @@ class Reading:
                 answered,
                 uses_topic_ids=version >= TOPIC_IDS_SINCE,
                 is_follower=self.follower_id >= 0,
-                now=services.clock(),
+                monotonic_ms=services.monotonic(),
             )
         return response
 

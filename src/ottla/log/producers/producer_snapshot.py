@@ -74,8 +74,8 @@ def decode_rows(data: bytes) -> list[SnapshotRow]:
     return [SnapshotRow(*row) for row in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])]
 
 
-def decode_snapshot(data: bytes, now: int) -> list[ProducerEntry]:
-    """The producers in a snapshot, with `now` as last activity; CorruptSnapshot if the content is invalid."""
+def decode_snapshot(data: bytes, monotonic_ms: int) -> list[ProducerEntry]:
+    """The producers in a snapshot, with `monotonic_ms` as last activity; CorruptSnapshot if the content is invalid."""
     entries: dict[int, ProducerEntry] = {}
     for row in decode_rows(data):
         entry = entries.setdefault(row.producer_id, ProducerEntry(row.producer_id, row.producer_epoch))
@@ -84,6 +84,6 @@ def decode_snapshot(data: bytes, now: int) -> list[ProducerEntry]:
             entry.add_batch(BatchMetadata(row.last_sequence, row.last_offset, row.offset_delta, row.timestamp))
         entry.coordinator_epoch = row.coordinator_epoch
         entry.last_timestamp = row.timestamp
-        entry.last_seen_ms = now
+        entry.last_seen_ms = monotonic_ms
         entry.transaction_first_offset = row.transaction_first_offset if row.transaction_first_offset >= 0 else None
     return list(entries.values())

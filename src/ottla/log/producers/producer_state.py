@@ -72,7 +72,7 @@ class ProducerEntry:
         self.last_timestamp = -1
         """The timestamp of the last batch or marker."""
         self.last_seen_ms = 0
-        """When it last wrote, by the broker's clock: record timestamps are arbitrary and must not drive expiration."""
+        """When it last wrote, in monotonic time: record timestamps are arbitrary and must not drive expiration."""
         self.markers_seen = 0
 
     @property
@@ -221,7 +221,7 @@ class ProducerStateManager:
 
     # --- after the append ---------------------------------------------------------------------------------
 
-    def update(self, header: BatchHeader, base_offset: int, now: int) -> None:
+    def update(self, header: BatchHeader, base_offset: int, monotonic_ms: int) -> None:
         """Records a data batch appended at `base_offset`."""
         _, _, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, _ = header
         entry = self._entries.get(producer_id)
@@ -232,7 +232,7 @@ class ProducerStateManager:
         last_sequence = (sequence + delta) & INT32_MAX if sequence >= 0 else NO_SEQUENCE
         entry.add_batch(BatchMetadata(last_sequence, base_offset + delta, delta, timestamp))
         entry.last_timestamp = timestamp
-        entry.last_seen_ms = now
+        entry.last_seen_ms = monotonic_ms
         if attributes & TRANSACTIONAL and entry.transaction_first_offset is None:
             entry.transaction_first_offset = base_offset
             self._ongoing[base_offset] = producer_id
@@ -240,7 +240,7 @@ class ProducerStateManager:
                 self.first_unstable_offset = base_offset
 
     def update_marker(
-        self, header: BatchHeader, offset: int, now: int, *, aborted: bool, coordinator_epoch: int
+        self, header: BatchHeader, offset: int, monotonic_ms: int, *, aborted: bool, coordinator_epoch: int
     ) -> CompletedTransaction | None:
         """Records an appended transaction marker. Returns the transaction it completed, if it had any records here.
 
@@ -253,7 +253,7 @@ class ProducerStateManager:
         entry.begin_epoch(header.producer_epoch)
         entry.coordinator_epoch = coordinator_epoch
         entry.last_timestamp = header.max_timestamp
-        entry.last_seen_ms = now
+        entry.last_seen_ms = monotonic_ms
         entry.markers_seen += 1
         first_offset, entry.transaction_first_offset = entry.transaction_first_offset, None
         if first_offset is None:
@@ -278,12 +278,12 @@ class ProducerStateManager:
         candidates = [*list(self._ongoing)[:1], *self._unreplicated]
         self.first_unstable_offset = min(candidates) if candidates else None
 
-    def expire(self, now: int, expiration_ms: int) -> int:
+    def expire(self, monotonic_ms: int, expiration_ms: int) -> int:
         """Removes producers that are idle and have no open transaction. Returns how many."""
         silent = [
             entry.producer_id
             for entry in self._entries.values()
-            if entry.transaction_first_offset is None and now - entry.last_seen_ms >= expiration_ms
+            if entry.transaction_first_offset is None and monotonic_ms - entry.last_seen_ms >= expiration_ms
         ]
         for producer_id in silent:
             del self._entries[producer_id]

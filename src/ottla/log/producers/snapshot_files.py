@@ -31,23 +31,25 @@ class SnapshotFiles:
         """Writes a snapshot. Not synced: the checksum detects a snapshot that did not survive a crash."""
         self.disk.overwrite_file(self.path(offset), encode_snapshot(producers.entries()))
 
-    def load_latest(self, at_most: int, now: int, offsets: list[int] | None = None) -> tuple[int, ProducerStateManager]:
+    def load_latest(
+        self, at_most: int, monotonic_ms: int, offsets: list[int] | None = None
+    ) -> tuple[int, ProducerStateManager]:
         """The latest valid snapshot up to offset `at_most`, as (offset, state); (-1, empty state) if there is none."""
         producers = ProducerStateManager()
         for offset in reversed(self.offsets() if offsets is None else offsets):
             if offset <= at_most:
                 try:
-                    producers.load(decode_snapshot(self.disk.read_file(self.path(offset)), now))
+                    producers.load(decode_snapshot(self.disk.read_file(self.path(offset)), monotonic_ms))
                     return offset, producers
                 except (CorruptSnapshot, OSError) as error:
                     log.warning("%s: ignoring the unusable snapshot: %s", self.path(offset), error)
         return -1, producers
 
-    def secure(self, offset: int, now: int, state_at: Callable[[int], ProducerStateManager]) -> None:
+    def secure(self, offset: int, monotonic_ms: int, state_at: Callable[[int], ProducerStateManager]) -> None:
         """Ensures a valid, synced snapshot at `offset`, before the segments it summarises are deleted."""
         path = self.path(offset)
         try:
-            decode_snapshot(self.disk.read_file(path), now)
+            decode_snapshot(self.disk.read_file(path), monotonic_ms)
         except (CorruptSnapshot, OSError):
             self.write(offset, state_at(offset))
         self.disk.sync_file(path)

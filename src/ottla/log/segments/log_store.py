@@ -8,6 +8,7 @@ import logging
 from bisect import bisect_right
 from typing import Any
 
+from ottla.clock import MonotonicClock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.log.flush import FlushTicket, Unsynced
@@ -31,12 +32,14 @@ class LogStore:
         *,
         files: OpenFiles,
         segments: list[Segment],
+        monotonic: MonotonicClock,
     ) -> None:
         self.topic_partition = topic_partition
         self.directory = directory
         self.files = files
         self.disk = files.disk
         self.segments = Segments(files.disk, segments)
+        self._monotonic = monotonic
         self._config = config
         self._rolling = RollRules(topic_partition, config)
         self._unsynced = Unsynced(files)
@@ -89,14 +92,14 @@ class LogStore:
                 if not rolling.is_begun:
                     rolling.begin(segment.base_offset, segment.find_first_timestamp())
                 if rolling.is_full(segment.size + size, segment.indexes.entries, last_offset, max_timestamp):
-                    rolled = self.roll(base_offset, now)
+                    rolled = self.roll(base_offset)
                     segment = self.segments.active
             elif last_offset - segment.base_offset > INT32_MAX:
                 # A follower can receive a batch far ahead if its leader has compacted everything in between.
-                rolled = self.roll(base_offset, now)
+                rolled = self.roll(base_offset)
                 segment = self.segments.active
             if not segment.size:
-                segment.begin(now, max_timestamp)
+                segment.begin(now, self._monotonic(), max_timestamp)
                 rolling.begin(segment.base_offset, max_timestamp)
             segment.append(buffers, size, last_offset, max_timestamp)
         except OSError as error:
@@ -124,16 +127,18 @@ class LogStore:
         self._is_torn = False
 
     def is_due(self, now: int) -> bool:
-        """Whether the active segment is older than segment.ms."""
-        active = self.segments.active
-        return active.size > 0 and self._rolling.is_due(active.base_offset, active.begun_at(now), now)
+        """Whether the active segment is older than segment.ms. `now` dates a segment from before a restart."""
+        active, monotonic_ms = self.segments.active, self._monotonic()
+        return active.size > 0 and self._rolling.is_due(
+            active.base_offset, active.begun_at(now, monotonic_ms), monotonic_ms
+        )
 
-    def roll(self, next_offset: int, now: int) -> bool:
+    def roll(self, next_offset: int) -> bool:
         """Starts a new segment at `next_offset`, unless the active one is empty. On OSError nothing changes."""
         finished = self.segments.active
         if next_offset == finished.base_offset:
             return False
-        self.segments.add(self._new_segment(next_offset, now))
+        self.segments.add(self._new_segment(next_offset))
         self._unsynced.new_names = True
         finished.unsynced_indexes = True
         if not finished.unsynced:
@@ -145,13 +150,12 @@ class LogStore:
             log.warning("%s: cannot write the indexes of a finished segment: %s", self.topic_partition, error)
         return True
 
-    def _new_segment(self, base_offset: int, now: int) -> Segment:
+    def _new_segment(self, base_offset: int) -> Segment:
         return Segment.create(
             self.directory,
             base_offset,
             files=self.files,
             index_interval_bytes=self._config.index_interval_bytes,
-            created_ms=now,
         )
 
     # --- reading ------------------------------------------------------------------------------------------
@@ -200,26 +204,26 @@ class LogStore:
         self._is_torn = False
         return end
 
-    def start_over(self, start_offset: int, now: int) -> None:
+    def start_over(self, start_offset: int) -> None:
         """Replaces everything by one empty segment. After an OSError the log is unusable until it is opened again."""
         self._unsynced.cut([])
         self._unsynced.new_names = True
         self._rolling.restart()
         try:
-            self.segments.replace_all(lambda: self._new_segment(start_offset, now))
+            self.segments.replace_all(lambda: self._new_segment(start_offset))
         except OSError:
             self.has_failed = True
             raise
         self._is_torn = False
 
-    def remove_oldest(self, count: int, now: int) -> None:
+    def remove_oldest(self, count: int) -> None:
         """Removes the oldest segments; their files stay on disk for file.delete.delay.ms."""
         try:
-            self.segments.remove_oldest(count, now + self._config.file_delete_delay_ms)
+            self.segments.remove_oldest(count, self._monotonic() + self._config.file_delete_delay_ms)
         finally:
             self._unsynced.retain(self.segments)
 
-    def swap(self, old: list[Segment], cleaned: Segment, now: int) -> None:
+    def swap(self, old: list[Segment], cleaned: Segment) -> None:
         """Replaces segments by a compacted one, which is complete and synced under `.cleaned` names.
 
         After a crash at any step, the file names tell recovery how to continue. After an OSError the log is unusable
@@ -230,7 +234,7 @@ class LogStore:
             self.disk.sync_directory(self.directory)
             self.segments.replace(old, cleaned)
             self._unsynced.retain(self.segments)
-            self.segments.doom(old, now + self._config.file_delete_delay_ms)
+            self.segments.doom(old, self._monotonic() + self._config.file_delete_delay_ms)
             cleaned.change_suffix("")
         except OSError:
             self.has_failed = True

@@ -44,9 +44,9 @@ class RollRules:
             or index_entries >= self.entries_max
         )
 
-    def is_due(self, base_offset: int, begun_at_ms: int, now: int) -> bool:
+    def is_due(self, base_offset: int, begun_monotonic_ms: int, monotonic_ms: int) -> bool:
         """Whether the segment is older than segment.ms, even if nothing is written."""
-        return now - begun_at_ms > self._life_ms(base_offset)
+        return monotonic_ms - begun_monotonic_ms > self._life_ms(base_offset)
 
     def _life_ms(self, base_offset: int) -> int:
         bound = min(self._config.segment_jitter_ms, self._roll_ms)

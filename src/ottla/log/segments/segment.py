@@ -41,6 +41,7 @@ class Segment:
     __slots__ = (
         "_hints",
         "base_offset",
+        "begun_monotonic_ms",
         "created_ms",
         "directory",
         "disk",
@@ -62,7 +63,6 @@ class Segment:
         files: OpenFiles,
         size: int,
         index_interval_bytes: int,
-        created_ms: int | None = None,
         suffix: str = "",
     ) -> None:
         self.directory = directory
@@ -71,8 +71,10 @@ class Segment:
         self.disk = files.disk
         self.size = size
         self.suffix = suffix
-        self.created_ms = created_ms
-        """When the first batch was written; None if that was before the log was opened."""
+        self.created_ms: int | None = None
+        """When the first batch was written, in wall time; None if that was before the log was opened."""
+        self.begun_monotonic_ms: int | None = None
+        """The same in monotonic time; estimated on first use after a restart."""
         self.first_timestamp: int | None = None
         """The first batch's max timestamp; None if not known yet."""
         self.file = LogFile(files, self.path(".log"), self._unload)
@@ -121,9 +123,10 @@ class Segment:
 
     # --- appending ----------------------------------------------------------------------------------------
 
-    def begin(self, now: int, max_timestamp: int) -> None:
+    def begin(self, now: int, monotonic_ms: int, max_timestamp: int) -> None:
         """The first batch is about to be written: the segment's age counts from now."""
         self.created_ms = now
+        self.begun_monotonic_ms = monotonic_ms
         self.first_timestamp = max_timestamp
 
     def find_first_timestamp(self) -> int:
@@ -139,12 +142,12 @@ class Segment:
         if not was_open:
             self.file.close()
 
-    def begun_at(self, now: int) -> int:
-        """When the first batch was written; estimated from its timestamp after a restart."""
-        if self.created_ms is None:
+    def begun_at(self, now: int, monotonic_ms: int) -> int:
+        """When the first batch was written, in monotonic time; estimated once from its timestamp after a restart."""
+        if self.begun_monotonic_ms is None:
             first = self.find_first_timestamp()
-            self.created_ms = min(first, now) if first >= 0 else now
-        return self.created_ms
+            self.begun_monotonic_ms = monotonic_ms - (max(0, now - first) if first >= 0 else 0)
+        return self.begun_monotonic_ms
 
     def append(self, buffers: Sequence[Any], size: int, last_offset: int, max_timestamp: int) -> None:
         """Writes one batch at the end. After an OSError, call `heal` to remove what may have been written."""

@@ -21,6 +21,7 @@ class Segments:
     def __init__(self, disk: Disk, segments: Sequence[Segment]) -> None:
         self.disk = disk
         self._doomed: list[tuple[int, Segment]] = []
+        """When to delete, in monotonic time."""
         self._set(list(segments))
 
     def _set(self, segments: list[Segment]) -> None:
@@ -92,10 +93,10 @@ class Segments:
         assert segment.base_offset > self._bases[-1]
         self._set([*self._segments, segment])
 
-    def remove_oldest(self, count: int, delete_at_ms: int) -> None:
-        """Removes the oldest `count` segments one by one; their files are deleted at `delete_at_ms`."""
+    def remove_oldest(self, count: int, delete_at_monotonic_ms: int) -> None:
+        """Removes the oldest `count` segments one by one; their files are deleted at `delete_at_monotonic_ms`."""
         for segment in self._segments[:count]:
-            self.doom([segment], delete_at_ms)
+            self.doom([segment], delete_at_monotonic_ms)
             self._set(self._segments[1:])
 
     def cut_after(self, offset: int) -> None:
@@ -118,19 +119,19 @@ class Segments:
         first = self._segments.index(old[0])
         self._set([*self._segments[:first], new, *self._segments[first + len(old) :]])
 
-    def doom(self, segments: Iterable[Segment], delete_at_ms: int) -> None:
-        """Renames the files of removed segments, for deletion at `delete_at_ms`."""
+    def doom(self, segments: Iterable[Segment], delete_at_monotonic_ms: int) -> None:
+        """Renames the files of removed segments, for deletion at `delete_at_monotonic_ms`."""
         for segment in segments:
             segment.close()
             segment.change_suffix(".deleted")
-            self._doomed.append((delete_at_ms, segment))
+            self._doomed.append((delete_at_monotonic_ms, segment))
 
-    def purge(self, now: int | None = None) -> None:
-        """Deletes the files of removed segments that are due; all of them if `now` is None."""
+    def purge(self, monotonic_ms: int | None = None) -> None:
+        """Deletes the files of removed segments that are due; all of them if `monotonic_ms` is None."""
         waiting = []
-        for delete_at_ms, segment in self._doomed:
-            if now is None or now >= delete_at_ms:
+        for delete_at, segment in self._doomed:
+            if monotonic_ms is None or monotonic_ms >= delete_at:
                 segment.remove()
             else:
-                waiting.append((delete_at_ms, segment))
+                waiting.append((delete_at, segment))
         self._doomed = waiting

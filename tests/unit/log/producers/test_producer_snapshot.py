@@ -38,7 +38,7 @@ def test_the_file_format_is_kafkas() -> None:
 
 
 def test_a_producer_with_only_a_marker_is_restored() -> None:
-    (back,) = decode_snapshot(encode_snapshot([entry(9)]), now=5)
+    (back,) = decode_snapshot(encode_snapshot([entry(9)]), monotonic_ms=5)
     assert state([back]) == state([entry(9)])
     assert back.last_seen_ms == 5
     assert back.next_sequence == 0

@@ -34,7 +34,7 @@ class World:
         header = self.header(sequence, count, **details)
         duplicate = self.producers.check(header, check_sequence=checks)
         if duplicate is None:
-            self.producers.update(header, self.end, now=0)
+            self.producers.update(header, self.end, monotonic_ms=0)
             self.end += count
         return duplicate
 
@@ -171,7 +171,7 @@ def test_the_last_stable_offset_after_an_abort_is_the_start_of_the_next_open_tra
     world = World()
     world.writes(0, txn=True)
     other = world.header(0, txn=True)._replace(producer_id=8)
-    world.producers.update(other, 1, now=0)
+    world.producers.update(other, 1, monotonic_ms=0)
     world.end = 2
     completed = world.producers.update_marker(world.header(-1, txn=True), 2, 0, aborted=True, coordinator_epoch=0)
     assert completed is not None
