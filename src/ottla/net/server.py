@@ -9,6 +9,7 @@ import socket
 from typing import Any
 
 from ottla.net.frame_parser import RECEIVE_BUFFER_BYTES
+from ottla.net.log_limit import LogLimit
 from ottla.net.server_connection import Connection, Disconnect, Handle, Limits
 from ottla.net.spare_buffers import SpareBuffers
 
@@ -32,6 +33,7 @@ class Server:
         self.refused = 0
         self.bytes_in = 0
         self.bytes_out = 0
+        self._closings = LogLimit()
         self._listeners: list[asyncio.AbstractServer] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
@@ -109,6 +111,13 @@ class Server:
             await asyncio.wait(unfinished, timeout=1)
 
     # --- called by connections ----------------------------------------------------------------------------
+
+    def log_closing(self, connection: Connection, reason: str) -> None:
+        """One line, unless there were many already: every peer can cause one with each connection."""
+        limit = self._closings
+        if limit.allows(self.loop.time()):
+            host, port = connection.client_host[1:], connection.client_port
+            log.info("closing connection from %s:%d: %s%s", host, port, reason, limit.suffix)
 
     def connection_opened(self, connection: Connection) -> None:
         self.connections.add(connection)

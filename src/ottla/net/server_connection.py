@@ -146,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def disconnect(self, reason: str) -> None:
         """Logs the reason, then ends the connection."""
-        log.info("closing connection from %s:%d: %s", self.client_host[1:], self.client_port, reason)
+        self._server.log_closing(self, reason)
         self.end()
 
     def _move(self, new: State) -> None:
@@ -312,10 +312,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _stalled(self) -> None:
         if self.state < CLOSING:
-            log.info(
-                "closing connection from %s:%d: it read no byte of its responses for %d ms",
-                self.client_host[1:],
-                self.client_port,
-                self._server.limits.max_stall_ms,
-            )
+            limit_ms = self._server.limits.max_stall_ms
+            self._server.log_closing(self, f"it read no byte of its responses for {limit_ms} ms")
         self.abort()
