@@ -224,3 +224,33 @@ def test_a_session_cannot_grow_without_bound() -> None:
     session_id = cache.opens(*[("a", index) for index in range(PARTITIONS_MAX)])
     assert cache.resumes(asks(("b", 0), session_id=session_id, epoch=1)) is None
     assert len(cache.sessions) == 0
+
+
+def test_all_sessions_together_remember_a_limited_number_of_partitions() -> None:
+    """Sessions cost nothing to open: a thousand with a hundred thousand partitions each would fill the memory."""
+    cache = Cache()
+    half = [("a", index) for index in range(PARTITIONS_MAX // 2)]
+    first, second = cache.opens(*half), cache.opens(*half)
+    assert first
+    assert second
+    assert cache.opens(("b", 0)) == 0, "there is no room, and both are in use"
+    cache.resumes(asks(session_id=second, epoch=1, forget=[("a", 0)]))
+    assert cache.opens(("b", 0)) != 0, "there is room for one again"
+    assert cache.resumes(asks(("c", 0), session_id=second, epoch=2)) is None, "one too many ends the session"
+    assert cache.sessions.partition_count == len(half) + 1
+
+
+def test_a_stale_session_makes_room_for_many_partitions() -> None:
+    cache = Cache()
+    many = [("a", index) for index in range(PARTITIONS_MAX)]
+    cache.opens(*many)
+    cache.now += EVICTION_MS + 1
+    assert cache.opens(*many) != 0
+    assert (len(cache.sessions), cache.sessions.partition_count) == (1, PARTITIONS_MAX)
+
+
+def test_a_session_that_its_client_ends_makes_room() -> None:
+    cache = Cache()
+    session_id = cache.opens(("a", 0), ("a", 1))
+    cache.resumes(asks(session_id=session_id, epoch=-1))
+    assert (len(cache.sessions), cache.sessions.partition_count) == (0, 0)

@@ -16,7 +16,7 @@ EPOCH_MAX = 2**31 - 1
 EVICTION_MS = 120_000
 """A session unused for this long may be evicted by any client; a younger one not by another consumer."""
 PARTITIONS_MAX = 100_000
-"""Sessions do not grow beyond this; such a client uses full fetches."""
+"""All sessions together remember at most this many (about 50 MB); clients without room use full fetches."""
 
 TopicKey = str | bytes
 """A topic's name up to Fetch v12, its id from v13 on."""
@@ -104,15 +104,12 @@ class FetchSessions:
     def __init__(self, slots: int = 1000, *, new_id: Callable[[], int] = _random_id) -> None:
         self.slots = slots
         self.evictions = 0
+        self.partition_count = 0
         self._sessions: dict[int, FetchSession] = {}
         self._new_id = new_id
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-    @property
-    def partition_count(self) -> int:
-        return sum(len(session.partitions) for session in self._sessions.values())
 
     def resume(self, request: Any, *, uses_topic_ids: bool, monotonic_ms: int) -> FetchSession | None:
         """The session of an incremental request, updated by it; None for a full fetch.
@@ -122,8 +119,8 @@ class FetchSessions:
         """
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            if session_id != NO_SESSION:
-                self._sessions.pop(session_id, None)
+            if session_id in self._sessions:
+                self._remove(session_id)
             return None
         session = self._sessions.get(session_id)
         if session is None:
@@ -138,11 +135,13 @@ class FetchSessions:
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "a fetch session uses either topic names or topic ids"
             )
         if request.topics or request.forgotten_topics_data:
+            before = len(session.partitions)
             session.update(request)
-            if not session.partitions or len(session.partitions) > PARTITIONS_MAX:
+            self.partition_count += len(session.partitions) - before
+            if not session.partitions or self.partition_count > PARTITIONS_MAX:
                 # Without partitions the session has ended. One that has grown too large becomes an empty full fetch,
                 # and session id 0 makes the client start again.
-                del self._sessions[session_id]
+                self._remove(session_id)
                 return None
         session.epoch = next_epoch(epoch)
         session.last_used_ms = monotonic_ms
@@ -157,6 +156,12 @@ class FetchSessions:
         by_key = {(p.topic, p.asked.partition): p for p in partitions}
         if not by_key or len(by_key) > PARTITIONS_MAX or self.slots <= 0:
             return NO_SESSION
+        while self.partition_count + len(by_key) > PARTITIONS_MAX:
+            stalest = next(iter(self._sessions.values()))
+            if monotonic_ms - stalest.last_used_ms <= EVICTION_MS:
+                return NO_SESSION
+            self._remove(stalest.session_id)
+            self.evictions += 1
         if len(self._sessions) >= self.slots and not self._evict(is_follower, len(by_key), monotonic_ms):
             return NO_SESSION
         session_id = NO_SESSION
@@ -167,7 +172,11 @@ class FetchSessions:
         )
         session.partitions = by_key
         self._sessions[session_id] = session
+        self.partition_count += len(by_key)
         return session_id
+
+    def _remove(self, session_id: int) -> None:
+        self.partition_count -= len(self._sessions.pop(session_id).partitions)
 
     def _evict(self, is_follower: bool, size: int, monotonic_ms: int) -> bool:
         """Evicts a stale session, or else a smaller one; never a follower's session for a consumer."""
@@ -183,6 +192,6 @@ class FetchSessions:
             stalest = min(candidates, key=lambda session: (session.is_follower, len(session.partitions)))
             if (is_follower, size) <= (stalest.is_follower, len(stalest.partitions)):
                 return False
-        del self._sessions[stalest.session_id]
+        self._remove(stalest.session_id)
         self.evictions += 1
         return True
