@@ -102,6 +102,7 @@ class MetadataFollower:
             self._duties.cancel()
             await asyncio.gather(self._duties, return_exceptions=True)
             self._duties = None
+        await asyncio.gather(*set(self._creating.values()), return_exceptions=True)
         try:
             await self._submit(
                 lambda image: elections.elect_leaders(
@@ -259,15 +260,32 @@ class MetadataFollower:
                 log.info("topic %s created: %d partitions", result.name, result.partitions)
         return results
 
+    def start_creating(self, topics: "Iterable[NewTopic]") -> "list[TopicResult]":
+        """Creates topics in the background. Returns at once what is wrong with them, or that they will be created."""
+        from ottla.metadata import controller
+
+        missing = [topic for topic in topics if topic.name not in self._creating]
+        results = controller.create_topics(self._image, missing, self._rules, new_topic_id).reply
+        possible = {result.name for result in results if result.error == ErrorCode.NONE}
+        if possible:
+            task = self._create_once([topic for topic in missing if topic.name in possible])
+            task.add_done_callback(_log_failure)
+        return results
+
+    def _create_once(self, topics: "Sequence[NewTopic]") -> "asyncio.Task[list[TopicResult]]":
+        """Others can wait for the same creation."""
+        task = asyncio.get_running_loop().create_task(self.create_topics(topics))
+        for topic in topics:
+            self._creating[topic.name] = task
+        task.add_done_callback(lambda _: [self._creating.pop(topic.name, None) for topic in topics])
+        return task
+
     async def ensure_topics(self, topics: "Iterable[NewTopic]") -> "list[TopicResult]":
         """Creates topics on first use. Concurrent calls for the same topic share one creation."""
         asked = {topic.name: topic for topic in topics}
         missing = [topic for name, topic in asked.items() if name not in self._creating]
         if missing:
-            task = asyncio.get_running_loop().create_task(self.create_topics(missing))
-            for topic in missing:
-                self._creating[topic.name] = task
-            task.add_done_callback(lambda _: [self._creating.pop(topic.name, None) for topic in missing])
+            self._create_once(missing)
         results = []
         for task in dict.fromkeys(self._creating[name] for name in asked):
             # Shielded: other callers may wait for the same creation.
@@ -350,6 +368,12 @@ def new_topic_id() -> bytes:
         topic_id = uuid4_from(os.urandom(16))
         if topic_id != ZERO_UUID and not uuid_to_text(topic_id).startswith("-"):
             return topic_id
+
+
+def _log_failure(creation: "asyncio.Task[list[TopicResult]]") -> None:
+    """Nobody waits for a topic that is created in the background."""
+    if not creation.cancelled() and (error := creation.exception()) is not None:
+        log.warning("topics that clients asked for cannot be created: %s", error)
 
 
 def _is_readable(change: Change) -> bool:

@@ -18,6 +18,7 @@ import pytest
 
 from ottla.protocol.api import ApiKey
 from ottla.protocol.framing import decode_response, encode_request
+from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -120,6 +121,13 @@ class Client:
             for position, header in iter_batches(data.records):
                 found += [record.value for record in read_records(data.records, position, header)]
 
+    def create(self, topic: str) -> None:
+        new = CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=1, replication_factor=1)
+        self.send(CreateTopicsRequest(topics=[new], timeout_ms=5000), 5)
+        response = self.receive(ApiKey.CREATE_TOPICS, 5)
+        assert isinstance(response, CreateTopicsResponse)
+        assert response.topics[0].error_code == 0
+
     def metadata(self, topic: str) -> MetadataResponse:
         self.send(MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)]), 9)
         response = self.receive(ApiKey.METADATA, 9)
@@ -176,7 +184,7 @@ def test_a_signal_stops_the_broker_cleanly(tmp_path: Path, number: signal.Signal
 def test_a_waiting_fetch_is_answered_at_shutdown(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path)) as (process, port):
         client = Client(port)
-        client.metadata("orders")
+        client.create("orders")
         partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
         topic = FetchRequest.FetchTopic(topic="orders", partitions=[partition])
         client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, max_bytes=1000, topics=[topic]), 11)
@@ -194,7 +202,7 @@ def test_a_signal_under_load_loses_no_acknowledged_record(tmp_path: Path) -> Non
     acknowledged: list[int] = []
     with serving("--data", str(tmp_path)) as (process, port):
         client = Client(port)
-        client.metadata("orders")
+        client.create("orders")
         with pytest.raises((AssertionError, ConnectionError)):  # noqa: PT012 - whichever request is cut off
             for number in range(100_000):
                 acknowledged.append(client.produce("orders", b"%d" % number))
@@ -301,6 +309,7 @@ def test_metrics_are_served_for_prometheus(tmp_path: Path) -> None:
     metrics_port = free_port()
     with serving("--data", str(tmp_path), "--metrics", f"127.0.0.1:{metrics_port}") as (_, port):
         client = Client(port)
+        client.create("orders")
         client.metadata("orders")
 
         def http(request: bytes) -> str:

@@ -91,16 +91,27 @@ def test_unknown_and_invalid_topics_have_different_errors(world: AdminWorld, ver
 
 
 @pytest.mark.parametrize("version", ALL_VERSIONS)
-def test_a_missing_topic_is_created_and_returned_at_once(version: int) -> None:
+def test_a_missing_topic_is_unknown_until_it_has_been_created_in_the_background(version: int) -> None:
     with AdminWorld({"num.partitions": "3"}) as world:
+        response = world.ask(by_name("new", create_missing=True), version)
+        assert errors(response) == {"new": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert response.topics[0].partitions == []
+        world.settle()
         response = world.ask(by_name("new", create_missing=True), version)
         assert errors(response) == {"new": ErrorCode.NONE}
         assert [p.leader_id for p in response.topics[0].partitions] == [0, 0, 0]
-        assert "new" in world.image.topics
+
+
+def test_a_topic_that_was_just_deleted_is_unknown(world: AdminWorld) -> None:
+    """Clients whose requests always create topics (kafka-go) wait like this for the end of a deletion."""
+    create(world, NewTopic("old"))
+    world.runner.run(world.services.metadata.delete_topics([TopicReference("old")]))
+    assert errors(world.ask(by_name("old", create_missing=True), 1)) == {"old": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def test_before_v4_a_client_cannot_decline(world: AdminWorld) -> None:
     world.ask(by_name("new", create_missing=True), 3)
+    world.settle()
     assert "new" in world.image.topics
 
 
@@ -122,8 +133,10 @@ def test_a_topic_that_cannot_be_created_has_an_error(world: AdminWorld) -> None:
     assert errors(response) == {
         "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION,
         "a_b": ErrorCode.INVALID_TOPIC_EXCEPTION,
-        "fine": ErrorCode.NONE,
+        "fine": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
+    world.settle()
+    assert set(world.image.topics) == {"a.b", "fine"}
     with AdminWorld({"default.replication.factor": "3"}) as other:
         response = other.ask(by_name("t", create_missing=True), 9)
         assert errors(response) == {"t": ErrorCode.INVALID_REPLICATION_FACTOR}
@@ -131,7 +144,9 @@ def test_a_topic_that_cannot_be_created_has_an_error(world: AdminWorld) -> None:
 
 def test_internal_topics_are_created_with_their_own_settings(world: AdminWorld) -> None:
     """Spec: C1."""
-    response = world.ask(by_name("__consumer_offsets", create_missing=True), 9)
+    world.ask(by_name("__consumer_offsets", create_missing=True), 9)
+    world.settle()
+    response = world.ask(by_name("__consumer_offsets"), 9)
     assert len(response.topics[0].partitions) == 50
     assert response.topics[0].is_internal
     assert world.image.topics["__consumer_offsets"].configs["cleanup.policy"] == "compact"
@@ -144,10 +159,10 @@ def test_many_clients_asking_for_one_new_topic_create_it_once(world: AdminWorld)
         return list(await asyncio.gather(*(world.answer(by_name("new", create_missing=True), 12) for _ in range(100))))
 
     responses = world.runner.run(crowd())
+    world.settle()
     assert world.tree.commits == commits + 1
-    assert {(r.topics[0].error_code, r.topics[0].topic_id) for r in responses} == {
-        (0, world.image.topics["new"].topic_id)
-    }
+    assert {r.topics[0].error_code for r in responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert "new" in world.image.topics
 
 
 # Topic ids

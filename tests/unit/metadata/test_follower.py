@@ -16,7 +16,7 @@ from ottla.metadata.controller import MorePartitions, NewTopic, TopicReference
 from ottla.metadata.follower import MetadataFollower, new_topic_id
 from ottla.metadata.image import BrokerRegistration, ClusterImage
 from ottla.metadata.sqlite_store import SqliteStore
-from ottla.metadata.store import Create, MetadataStore, Set
+from ottla.metadata.store import Create, MetadataStore, Set, StoreUnavailable
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.types import Endpoint, uuid_to_text
 
@@ -268,6 +268,57 @@ def test_concurrent_creations_of_one_topic_are_committed_once(memory_world: Worl
         assert follower._creating == {}, "nothing is left behind"  # noqa: SLF001
 
     memory_world.run(story)
+
+
+def test_topics_created_in_the_background_are_checked_at_once(memory_world: World, tree: MemoryTree) -> None:
+    async def story() -> None:
+        follower = await memory_world.start(0)
+        before = tree.commits
+        results = follower.start_creating([NewTopic("t"), NewTopic("bad name"), NewTopic("u", replication_factor=9)])
+        assert [result.error for result in results] == [
+            NONE,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+        ]
+        assert not follower.image.topics, "nothing has happened yet"
+        assert follower.start_creating([NewTopic("t")]) == [], "it is being created"
+        (shared,) = await follower.ensure_topics([NewTopic("t")])
+        assert shared.error == NONE
+        assert set(follower.image.topics) == {"t"}
+        assert tree.commits == before + 1
+
+    memory_world.run(story)
+
+
+def test_a_stopping_broker_completes_the_topics_it_is_creating(memory_world: World) -> None:
+    async def story() -> None:
+        follower = await memory_world.start(0)
+        follower.start_creating([NewTopic("t")])
+        await memory_world.stop(0)
+        assert "t" in (await memory_world.start(1)).image.topics
+
+    memory_world.run(story)
+
+
+def test_a_creation_in_the_background_that_fails_is_logged(
+    memory_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        follower = await memory_world.start(0)
+
+        async def no_commit(operations: object) -> None:
+            raise StoreUnavailable("disk full")
+
+        memory_world.stores[0].commit = no_commit  # type: ignore[method-assign]
+        follower.start_creating([NewTopic("t")])
+        (creation,) = follower._creating.values()  # noqa: SLF001
+        await asyncio.wait([creation])
+        await asyncio.sleep(0)
+        assert follower._creating == {}  # noqa: SLF001
+
+    memory_world.run(story)
+    assert "cannot be created" in caplog.text
+    assert "disk full" in caplog.text
 
 
 def test_a_cancelled_creation_still_completes_for_other_callers(memory_world: World) -> None:

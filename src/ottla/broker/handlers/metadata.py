@@ -13,10 +13,11 @@ v11  no authorized operations of the cluster (KIP-700)
 v12  lookup by topic id (KIP-516)
 v13  an error code for the whole response (KIP-1102)
 
-A topic that the request creates is in the response with its leaders, so the client need not ask again.
+A topic that the request creates is UNKNOWN_TOPIC_OR_PARTITION in the response, in every version, and is there when the
+client asks again. As in Kafka: a client that has just deleted a topic must not find it in the next response.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
@@ -33,7 +34,7 @@ Partition = MetadataResponse.MetadataResponsePartition
 
 
 @handles(ApiKey.METADATA)
-def metadata(request: MetadataRequest, context: Context) -> MetadataResponse | Awaitable[MetadataResponse]:
+def metadata(request: MetadataRequest, context: Context) -> MetadataResponse:
     asked = request.topics
     if asked is None or (context.api_version == 0 and not asked):
         view = View.of(request, context)
@@ -46,7 +47,7 @@ def metadata(request: MetadataRequest, context: Context) -> MetadataResponse | A
         if topic.name is not None and topic.topic_id == ZERO_UUID and topic.name not in image.topics
     ]
     if missing and request.allow_auto_topic_creation and context.services.config.auto_create_topics_enable:
-        return _create_and_answer(request, context, missing)
+        return _answer(request, context, _start_creating(context, missing))
     return _answer(request, context, {})
 
 
@@ -61,11 +62,11 @@ def _check_form(asked: Sequence[MetadataRequest.MetadataRequestTopic], version: 
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
 
 
-async def _create_and_answer(request: MetadataRequest, context: Context, missing: list[str]) -> MetadataResponse:
+def _start_creating(context: Context, names: list[str]) -> dict[str | None, ErrorCode]:
+    """Creates topics in the background, as Kafka does; returns the errors of those that cannot be created."""
     services = context.services
-    wanted = [services.settings.automatic_topic(services.image, name) for name in dict.fromkeys(missing)]
-    results = await services.metadata.ensure_topics(wanted)
-    return _answer(request, context, {result.name: result.error for result in results})
+    wanted = [services.settings.automatic_topic(services.image, name) for name in dict.fromkeys(names)]
+    return {result.name: result.error for result in services.metadata.start_creating(wanted)}
 
 
 def _answer(
@@ -93,8 +94,8 @@ def _find(
     if name in view.image.topics:
         return view.topic(name)
     error = creation_errors.get(name, ErrorCode.NONE)
-    if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-        # Creation was not allowed, or the topic was deleted in the meantime.
+    if error == ErrorCode.NONE:
+        # Creation is not allowed, or has just started.
         error = missing_topic_error(name)
     return Topic(
         error_code=error,

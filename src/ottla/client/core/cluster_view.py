@@ -30,6 +30,9 @@ REFRESHING = frozenset(
 )
 """Errors that mean that the metadata is stale."""
 
+NEW_TOPIC_RETRY_MS = 5
+"""The first wait for a topic that the broker creates because of our request; it doubles up to the backoff."""
+
 
 class Leader(NamedTuple):
     """The leader of a partition and its epoch (-1 if the broker does not send it)."""
@@ -76,6 +79,8 @@ class ClusterView:
         self._refreshed_at: int | None = None
         self._retry_at = 0
         self._failures = 0
+        self._unknown = 0
+        """How many responses in a row had an unknown topic."""
 
     # --- what is known ------------------------------------------------------------------------------------
 
@@ -101,6 +106,7 @@ class ClusterView:
         if topic not in self._wanted:
             check_topic(topic)  # an invalid name would make the request fail for all topics
             self._update_wanted = True
+            self._unknown = 0
             if not self._failures:
                 self._retry_at = now  # the backoff is for repeating the same request
         self._wanted[topic] = now
@@ -182,7 +188,12 @@ class ClusterView:
         if unsettled:
             self._update_wanted = True
         # Every send to a missing topic requests an update; at most one is sent per backoff.
-        self._retry_at = now + self.backoff.delay_ms(1, self._jitter())
+        delay_ms = self.backoff.delay_ms(1, self._jitter())
+        if unsettled and self.allow_auto_topic_creation:
+            # A broker creates a topic in a few milliseconds, but answers before.
+            delay_ms = min(delay_ms, NEW_TOPIC_RETRY_MS << min(self._unknown, 20))
+            self._unknown += 1
+        self._retry_at = now + delay_ms
         if not self._wanted.keys() <= set(asked):
             self._retry_at = now  # topics were added after the request was sent
 

@@ -89,6 +89,30 @@ def test_a_new_topic_does_not_wait_for_the_backoff() -> None:
     assert not seen.poll(7).requests, "asking the same again is held back"
 
 
+def test_a_topic_that_the_broker_is_creating_is_asked_for_again_soon() -> None:
+    """A broker answers before it has created the topic, which takes a few milliseconds."""
+    unknown = response(("t", {}), error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def waits(seen: ClusterView, now: int) -> list[int]:
+        found = []
+        for _ in range(7):
+            answer(seen, unknown, now)
+            wake_at = seen.poll(now).wake_at
+            assert wake_at is not None
+            found.append(wake_at - now)
+            now = wake_at
+        return found
+
+    seen = view(allow_auto_topic_creation=True)
+    seen.want("t", 0)
+    assert waits(seen, 0) == [5, 10, 20, 40, 80, 100, 100]
+    seen.want("another", 1000)
+    assert waits(seen, 1000)[0] == 5, "another new topic is worth asking soon again"
+    declining = view()
+    declining.want("t", 0)
+    assert waits(declining, 0)[0] == 100
+
+
 def test_update_requests_are_limited_by_the_backoff() -> None:
     seen = view()
     answer(seen, response(), 0)
