@@ -2,7 +2,9 @@
 
 import errno
 import fcntl
+import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -73,6 +75,22 @@ class Disk:
     def sync(self, handle: int) -> None:
         """Blocks until the file's bytes are on stable storage. Any thread."""
         os.fdatasync(handle) if hasattr(os, "fdatasync") else os.fsync(handle)
+
+    @property
+    def can_sync_all(self) -> bool:
+        """Whether `sync_all` works here. Before Linux 5.8, syncfs does not report a failed write."""
+        return _find_syncfs() is not None
+
+    def sync_all(self, handle: int) -> None:
+        """Syncs the whole file system that holds `handle`: much faster than syncing thousands of files. Any thread.
+
+        OSError if a write to it failed since `handle` was opened.
+        """
+        syncfs = _find_syncfs()
+        assert syncfs is not None
+        number = syncfs(handle)
+        if number:
+            raise OSError(number, os.strerror(number))
 
     def run_all(self, jobs: Sequence[Callable[[], None]]) -> list[OSError | None]:
         """Runs jobs that block on the disk in parallel, and returns the error of each or None."""
@@ -195,3 +213,15 @@ class Disk:
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         return handle
+
+
+@functools.cache
+def _find_syncfs() -> Callable[[int], int] | None:
+    """Linux's syncfs, which Python does not have: returns an error number, or 0."""
+    version = [int(part) for part in os.uname().release.split(".")[:2] if part.isdigit()]
+    if sys.platform != "linux" or version < [5, 8]:
+        return None
+    import ctypes  # Needed at most once in the life of a broker.
+
+    function = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    return None if function is None else lambda handle: ctypes.get_errno() if function(handle) else 0

@@ -65,18 +65,22 @@ class Unsynced:
         kept = set(remaining)
         self._segments = [segment for segment in self._segments if segment in kept]
 
-    def ticket(self, offset: int, directory: str) -> FlushTicket:
-        """What to sync now. OSError if the aborted transactions cannot be written: a flush must cover them."""
+    def ticket(self, offset: int, directory: str, *, hold: bool = True) -> FlushTicket:
+        """What to sync now. OSError if the aborted transactions cannot be written: a flush must cover them.
+
+        Without `hold` no file is opened: the caller syncs the whole file system.
+        """
         files: list[LogFile] = []
         handles: list[int] = []
         try:
             paths = []
             for segment in self._segments:
                 paths += self._index_paths(segment)
-                handles.append(segment.file.hold())
-                files.append(segment.file)
+                if hold:
+                    handles.append(segment.file.hold())
+                    files.append(segment.file)
             self._snapshots = [path for path in self._snapshots if self._files.disk.exists(path)]
-            for path in paths + self._snapshots:
+            for path in paths + self._snapshots if hold else ():
                 file = LogFile(self._files, path)
                 handles.append(file.hold())
                 file.close()

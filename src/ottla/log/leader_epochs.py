@@ -18,7 +18,7 @@ UNKNOWN = EpochEndOffset(-1, -1)
 class LeaderEpochCache:
     """The epochs of one log, oldest first, each with the offset of its first record."""
 
-    __slots__ = ("_epochs", "_saved", "_starts", "is_dirty", "latest")
+    __slots__ = ("_epochs", "_saved", "_starts", "has_file", "is_dirty", "latest")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
@@ -30,6 +30,8 @@ class LeaderEpochCache:
         """The newest epoch, -1 if none is known. A plain attribute because every append reads it."""
         self.is_dirty = False
         """Whether the checkpoint file is out of date."""
+        self.has_file = False
+        """Whether there is a checkpoint file, of any content."""
         self._saved = self.entries()
 
     def __repr__(self) -> str:
@@ -55,6 +57,7 @@ class LeaderEpochCache:
         """The file contains every entry, or is about to."""
         self._saved = self.entries()
         self.is_dirty = False
+        self.has_file = True
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Epoch `epoch` starts at `start_offset`. A known epoch keeps its start offset.

@@ -6,7 +6,7 @@ Closing writes a clean-shutdown file and loading removes it: if it is missing, t
 import functools
 import logging
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ottla.clock import Clock, MonotonicClock
 from ottla.errors import KafkaError
@@ -35,7 +35,11 @@ LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 DELETED_SUFFIX = "-delete"
 
+_CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANED_OFFSETS)
+
 _CLOSED_TOGETHER = 64
+_SYNCED_ONE_BY_ONE = 256
+"""If more logs than this are not synced when the directory is closed, one sync of the file system is faster."""
 
 
 class LogDirectory:
@@ -54,7 +58,11 @@ class LogDirectory:
         self._is_loaded = False
         self.files = OpenFiles(disk, _handle_limit())
         self._lock = lock
-        self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
+        self._is_closing = False
+        self._checkpoints: dict[str, dict[TopicPartition, int]] = {name: {} for name in _CHECKPOINTS}
+        """The offsets of the last checkpoint. A partition that cannot be opened keeps them."""
+        self.leftovers: list[str] = []
+        """Directories of deleted partitions that an earlier run did not remove, for the caller to remove."""
         self._written: dict[str, bytes] = {}
 
     @classmethod
@@ -71,7 +79,7 @@ class LogDirectory:
         names = set(self.disk.list(self.path))
         self._is_loaded = True
         self.was_clean = CLEAN_SHUTDOWN_FILE in names
-        for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANED_OFFSETS):
+        for name in _CHECKPOINTS:
             self._checkpoints[name] = self._read_offsets(name) if name in names else {}
         if self.was_clean:
             # The removal must be durable before anything is written: a crash from now on is not a clean shutdown.
@@ -79,9 +87,12 @@ class LogDirectory:
             self.disk.sync_directory(self.path)
         for name in sorted(names):
             if name.endswith(DELETED_SUFFIX) and "." in name:
-                self._remove_deleted(name)
+                self.leftovers.append(f"{self.path}/{name}")
             elif (partition := partition_of(name)) is not None:
                 self._load_partition(name, partition, config_of)
+        for known in self._checkpoints.values():
+            for partition in [each for each in known if each not in self.logs and each not in self.failed]:
+                del known[partition]
         return self.logs
 
     def _load_partition(
@@ -108,10 +119,10 @@ class LogDirectory:
             clock=self.clock,
             monotonic=self.monotonic,
             clean_shutdown=clean_shutdown,
-            log_start_offset=known.get(LOG_START_OFFSETS, {}).get(partition, 0),
-            high_watermark=known.get(HIGH_WATERMARKS, {}).get(partition, 0),
-            recovery_point=known.get(RECOVERY_POINTS, {}).get(partition, 0),
-            first_dirty_offset=known.get(CLEANED_OFFSETS, {}).get(partition, 0),
+            log_start_offset=known[LOG_START_OFFSETS].get(partition, 0),
+            high_watermark=known[HIGH_WATERMARKS].get(partition, 0),
+            recovery_point=known[RECOVERY_POINTS].get(partition, 0),
+            first_dirty_offset=known[CLEANED_OFFSETS].get(partition, 0),
             files=self.files,
         )
         self.logs[partition] = opened
@@ -138,12 +149,6 @@ class LogDirectory:
             # Offset 0 is always safe: recovery reads more, and the high watermark is determined again.
             log.warning("%s: ignoring the corrupt checkpoint: %s", path, error)
             return {}
-
-    def _remove_deleted(self, name: str) -> None:
-        try:
-            self.disk.remove_tree(f"{self.path}/{name}")
-        except OSError as error:
-            log.warning("cannot remove %s/%s: %s", self.path, name, error)
 
     # --- creating and deleting logs -----------------------------------------------------------------------
 
@@ -178,33 +183,33 @@ class LogDirectory:
 
     # --- checkpoints --------------------------------------------------------------------------------------
 
-    def plan_checkpoint(self) -> Callable[[], None]:
+    def plan_checkpoint(self, changed: Iterable[PartitionLog] | None = None) -> Callable[[], None]:
         """Captures what to write, on the event loop. The returned function writes it, in any thread.
 
-        A log's leader epochs are written first: recovery reads batches only from the recovery point on, so earlier
-        epochs must be in the file.
+        `changed` are the logs whose offsets may have changed; None for all. A log's leader epochs are written first:
+        recovery reads batches only from the recovery point on, so earlier epochs must be in the file.
         """
-        unsaved = []
-        for each in self.logs.values():
+        unsaved: list[tuple[PartitionLog, str, bytes]] = []
+        for each in self.logs.values() if changed is None else changed:
+            self._note_offsets(each)
             if (content := each.epochs_to_save()) is not None:
                 unsaved.append((each, *content))
                 each.leader_epochs.saved()
-        offsets = {name: encode_offsets(found) for name, found in self._current_offsets().items()}
+        offsets = {name: dict(known) for name, known in self._checkpoints.items()}
 
         def write() -> None:
             for number, (each, path, data) in enumerate(unsaved):
                 try:
+                    if self._is_closing:
+                        _mark_unsaved(unsaved[number:])
+                        return
                     self.disk.write_file(path, data)
                 except OSError:
                     if self.logs.get(each.topic_partition) is not each:
                         continue  # Deleted in the meantime.
-                    for failed, *_ in unsaved[number:]:
-                        failed.leader_epochs.is_dirty = True
+                    _mark_unsaved(unsaved[number:])
                     raise
-            for name, data in offsets.items():
-                if self._written.get(name) != data:
-                    self.disk.write_file(f"{self.path}/{name}", data)
-                    self._written[name] = data
+            self._write_offsets(offsets)
 
         return write
 
@@ -212,37 +217,49 @@ class LogDirectory:
         """Writes changed recovery points, high watermarks and log start offsets. OSError if writing fails."""
         self.plan_checkpoint()()
 
-    def _current_offsets(self) -> dict[str, dict[TopicPartition, int]]:
-        # A partition that could not be opened keeps its checkpointed offsets.
-        current = {
-            name: {partition: offset for partition, offset in known.items() if partition in self.failed}
-            for name, known in self._checkpoints.items()
-        }
-        recovery_points = current.setdefault(RECOVERY_POINTS, {})
-        high_watermarks = current.setdefault(HIGH_WATERMARKS, {})
-        log_start_offsets = current.setdefault(LOG_START_OFFSETS, {})
-        cleaned = current.setdefault(CLEANED_OFFSETS, {})
-        for partition, each in self.logs.items():
-            recovery_points[partition] = each.flushed_offset
-            high_watermarks[partition] = each.high_watermark
-            if each.log_start_offset > each.segments[0].base_offset:
-                log_start_offsets[partition] = each.log_start_offset
-            if each.config.compacts and each.first_dirty_offset > 0:
-                cleaned[partition] = each.first_dirty_offset
-        return current
+    def _note_offsets(self, each: PartitionLog) -> None:
+        known, partition = self._checkpoints, each.topic_partition
+        known[RECOVERY_POINTS][partition] = each.flushed_offset
+        known[HIGH_WATERMARKS][partition] = each.high_watermark
+        if each.log_start_offset > each.segments[0].base_offset:
+            known[LOG_START_OFFSETS][partition] = each.log_start_offset
+        else:
+            known[LOG_START_OFFSETS].pop(partition, None)
+        if each.config.compacts and each.first_dirty_offset > 0:
+            known[CLEANED_OFFSETS][partition] = each.first_dirty_offset
+        else:
+            known[CLEANED_OFFSETS].pop(partition, None)
+
+    def _write_offsets(self, offsets: dict[str, dict[TopicPartition, int]]) -> None:
+        for name, found in offsets.items():
+            data = encode_offsets(found)
+            if self._written.get(name) != data:
+                self.disk.write_file(f"{self.path}/{name}", data)
+                self._written[name] = data
+
+    # --- closing ------------------------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """The directory will be closed soon: a checkpoint that is being written in a thread ends early."""
+        self._is_closing = True
 
     def close(self) -> None:
-        """Closes every log. If all closes succeed, writes the clean-shutdown file: the next start needs no recovery."""
+        """Closes every log. If all closes succeed, writes the clean-shutdown file: the next start needs no recovery.
+
+        Any thread, if no other one uses the directory any more.
+        """
         if not self._is_loaded:
             # The checkpoints were not read, so they must not be overwritten.
             self.disk.close(self._lock)
             return
+        self._is_closing = True
         logs = list(self.logs.values())
-        chunks = [logs[start : start + _CLOSED_TOGETHER] for start in range(0, len(logs), _CLOSED_TOGETHER)]
-        closed = [self._close_logs(chunk) for chunk in chunks]
         try:
-            self.checkpoint()
-            if all(closed):
+            is_clean = self._close_logs(logs)
+            for each in logs:
+                self._note_offsets(each)
+            self._write_offsets(self._checkpoints)
+            if is_clean:
                 self.disk.write_file(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", b'{"version":0,"brokerEpoch":-1}')
                 self.disk.sync_directory(self.path)
         except OSError as error:
@@ -251,6 +268,42 @@ class LogDirectory:
             self.disk.close(self._lock)
 
     def _close_logs(self, logs: list[PartitionLog]) -> bool:
+        """Closes all logs. Returns whether all succeeded."""
+        if self.disk.can_sync_all and sum(each.has_unsynced for each in logs) > _SYNCED_ONE_BY_ONE:
+            return self._close_together(logs)
+        closed = [
+            self._close_chunk(logs[start : start + _CLOSED_TOGETHER]) for start in range(0, len(logs), _CLOSED_TOGETHER)
+        ]
+        return all(closed)
+
+    def _close_together(self, logs: list[PartitionLog]) -> bool:
+        """Closes many logs with one sync of the file system. Returns whether all succeeded."""
+        tickets: list[tuple[PartitionLog, FlushTicket | None]] = []
+        epochs = []
+        for each in logs:
+            ticket = None
+            try:
+                ticket = each.begin_close(hold=False)
+                if (content := each.epochs_to_save(closing=True)) is not None:
+                    self.disk.overwrite_file(f"{content[0]}.tmp", content[1])
+                    epochs.append((each, content[0]))
+            except (OSError, KafkaError) as error:
+                log.error("%s: not closed cleanly: %s", each.topic_partition, error)
+                ticket = None
+            tickets.append((each, ticket))
+        is_synced = False
+        try:
+            self.disk.sync_all(self._lock)
+            is_synced = True
+            for each, path in epochs:
+                self.disk.rename(f"{path}.tmp", path)
+                each.leader_epochs.saved()
+        finally:
+            for each, ticket in tickets:
+                each.finish_close(ticket if is_synced else None)
+        return all(ticket is not None for _, ticket in tickets)
+
+    def _close_chunk(self, logs: list[PartitionLog]) -> bool:
         """Closes several logs with one wait for the disk. Returns whether all succeeded."""
         tickets = []
         for each in logs:
@@ -281,6 +334,11 @@ def partition_of(name: str) -> TopicPartition | None:
     """
     topic, _, partition = name.rpartition("-")
     return TopicPartition(topic, int(partition)) if topic and partition.isdigit() else None
+
+
+def _mark_unsaved(epochs: list[tuple[PartitionLog, str, bytes]]) -> None:
+    for each, *_ in epochs:
+        each.leader_epochs.is_dirty = True
 
 
 def _handle_limit() -> int:

@@ -1,6 +1,6 @@
 """Opens files on first use and limits how many are open: a thousand idle partitions use no file descriptors."""
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 from ottla.log.disk import Disk
@@ -11,39 +11,37 @@ DEFAULT_LIMIT = 256
 class OpenFiles:
     """The files of many logs, at most `limit` of them open at once, plus those that are held.
 
-    Eviction is the CLOCK algorithm: a file used since its last check is skipped once.
+    Eviction is the CLOCK algorithm: a file used since its last check is skipped once. Held files are not in the
+    circle, so that thousands of them cost an eviction nothing.
     """
 
     def __init__(self, disk: Disk, limit: int = DEFAULT_LIMIT) -> None:
         self.disk = disk
         self.limit = limit
-        self._open: deque[LogFile] = deque()
+        self._open: OrderedDict[LogFile, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def admit(self, file: "LogFile") -> None:
-        """Registers a file that was just opened, and closes others if there are too many."""
+        """Registers a file that was just opened or let go, and closes others if there are too many."""
         self._make_room()
-        self._open.append(file)
+        self._open[file] = None
 
     def _make_room(self) -> None:
         for _ in range(2 * len(self._open)):
             if len(self._open) < self.limit:
                 return
-            file = self._open.popleft()
-            if file.holds or file.recently_used:
+            file, _ = self._open.popitem(last=False)
+            if file.recently_used:
                 file.recently_used = False
-                self._open.append(file)
+                self._open[file] = None
             else:
                 file.release()
 
     def forget(self, file: "LogFile") -> None:
-        """Unregisters a file that is being closed."""
-        try:
-            self._open.remove(file)
-        except ValueError:
-            pass
+        """Unregisters a file that is being closed or held."""
+        self._open.pop(file, None)
 
 
 class LogFile:
@@ -81,14 +79,20 @@ class LogFile:
     def hold(self) -> int:
         """The handle, kept open until `let_go`: a closed descriptor could be reused, and another file synced."""
         handle = self.handle()
+        if not self.holds:
+            self._files.forget(self)
         self.holds += 1
         return handle
 
     def let_go(self) -> None:
         self.holds -= 1
-        if not self.holds and self._close_when_let_go:
+        if self.holds:
+            return
+        if self._close_when_let_go:
             self._close_when_let_go = False
             self.close()
+        elif self._handle is not None:
+            self._files.admit(self)
 
     def close(self) -> None:
         """Closes the file, now or when the last hold ends."""

@@ -520,13 +520,13 @@ class PartitionLog:
 
     # --- stable storage -----------------------------------------------------------------------------------
 
-    def unsynced(self) -> FlushTicket:
+    def unsynced(self, *, hold: bool = True) -> FlushTicket:
         """What to sync so that everything appended so far is on stable storage.
 
-        Call `flushed` or `flush_failed` with the ticket afterwards.
+        Call `flushed` or `flush_failed` with the ticket afterwards. Without `hold`, sync the whole file system.
         """
         try:
-            return self.store.unsynced(self.log_end_offset)
+            return self.store.unsynced(self.log_end_offset, hold=hold)
         except OSError as error:
             raise self.store.error("cannot flush", error) from error
 
@@ -568,25 +568,32 @@ class PartitionLog:
             self._snapshot_offset = self.log_end_offset
             self._snapshots.prune(self.segments.bases)
 
-    def epochs_to_save(self) -> tuple[str, bytes] | None:
-        """Path and content of the leader epochs file if it is out of date. Write it before a recovery point."""
+    def epochs_to_save(self, *, closing: bool = False) -> tuple[str, bytes] | None:
+        """Path and content of the leader epochs file if it is out of date. Write it before a recovery point.
+
+        A small log gets its first file only when it is closed: a start without the file reads the epochs from the
+        batches.
+        """
+        if not self.leader_epochs.is_dirty or not (closing or self.leader_epochs.has_file or not self.store.is_small):
+            return None
         entries = self.leader_epochs.to_save(self.log_end_offset)
         return None if entries is None else (f"{self.directory}/{EPOCHS_FILE}", encode_epochs(entries))
 
     def save_epochs(self) -> None:
         """Writes the leader epochs if the file is out of date. Any thread, while nothing is appended."""
-        if (unsaved := self.epochs_to_save()) is not None:
+        if (unsaved := self.epochs_to_save(closing=True)) is not None:
             self.disk.write_file(*unsaved)
             self.leader_epochs.saved()
 
-    def begin_close(self) -> FlushTicket:
+    def begin_close(self, *, hold: bool = True) -> FlushTicket:
         """First step of closing, without blocking. Then sync the ticket, save the epochs and call `finish_close`."""
         try:
             self.store.prepare_close()
-            self.snapshot_producers()
+            if len(self.producers) or self._snapshot_offset >= 0 or not self.store.is_small:
+                self.snapshot_producers()
         except OSError as error:
             raise self.store.error("cannot close", error) from error
-        return self.unsynced()
+        return self.unsynced(hold=hold)
 
     def finish_close(self, ticket: FlushTicket | None) -> None:
         """Closes the files. Without a ticket, what was not synced stays unsynced."""

@@ -114,6 +114,8 @@ class LogLoader:
         except CorruptCheckpoint as error:
             log.warning("%s/%s: rebuilding the corrupt file from the log: %s", self.directory, EPOCHS_FILE, error)
             return False
+        finally:
+            self.leader_epochs.has_file = True
 
     def _rebuild_epochs(self, segments: list[Segment]) -> None:
         for segment in segments:

@@ -6,6 +6,7 @@ Nothing here polls. A timer runs only while there is work for it: a thousand idl
 
 import asyncio
 import functools
+import heapq
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from ottla.types import INT64_MAX, TopicPartition
 
 log = logging.getLogger("ottla.replication")
 
+REMOVED_TOGETHER = 32
 RETENTION_CHUNK = 100
 """How many logs are checked before the event loop gets its turn."""
 
@@ -68,7 +70,9 @@ class LogMaintenance:
         self._compacting: tuple[Replica, CompactionPlan] | None = None
         self._checkpointing = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._removals: dict[str, asyncio.TimerHandle | None] = {}
+        self._removals: list[tuple[int, str]] = []
+        """A heap of directories to remove: (when, in monotonic milliseconds; path)."""
+        self._removing = False
         self._producers_checked_ms: int = 0
         self._running: set[asyncio.Future[Any]] = set()
 
@@ -82,9 +86,9 @@ class LogMaintenance:
         self._loop = loop
         self._producers_checked_ms = self._monotonic()
         self._arm("retention", self._config.log_retention_check_interval_ms, self._check_retention)
-        for path, handle in list(self._removals.items()):
-            if handle is None:
-                self._remove_later(path, 0)
+        for path in self._directory.leftovers:
+            self._remove_at(self._monotonic(), path)
+        self._arm_removal()
         for replica in self._replicas():
             if replica.upkeep.wants_sync:
                 loop.call_soon(self._sync, replica)
@@ -94,24 +98,17 @@ class LogMaintenance:
             self._arm("compaction", self._config.log_cleaner_backoff_ms, self._compact_next)
 
     async def stop(self) -> None:
-        """Waits for running work, then syncs everything, so that closing the directory is quick."""
+        """Ends the background work and waits for what runs. Then the directory can be closed."""
         self._stopping = True
+        self._directory.hurry()
         if self._compacting is not None:
             self._compacting[1].cancel()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for handle in self._removals.values():
-            if handle is not None:
-                handle.cancel()
         for replica in self._replicas():
             if replica.upkeep.flush_timer is not None:
                 replica.upkeep.flush_timer.cancel()
-        while self._running:
-            await asyncio.wait(list(self._running))
-        for replica in self._replicas():
-            if replica.log.has_unsynced:
-                self._sync(replica)
         while self._running:
             await asyncio.wait(list(self._running))
 
@@ -217,6 +214,8 @@ class LogMaintenance:
         replica.log.flushed(ticket)
         if upkeep.is_closed:
             return
+        if not upkeep.is_changed:
+            self.changed(replica)  # Its recovery point moved.
         self._flushed(replica)
         if upkeep.wants_sync:
             self._sync(replica)
@@ -227,14 +226,16 @@ class LogMaintenance:
         if self._checkpointing:
             self._arm("checkpoint", self._config.replica_high_watermark_checkpoint_interval_ms, self._checkpoint)
             return
-        for replica in self._changed:
+        changed = list(self._changed)
+        self._changed.clear()
+        for replica in changed:
             replica.upkeep.is_changed = False
             if replica.log.flushed_offset < replica.log.segments.active.base_offset:
                 # Sync finished segments, so that recovery after a crash reads only the active one.
                 self._flush(replica)
-        self._changed.clear()
         self._checkpointing = True
-        self._in_thread(self._directory.plan_checkpoint()).add_done_callback(self._checkpointed)
+        write = self._directory.plan_checkpoint([replica.log for replica in changed])
+        self._in_thread(write).add_done_callback(self._checkpointed)
 
     def _checkpointed(self, future: "asyncio.Future[None]") -> None:
         self._checkpointing = False
@@ -344,24 +345,42 @@ class LogMaintenance:
         except OSError as error:
             log.error("partition %s: cannot rename its directory for deletion: %s", topic_partition, error)
             return
-        self._remove_later(path, delay_ms)
+        self._remove_at(self._monotonic() + delay_ms, path)
+        self._arm_removal()
 
-    def _remove_later(self, path: str, delay_ms: int) -> None:
-        if self._loop is None or self._stopping:
-            self._removals[path] = None
-        else:
-            self._removals[path] = self._loop.call_later(delay_ms / 1000, self._remove, path)
+    def _remove_at(self, when: int, path: str) -> None:
+        heapq.heappush(self._removals, (when, path))
+        if self._removals[0][1] is path and (timer := self._timers.pop("removal", None)) is not None:
+            timer.cancel()  # It is set to a later time.
 
-    def _remove(self, path: str) -> None:
-        self._removals.pop(path, None)
-        self._in_thread(self._directory.disk.remove_tree, path).add_done_callback(
-            functools.partial(self._removed, path)
-        )
+    def _arm_removal(self) -> None:
+        if self._removals and not self._removing:
+            self._arm("removal", max(0, self._removals[0][0] - self._monotonic()), self._remove_next)
 
-    def _removed(self, path: str, future: "asyncio.Future[None]") -> None:
-        error = None if future.cancelled() else future.exception()
-        if error is not None:
-            log.warning("cannot remove %s: %s", path, error)
+    def _remove_next(self) -> None:
+        """Removes the directories that are due, a few at a time and in one thread: the disk has other work too."""
+        now = self._monotonic()
+        paths: list[str] = []
+        while self._removals and self._removals[0][0] <= now and len(paths) < REMOVED_TOGETHER:
+            paths.append(heapq.heappop(self._removals)[1])
+        if not paths:
+            self._arm_removal()
+            return
+        self._removing = True
+        self._in_thread(self._remove, paths).add_done_callback(self._removed)
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            if self._stopping:
+                return  # The next start removes the rest.
+            try:
+                self._directory.disk.remove_tree(path)
+            except OSError as error:
+                log.warning("cannot remove %s: %s", path, error)
+
+    def _removed(self, future: "asyncio.Future[None]") -> None:
+        self._removing = False
+        self._arm_removal()
 
 
 def _report(replica: Replica, what: str, error: Exception) -> None:

@@ -93,7 +93,8 @@ class ReplicaManager:
         for replica in self.replicas():
             self._release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         await self._maintenance.stop()
-        self.log_directory.close()
+        # In a thread: with thousands of logs this takes seconds.
+        await asyncio.get_running_loop().run_in_executor(None, self.log_directory.close)
 
     # -- finding --
 

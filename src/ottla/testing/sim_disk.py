@@ -194,6 +194,16 @@ class SimDisk(Disk):
         file.synced = bytes(file.content)
         self.platter.make_durable()
 
+    @property
+    def can_sync_all(self) -> bool:
+        return True
+
+    def sync_all(self, handle: int) -> None:
+        self._fail_if_asked("sync_all")
+        self.platter.make_durable()
+        for file in self.platter.files.values():
+            file.synced = bytes(file.content)
+
     def run_all(self, jobs: Sequence[Callable[[], None]]) -> list[OSError | None]:
         """Runs the jobs one after the other, so that a run depends on its seed alone."""
         errors: list[OSError | None] = []

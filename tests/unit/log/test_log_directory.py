@@ -13,6 +13,8 @@ from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory, partition_of
 from ottla.protocol.record_batch import build_batch
+from ottla.testing.sim_disk import SimPlatter
+from ottla.testing.sim_loop import SimLoop
 from ottla.types import ZERO_UUID, TopicPartition
 from tests.support.worlds.log_world import NOON, FailingDisk
 
@@ -202,7 +204,7 @@ def test_a_deleted_log_is_removed_from_the_checkpoints_and_not_loaded_again(tmp_
     assert fresh.log_end_offset == 0
     directory.close()
     again = opened(tmp_path)
-    assert not os.path.exists(path)
+    assert again.leftovers == [path], "for the broker to remove in the background"
     assert again.logs[ORDERS].topic_id == TOPIC_ID[::-1]
     again.close()
 
@@ -229,6 +231,135 @@ def test_a_failed_close_writes_no_clean_shutdown_file(tmp_path: Path) -> None:
     again = opened(tmp_path)
     assert not again.was_clean
     assert again.logs[ORDERS].log_end_offset == 1
+
+
+class CountingDisk(Disk):
+    """Counts what is slow: syncs and new files."""
+
+    def __init__(self) -> None:
+        self.syncs = self.whole_syncs = 0
+        self.created: list[str] = []
+
+    def sync(self, handle: int) -> None:
+        self.syncs += 1
+        super().sync(handle)
+
+    def sync_all(self, handle: int) -> None:
+        self.whole_syncs += 1
+        super().sync_all(handle)
+
+    def overwrite_file(self, path: str, data: bytes) -> None:
+        self.created.append(path)
+        super().overwrite_file(path, data)
+
+
+@pytest.mark.skipif(not Disk().can_sync_all, reason="needs syncfs of Linux 5.8")
+def test_hundreds_of_logs_are_closed_with_one_sync(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    directory = opened(tmp_path, disk)
+    partitions = [TopicPartition("many", number) for number in range(300)]
+    for partition in partitions:
+        directory.create_log(partition, TOPIC_ID, TopicConfig())
+        append(directory, partition, b"a")
+    directory.close()
+    assert disk.whole_syncs == 1
+    assert disk.syncs < 10, "the checkpoint files"
+    assert not list(tmp_path.glob("*/*.tmp"))
+    again = opened(tmp_path)
+    assert again.was_clean
+    assert all(log.flushed_offset == log.high_watermark == 1 for log in again.logs.values())
+    assert (tmp_path / "many-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n"
+
+
+@pytest.mark.parametrize("operation", ["sync_all", "rename"])
+def test_hundreds_of_logs_that_cannot_be_synced_are_not_closed_cleanly(operation: str) -> None:
+    platter = SimPlatter(SimLoop(seed=1))
+    disk = platter.disk()
+    directory = opened(Path("/data"), disk)
+    for number in range(300):
+        directory.create_log(TopicPartition("many", number), TOPIC_ID, TopicConfig())
+        append(directory, TopicPartition("many", number), b"a")
+    platter.fail_next(operation)
+    directory.close()
+    disk.detach()
+    again = opened(Path("/data"), platter.disk())
+    assert not again.was_clean
+    assert all(log.log_end_offset == 1 for log in again.logs.values())
+
+
+def test_an_empty_log_needs_neither_a_sync_nor_new_files_to_be_closed(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    directory = opened(tmp_path, disk)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    directory.close()
+    assert sorted(os.listdir(tmp_path / "my-orders-12")) == ["00000000000000000000.log", "partition.metadata"]
+    again = opened(tmp_path, disk)
+    assert again.was_clean
+    disk.syncs = 0
+    again.checkpoint()
+    assert disk.syncs == 0
+
+
+def test_a_small_log_gets_its_epochs_file_when_it_is_closed_and_needs_none_after_a_crash(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a", b"b")
+    directory.logs[ORDERS].flush()
+    directory.checkpoint()
+    killed(directory)
+    epochs = tmp_path / "my-orders-12" / "leader-epoch-checkpoint"
+    assert not epochs.exists()
+    again = opened(tmp_path)
+    assert again.logs[ORDERS].leader_epochs.entries() == [(3, 0)]
+    again.close()
+    assert epochs.read_text() == "0\n1\n3 0\n"
+
+
+def test_a_large_log_gets_its_epochs_file_with_the_next_checkpoint(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a" * 70_000)
+    directory.checkpoint()
+    assert (tmp_path / "my-orders-12" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n"
+
+
+def test_an_epochs_file_without_entries_is_updated_too(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    log = directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a")
+    log.save_epochs()
+    log.truncate_fully(5)
+    directory.checkpoint()
+    killed(directory)
+    again = opened(tmp_path)
+    append(again, ORDERS, b"b")
+    again.checkpoint()
+    killed(again)
+    assert opened(tmp_path).logs[ORDERS].leader_epochs.entries() == [(3, 5)]
+
+
+def test_a_checkpoint_covers_only_the_logs_that_changed(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    for partition in (ORDERS, PEOPLE):
+        directory.create_log(partition, TOPIC_ID, TopicConfig())
+        append(directory, partition, b"a")
+    directory.plan_checkpoint([directory.logs[ORDERS]])()
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nmy-orders 12 1\n"
+    directory.plan_checkpoint([directory.logs[PEOPLE]])()
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n2\nmy-orders 12 1\npeople 0 1\n"
+
+
+def test_a_checkpoint_in_progress_ends_early_when_the_directory_is_about_to_close(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    append(directory, ORDERS, b"a" * 70_000)
+    write = directory.plan_checkpoint()
+    directory.hurry()
+    write()
+    epochs = tmp_path / "my-orders-12" / "leader-epoch-checkpoint"
+    assert not epochs.exists()
+    directory.close()
+    assert epochs.exists()
 
 
 def test_settings_are_looked_up_by_topic(tmp_path: Path) -> None:

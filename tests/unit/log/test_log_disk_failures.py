@@ -181,7 +181,7 @@ def test_failed_retention_can_be_retried(tmp_path: Path) -> None:
 
 def test_closing_on_a_full_disk_raises_an_error_and_loses_no_records(world: LogWorld) -> None:
     world.append("a")
-    disk_of(world).fails("append")
+    disk_of(world).fails("write_file")
     fails(world.log.close)
     disk_of(world).works()
     world.open(clean=False)

@@ -71,3 +71,23 @@ def test_closing_a_file_calls_on_release(tmp_path: Path) -> None:
     file.close()
     file.close()
     assert released == [True]
+
+
+def test_thousands_of_held_files_do_not_slow_down_the_others(tmp_path: Path) -> None:
+    class CountingFiles(OpenFiles):
+        def admit(self, file: LogFile) -> None:
+            assert len(self) <= self.limit, "held files are not in the circle that an eviction searches"
+            super().admit(file)
+
+    opened = CountingFiles(Disk(), limit=3)
+    held = []
+    for number in range(300):
+        path = tmp_path / f"file-{number}"
+        path.write_bytes(str(number).encode())
+        held.append(LogFile(opened, str(path)))
+        held[-1].hold()
+    assert len(opened) == 0
+    for file in held:
+        file.let_go()
+    assert sum(file.is_open for file in held) <= 3
+    assert [read(file) for file in held] == [str(number) for number in range(300)]

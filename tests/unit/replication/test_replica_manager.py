@@ -99,6 +99,26 @@ def test_a_deleted_topic_is_removed_immediately_and_its_files_after_the_delay(wo
     assert directories(world) == []
 
 
+def test_files_of_deleted_topics_are_removed_each_after_its_own_delay(world: DataWorld) -> None:
+    world.topic("slow", configs={"file.delete.delay.ms": "60000"})
+    world.topic("quick", partitions=100, configs={"file.delete.delay.ms": "1000"})
+    world.delete_topic("slow")
+    world.delete_topic("quick")
+    world.wait(2_000)
+    left = [name for name in os.listdir(world.directory) if name.endswith("-delete")]
+    assert [name.partition("-")[0] for name in left] == ["slow"]
+    world.wait(60_000)
+    assert not any(name.endswith("-delete") for name in os.listdir(world.directory))
+
+
+def test_deleted_partitions_that_an_earlier_run_left_over_are_removed_in_the_background(world: DataWorld) -> None:
+    world.topic("orders", partitions=100)
+    world.delete_topic("orders")
+    world.restart()
+    world.wait(1_000)
+    assert not any(name.endswith("-delete") for name in os.listdir(world.directory))
+
+
 def test_a_topic_can_be_recreated_before_its_old_files_are_removed(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "old")
@@ -273,7 +293,7 @@ def test_checkpoints_are_written_only_some_seconds_after_a_change(world: DataWor
     path = f"{world.directory}/replication-offset-checkpoint"
     written = []
     plan = world.log_directory.plan_checkpoint
-    world.log_directory.plan_checkpoint = lambda: (written.append(1), plan())[1]  # type: ignore[method-assign,func-returns-value]
+    world.log_directory.plan_checkpoint = lambda *changed: (written.append(1), plan(*changed))[1]  # type: ignore[method-assign,func-returns-value]
     world.wait(60_000)
     assert written == []
     for value in "abc":

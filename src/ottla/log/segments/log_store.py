@@ -15,6 +15,7 @@ from ottla.log.flush import FlushTicket, Unsynced
 from ottla.log.open_files import OpenFiles
 from ottla.log.segments.rolling import RollRules
 from ottla.log.segments.segment import Segment
+from ottla.log.segments.segment_indexes import UNINDEXED_BYTES
 from ottla.log.segments.segment_list import Segments
 from ottla.types import INT32_MAX, TopicPartition
 
@@ -59,6 +60,11 @@ class LogStore:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self.segments)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the whole log can be read in less time than it takes to write and read a file about it."""
+        return len(self.segments) == 1 and self.segments.active.size <= UNINDEXED_BYTES
 
     def error(self, what: str, error: OSError) -> KafkaError:
         log.error("%s: %s: %s", self.topic_partition, what, error)
@@ -251,9 +257,9 @@ class LogStore:
         self._unsynced.add_snapshot(path)
         self._unsynced.new_names = True
 
-    def unsynced(self, offset: int) -> FlushTicket:
+    def unsynced(self, offset: int, *, hold: bool = True) -> FlushTicket:
         """What to sync so that everything below `offset`, the end of the log, is on stable storage."""
-        return self._unsynced.ticket(offset, self.directory)
+        return self._unsynced.ticket(offset, self.directory, hold=hold)
 
     def flushed(self, ticket: FlushTicket) -> bool:
         """The ticket's files are synced. Returns whether its offset is still valid (the log was not truncated)."""

@@ -18,7 +18,7 @@ log = logging.getLogger("ottla.log")
 
 NO_TIMESTAMP = -1
 
-_UNINDEXED_BYTES = 64 * 1024
+UNINDEXED_BYTES = 64 * 1024
 """Scanning a segment this small is faster than opening its index files."""
 
 
@@ -78,7 +78,7 @@ class SegmentIndexes:
             if size and not self._is_latest(offset_index, last, size):
                 raise CorruptIndex("the largest timestamp does not match its batch")
         except (CorruptIndex, OSError) as error:
-            if size <= _UNINDEXED_BYTES and isinstance(error, FileNotFoundError):
+            if size <= UNINDEXED_BYTES and isinstance(error, FileNotFoundError):
                 return self.rebuild(size)
             log.warning("%s: rebuilding the indexes: %s", self.path(".log"), error)
             return self.rebuild_and_save(size)
@@ -162,7 +162,7 @@ class SegmentIndexes:
 
     def needs_files(self, size: int) -> bool:
         """Whether index files are worth writing: the segment is large, or there are old files to update."""
-        return size > _UNINDEXED_BYTES or self.disk.exists(self.path(".index"))
+        return size > UNINDEXED_BYTES or self.disk.exists(self.path(".index"))
 
     def save(self) -> list[str]:
         """Writes unsaved entries to the index files and returns the files' paths. Does not sync."""
