@@ -5,7 +5,7 @@ commits the changes if the image that they are based on is still current, and ot
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ottla.errors import ErrorCode, KafkaError
@@ -114,12 +114,9 @@ def missing_topic_error(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def find_collision(name: str, topics: Iterable[str]) -> str | None:
-    """An existing topic whose name differs only in `.` and `_`: their metric names would be the same."""
-    if "." not in name and "_" not in name:
-        return None
-    unified = name.replace(".", "_")
-    return next((t for t in topics if t != name and t.replace(".", "_") == unified), None)
+def metric_name(topic: str) -> str:
+    """Topics whose names differ only in `.` and `_` would have the same metrics."""
+    return topic.replace(".", "_")
 
 
 # CreateTopics
@@ -136,7 +133,7 @@ def create_topics(
     """Handles each topic on its own: an invalid one does not affect the others."""
     results = []
     changes: list[Put | Remove] = []
-    known = dict(image.topics)
+    known = {metric_name(name): name for name in image.topics}
     budget = MAX_PARTITIONS_PER_REQUEST
     times = Counter(topic.name for topic in topics)
     for topic in {topic.name: topic for topic in topics}.values():
@@ -152,7 +149,7 @@ def create_topics(
             results.append(TopicResult(topic.name, error.code, error.detail))
             continue
         budget -= len(replicas)
-        known[topic.name] = TopicImage(topic.name, topic_id, (), configs)
+        known[metric_name(topic.name)] = topic.name
         changes.append(Put(records.topic_key(topic.name), records.write_topic(topic_id, replicas)))
         changes.append(Put(records.topic_config_key(topic.name), records.write_config(configs)))
         changes += _first_states(topic.name, 0, replicas)
@@ -171,15 +168,16 @@ def create_topics(
     return Decision(results, [Put(records.TOPICS, b"{}"), *changes])
 
 
-def _check_new_name(name: str, known: Mapping[str, TopicImage]) -> None:
+def _check_new_name(name: str, known: Mapping[str, str]) -> None:
+    """`known` has the existing topics by their metric names."""
     if name in _RESERVED_TOPICS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
     check_topic_name(name)
-    if name in known:
+    existing = known.get(metric_name(name))
+    if existing == name:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    collision = find_collision(name, known)
-    if collision is not None:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {collision}")
+    if existing is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {existing}")
 
 
 def _creation_configs(topic: NewTopic) -> dict[str, str]:

@@ -42,6 +42,10 @@ Subscriber = Callable[[ClusterImage], None]
 MAX_ATTEMPTS = 50
 """How often a change is retried because other brokers changed the same keys."""
 RECONNECT_SECONDS = 1.0
+CREATING_MAX = 1000
+"""Topics that are created in the background at the same time. A metadata request can name any number of them."""
+CREATED_AT_ONCE = 10
+"""Of these, so that other requests are served in between."""
 
 
 class MetadataFollower:
@@ -265,11 +269,13 @@ class MetadataFollower:
         from ottla.metadata import controller
 
         missing = [topic for topic in topics if topic.name not in self._creating]
+        # Clients ask again for topics that are still unknown.
+        missing = missing[: max(0, CREATING_MAX - len(self._creating))]
         results = controller.create_topics(self._image, missing, self._rules, new_topic_id).reply
         possible = {result.name for result in results if result.error == ErrorCode.NONE}
-        if possible:
-            task = self._create_once([topic for topic in missing if topic.name in possible])
-            task.add_done_callback(_log_failure)
+        wanted = [topic for topic in missing if topic.name in possible]
+        for start in range(0, len(wanted), CREATED_AT_ONCE):
+            self._create_once(wanted[start : start + CREATED_AT_ONCE]).add_done_callback(_log_failure)
         return results
 
     def _create_once(self, topics: "Sequence[NewTopic]") -> "asyncio.Task[list[TopicResult]]":

@@ -231,6 +231,34 @@ def test_describe_configs_can_be_limited_to_some_keys(world: AdminWorld) -> None
     assert len(describe(world, 4, TOPIC, "a", []).configs) == len(everything.configs) > 20
 
 
+def test_a_resource_that_is_named_twice_is_described_once(world: AdminWorld) -> None:
+    """A small request must not cause a response of gigabytes."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=BROKER, resource_name="0", configuration_keys=None
+    )
+    results = world.ask(DescribeConfigsRequest(resources=[resource] * 1000), 4).results
+    assert len(results) == 1
+
+
+def test_topics_described_together_have_their_own_settings(world: AdminWorld) -> None:
+    create(world, NewTopic("plain"), NewTopic("short", configs=[("retention.ms", "5")]), NewTopic("another"))
+    names = ["plain", "short", "another", "missing"]
+    resources = [
+        DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=TOPIC, resource_name=name, configuration_keys=["retention.ms"]
+        )
+        for name in names
+    ]
+    resources[2].configuration_keys = ["cleanup.policy", "retention.ms"]
+    results = world.ask(DescribeConfigsRequest(resources=resources), 4).results
+    assert [(result.resource_name, [(c.name, c.value) for c in result.configs]) for result in results] == [
+        ("plain", [("retention.ms", "604800000")]),
+        ("short", [("retention.ms", "5")]),
+        ("another", [("cleanup.policy", "delete"), ("retention.ms", "604800000")]),
+        ("missing", []),
+    ]
+
+
 def test_describe_configs_of_brokers(world: AdminWorld) -> None:
     mine = {config.name: config for config in describe(world, 4, BROKER, "0").configs}
     assert (mine["node.id"].value, mine["node.id"].config_source, mine["node.id"].read_only) == ("0", 4, True)

@@ -7,6 +7,7 @@ import pytest
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import NewTopic, TopicReference
+from ottla.metadata.follower import CREATED_AT_ONCE, CREATING_MAX
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.types import ZERO_UUID, Endpoint
 from tests.support.worlds.admin_world import AdminWorld
@@ -163,6 +164,21 @@ def test_many_clients_asking_for_one_new_topic_create_it_once(world: AdminWorld)
     assert world.tree.commits == commits + 1
     assert {r.topics[0].error_code for r in responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert "new" in world.image.topics
+
+
+def test_a_limited_number_of_topics_is_created_in_the_background(world: AdminWorld) -> None:
+    """A few at a time: other requests are served in between. The client's next request creates more."""
+    commits = world.tree.commits
+    names = [f"t{number}" for number in range(CREATING_MAX + 5)]
+    world.ask(by_name(*names, create_missing=True), 9)
+    world.ask(by_name("another", create_missing=True), 9)
+    for _ in range(10):
+        world.settle()
+    assert world.tree.commits == commits + CREATING_MAX // CREATED_AT_ONCE
+    assert set(world.image.topics) == set(names[:CREATING_MAX])
+    world.ask(by_name(*names, create_missing=True), 9)
+    world.settle()
+    assert set(world.image.topics) == set(names)
 
 
 # Topic ids

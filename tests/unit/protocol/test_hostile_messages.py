@@ -201,7 +201,7 @@ def test_the_items_of_nested_arrays_count_together() -> None:
     topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=[0] * half) for name in "abc"]
     request = AddPartitionsToTxnRequest(v3_and_below_transactional_id="t", v3_and_below_topics=topics)
     for version in (0, 3):
-        with pytest.raises(ProtocolError, match="partitions: .* items"):
+        with pytest.raises(ProtocolError, match=r"partitions: .* items"):
             AddPartitionsToTxnRequest.decode(request.encode(version), version)
     request.v3_and_below_topics = topics[:1]
     AddPartitionsToTxnRequest.decode(request.encode(3), 3)
@@ -227,5 +227,5 @@ def test_tagged_fields_count_as_items() -> None:
     tags = uvarint(TAGS_MAX) + b"".join(uvarint(tag) + b"\0" for tag in range(TAGS_MAX))
     count = REQUEST_ITEMS_MAX // TAGS_MAX
     encoded = uvarint(count + 1) + (b"\x01" + tags) * count + b"\x01\0\0\0"
-    with pytest.raises(ProtocolError, match="topics.tags: .* too many"):
+    with pytest.raises(ProtocolError, match=r"topics\.tags: .* too many"):
         MetadataRequest.decode(encoded, 9)

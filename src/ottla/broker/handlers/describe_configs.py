@@ -7,6 +7,8 @@ v4   flexible (KIP-482)
 A broker resource with an empty name stands for the settings of all brokers that were changed at run time.
 """
 
+from collections.abc import Hashable
+
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
 from ottla.broker.settings.config import ConfigEntry
@@ -16,26 +18,48 @@ from ottla.metadata.controller import check_topic_name
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 
+Described = dict[Hashable, list[DescribeConfigsResponse.DescribeConfigsResourceResult]]
+"""Descriptions that resources of one request share."""
+
 
 @handles(ApiKey.DESCRIBE_CONFIGS)
 def describe_configs(request: DescribeConfigsRequest, context: Context) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=[_result(resource, request, context) for resource in request.resources])
+    # A resource that is named twice is described once: a small request must not cause a huge response.
+    resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    described: Described = {}
+    results = [_result(resource, request, context, described) for resource in resources.values()]
+    return DescribeConfigsResponse(results=results)
 
 
 def _result(
-    resource: DescribeConfigsRequest.DescribeConfigsResource, request: DescribeConfigsRequest, context: Context
+    resource: DescribeConfigsRequest.DescribeConfigsResource,
+    request: DescribeConfigsRequest,
+    context: Context,
+    described: Described,
 ) -> DescribeConfigsResponse.DescribeConfigsResult:
     answer = DescribeConfigsResponse.DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
     )
+    wanted = resource.configuration_keys
     try:
-        entries = _entries(resource.resource_type, resource.resource_name, context)
+        key = (_same_for(resource, context), tuple(wanted or ()))
+        if key not in described:
+            entries = _entries(resource.resource_type, resource.resource_name, context)
+            described[key] = [_describe(entry, request) for entry in entries if not wanted or entry.name in wanted]
     except KafkaError as error:
         answer.error_code, answer.error_message = error.code, error.detail
         return answer
-    wanted = resource.configuration_keys
-    answer.configs = [_describe(entry, request) for entry in entries if not wanted or entry.name in wanted]
+    answer.configs = described[key]
     return answer
+
+
+def _same_for(resource: DescribeConfigsRequest.DescribeConfigsResource, context: Context) -> Hashable:
+    """What the description depends on: for a topic its own settings, and most topics have none."""
+    if resource.resource_type == ResourceType.TOPIC:
+        topic = context.services.image.topics.get(resource.resource_name)
+        if topic is not None:
+            return ResourceType.TOPIC, tuple(topic.configs.items())
+    return resource.resource_type, resource.resource_name
 
 
 def _entries(kind: int, name: str, context: Context) -> list[ConfigEntry]:
