@@ -200,7 +200,7 @@ def without_retry_of_completion(patch: Patch) -> None:
 def without_timeout(patch: Patch) -> None:
     from ottla.coordinator.transaction.transaction import Transaction
 
-    patch.setattr(Transaction, "is_timed_out", lambda transaction, now: False)
+    patch.setattr(Transaction, "can_time_out", False)
 
 
 CASES: list[tuple[Callable[[Patch], None], Callable[[], Any]]] = [

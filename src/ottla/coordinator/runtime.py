@@ -65,6 +65,7 @@ class CoordinatorRuntime(Generic[S]):
         self.make_shard = make_shard
         self._replicas = replicas
         self._clock = clock
+        self._monotonic = replicas.log_directory.monotonic
         self._on_event = on_event
         self._append_timeout_ms = append_timeout_ms
         self._image: ClusterImage | None = None
@@ -77,8 +78,9 @@ class CoordinatorRuntime(Generic[S]):
         self._has_answer = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
-        self._clock_ahead_ms: float | None = None
-        """How far the clock is ahead of the loop's time, which never jumps."""
+        self._clock_ahead_ms: int | None = None
+        """How far the clock was ahead of the monotonic one when deadlines were last moved. Deadlines are in wall time,
+        but never off by more than CLOCK_JUMP_MS, however often the clock is set."""
         self._is_stopped = False
 
     # --- requests -----------------------------------------------------------------------------------------
@@ -293,10 +295,13 @@ class CoordinatorRuntime(Generic[S]):
         """The time. If the clock was set or the machine slept, deadlines are moved by the same amount, so that no
         session expires because of it."""
         now = self._clock()
-        ahead_ms = now - asyncio.get_running_loop().time() * 1000
-        before_ms, self._clock_ahead_ms = self._clock_ahead_ms, ahead_ms
-        if before_ms is not None and not -CLOCK_JUMP_MS < ahead_ms - before_ms < CLOCK_JUMP_MS:
-            self._move_deadlines(round(ahead_ms - before_ms), "the clock jumped by")
+        ahead_ms = now - self._monotonic()
+        before_ms = self._clock_ahead_ms
+        if before_ms is None:
+            self._clock_ahead_ms = ahead_ms
+        elif not -CLOCK_JUMP_MS < ahead_ms - before_ms < CLOCK_JUMP_MS:
+            self._clock_ahead_ms = ahead_ms
+            self._move_deadlines(ahead_ms - before_ms, "the clock jumped by")
         return now
 
     def _move_deadlines(self, milliseconds: int, why: str) -> None:

@@ -63,6 +63,10 @@ class TransactionShard:
         self._coming: dict[str, tuple[bytes, Transaction, int]] = {}
         """By transactional id, what the current step stores: the record, the transaction in it, and the last epoch. It
         takes effect once the record is in the log."""
+        self._timeouts: dict[str, int] = {}
+        """By transactional id, when its open transaction times out. Computed once, then moved when the clock jumps:
+        the stored start is wall time, and says nothing after the clock was set."""
+        self._is_loaded = False
         self._deadlines = Deadlines()
 
     # --- the log ------------------------------------------------------------------------------------------
@@ -84,6 +88,7 @@ class TransactionShard:
         if value is None:
             self.transactions.pop(transactional_id, None)
             self._unwritten.pop(transactional_id, None)
+            self._timeouts.pop(transactional_id, None)
             return
         if coming is not None and coming[0] is value:
             transaction, last_epoch = coming[1:]
@@ -92,6 +97,10 @@ class TransactionShard:
         else:
             transaction = read_transaction_value(transactional_id, value)
         self.transactions[transactional_id] = transaction
+        if not transaction.can_time_out:
+            self._timeouts.pop(transactional_id, None)
+        elif self._is_loaded:
+            self._timeouts.setdefault(transactional_id, timestamp + transaction.timeout_ms)
         if transaction.state in PREPARED:
             self._unwritten[transactional_id] = set(transaction.partitions)
         else:
@@ -112,7 +121,10 @@ class TransactionShard:
         self._deadlines.add(now + self._abort_interval_ms, _ABORT_TIMED_OUT)
         self._deadlines.add(now + self._remove_interval_ms, _REMOVE_EXPIRED)
         effects: Effects[None] = Effects()
+        self._is_loaded = True
         for transaction in self.transactions.values():
+            if transaction.can_time_out:
+                self._timeouts[transaction.transactional_id] = now + transaction.time_left_ms(now)
             if transaction.state in PREPARED:
                 # Decided before the coordinator moved. Writing a marker twice does no harm.
                 self._send_markers(transaction, effects)
@@ -128,9 +140,10 @@ class TransactionShard:
         effects: Effects[None] = Effects()
         for _, due in self._deadlines.due(now):
             if due is _ABORT_TIMED_OUT:
-                for transaction in self.transactions.values():
-                    if transaction.is_timed_out(now):
-                        self._decide(ending.fence_and_abort(transaction, now), NO_EPOCH, effects)
+                for transactional_id, timeout_at in self._timeouts.items():
+                    if timeout_at < now:
+                        timed_out = self.transactions[transactional_id]
+                        self._decide(ending.fence_and_abort(timed_out, now), NO_EPOCH, effects)
                 self._deadlines.add(now + self._abort_interval_ms, due)
             else:
                 self._remove_expired(now, effects)
@@ -141,8 +154,9 @@ class TransactionShard:
         return self._deadlines.next()
 
     def on_clock_jump(self, jump_ms: int) -> None:
-        """Only the times of the checks move. A transaction's age is what its record says."""
         self._deadlines.shift(jump_ms)
+        for transactional_id in self._timeouts:
+            self._timeouts[transactional_id] += jump_ms
 
     def _remove_expired(self, now: int, effects: Effects[Any]) -> None:
         oldest = now - self._config.transactional_id_expiration_ms

@@ -86,8 +86,14 @@ class Transaction(NamedTuple):
     def is_two_phase(self) -> bool:
         return self.timeout_ms == NEVER_MS
 
-    def is_timed_out(self, now: int) -> bool:
-        return self.state is S.ONGOING and not self.is_two_phase and self.start_timestamp + self.timeout_ms < now
+    @property
+    def can_time_out(self) -> bool:
+        return self.state is S.ONGOING and not self.is_two_phase
+
+    def time_left_ms(self, now: int) -> int:
+        """How much of the timeout is left, by the stored start. If the clock was set in the meantime the start may be
+        in the future or long ago: the result is never negative, nor more than the timeout."""
+        return min(max(0, self.start_timestamp + self.timeout_ms - now), self.timeout_ms)
 
     def change(self, now: int, **fields: object) -> "Transaction":
         """The transaction after a step; asserts that the table allows it."""
