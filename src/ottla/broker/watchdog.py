@@ -26,8 +26,8 @@ from ottla.protocol.api import snake_case
 
 log = logging.getLogger("ottla.broker")
 
-HEARTBEATS_PER_LIMIT = 10
-"""The precision: a step is measured with an error of a tenth of the limit, always as too short."""
+HEARTBEATS_PER_LIMIT = 5
+"""The precision: a step is measured with an error of up to a fifth of the limit, always as too short."""
 HEARTBEAT_SECONDS_MIN = 0.01
 WINDOW_SECONDS = 60.0
 """`longest_step` covers the last one to two windows, so that it decreases again."""
@@ -91,7 +91,8 @@ class Watchdog:
         """How long this thread was late itself, since the last heartbeat that was on time."""
         self._statistics = ""
         """The file in which Linux counts how long the loop's thread waited for the CPU."""
-        self._waited_before = 0.0
+        self._waited_before = -1.0
+        """How long it had waited when the heartbeat became overdue; -1 while it is on time."""
         self._is_announced = False
         self._silent_until = 0.0
         self._unreported = 0
@@ -166,7 +167,7 @@ class Watchdog:
         """Looks at the loop; returns when to look again."""
         if self._ended:
             step = self._ended.popleft()
-            waited = _waited_for_cpu(self._statistics) - self._waited_before
+            waited = _waited_for_cpu(self._statistics) - self._waited_before if self._waited_before >= 0 else 0.0
             self._report(step._replace(cpu_wait_seconds=max(self._held_up, waited)), now)
             self._forget()
             return now
@@ -174,6 +175,8 @@ class Watchdog:
         if overdue < self._limit:
             if overdue < 0:
                 self._forget()
+            elif self._waited_before < 0:
+                self._waited_before = _waited_for_cpu(self._statistics)
             # Also before the next heartbeat can be overdue: only a thread that wants to run notices that it cannot.
             return min(now + self._limit / 2, self._due + self._limit)
         if len(self._samples) < SAMPLES_MAX:
@@ -191,7 +194,7 @@ class Watchdog:
     def _forget(self) -> None:
         """The loop is on time: the next slow step starts with nothing known about it."""
         self._samples, self._held_up, self._is_announced = [], 0.0, False
-        self._waited_before = _waited_for_cpu(self._statistics)
+        self._waited_before = -1.0
 
     def _sample(self) -> Sample:
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001
