@@ -211,28 +211,29 @@ class Watchdog:
         self._silent_until = now + self._log_interval
         more = f"; {self._unreported} more since the last such line" if self._unreported else ""
         self._unreported = 0
-        limit = f"ottla.slow.step.ms={self._limit * 1000:.0f}"
-        log.warning("%s: %s%s", self._name, describe(step, self._samples, limit), more)
+        log.warning("%s: %s%s", self._name, describe(step, self._samples, self._limit), more)
 
 
-def describe(step: SlowStep, samples: list[Sample], limit: str) -> str:
+def describe(step: SlowStep, samples: list[Sample], limit: float) -> str:
     """Why the loop was late, in one line.
 
-    >>> describe(SlowStep(1.5, 1.4, 1), [Sample("ListGroups v5", "list_groups.py:9 f")], "limit 250 ms")
-    'the event loop was blocked for 1.50 s (limit 250 ms; 1.40 s of CPU) by ListGroups v5 at list_groups.py:9 f'
+    >>> describe(SlowStep(1.5, 1.4, 1), [Sample("ListGroups v5", "a.py:9 f")], 0.25)
+    'the event loop was blocked for 1.50 s (ottla.slow.step.ms=250; 1.40 s of CPU) by ListGroups v5 at a.py:9 f'
     """
     seconds, cpu_seconds, requests, cpu_wait_seconds = step
     busy = [sample for sample in samples if sample.cause]
-    used = f"{cpu_seconds:.2f} s of CPU"
-    if cpu_seconds < seconds / 2 and (not busy or cpu_wait_seconds >= seconds / 2):
+    setting, used = f"ottla.slow.step.ms={limit * 1000:.0f}", f"{cpu_seconds:.2f} s of CPU"
+    if cpu_seconds < limit and (not busy or seconds - cpu_wait_seconds < limit):
         return (
-            f"the event loop was {seconds:.2f} s late ({limit}), but the process did not get the CPU ({used}): "
+            f"the event loop was {seconds:.2f} s late ({setting}), but the process did not get the CPU ({used}): "
             "it was suspended, or the machine is busy"
         )
     (cause, place), _ = Counter(busy or [Sample("an unknown step", "an unknown place")]).most_common(1)[0]
-    idle = "" if cpu_seconds >= seconds / 2 else ", which waited for a file or a lock"
+    if cpu_wait_seconds > seconds / 2:
+        used += f", {cpu_wait_seconds:.2f} s of waiting for it"
+    idle = "" if cpu_seconds + cpu_wait_seconds >= seconds / 2 else ", which waited for a file or a lock"
     many = f"; {requests} requests were handled meanwhile" if requests > 1 else ""
-    return f"the event loop was blocked for {seconds:.2f} s ({limit}; {used}) by {cause} at {place}{idle}{many}"
+    return f"the event loop was blocked for {seconds:.2f} s ({setting}; {used}) by {cause} at {place}{idle}{many}"
 
 
 def _waited_for_cpu(statistics: str) -> float:

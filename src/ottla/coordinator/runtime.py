@@ -30,6 +30,8 @@ ACTIVE = ShardState.ACTIVE
 
 SLICE_BYTES = 1 << 18
 """How much of a log is replayed before other tasks get their turn: a few milliseconds of work."""
+SHARDS_PER_TICK = 2
+"""How many shards do what is due in one step of the event loop; the others follow in the next."""
 CLOCK_JUMP_MS = 2_000
 """If the clock and the time that has passed differ by this much, the clock was set or the machine slept. If a timer is
 this late, this broker was blocked, and so were the heartbeats that clients have sent."""
@@ -82,6 +84,8 @@ class CoordinatorRuntime(Generic[S]):
         """How far the clock was ahead of the monotonic one when deadlines were last moved. Deadlines are in wall time,
         but never off by more than CLOCK_JUMP_MS, however often the clock is set."""
         self._is_stopped = False
+        self._loading = asyncio.Lock()
+        """Shards are loaded one after the other: fifty at the same time would block everything else."""
 
     # --- requests -----------------------------------------------------------------------------------------
 
@@ -332,14 +336,21 @@ class CoordinatorRuntime(Generic[S]):
         if late_ms > CLOCK_JUMP_MS:
             # Leaves time to read the heartbeats that arrived in the meantime.
             self._move_deadlines(late_ms + CLOCK_JUMP_MS, "this broker was blocked for")
-        for hosted in list(self._hosted.values()):
-            if hosted.state is not ACTIVE:
-                continue
-            deadline = hosted.shard.next_deadline()
-            if deadline is None or deadline > now:
-                self._arm(deadline)
-                continue
+        due = []
+        for hosted in self._hosted.values():
+            if hosted.state is ACTIVE:
+                deadline = hosted.shard.next_deadline()
+                if deadline is not None and deadline <= now:
+                    due.append((deadline, hosted))
+                else:
+                    self._arm(deadline)
+        # All shards loaded at the same time expire offsets at the same time.
+        due.sort(key=_first)
+        for _, hosted in due[:SHARDS_PER_TICK]:
             self._step(hosted, _tick_shard)
+        for deadline, hosted in due[SHARDS_PER_TICK:]:
+            if hosted.state is ACTIVE:
+                self._arm(deadline)
 
     # --- leading and losing partitions --------------------------------------------------------------------
 
@@ -422,13 +433,14 @@ class CoordinatorRuntime(Generic[S]):
         started = monotonic()
         offset, records = partition_log.log_start_offset, 0
         try:
-            while offset < (end := partition_log.log_end_offset):
-                data = partition_log.read(offset, SLICE_BYTES, upper_bound=end)
-                if not data:
-                    break
-                offset, count = replay_slice(hosted.shard, data, offset)
-                records += count
-                await asyncio.sleep(0)
+            async with self._loading:
+                while offset < (end := partition_log.log_end_offset):
+                    data = partition_log.read(offset, SLICE_BYTES, upper_bound=end)
+                    if not data:
+                        break
+                    offset, count = replay_slice(hosted.shard, data, offset)
+                    records += count
+                    await asyncio.sleep(0)
         except Exception as error:
             self._cannot_load(hosted, error)
             return
@@ -465,6 +477,10 @@ async def settled(answer: "R | asyncio.Future[R]") -> R:
         waited: R = await answer
         return waited
     return answer
+
+
+def _first(pair: tuple[int, object]) -> int:
+    return pair[0]
 
 
 def _tick_shard(shard: Shard, now: int) -> Effects[None]:

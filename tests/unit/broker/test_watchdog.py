@@ -183,14 +183,14 @@ def test_lines_are_limited_and_the_rest_is_counted(new_loop: Loop, caplog: pytes
 
 def test_a_step_that_did_not_get_the_cpu_is_not_blamed(new_loop: Loop) -> None:
     sample = Sample("Fetch v12", "fetch.py:1 fetch")
-    line = describe(SlowStep(2.0, 0.1, 3, cpu_wait_seconds=1.8), [sample], "limit")
+    line = describe(SlowStep(2.0, 0.1, 3, cpu_wait_seconds=1.8), [sample], 0.25)
     assert "did not get the CPU" in line
     assert "Fetch" not in line
     # The loop was idle whenever it was looked at: only its timer was late.
-    assert "did not get the CPU" in describe(SlowStep(2.0, 0.1, 0), [Sample("", "")], "limit")
+    assert "did not get the CPU" in describe(SlowStep(2.0, 0.1, 0), [Sample("", "")], 0.25)
     # It waited, but not for the CPU.
-    assert "by Fetch v12 at fetch.py:1 fetch, which waited" in describe(SlowStep(2.0, 0.1, 0), [sample], "limit")
-    # It had the CPU.
-    busy = describe(SlowStep(2.0, 1.1, 9_000, cpu_wait_seconds=1.5), [sample], "limit")
-    assert "by Fetch v12" in busy
+    assert "by Fetch v12 at fetch.py:1 fetch, which waited" in describe(SlowStep(2.0, 0.1, 0), [sample], 0.25)
+    # It waited for the CPU most of the time, but would have been too slow anyway.
+    busy = describe(SlowStep(2.0, 0.4, 9_000, cpu_wait_seconds=1.5), [sample], 0.25)
+    assert "0.40 s of CPU, 1.50 s of waiting for it) by Fetch v12" in busy
     assert "9000 requests were handled meanwhile" in busy

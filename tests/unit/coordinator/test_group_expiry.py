@@ -270,6 +270,23 @@ def test_expiry_checks_run_at_their_interval() -> None:
 # --- deleted topics -----------------------------------------------------------------------------------------
 
 
+def test_offsets_of_many_groups_are_deleted_with_their_topic_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one step, the deletion of a topic would block the broker for seconds."""
+    monkeypatch.setattr(shard_module, "GROUPS_PER_STEP", 30)
+    group = GroupWorld(topics=("orders", "payments"))
+    for number in range(100):
+        group.commit(1, group=f"g{number}")
+    group.commit(1, group="g0", topic="payments")
+    before = len(group.log)
+    group.delete_topic("orders")
+    assert len(group.log) == before, "the image is applied to every shard in one step"
+    group.run(group.shard.tick(group.now))
+    assert len(group.log) == before + 30
+    group.delete_topic("payments")
+    group.wait(0)
+    assert group.shard.offsets.count() == 0
+
+
 def test_deleting_a_topic_deletes_its_offsets() -> None:
     """Spec: C4."""
     group = world()

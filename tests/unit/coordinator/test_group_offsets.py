@@ -239,7 +239,8 @@ def test_an_offset_deleted_and_committed_again_can_be_fetched() -> None:
 
 
 def test_more_keys_than_the_cache_holds_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets_module, "NAMES_KEPT", 3)
+    monkeypatch.setattr(offsets_module, "NAMES_KEPT_LOADING", 3)
+    monkeypatch.setattr(offsets_module, "NAMES_KEPT_LIVE", 3)
     group = GroupWorld(topics=("a", "b", "c"))
     for number in range(40):
         group.commit(number, group=f"g{number % 5}", topic="abc"[number % 3], partition=number % 2)

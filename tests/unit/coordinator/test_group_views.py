@@ -2,6 +2,7 @@
 
 import pytest
 
+from ottla.coordinator.group.shard import listed
 from ottla.errors import ErrorCode
 from tests.support.worlds.group_world import GroupWorld, assignment, subscription
 
@@ -60,7 +61,8 @@ def test_an_unknown_group_is_dead_and_from_version_six_on_an_error(version: int)
 
 
 def listing(group: GroupWorld, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> dict[str, str]:
-    return {listed.group_id: listed.group_state for listed in group.shard.list(set(states), set(types))}
+    groups = group.shard.groups.values()
+    return {each.group_id: each.group_state for each in listed(groups, set(states), set(types))}
 
 
 def test_groups_are_listed_with_their_state_and_type() -> None:
@@ -69,9 +71,9 @@ def test_groups_are_listed_with_their_state_and_type() -> None:
     group.commit(1, group="simple")
     group.enter("bob", group="joining")
     assert listing(group) == {"stable": "Stable", "simple": "Empty", "joining": "PreparingRebalance"}
-    listed = {g.group_id: g for g in group.shard.list(set(), set())}
-    assert {g.group_type for g in listed.values()} == {"classic"}
-    assert (listed["stable"].protocol_type, listed["simple"].protocol_type) == ("consumer", "")
+    found = {g.group_id: g for g in listed(group.shard.groups.values(), set(), set())}
+    assert {g.group_type for g in found.values()} == {"classic"}
+    assert (found["stable"].protocol_type, found["simple"].protocol_type) == ("consumer", "")
 
 
 def test_groups_are_filtered_by_state_and_type() -> None:

@@ -7,6 +7,7 @@ The empty group id is allowed, because it may have offsets.
 """
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
 from ottla.broker.services import Context
 from ottla.coordinator.runtime import settled
 from ottla.errors import ErrorCode, KafkaError
@@ -20,24 +21,26 @@ _MESSAGES = {
 
 
 @handles(ApiKey.DELETE_GROUPS)
-async def delete_groups(request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
-    results = []
-    # A group that is named twice is deleted and reported once.
-    for group_id in dict.fromkeys(request.groups_names):
-        code, message = await _delete(group_id, context)
-        results.append(
-            DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code, error_message=message)
-        )
-    return DeleteGroupsResponse(results=results)
+async def delete_groups(request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse | SlicedResponse:
+    return await answer_each(
+        DeleteGroupsResponse(),
+        "results",
+        context.api_version,
+        # A group that is named twice is deleted and reported once.
+        list(dict.fromkeys(request.groups_names)),
+        lambda group_id: _delete(group_id, context),
+    )
 
 
-async def _delete(group_id: str, context: Context) -> tuple[ErrorCode, str | None]:
+async def _delete(group_id: str, context: Context) -> DeleteGroupsResponse.DeletableGroupResult:
+    message = None
     try:
         code = await settled(
             context.services.groups.submit(
                 group_id, lambda shard, request_id, now: shard.delete_group(group_id, request_id)
             )
         )
+        message = _MESSAGES.get(code)
     except KafkaError as error:
-        return error.code, error.detail or None
-    return code, _MESSAGES.get(code)
+        code, message = error.code, error.detail or None
+    return DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code, error_message=message)

@@ -8,19 +8,27 @@ v6   an unknown group is GROUP_ID_NOT_FOUND (KIP-1043); earlier versions get a D
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.group_requests import GROUP_OPERATIONS
+from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
 from ottla.broker.services import Context
 from ottla.coordinator.runtime import settled
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 
+GROUPS_PER_SLICE = 20
+"""A group may have many members."""
+
 
 @handles(ApiKey.DESCRIBE_GROUPS)
-async def describe_groups(request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(
-        groups=[
-            await _describe(group_id, request.include_authorized_operations, context) for group_id in request.groups
-        ]
+async def describe_groups(request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse | SlicedResponse:
+    return await answer_each(
+        DescribeGroupsResponse(),
+        "groups",
+        context.api_version,
+        # A group that is named twice is described once, so that a small request cannot ask for an endless response.
+        list(dict.fromkeys(request.groups)),
+        lambda group_id: _describe(group_id, request.include_authorized_operations, context),
+        GROUPS_PER_SLICE,
     )
 
 

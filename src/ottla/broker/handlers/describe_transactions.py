@@ -1,6 +1,7 @@
 """DescribeTransactions v0: state, producer, timeout, start time and partitions of transactions (KIP-664)."""
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
 from ottla.broker.handler_support.transaction_requests import require_transactional_id
 from ottla.broker.services import Context
 from ottla.coordinator.runtime import settled
@@ -13,9 +14,15 @@ State = DescribeTransactionsResponse.TransactionState
 
 
 @handles(ApiKey.DESCRIBE_TRANSACTIONS)
-async def describe_transactions(request: DescribeTransactionsRequest, context: Context) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=[await _describe(each, context) for each in request.transactional_ids]
+async def describe_transactions(
+    request: DescribeTransactionsRequest, context: Context
+) -> DescribeTransactionsResponse | SlicedResponse:
+    return await answer_each(
+        DescribeTransactionsResponse(),
+        "transaction_states",
+        context.api_version,
+        request.transactional_ids,
+        lambda transactional_id: _describe(transactional_id, context),
     )
 
 

@@ -10,6 +10,7 @@ The first request creates the coordinator's topic.
 
 from ottla.broker.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
@@ -23,22 +24,24 @@ _NOWHERE = (-1, Endpoint("", -1))
 
 
 @handles(ApiKey.FIND_COORDINATOR)
-async def find_coordinator(request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
+async def find_coordinator(
+    request: FindCoordinatorRequest, context: Context
+) -> FindCoordinatorResponse | SlicedResponse:
+    async def find(key: str) -> FindCoordinatorResponse.Coordinator:
+        code, message, (node_id, endpoint) = await _find(key, request.key_type, context)
+        return FindCoordinatorResponse.Coordinator(
+            key=key,
+            node_id=node_id,
+            host=endpoint.host,
+            port=endpoint.port,
+            error_code=code,
+            error_message=message,
+        )
+
     if context.api_version >= 4:
-        coordinators = []
-        for key in request.coordinator_keys:
-            code, message, (node_id, endpoint) = await _find(key, request.key_type, context)
-            coordinators.append(
-                FindCoordinatorResponse.Coordinator(
-                    key=key,
-                    node_id=node_id,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    error_code=code,
-                    error_message=message,
-                )
-            )
-        return FindCoordinatorResponse(coordinators=coordinators)
+        return await answer_each(
+            FindCoordinatorResponse(), "coordinators", context.api_version, request.coordinator_keys, find
+        )
     code, message, (node_id, endpoint) = await _find(request.key, request.key_type, context)
     return FindCoordinatorResponse(
         error_code=code, error_message=message, node_id=node_id, host=endpoint.host, port=endpoint.port

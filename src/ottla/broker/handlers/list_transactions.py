@@ -4,9 +4,13 @@ v1   filter by duration (KIP-994)
 v2   filter by a pattern of transactional ids (KIP-1152)
 """
 
+from collections.abc import Awaitable
+
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.later import Later
+from ottla.broker.handler_support.sliced_response import SLICE, SlicedResponse, in_slices
 from ottla.broker.services import Context
-from ottla.coordinator.transaction.transaction import TransactionState
+from ottla.coordinator.transaction.transaction import Transaction, TransactionState
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
@@ -15,7 +19,9 @@ _STATES = {str(state) for state in TransactionState}
 
 
 @handles(ApiKey.LIST_TRANSACTIONS)
-def list_transactions(request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
+def list_transactions(
+    request: ListTransactionsRequest, context: Context
+) -> ListTransactionsResponse | Awaitable[SlicedResponse]:
     transactions = context.services.transactions
     if transactions.is_loading():
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -25,21 +31,36 @@ def list_transactions(request: ListTransactionsRequest, context: Context) -> Lis
     if asked and not asked & _STATES:
         return response
     try:
-        for hosted in transactions.active_shards():
-            response.transaction_states += [
-                ListTransactionsResponse.TransactionState(
-                    transactional_id=found.transactional_id,
-                    producer_id=found.producer_id,
-                    transaction_state=str(found.state),
-                )
-                for found in hosted.shard.find(
-                    asked & _STATES,
-                    set(request.producer_id_filters),
-                    request.duration_filter,
-                    request.transactional_id_pattern,
-                    context.services.clock(),
-                )
-            ]
+        found = [
+            transaction
+            for hosted in transactions.active_shards()
+            for transaction in hosted.shard.find(
+                asked & _STATES,
+                set(request.producer_id_filters),
+                request.duration_filter,
+                request.transactional_id_pattern,
+                context.services.clock(),
+            )
+        ]
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code)
+    if len(found) > SLICE:
+        return Later(lambda: _in_slices(found, response, context.api_version))
+    response.transaction_states = _listed(found)
     return response
+
+
+async def _in_slices(found: list[Transaction], message: ListTransactionsResponse, version: int) -> SlicedResponse:
+    response = SlicedResponse(message, "transaction_states", version)
+    for transactions in in_slices(found):
+        await response.add(_listed(transactions))
+    return response
+
+
+def _listed(found: list[Transaction]) -> list[ListTransactionsResponse.TransactionState]:
+    return [
+        ListTransactionsResponse.TransactionState(
+            transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=str(each.state)
+        )
+        for each in found
+    ]

@@ -10,16 +10,22 @@ v10  topic ids (KIP-848)
 """
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Iterator
+from typing import Any, TypeVar
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.later import Later
+from ottla.broker.handler_support.sliced_response import SLICE, SlicedResponse, answer_each
 from ottla.broker.services import Context
 from ottla.coordinator.group.offset_requests import FetchedPartition, FetchedTopic
+from ottla.coordinator.group.shard import GroupShard
+from ottla.coordinator.runtime import settled
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from ottla.types import ZERO_UUID
+
+T = TypeVar("T", bound=tuple[Any, Any, list[Any]])
 
 Topics = list[tuple[str, bytes, list[int]]]
 Asked = tuple[str, Topics | None]
@@ -29,19 +35,92 @@ Found = list[FetchedTopic] | KafkaError
 TOP_LEVEL_ERROR_SINCE = 2
 MANY_GROUPS_SINCE = 8
 BY_ID_SINCE = 10
+PARTITIONS_PER_SLICE = 500
+"""A group may have committed offsets of a hundred thousand partitions."""
 
 
 @handles(ApiKey.OFFSET_FETCH)
-def offset_fetch(request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
+def offset_fetch(
+    request: OffsetFetchRequest, context: Context
+) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse | SlicedResponse]:
     if context.api_version < MANY_GROUPS_SINCE:
         asked = [(request.group_id, _topics(request.topics, context))]
     else:
         asked = [(group.group_id, _topics(group.topics, context)) for group in request.groups]
+    if len(asked) > SLICE or any(_is_long(group_id, topics, context) for group_id, topics in asked):
+        return Later(lambda: _in_slices(asked, request.require_stable, context))
     answers = [_fetch(group_id, topics, request.require_stable, context) for group_id, topics in asked]
     ready = [answer for answer in answers if not isinstance(answer, asyncio.Future)]
     if len(ready) < len(answers):
         return _later(asked, answers, context)
     return _response(asked, ready, context)
+
+
+def _is_long(group_id: str, topics: Topics | None, context: Context) -> bool:
+    if topics is not None:
+        return sum(len(partitions) for _, _, partitions in topics) > PARTITIONS_PER_SLICE
+    try:
+        committed = context.services.groups.shard(group_id).offsets.of(group_id)
+    except KafkaError:
+        return False
+    return sum(map(len, committed.values())) > PARTITIONS_PER_SLICE
+
+
+async def _in_slices(
+    asked: list[Asked], require_stable: bool, context: Context
+) -> OffsetFetchResponse | SlicedResponse:
+    """The same with pauses. An offset that is committed meanwhile is returned as it was or as it is."""
+    version = context.api_version
+
+    async def fetch_group(each: Asked) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+        return _response([each], [await _fetch_long(each, require_stable, context)], context).groups[0]
+
+    if len(asked) > 1:
+        return await answer_each(OffsetFetchResponse(), "groups", version, asked, fetch_group)
+    found = await _fetch_long(asked[0], require_stable, context)
+    if isinstance(found, KafkaError):
+        return _response(asked, [found], context)
+    message = _response(asked, [[]], context)
+    response = SlicedResponse(message, "topics", version, message.groups[0] if version >= MANY_GROUPS_SINCE else None)
+    for topics in _by_size(found):
+        await response.add(_pack(topics, version))
+    return response
+
+
+async def _fetch_long(asked: Asked, require_stable: bool, context: Context) -> Found:
+    """What one group has committed, read a few hundred partitions at a time."""
+    (group_id, topics), by_id = asked, context.api_version >= BY_ID_SINCE
+    groups = context.services.groups
+    found: list[FetchedTopic] = []
+    try:
+        if topics is None:
+            topics = await settled(groups.read(group_id, lambda shard: shard.committed_topics(group_id, by_id)))
+        for some in _by_size(topics):
+
+            def look(shard: GroupShard, some: Topics = some) -> list[FetchedTopic]:
+                return shard.fetch_offsets(group_id, some, require_stable, by_id)
+
+            answer = await settled(groups.read(group_id, look))
+            found += answer
+            if len(topics) > 1:
+                await asyncio.sleep(0)
+    except KafkaError as error:
+        return error
+    return found
+
+
+def _by_size(topics: list[T]) -> Iterator[list[T]]:
+    """Slices of whole topics, with a few hundred partitions each."""
+    some: list[T] = []
+    size = 0
+    for topic in topics:
+        some.append(topic)
+        size += len(topic[2])
+        if size >= PARTITIONS_PER_SLICE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 async def _later(

@@ -180,10 +180,7 @@ class OffsetRequests:
         an open transaction may change get UNSTABLE_OFFSET_COMMIT."""
         known = self._offsets.of(group_id)
         if topics is None:
-            topics = [(name, self._topic_id(name), sorted(partitions)) for name, partitions in sorted(known.items())]
-            if by_id:
-                # Topics without an id cannot be returned.
-                topics = [asked for asked in topics if asked[1] != ZERO_UUID]
+            topics = self.committed_topics(group_id, by_id)
         found = []
         for name, topic_id, partitions in topics:
             committed = known.get(name, {})
@@ -200,6 +197,15 @@ class OffsetRequests:
                 answers.append(FetchedPartition(partition, offset, ErrorCode.NONE))
             found.append(FetchedTopic(name, topic_id, answers))
         return found
+
+    def committed_topics(self, group_id: str, by_id: bool) -> list[tuple[str, bytes, list[int]]]:
+        """Everything that a group has committed, as (topic, id, partitions). Topics without an id cannot be returned by
+        id."""
+        topics = [
+            (name, self._topic_id(name), sorted(partitions))
+            for name, partitions in sorted(self._offsets.of(group_id).items())
+        ]
+        return [topic for topic in topics if topic[1] != ZERO_UUID] if by_id else topics
 
     def _topic_id(self, name: str) -> bytes:
         topic = self.image.topics.get(name) if self.image is not None else None

@@ -26,8 +26,9 @@ Partition = tuple[str, int]
 
 _NONE: Mapping[str, dict[int, bytes]] = MappingProxyType({})
 _V4_PREFIX = b"\x00\x04"
-NAMES_KEPT = 200_000
-"""How many decoded keys are cached during a load."""
+NAMES_KEPT_LOADING = 200_000
+NAMES_KEPT_LIVE = 1_000
+"""How many decoded keys are cached, during a load and afterwards."""
 
 
 class Offsets:
@@ -70,7 +71,7 @@ class Offsets:
         else:
             group_id, topic, partition = read_offset_key(key)
             topic = self._names.setdefault(topic, topic)
-            if len(self._names_of) >= NAMES_KEPT:
+            if len(self._names_of) >= (NAMES_KEPT_LIVE if self._is_loaded else NAMES_KEPT_LOADING):
                 self._names_of.clear()
             self._names_of[prefix] = group_id, topic
         if value is None:
@@ -204,19 +205,22 @@ class Offsets:
         """Every topic with commits here, now or in the past."""
         return self._names
 
-    def delete_topics(self, topics: Mapping[str, bytes], effects: Effects[Any]) -> None:
-        """Deletes the offsets of deleted topics (name to id), but not those of a newer topic of the same name."""
-        for group_id in self._by_group.keys() | self._open.keys():
-            known = self.of(group_id)
-            for topic, deleted_id in topics.items():
-                for partition, stored in known.get(topic, {}).items():
-                    if self._is_of(stored, deleted_id):
-                        effects.append(offset_key(group_id, topic, partition), None)
-            for (topic, partition), holders in self._open.get(group_id, {}).items():
-                if topic in topics and partition not in known.get(topic, ()):
-                    held = (self._pending[holder][group_id, topic, partition] for holder in holders)
-                    if any(self._is_of(stored, topics[topic]) for stored in held):
-                        effects.append(offset_key(group_id, topic, partition), None)
+    def groups(self) -> list[str]:
+        """Every group that has offsets, committed or pending."""
+        return [*self._by_group, *(group_id for group_id in self._open if group_id not in self._by_group)]
+
+    def delete_topics(self, group_id: str, topics: Mapping[str, bytes], effects: Effects[Any]) -> None:
+        """Deletes a group's offsets of deleted topics (name to id), but not those of a newer topic of the same name."""
+        known = self.of(group_id)
+        for topic, deleted_id in topics.items():
+            for partition, stored in known.get(topic, {}).items():
+                if self._is_of(stored, deleted_id):
+                    effects.append(offset_key(group_id, topic, partition), None)
+        for (topic, partition), holders in self._open.get(group_id, {}).items():
+            if topic in topics and partition not in known.get(topic, ()):
+                held = (self._pending[holder][group_id, topic, partition] for holder in holders)
+                if any(self._is_of(stored, topics[topic]) for stored in held):
+                    effects.append(offset_key(group_id, topic, partition), None)
 
     @staticmethod
     def _is_of(stored: bytes, topic_id: bytes) -> bool:

@@ -1,6 +1,6 @@
 """One partition of `__consumer_offsets` as a state machine: routes requests, replays records. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ottla.coordinator.effects import Deadlines, Effects, RequestInfo
@@ -32,9 +32,12 @@ from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRespon
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 _EXPIRE = Due("expire", "")
+_DELETE_TOPICS = Due("delete topics", "")
 
 GROUPS_PER_STEP = 500
-"""How many groups are checked for expired offsets in one step."""
+"""How many groups are checked in one step for expired offsets, or for offsets of deleted topics."""
+GROUPS_AT_ONCE = 20
+"""A topic is deleted on all shards in one step: with more groups than this, a shard does it in steps of its own."""
 
 
 class GroupShard:
@@ -53,6 +56,8 @@ class GroupShard:
         self._is_loaded = False
         self._to_expire: list[str] = []
         """Groups that the current round of expiry has not checked yet."""
+        self._deletions: list[tuple[dict[str, bytes], list[str]]] = []
+        """Deleted topics (name to id), and the groups whose offsets of them have not been deleted yet."""
 
     # --- the log ------------------------------------------------------------------------------------------
 
@@ -134,7 +139,11 @@ class GroupShard:
                 if before is not None and (after is None or after.topic_id != before.topic_id):
                     gone[name] = before.topic_id
             if gone:
-                self.offsets.delete_topics(gone, effects)
+                self._deletions.append((gone, self.offsets.groups()))
+                if len(self._deletions[0][1]) <= GROUPS_AT_ONCE:
+                    self._delete_topics(now, effects)
+                else:
+                    self.deadlines.add(now, _DELETE_TOPICS)
         return effects
 
     def _partition_count(self, topic: str) -> int | None:
@@ -148,6 +157,8 @@ class GroupShard:
         for when, due in self.deadlines.due(now):
             if due is _EXPIRE:
                 self._expire(now, effects)
+            elif due is _DELETE_TOPICS:
+                self._delete_topics(now, effects)
             else:
                 self._rebalance.due(when, due, now, effects)
         return effects
@@ -158,7 +169,8 @@ class GroupShard:
     def on_clock_jump(self, jump_ms: int) -> None:
         self.deadlines.shift(jump_ms)
         for group in self.groups.values():
-            self._rebalance.shift_deadlines(group, jump_ms)
+            if not group.is_empty or group.pending_members:
+                self._rebalance.shift_deadlines(group, jump_ms)
 
     def _expire(self, now: int, effects: Effects[Any]) -> None:
         """Checks some groups and schedules the rest at once; after the last, the next round."""
@@ -170,6 +182,18 @@ class GroupShard:
                 self._expire_group(group, now, effects)
         pause_ms = 0 if self._to_expire else self._config.offsets_retention_check_interval_ms
         self.deadlines.add(now + pause_ms, _EXPIRE)
+
+    def _delete_topics(self, now: int, effects: Effects[Any]) -> None:
+        """Deletes the offsets of deleted topics from some groups, and schedules the rest at once."""
+        if not self._deletions:
+            return
+        topics, group_ids = self._deletions[0]
+        for _ in range(min(GROUPS_PER_STEP, len(group_ids))):
+            self.offsets.delete_topics(group_ids.pop(), topics, effects)
+        if not group_ids:
+            del self._deletions[0]
+        if self._deletions:
+            self.deadlines.add(now, _DELETE_TOPICS)
 
     def _expire_group(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
         expired = self.offsets.expired(group, now)
@@ -218,6 +242,9 @@ class GroupShard:
     ) -> list[FetchedTopic]:
         return self._offset_requests.fetch(group_id, topics, require_stable, by_id)
 
+    def committed_topics(self, group_id: str, by_id: bool) -> list[tuple[str, bytes, list[int]]]:
+        return self._offset_requests.committed_topics(group_id, by_id)
+
     def delete_offsets(
         self, request: OffsetDeleteRequest, info: RequestInfo, request_id: int, now: int
     ) -> Effects[OffsetDeleteResponse]:
@@ -253,21 +280,6 @@ class GroupShard:
             ],
         )
 
-    def list(self, states: set[str], types: set[str]) -> list[ListGroupsResponse.ListedGroup]:
-        """Filters are in lower case; an empty one matches everything."""
-        if types and "classic" not in types:
-            return []
-        return [
-            ListGroupsResponse.ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state,
-                group_type="classic",
-            )
-            for group in self.groups.values()
-            if not states or group.state.lower() in states
-        ]
-
     def delete_group(self, group_id: str, request_id: int) -> Effects[ErrorCode]:
         """Replies with the error code."""
         effects: Effects[ErrorCode] = Effects()
@@ -281,3 +293,19 @@ class GroupShard:
             effects.append(group_key(group_id), None)
             effects.reply(request_id, ErrorCode.NONE)
         return effects
+
+
+def listed(groups: Iterable[ClassicGroup], states: set[str], types: set[str]) -> list[ListGroupsResponse.ListedGroup]:
+    """How ListGroups shows groups. The filters are in lower case; an empty one matches everything."""
+    if types and "classic" not in types:
+        return []
+    return [
+        ListGroupsResponse.ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type or "",
+            group_state=group.state,
+            group_type="classic",
+        )
+        for group in groups
+        if not states or group.state.lower() in states
+    ]
