@@ -81,6 +81,22 @@ def test_kafka_configs(tools: Tools, topic: str) -> None:
     assert until(lambda: "max.message.bytes" not in tools.configs("--describe", *target))
 
 
+def test_kafka_features(java: JavaClient, tmp_path: Path) -> None:
+    """A level is changed, kept over a restart, and changed back."""
+    features = TOOLS + "FeatureCommand"
+    for level, commands in ((1, ["downgrade"]), (2, ["describe", "upgrade"])):
+        with Broker.embedded(tmp_path / "data") as broker:
+            tools = Tools(java, broker.bootstrap)
+            for command in commands:
+                change = () if command == "describe" else ("--feature", f"transaction.version={level}")
+                printed = tools.run(features, command, *change)
+                if command == "describe":
+                    assert "FinalizedVersionLevel: 1" in printed, "stored"
+            assert f"FinalizedVersionLevel: {level}" in tools.run(features, "describe")
+            refused = tools.run(features, "upgrade", "--feature", "no.such=1", status=1)
+            assert "no.such" in refused
+
+
 def test_kafka_get_offsets(tools: Tools, java: JavaClient, topic: str) -> None:
     java.create_topic(tools.bootstrap, topic, partitions=2)
     java.produce(tools.bootstrap, topic, [Message(b"v")] * 7, partition=1)

@@ -22,6 +22,7 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from ottla.protocol.messages.update_features import UpdateFeaturesRequest
 from ottla.protocol.record_batch import Codec, build_batch
 from tests.support.waiting import eventually
 from tests.support.wire.raw import AT, RawConnection, Side, batch
@@ -132,6 +133,36 @@ def test_metadata_creates_a_topic_when_asked(same: Any, version: int) -> None:
         first = side.ask(request, version)["topics"]
         side.await_leader(name, 1)
         return first, side.ask(request, version)["topics"]
+
+    same(script)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_features_are_updated_and_rejected_the_same(same: Any, version: int) -> None:
+    """What would succeed is only validated: the broker is shared, and levels change what its clients do."""
+    name = "transaction.version"
+    updates = [[(name, 2, 1)], [(name, 1, 1)], [(name, 3, 1)], [(name, -1, 1)], [("no.such", 1, 1)], []]
+    if version >= 1:
+        updates += [[(name, level, kind)] for level in (0, 1, 2) for kind in (0, 1, 2, 3, 4)]
+        updates += [[(name, 1, 2), ("no.such", 1, 1)], [(name, 9, 1), (name, 2, 1)], [("no.such", 0, 2)]]
+
+    def script(side: Side) -> Any:
+        outcomes = []
+        for update in updates:
+            request = UpdateFeaturesRequest(
+                feature_updates=[
+                    UpdateFeaturesRequest.FeatureUpdateKey(
+                        feature=feature, max_version_level=level, upgrade_type=kind if version else 1
+                    )
+                    for feature, level, kind in update
+                ],
+                validate_only=version >= 1,
+            )
+            answer = side.ask(request, version)
+            # Apache Kafka has a message for a success: the word NONE.
+            answer["results"] = [(r["feature"], r["error_code"]) for r in answer["results"]]
+            outcomes.append(answer)
+        return outcomes
 
     same(script)
 

@@ -32,6 +32,7 @@ from ottla.types import ZERO_UUID, uuid4_from, uuid_to_text
 if TYPE_CHECKING:
     from ottla.metadata.config_changes import ResourceChange, ResourceResult
     from ottla.metadata.controller import MorePartitions, NewTopic, Rules, TopicReference, TopicResult
+    from ottla.metadata.features import FeatureUpdate
 
 log = logging.getLogger("ottla.metadata")
 
@@ -336,6 +337,16 @@ class MetadataFollower:
                 image, requests, self._rules, self.broker_id, incremental=incremental, validate_only=validate_only
             )
         )
+
+    async def update_features(self, updates: "Sequence[FeatureUpdate]", *, validate_only: bool = False) -> None:
+        """Raises INVALID_UPDATE_VERSION if one of the levels cannot be set; then none is."""
+        from ottla.metadata import features
+
+        before = self._image.features
+        await self._submit(lambda image: features.update_features(image, updates, validate_only=validate_only))
+        for name, level in self._image.features.items():
+            if before.get(name) != level:
+                log.info("feature %s is now at level %d", name, level)
 
     async def allocate_producer_ids(self, count: int = 1) -> int:
         """The first of `count` producer ids that are unique in the cluster."""

@@ -51,6 +51,10 @@ class ClusterImage:
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic broker settings, by broker id as text; those for all brokers under the empty string."""
+    features: Mapping[str, int] = field(default_factory=dict)
+    """Finalized levels of features that were changed; the others run at their default."""
+    features_epoch: int = 0
+    """Increases with every change of a level. Clients keep the features of the highest epoch they have seen."""
     version: int = 0
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """A cache for values derived from this image; it is dropped with the image."""
@@ -122,6 +126,9 @@ class _Draft:
                     configs[broker] = records.read_config(key, entry.value)
             case ["controller"]:
                 self.changed["controller_id"] = -1 if entry is None else records.read_controller(key, entry.value)
+            case ["feature"] if entry is not None:
+                self.changed["features"] = records.read_features(key, entry.value)
+                self.changed["features_epoch"] = entry.version + 1
             case ["cluster", "id"] if entry is not None:
                 self.changed["cluster_id"] = records.read_cluster_id(key, entry.value)
 

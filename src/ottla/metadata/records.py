@@ -14,6 +14,7 @@ BROKER_CONFIGS = "/config/brokers"
 CONTROLLER = "/controller"
 CLUSTER_ID = "/cluster/id"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+FEATURES = "/feature"
 
 DEFAULT_BROKER = "<default>"
 """The stored name of the settings that apply to every broker; in memory it is the empty string."""
@@ -193,6 +194,18 @@ def read_cluster_id(key: str, value: bytes) -> str:
     if not isinstance(cluster_id, str):
         raise RecordError(f"{key}: field id is missing or not a string")
     return cluster_id
+
+
+def write_features(levels: Mapping[str, int]) -> bytes:
+    features = {name: {"min_version_level": level, "max_version_level": level} for name, level in levels.items()}
+    return _write({"version": 2, "status": 1, "features": features})
+
+
+def read_features(key: str, value: bytes) -> dict[str, int]:
+    try:
+        return {name: int(levels["max_version_level"]) for name, levels in _read(key, value)["features"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{key}: {error!r}") from None
 
 
 def write_producer_id_block(broker_id: int, first: int, last: int) -> bytes:

@@ -212,7 +212,7 @@ _TABLE = """
     54 EndQuorumEpoch                         0  1   1  -
     55 DescribeQuorum                         0  2   0  unserved
     56 AlterPartition                         2  3   0  unserved
-    57 UpdateFeatures                         0  2   0  unserved
+    57 UpdateFeatures                         0  2   0
     58 Envelope                               0  0   0  -
     59 FetchSnapshot                          0  1   0  -
     60 DescribeCluster                        0  2   0

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ottla import Admin, ErrorCode, KafkaError, OttlaError, Producer, TopicPartition, TransactionFatal
-from ottla.client.core.model import ConfigResource
+from ottla import Admin, Broker, ErrorCode, KafkaError, OttlaError, Producer, TopicPartition, TransactionFatal
+from ottla.client.core.model import LATEST, ConfigResource
 from tests.support.waiting import eventually
 
 
@@ -28,6 +28,34 @@ def test_features_are_described_with_their_finalized_level(admin: Admin) -> None
     assert agreed.min_version <= agreed.finalized == 2 <= agreed.max_version
     (node, *_) = admin.describe_cluster().brokers
     assert {f.name for f in admin.describe_features(node.node_id)} == features.keys()
+
+
+def test_a_feature_is_downgraded_and_upgraded_again() -> None:
+    """Clients follow the level: transactions of both versions (KIP-890) are committed."""
+
+    place = TopicPartition("t", 0)
+    with Broker.embedded() as broker, Admin(bootstrap_servers=broker.bootstrap) as own:
+
+        def level() -> int:
+            return {feature.name: feature.finalized for feature in own.describe_features()}["transaction.version"]
+
+        own.create_topic("t")
+        with pytest.raises(KafkaError) as caught:
+            own.update_features({"transaction.version": 1})
+        assert caught.value.code == ErrorCode.INVALID_UPDATE_VERSION
+        own.update_features({"transaction.version": 1}, allow_downgrade=True, validate_only=True)
+        assert level() == 2
+        for version, end in ((1, 2), (0, 4), (2, 6)):
+            own.update_features({"transaction.version": version}, allow_downgrade=True)
+            assert level() == version
+            names = {"bootstrap.servers": broker.bootstrap, "transactional.id": f"x{version}"}
+            with Producer(names) as producer:
+                producer.init_transactions()
+                with producer.transaction():
+                    producer.send("t", b"v")
+            committed = own.list_offsets({place: LATEST}, isolation_level="read_committed")[place]
+            assert committed is not None
+            assert committed.offset == end, "a record and its marker"
 
 
 def test_config_resources_are_listed_and_described(admin: Admin, place: TopicPartition) -> None:

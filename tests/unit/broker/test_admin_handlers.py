@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from ottla.broker.services import Services
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import NewTopic
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -18,6 +20,7 @@ from ottla.protocol.messages.describe_topic_partitions import (
 )
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from ottla.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from ottla.protocol.messages.update_features import UpdateFeaturesRequest
 from ottla.types import ZERO_UUID, Endpoint
 from tests.support.worlds.admin_world import AdminWorld
 
@@ -487,3 +490,33 @@ def test_config_resources_are_listed(world: AdminWorld) -> None:
     assert listed(GROUP, METRICS) == []
     response = world.ask(ListConfigResourcesRequest(resource_types=[99]), 1)
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+# UpdateFeatures
+
+
+def levels(world: AdminWorld, broker: Services | None = None) -> tuple[int, dict[str, int]]:
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    response = world.ask(request, 4, broker=broker)
+    return response.finalized_features_epoch, {f.name: f.max_version_level for f in response.finalized_features}
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_update_features_in_every_version(world: AdminWorld, version: int) -> None:
+    def update(name: str, level: int, upgrade_type: int = 1) -> UpdateFeaturesRequest:
+        key = UpdateFeaturesRequest.FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=upgrade_type)
+        return UpdateFeaturesRequest(feature_updates=[key])
+
+    other = world.add_broker(1)
+    response = world.ask(update("transaction.version", 2), version)
+    assert response.error_code == ErrorCode.NONE
+    assert [result.feature for result in response.results] == (["transaction.version"] if version < 2 else [])
+    assert levels(world) == (0, {"transaction.version": 2}), "it was at that level"
+    with pytest.raises(KafkaError) as caught:
+        world.ask(update("no.such", 1), version)
+    assert caught.value.code == ErrorCode.INVALID_UPDATE_VERSION
+    if version == 0:
+        return
+    assert world.ask(update("transaction.version", 0, upgrade_type=2), version).error_code == ErrorCode.NONE
+    world.settle()
+    assert levels(world) == levels(world, other) == (1, {}), "level 0 means that the feature is off"

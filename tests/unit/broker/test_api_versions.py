@@ -7,8 +7,10 @@ import pytest
 
 from ottla.broker.dispatch import SERVED
 from ottla.broker.handlers import api_versions as handler
-from ottla.broker.handlers.api_versions import Feature
 from ottla.errors import ErrorCode
+from ottla.metadata import features as feature_rules
+from ottla.metadata.features import Feature
+from ottla.metadata.image import ClusterImage
 from ottla.protocol.api import ApiKey
 from ottla.protocol.framing import encode_response
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -18,7 +20,7 @@ def asked(
     version: int, *, name: str = "apache-kafka-java", software: str = "4.3.0", **fields: Any
 ) -> ApiVersionsResponse:
     request = ApiVersionsRequest(client_software_name=name, client_software_version=software, **fields)
-    services = SimpleNamespace(broker_id=1, image=SimpleNamespace(cluster_id="this-cluster"))
+    services = SimpleNamespace(broker_id=1, image=ClusterImage(cluster_id="this-cluster"))
     context = SimpleNamespace(api_version=version, services=services)
     response = handler.api_versions(request, context)  # type: ignore[arg-type]
     assert isinstance(response, ApiVersionsResponse)
@@ -70,7 +72,8 @@ def test_a_client_connected_to_the_wrong_broker_gets_an_error() -> None:
 
 def test_features_are_listed_as_each_version_can_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
     features = {"from.zero": Feature(0, 2, 2), "from.one": Feature(1, 1, 1), "not.finalized": Feature(0, 1, 0)}
-    monkeypatch.setattr(handler, "FEATURES", features)
+    for module in (handler, feature_rules):
+        monkeypatch.setattr(module, "FEATURES", features)
     assert [f.name for f in asked(3).supported_features] == ["from.one"]
     assert [f.name for f in asked(4).supported_features] == ["from.zero", "from.one", "not.finalized"]
     for version in (3, 4):

@@ -10,28 +10,13 @@ does not know yet what the broker can do.
 """
 
 import re
-from typing import NamedTuple
 
 from ottla.broker.dispatch import advertised, handles
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
+from ottla.metadata.features import FEATURES, finalized_level
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-
-
-class Feature(NamedTuple):
-    """A feature's levels: those this broker supports, and the one the cluster runs at."""
-
-    min_level: int
-    max_level: int
-    finalized_level: int
-
-
-FEATURES: dict[str, Feature] = {"transaction.version": Feature(0, 2, 2)}
-"""Features by name. A row here changes what clients do, so it must come with the code that serves it."""
-
-FEATURES_EPOCH = 0
-"""Clients keep the features of the highest epoch they have seen: raise it whenever the table changes."""
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -48,7 +33,8 @@ def api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsRe
             for key, first, last in advertised()
         ],
     )
-    if version >= 3 and FEATURES:
+    if version >= 3:
+        image = context.services.image
         response.supported_features = [
             ApiVersionsResponse.SupportedFeatureKey(
                 name=name, min_version=feature.min_level, max_version=feature.max_level
@@ -57,13 +43,11 @@ def api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsRe
             # Clients that speak v3 refuse a lowest level of 0.
             if feature.min_level > 0 or version >= 4
         ]
-        response.finalized_features_epoch = FEATURES_EPOCH
+        response.finalized_features_epoch = image.features_epoch
         response.finalized_features = [
-            ApiVersionsResponse.FinalizedFeatureKey(
-                name=name, max_version_level=feature.finalized_level, min_version_level=feature.finalized_level
-            )
-            for name, feature in FEATURES.items()
-            if feature.finalized_level > 0
+            ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name in FEATURES
+            if (level := finalized_level(image, name)) > 0
         ]
     return response
 

@@ -193,6 +193,18 @@ class AsyncAdmin:
         """
         return await cluster_calls.describe_features(self._network, node_id)
 
+    async def update_features(
+        self, levels: Mapping[str, int], *, allow_downgrade: bool = False, validate_only: bool = False
+    ) -> None:
+        """Sets the finalized levels of features, all or none. A lower level than the current one is refused unless
+        `allow_downgrade` is set; a downgrade that would lose data is refused anyway.
+
+        >>> await admin.update_features({"transaction.version": 1}, allow_downgrade=True)
+        """
+        await cluster_calls.update_features(
+            self._network, levels, allow_downgrade=allow_downgrade, validate_only=validate_only
+        )
+
     async def describe_log_dirs(self, node_ids: Sequence[int] | None = None) -> list[LogDirectory]:
         """The data directories of brokers (all, if None) and the size of each replica in them."""
         return await cluster_calls.describe_log_dirs(self._network, node_ids)

@@ -1,19 +1,24 @@
 """Admin calls about the cluster: its brokers, their API versions, features and log directories."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ottla.checks import require_number
 from ottla.client.admin.requests import ask, ask_named, fixed, retrying
 from ottla.client.admin.topics import metadata
 from ottla.client.core.model import ApiVersionRange, ClusterDescription, Feature, LogDirectory, Node, ReplicaSize
 from ottla.client.core.network import Network
-from ottla.errors import ErrorCode, KafkaError, raise_for
+from ottla.client.core.polling import CONTROLLER
+from ottla.errors import ArgumentError, ErrorCode, KafkaError, raise_for
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from ottla.protocol.messages.update_features import UpdateFeaturesRequest
 from ottla.types import TopicPartition
+
+_SAFE_DOWNGRADE = 2
 
 
 async def describe_cluster(network: Network) -> ClusterDescription:
@@ -60,6 +65,34 @@ async def describe_features(network: Network, node_id: int | None = None) -> lis
         return sorted(found, key=lambda feature: feature.name)
 
     return await retrying(network, attempt)
+
+
+async def update_features(
+    network: Network, levels: Mapping[str, int], *, allow_downgrade: bool = False, validate_only: bool = False
+) -> None:
+    if not isinstance(levels, Mapping):
+        raise ArgumentError(f"levels must be a dict, not {levels!r}", 'Write {"transaction.version": 2}.')
+    levels = {name: require_number(level, f"the level of {name}") for name, level in levels.items()}
+    current = {f.name: f.finalized for f in await describe_features(network)} if allow_downgrade else {}
+
+    def build(version: int) -> UpdateFeaturesRequest:
+        if version < 1 and (allow_downgrade or validate_only):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "the broker can only upgrade features (KIP-778)")
+        updates = []
+        for name, level in levels.items():
+            update = UpdateFeaturesRequest.FeatureUpdateKey(feature=name, max_version_level=level)
+            if level < current.get(name, 0):
+                update.upgrade_type = _SAFE_DOWNGRADE
+            updates.append(update)
+        return UpdateFeaturesRequest(feature_updates=updates, validate_only=validate_only)
+
+    async def attempt() -> None:
+        response = await ask(network, ApiKey.UPDATE_FEATURES, build, CONTROLLER)
+        raise_for(response.error_code, "updating features", response.error_message)
+        for result in response.results:
+            raise_for(result.error_code, f"updating feature {result.feature}", result.error_message)
+
+    await retrying(network, attempt)
 
 
 async def describe_log_dirs(network: Network, node_ids: Sequence[int] | None = None) -> list[LogDirectory]:

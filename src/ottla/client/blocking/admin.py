@@ -173,6 +173,18 @@ class Admin:
         """
         return self._call(self._async.describe_features(node_id))
 
+    def update_features(
+        self, levels: Mapping[str, int], *, allow_downgrade: bool = False, validate_only: bool = False
+    ) -> None:
+        """Sets the finalized levels of features, all or none. A lower level than the current one is refused unless
+        `allow_downgrade` is set; a downgrade that would lose data is refused anyway.
+
+        >>> admin.update_features({"transaction.version": 1}, allow_downgrade=True)
+        """
+        return self._call(
+            self._async.update_features(levels, allow_downgrade=allow_downgrade, validate_only=validate_only)
+        )
+
     def describe_log_dirs(self, node_ids: Sequence[int] | None = None) -> list[LogDirectory]:
         """The data directories of brokers (all, if None) and the size of each replica in them."""
         return self._call(self._async.describe_log_dirs(node_ids))

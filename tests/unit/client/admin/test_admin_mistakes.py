@@ -33,6 +33,8 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "records": (lambda a: a.delete_records([("ab", 0)]), "before must be a dict by partition"),
     "offsets": (lambda a: a.alter_group_offsets("g", [("ab", 0)]), "offsets must be a dict by partition"),
     "forget": (lambda a: a.delete_group_offsets("g", ["ab"]), "not a partition: 'ab'"),
+    "a feature": (lambda a: a.update_features("transaction.version"), "levels must be a dict, not 'transaction"),
+    "a level": (lambda a: a.update_features({"f": "2"}), "the level of f must be a whole number, not '2'"),
     "look at": (lambda a: a.list_group_offsets("g", ["ab"]), "not a partition: 'ab'"),
 }
 
