@@ -18,7 +18,7 @@ from ottla.broker.settings.listeners import Listener, advertised_endpoints, chec
 from ottla.clock import Clock, MonotonicClock, monotonic_ms, system_clock
 from ottla.errors import OttlaError
 from ottla.log.disk import Disk
-from ottla.log.log_directory import LogDirectory
+from ottla.log.log_directory import LogDirectory, files_for_connections
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import BrokerRegistration, ClusterImage
 from ottla.metadata.store import MetadataStore
@@ -260,12 +260,17 @@ def _not_ready(frame: bytes | memoryview, connection: Connection) -> None:
 
 
 def _limits(config: BrokerConfig) -> Limits:
-    return Limits(
+    limits = Limits(
         max_request_bytes=config.socket_request_max_bytes,
         max_idle_ms=config.connections_max_idle_ms,
         max_connections=config.max_connections,
         max_connections_per_host=config.max_connections_per_ip,
     )
+    possible = files_for_connections()
+    if possible < limits.max_connections:
+        # Without a free file descriptor no log can be opened, and accepting connections fails.
+        limits = limits._replace(max_connections=possible, max_connections_reason="limit from open files")
+    return limits
 
 
 def _cannot_listen(address: str, error: OSError) -> OttlaError:

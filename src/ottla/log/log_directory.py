@@ -22,7 +22,7 @@ from ottla.log.disk import Disk
 from ottla.log.flush import FlushTicket
 from ottla.log.open_files import OpenFiles
 from ottla.log.partition_log import PartitionLog
-from ottla.types import ZERO_UUID, TopicPartition
+from ottla.types import INT32_MAX, ZERO_UUID, TopicPartition
 
 log = logging.getLogger("ottla.log")
 
@@ -34,6 +34,9 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 DELETED_SUFFIX = "-delete"
+
+OTHER_FILES = 64
+"""Open files of a broker besides logs and connections: the metadata store, sockets, files that are being synced."""
 
 _CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANED_OFFSETS)
 
@@ -341,7 +344,16 @@ def _mark_unsaved(epochs: list[tuple[PartitionLog, str, bytes]]) -> None:
         each.leader_epochs.is_dirty = True
 
 
+def files_for_connections() -> int:
+    """How many connections the process's file limit allows besides the files of the logs and of everything else."""
+    return max(1, _file_limit() - _handle_limit() - OTHER_FILES)
+
+
 def _handle_limit() -> int:
     """Half of the process's file limit: the other half is for connections."""
+    return max(64, min(4096, _file_limit() // 2))
+
+
+def _file_limit() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(64, min(4096, soft // 2)) if soft != resource.RLIM_INFINITY else 4096
+    return INT32_MAX if soft == resource.RLIM_INFINITY else soft

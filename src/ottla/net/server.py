@@ -126,7 +126,8 @@ class Server:
         count = self._connections_by_host[host] = self._connections_by_host.get(host, 0) + 1
         if len(self.connections) > self.limits.max_connections:
             self.refused += 1
-            connection.disconnect(f"too many connections (max.connections={self.limits.max_connections})")
+            limits = self.limits
+            connection.disconnect(f"too many connections ({limits.max_connections_reason}={limits.max_connections})")
         elif count > self.limits.max_connections_per_host:
             self.refused += 1
             limit = self.limits.max_connections_per_host

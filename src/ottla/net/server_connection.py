@@ -42,6 +42,8 @@ class Limits(NamedTuple):
     max_request_bytes: int = 104_857_600
     max_idle_ms: int = 600_000
     max_connections: int = 2**31 - 1
+    max_connections_reason: str = "max.connections"
+    """What limits their number: the setting, or something else."""
     max_connections_per_host: int = 2**31 - 1
     max_waiting_requests: int = 512
     """Requests of one connection that may wait for their response before reading pauses."""

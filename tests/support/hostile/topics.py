@@ -42,7 +42,7 @@ async def _automatic(field: Battlefield) -> None:
         start = field.counts["topics: automatic"]
         if start >= field.numbers.automatic_topics:
             break
-        names = [f"hostile-auto-{number}" for number in range(start, start + NAMES_AT_ONCE)]
+        names = [f"hostile_auto_{number}" for number in range(start, start + NAMES_AT_ONCE)]
         wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         with field.failures("topics"), await field.connect() as peer:
             await peer.ask(MetadataRequest(topics=wanted), 9)
