@@ -1,4 +1,6 @@
-"""Nanoseconds per record to build and read batches: compiled and pure Python kernels, aiokafka and kafka-python.
+"""Nanoseconds per record to build, read and check batches: compiled and pure Python kernels, aiokafka, kafka-python.
+
+To check a batch is what a broker does with the records of a producer: every length, offset and timestamp.
 
 Run it with `python -m bench.kernels [--repeat N]`. Each round measures every contender once, so that a slow phase of
 the machine affects all of them; the table shows the best and the median round.
@@ -10,11 +12,13 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from ottla.protocol import _pure, _speedups
-from ottla.protocol.record_batch import BatchHeader, Record, build_batch
+from ottla.protocol.batch_inspection import inspect_records
+from ottla.protocol.record_batch import BatchHeader, Codec, Record, build_batch
 
 NOW = 1_700_000_000_000
 BATCH_SIZES = (100, 1000)
@@ -51,13 +55,19 @@ def subjects() -> Iterator[Subject]:
     for count in BATCH_SIZES:
         rows = sample_rows(count)
         batch = build_batch(rows)
-        build, read = f"build a batch of {count}", f"read a batch of {count}"
+        build, read, check = f"build a batch of {count}", f"read a batch of {count}", f"check a batch of {count}"
         for name, kernels in our_kernels():
             yield Subject(build, name, "record", count, our_build(kernels, rows))
             yield Subject(read, name, "record", count, our_read(kernels, batch))
+            yield Subject(check, name, "record", count, our_check(kernels, batch, count))
         for name, library in other_libraries():
             yield Subject(build, name, "record", count, their_build(library, rows))
             yield Subject(read, name, "record", count, their_read(library, batch))
+    rows = sample_rows(1000)
+    for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
+        batch = build_batch([(t, k, v.hex().encode()[:VALUE_BYTES], h) for t, k, v, h in rows], codec=codec)
+        work = f"decompress and check a batch of 1000, {codec.name.lower()}"
+        yield Subject(work, "ottla", "record", 1000, partial(inspect_records, batch))
     batch = build_batch(sample_rows(100))
     for name, kernels in our_kernels():
         yield Subject("read a header", name, "batch", 1, our_header(kernels, batch, None))
@@ -109,6 +119,11 @@ def our_read(kernels: Any, batch: bytes) -> Callable[[], Any]:
         )
 
     return read
+
+
+def our_check(kernels: Any, batch: bytes, count: int) -> Callable[[], Any]:
+    inspect = kernels.inspect_records
+    return lambda: inspect(batch, 61, len(batch), count, NOW)
 
 
 def our_header(kernels: Any, batch: bytes, crc32c: Callable[..., int] | None) -> Callable[[], Any]:

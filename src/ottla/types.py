@@ -14,6 +14,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", REBALA
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+INT64_MIN = -(2**63)
 
 
 class TopicPartition(NamedTuple):

@@ -50,6 +50,9 @@ class TopicConfig:
     max_compaction_lag_ms: int = setting(
         "max.compaction.lag.ms", INT64_MAX, "The longest time a record can stay uncompacted.",
         kind="long", at_least=1, server_name="log.cleaner.max.compaction.lag.ms")
+    max_decompressed_bytes: int = setting(
+        "ottla.max.decompressed.bytes", 67_108_864, "The largest record batch accepted once it is decompressed.",
+        at_least=1024, server_name="ottla.max.decompressed.bytes")
     max_message_bytes: int = setting(
         "max.message.bytes", 1_048_588, "The largest record batch accepted, as stored.",
         at_least=0, server_name="message.max.bytes")

@@ -218,11 +218,15 @@ class PartitionLog:
         `transaction_version` is that of the coordinator that sent a marker. `verification_guard` is the value of
         `producers.verification_guard` from before the coordinator was asked whether the transaction is open (KIP-890).
         """
-        header = self._rules.open(batch)
         now = self._clock()
         append_time = -1
-        if origin is Origin.CLIENT:
-            batch, header, append_time = self._rules.prepare(batch, header, now, produce_version)
+        try:
+            header = self._rules.open(batch)
+            if origin is Origin.CLIENT:
+                batch, header, append_time = self._rules.prepare(batch, header, now, produce_version)
+        except KafkaError as error:
+            error.detail = f"{self.topic_partition}: {error.detail}"
+            raise
         producer_id, marker = header.producer_id, None
         if producer_id >= 0:
             if header.attributes & CONTROL:

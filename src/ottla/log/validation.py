@@ -1,17 +1,21 @@
 """Validates batches before they are appended, and applies the topic's settings to them. Pure.
 
-The hot path checks only the header and the checksum. Records are decoded for compacted topics (every record needs
-a key), for limits on old timestamps, and when the broker recompresses them.
+A batch is accepted only if every reader can decode it: header, checksum, and each record's lengths, offset and
+timestamp are checked in one pass that creates no objects. Compressed records are decompressed for it once, within the
+topic's `ottla.max.decompressed.bytes`.
 """
 
 from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
+from ottla.protocol import _speedups
+from ottla.protocol.batch_inspection import RecordsSummary, inspect_records, inspect_section
 from ottla.protocol.batch_layout import (
     CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
+    HEADER_SIZE,
     LENGTH_END,
     LENGTH_POSITION,
     LOG_APPEND_TIME,
@@ -19,21 +23,24 @@ from ottla.protocol.batch_layout import (
     MAGIC_POSITION,
     TRANSACTIONAL,
 )
-from ottla.protocol.batch_rewriting import rewrite
+from ottla.protocol.compression import Codec, compress
 from ottla.protocol.record_batch import (
+    NO_TIMESTAMP,
     BatchHeader,
     BytesLike,
-    Codec,
     CorruptBatch,
-    inspect_records,
+    DecompressedTooLarge,
+    Section,
+    assemble,
     open_batch,
+    open_section,
     read_header,
     read_records,
 )
 from ottla.types import INT64_MAX
 
-# Attributes that need no further check: the codecs up to lz4 (the first three), and the transactional bit.
-_HARMLESS = 0x03 | TRANSACTIONAL
+_EXPLAINED_BYTES_MAX = 1024 * 1024
+"""Up to this size, uncompressed, each record with a wrong timestamp is named."""
 _SMALLEST_OLD_BATCH = 17
 _SMALLEST_OLD_LENGTH = 14
 ZSTD_SINCE_PRODUCE_VERSION = 7
@@ -59,6 +66,14 @@ def _too_large(size: int, config: TopicConfig) -> KafkaError:
     return KafkaError(
         ErrorCode.MESSAGE_TOO_LARGE,
         f"batch of {size} bytes is larger than max.message.bytes ({config.max_message_bytes})",
+    )
+
+
+def _expands_too_far(size: int, config: TopicConfig) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"batch of {size} bytes decompresses to more than ottla.max.decompressed.bytes "
+        f"({config.max_decompressed_bytes}); send smaller batches, or raise that setting of the topic",
     )
 
 
@@ -105,38 +120,41 @@ def check_codec(codec: int, produce_version: int | None) -> None:
         )
 
 
-def check_timestamps(batch: BytesLike, header: BatchHeader, config: TopicConfig, now: int) -> None:
-    """Rejects timestamps too far from the broker's time. Records are decoded only if the past is limited too."""
+def check_timestamps(
+    batch: BytesLike, header: BatchHeader, summary: RecordsSummary, config: TopicConfig, now: int
+) -> None:
+    """Rejects timestamps too far from the broker's time. A record without a timestamp (-1) is never out of range."""
     if header.attributes & LOG_APPEND_TIME:
         raise InvalidRecord(ErrorCode.INVALID_TIMESTAMP, "producers must use timestamp type CreateTime", [])
     latest = now + config.message_timestamp_after_max_ms
     earliest = now - config.message_timestamp_before_max_ms
-    if header.max_timestamp <= latest and (
-        config.message_timestamp_before_max_ms == INT64_MAX
-        or inspect_records(batch, 0, header).min_timestamp >= earliest
-    ):
+    if earliest <= summary.min_timestamp and summary.max_timestamp <= latest:
         return
-    # A record without a timestamp (-1) is never out of range.
+    try:
+        records = read_records(batch, 0, header, max_bytes=_EXPLAINED_BYTES_MAX)
+    except CorruptBatch:
+        records = []  # too large to name its records one by one
     wrong = [
         (index, f"timestamp {record.timestamp} is outside [{earliest}, {latest}]")
-        for index, record in enumerate(read_records(batch, 0, header))
+        for index, record in enumerate(records)
         if record.timestamp != -1 and not earliest <= record.timestamp <= latest
     ]
-    if wrong:
-        raise InvalidRecord(ErrorCode.INVALID_TIMESTAMP, f"{len(wrong)} records rejected: {wrong[0][1]}", wrong)
-    if header.max_timestamp > latest:
-        raise InvalidRecord(
-            ErrorCode.INVALID_TIMESTAMP, f"the batch's max timestamp {header.max_timestamp} is after {latest}", []
-        )
+    found = (
+        f"{len(wrong)} records rejected: {wrong[0][1]}" if wrong else f"a timestamp is outside [{earliest}, {latest}]"
+    )
+    raise InvalidRecord(
+        ErrorCode.INVALID_TIMESTAMP,
+        f"{found} (message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+        wrong,
+    )
 
 
-def check_records(batch: BytesLike, header: BatchHeader, config: TopicConfig) -> None:
-    """Checks offset deltas, and keys if the topic is compacted, in a batch that the broker will decode later."""
-    summary = inspect_records(batch, 0, header)
+def check_records(summary: RecordsSummary, config: TopicConfig) -> None:
+    """Checks offset deltas, and keys if the topic is compacted."""
     if summary.misplaced >= 0:
         raise InvalidRecord(
             ErrorCode.INVALID_RECORD,
-            f"record {summary.misplaced} has a wrong offset delta",
+            f"record {summary.misplaced}: the offset delta is not {summary.misplaced}, its index in the batch",
             [(summary.misplaced, "the offset delta is not the record's index in the batch")],
         )
     if config.compacts and summary.null_keys:
@@ -184,16 +202,23 @@ class BatchRules:
         self, batch: BytesLike, header: BatchHeader, now: int, produce_version: int | None
     ) -> tuple[BytesLike, BatchHeader, int]:
         """Validates a client's batch and applies the topic's settings. Returns (batch, header, append time or -1)."""
-        _, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, sequence, count = header
+        _, _, _, _, _, attributes, delta, base_timestamp, max_timestamp, producer_id, epoch, sequence, count = header
         if (
             self._is_plain
-            and not attributes & ~_HARMLESS
+            and not attributes & ~TRANSACTIONAL
             and count == delta + 1 > 0
             and max_timestamp <= now + self._after_max_ms
             and (sequence >= 0 <= epoch if producer_id >= 0 else not attributes & TRANSACTIONAL)
         ):
-            # The common case: none of the checks below would reject or change the batch.
-            return batch, header, -1
+            try:
+                misplaced, _, highest, _, _ = _speedups.inspect_records(
+                    batch, HEADER_SIZE, header.batch_length + LENGTH_END, count, base_timestamp
+                )
+            except ValueError as error:
+                raise _invalid(str(error)) from None
+            if misplaced < 0 and highest == max_timestamp:
+                # The common case: none of the checks below would reject or change the batch.
+                return batch, header, -1
         return prepare_client_batch(batch, header, self.config, now, produce_version)
 
 
@@ -204,25 +229,38 @@ def prepare_client_batch(
     check_client_batch(header, produce_version)
     codec = header.attributes & CODEC_MASK
     target = _TARGET_CODECS.get(config.compression_type, codec)
-    if target != codec or config.compacts:
-        check_records(batch, header, config)
-    append_time = now if config.message_timestamp_type == "LogAppendTime" else None
-    if append_time is None:
-        check_timestamps(batch, header, config, now)
-    if target == codec and append_time is None:
-        return batch, header, -1
+    section: Section | None = None
     try:
-        changed = rewrite(
-            batch,
-            codec=None if target == codec else target,
-            level=_level(target, config),
-            log_append_time_ms=append_time,
-        )
-    except ValueError as error:
-        raise CorruptBatch(str(error)) from None
+        if target == codec:
+            summary = inspect_records(batch, 0, header, max_bytes=config.max_decompressed_bytes)
+        else:
+            section = open_section(batch, 0, header, max_bytes=config.max_decompressed_bytes)
+            summary = inspect_section(section)
+    except DecompressedTooLarge:
+        raise _expands_too_far(len(batch), config) from None
+    except CorruptBatch as error:
+        # Not CORRUPT_MESSAGE, which is retriable: the checksum was correct, so a retry would not help.
+        raise _invalid(error.detail) from None
+    check_records(summary, config)
+    if config.message_timestamp_type == "LogAppendTime":
+        append_time = max_timestamp = now
+        attributes = header.attributes & ~CODEC_MASK | LOG_APPEND_TIME | target
+    else:
+        check_timestamps(batch, header, summary, config, now)
+        append_time, max_timestamp = -1, max(NO_TIMESTAMP, summary.max_timestamp)
+        attributes = header.attributes & ~CODEC_MASK | target
+    if section is None and (attributes, max_timestamp) == (header.attributes, header.max_timestamp):
+        return batch, header, append_time
+    if section is None:
+        content: BytesLike = memoryview(batch)[HEADER_SIZE:]
+    else:
+        content = memoryview(section.buffer)[section.start : section.end]
+        if target:
+            content = compress(target, content, _level(target, config))
+    changed = assemble(header._replace(attributes=attributes, max_timestamp=max_timestamp), content)
     if len(changed) > config.max_message_bytes:
         raise _too_large(len(changed), config)
-    return changed, read_header(changed), -1 if append_time is None else append_time
+    return changed, read_header(changed), append_time
 
 
 def _level(codec: int, config: TopicConfig) -> int | None:

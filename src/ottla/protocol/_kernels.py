@@ -42,12 +42,14 @@ from cython.cimports.ottla.protocol._cursor import (
     record_stop,
 )
 
-INTERFACE = 3
+INTERFACE = 4
 
 _HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
 _RECORD_SIZE_MIN = cython.declare(cython.Py_ssize_t, 7)
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+_INT64_MIN = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF - 1)
+_NULL_KEYS_MAX = cython.declare(cython.Py_ssize_t, 1000)
 _SPARE_SIZE = cython.declare(cython.Py_ssize_t, 1 << 17)
 _SPARE_SIZE_MAX = cython.declare(cython.Py_ssize_t, 1 << 20)
 _spare = cython.declare(object, None)
@@ -534,49 +536,85 @@ def scan_keys(buffer: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
     return found
 
 
-def inspect_records(buffer: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longlong) -> tuple:
-    section: _View = _section(buffer, start, end, count)
-    data: cython.p_uchar = section.data
+def inspect_records(
+    buffer: object,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    base_timestamp: cython.longlong,
+    first: cython.longlong = 0,
+    is_last: cython.bint = True,
+    null_keys: list = None,  # noqa: RUF013
+) -> tuple:
+    section: _View
+    data: cython.p_uchar
     position: cython.Py_ssize_t = start
     stop: cython.Py_ssize_t
     size: cython.Py_ssize_t
-    index: cython.Py_ssize_t
-    delta: cython.longlong
+    index: cython.longlong = first
     headers: cython.longlong
-    misplaced: cython.Py_ssize_t = -1
-    lowest: cython.longlong = 0
-    highest: cython.longlong = 0
-    null_keys: list = []
-    for index in range(count):
-        stop = record_stop(data, cython.address(position), end)
-        delta = number(data, cython.address(position), stop, 64)
-        if index == 0 or delta < lowest:
-            lowest = delta
-        if index == 0 or delta > highest:
-            highest = delta
-        if offset_delta(data, cython.address(position), stop) != index and misplaced < 0:
-            misplaced = index
-        size = length(data, cython.address(position), stop)
-        if size < 0:
-            null_keys.append(index)
-        else:
-            position += size
-        size = length(data, cython.address(position), stop)
-        position += max(size, 0)
-        headers = header_count(data, cython.address(position), stop)
-        while headers > 0:
+    timestamp: cython.longlong
+    misplaced: cython.longlong = -1
+    lowest: cython.longlong = _INT64_MAX
+    highest: cython.longlong = _INT64_MIN
+    if is_last:
+        section = _section(buffer, start, end, count)
+    else:
+        section = _section(buffer, start, end, 0)
+    data = section.data
+    try:
+        while index < first + count:
+            if not is_last and not _holds_a_record(data, position, end):
+                break
+            stop = record_stop(data, cython.address(position), end)
+            timestamp = added(base_timestamp, number(data, cython.address(position), stop, 64))
+            if timestamp < lowest and timestamp != -1:
+                lowest = timestamp
+            if timestamp > highest:
+                highest = timestamp
+            if offset_delta(data, cython.address(position), stop) != index and misplaced < 0:
+                misplaced = index
             size = length(data, cython.address(position), stop)
-            if size < 0:
-                raise ValueError("a header name's length is out of bounds")
-            position += size
+            if size >= 0:
+                position += size
+            elif null_keys is not None and len(null_keys) < _NULL_KEYS_MAX:
+                null_keys.append(index)
             size = length(data, cython.address(position), stop)
             position += max(size, 0)
-            headers -= 1
-        if position != stop:
-            raise ValueError("a record's length does not match its content")
-    if position != end:
+            if position < stop and data[position] == 0:
+                position += 1
+            else:
+                headers = header_count(data, cython.address(position), stop)
+                while headers > 0:
+                    size = length(data, cython.address(position), stop)
+                    if size < 0:
+                        raise ValueError("a header name's length is out of bounds")
+                    position += size
+                    size = length(data, cython.address(position), stop)
+                    position += max(size, 0)
+                    headers -= 1
+            if position != stop:
+                raise ValueError("a record's length does not match its content")
+            index += 1
+    except ValueError as error:
+        raise ValueError(f"record {index}: {error}") from None
+    if is_last and position != end:
         raise ValueError(f"{end - position} bytes follow the last record")
-    return null_keys, misplaced, lowest, highest
+    return misplaced, lowest, highest, position, index
+
+
+@cython.cfunc
+@cython.exceptval(-1, check=False)
+def _holds_a_record(data: cython.p_uchar, position: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
+    """Whether the record at `position` is complete, or is known to be invalid already."""
+    size: cython.longlong
+    at: cython.Py_ssize_t = position
+    while at < end and data[at] > 0x7F:
+        at += 1
+    if at == end and end - position < 5:
+        return 0
+    size = number(data, cython.address(position), end, 32)
+    return size < 1 or size <= end - position
 
 
 def filter_records(

@@ -26,8 +26,11 @@ Headers = Iterable[tuple[str, BytesLike | None]]
 Row = tuple[int, BytesLike | None, BytesLike | None, Headers | None]
 T = TypeVar("T")
 
-INTERFACE = 3
+INTERFACE = 4
 """Increased with every change of a kernel's signature or behaviour, so that a stale build is not used."""
+
+NULL_KEYS_MAX = 1000
+"""As many records without a key are named in an error; the rest of a large batch would only fill memory."""
 
 _HEADER = struct.Struct(HEADER_FORMAT)
 _UNTIL_CRC, _AFTER_CRC = struct.Struct(UNTIL_CRC_FORMAT), struct.Struct(AFTER_CRC_FORMAT)
@@ -452,40 +455,90 @@ def scan_keys(buffer: BytesLike, start: int, end: int, count: int) -> list[tuple
     return found
 
 
-def inspect_records(buffer: BytesLike, start: int, end: int, count: int) -> tuple[list[int], int, int, int]:
-    """Checks every length of a section, including headers, and returns what a broker needs to know:
+def inspect_records(
+    buffer: BytesLike,
+    start: int,
+    end: int,
+    count: int,
+    base_timestamp: int,
+    first: int = 0,
+    is_last: bool = True,
+    null_keys: list[int] | None = None,
+) -> tuple[int, int, int, int, int]:
+    """Checks every length of `count` records, the first with index `first`. Returns what a broker needs to know:
 
-    (indexes of records with a null key, index of the first record whose offset delta is not its index or -1,
-    lowest timestamp delta, highest timestamp delta).
+    (index of the first record whose offset delta is not its index or -1, lowest timestamp, highest timestamp, position
+    after the last record read, index after it). The lowest timestamp ignores records without one (-1); without any
+    timestamp it is 2**63 - 1.
+
+    Without `is_last` more data follows: the call returns at a record that is not complete yet. The indexes of the first
+    NULL_KEYS_MAX records without a key are added to `null_keys`.
     """
-    data = _section(buffer, start, end, count)
-    null_keys: list[int] = []
+    data = _section(buffer, start, end, count if is_last else 0)
     misplaced = -1
-    lowest, highest = (_INT64_MAX, _INT64_MIN) if count else (0, 0)
-    position = 0
+    lowest, highest = _INT64_MAX, _INT64_MIN
+    position, index = 0, first
     try:
-        for index in range(count):
+        while index < first + count:
+            if not is_last and not _holds_a_record(data, position):
+                break
             stop, _, timestamp_delta, offset_delta, key_start, key_end, value_start = _outline(data, position)
+            timestamp = base_timestamp + timestamp_delta
+            if not _INT64_MIN <= timestamp <= _INT64_MAX:
+                raise ValueError("a timestamp does not fit in 64 bits")
             if key_end < 0:
-                null_keys.append(index)
                 key_end = key_start
+                if null_keys is not None and len(null_keys) < NULL_KEYS_MAX:
+                    null_keys.append(index)
             if offset_delta != index and misplaced < 0:
                 misplaced = index
-            if timestamp_delta < lowest:
-                lowest = timestamp_delta
-            if timestamp_delta > highest:
-                highest = timestamp_delta
+            if timestamp < lowest and timestamp != -1:
+                lowest = timestamp
+            if timestamp > highest:
+                highest = timestamp
             raw, position = _unsigned(data, key_end, 28)
             if value_start >= 0:
                 position = value_start + (raw >> 1)
-            _, position = _decode_headers(data, position, stop)
+            if data[position]:
+                position = _pass_headers(data, position, stop)
+            else:
+                position += 1
             if position != stop:
                 raise ValueError("a record's length does not match its content")
+            index += 1
     except IndexError:
-        raise ValueError("the records end early") from None
-    if position != len(data):
+        raise ValueError(f"record {index}: the records end early") from None
+    except ValueError as error:
+        raise ValueError(f"record {index}: {error}") from None
+    if is_last and position != len(data):
         raise ValueError(f"{len(data) - position} bytes follow the last record")
-    return null_keys, misplaced, lowest, highest
+    return misplaced, lowest, highest, start + position, index
+
+
+def _pass_headers(data: bytes, position: int, stop: int) -> int:
+    raw, position = _unsigned(data, position, 28)
+    if raw & 1 or (raw >> 1) * _HEADER_SIZE_MIN > stop - position:
+        raise ValueError("a record's header count is out of bounds")
+    for _ in range(raw >> 1):
+        raw, position = _unsigned(data, position, 28)
+        position += raw >> 1
+        if raw & 1 or position > stop:
+            raise ValueError("a header name's length is out of bounds")
+        raw, position = _unsigned(data, position, 28)
+        if raw != 1:
+            position += raw >> 1
+            if raw & 1 or position > stop:
+                raise ValueError("a header value's length is out of bounds")
+    return position
+
+
+def _holds_a_record(data: bytes, position: int) -> bool:
+    """Whether the record at `position` is complete, or is known to be invalid already."""
+    try:
+        raw, after = _unsigned(data, position, 28)
+    except IndexError:
+        return False
+    return bool(raw & 1) or raw < 2 or raw >> 1 <= len(data) - after
 
 
 def filter_records(

@@ -2,6 +2,7 @@
 
 import enum
 import zlib
+from collections.abc import Iterator
 
 from ottla.protocol._pure import BytesLike
 
@@ -24,7 +25,8 @@ _LZ4_LEVEL_DEFAULT = 9
 # zlib and lz4 return output in pieces. Input is passed in pieces, too, because zlib copies the rest of its input at
 # the end of each gzip member.
 _GZIP_INPUT_BYTES = 32 * 1024
-_OUTPUT_BYTES_MIN = 64 * 1024
+_PIECE_BYTES = 256 * 1024
+_PIECE_BYTES_MIN = 64 * 1024
 
 
 class Codec(enum.IntEnum):
@@ -39,6 +41,10 @@ class Codec(enum.IntEnum):
 
 class CompressionError(ValueError):
     """The bytes are not what the codec writes, or they expand past the bound."""
+
+
+class ExpandsTooFar(CompressionError):
+    """The bytes expand past the bound."""
 
 
 def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
@@ -77,47 +83,59 @@ def decompress(codec: int, data: BytesLike, max_bytes: int) -> bytes:
 
     Memory use follows the bound, not what the data claims: a decompression bomb fails at the first byte too many.
     """
+    parts = list(_pieces(codec, data, max_bytes, max(_PIECE_BYTES_MIN, 4 * memoryview(data).nbytes)))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def decompress_in_pieces(codec: int, data: BytesLike, max_bytes: int) -> Iterator[bytes]:
+    """Like `decompress`, in pieces of at most 256 kB, so that little memory is needed. Each piece of raw snappy and of
+    zstd is the whole content of a block or of a frame."""
+    return _pieces(codec, data, max_bytes, _PIECE_BYTES)
+
+
+def _pieces(codec: int, data: BytesLike, max_bytes: int, piece_bytes: int) -> Iterator[bytes]:
     if codec == Codec.NONE:
         if memoryview(data).nbytes > max_bytes:
             raise _too_large(max_bytes)
-        return bytes(data)
+        return iter((bytes(data),))
     if codec == Codec.GZIP:
-        return _decompress_gzip(data, max_bytes)
+        return _gunzip(data, max_bytes, piece_bytes)
     if codec == Codec.SNAPPY:
         return _decompress_snappy(data, max_bytes)
     if codec == Codec.LZ4:
-        return _decompress_lz4(data, max_bytes)
+        return _decompress_lz4(data, max_bytes, piece_bytes)
     if codec == Codec.ZSTD:
-        return _decompress_zstd(data, max_bytes)
+        return iter((_decompress_zstd(data, max_bytes),))
     raise CompressionError(f"unknown codec {codec}")
 
 
-def _too_large(max_bytes: int) -> CompressionError:
-    return CompressionError(f"the data expands to more than the limit of {max_bytes} bytes")
+def _too_large(max_bytes: int) -> ExpandsTooFar:
+    return ExpandsTooFar(f"the data expands to more than the limit of {max_bytes} bytes")
 
 
-def _decompress_gzip(data: BytesLike, max_bytes: int) -> bytes:
+def _gunzip(data: BytesLike, max_bytes: int, piece_bytes: int) -> Iterator[bytes]:
     view = memoryview(data)
-    parts: list[bytes] = []
     total = position = 0
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    has_more = False  # output that did not fit into the last piece
     try:
-        while position < len(view):
+        while position < len(view) or has_more:
             if inflater.eof:  # another member follows
                 inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
-            piece = view[position : position + _GZIP_INPUT_BYTES]
-            part = inflater.decompress(piece, max_bytes - total + 1)
+            given = view[position : position + _GZIP_INPUT_BYTES]
+            part = inflater.decompress(given, min(piece_bytes, max_bytes - total + 1))
             total += len(part)
             if total > max_bytes:
                 raise _too_large(max_bytes)
-            parts.append(part)
-            # Output is not truncated below the bound, so unused input belongs to the next member.
-            position += len(piece) - len(inflater.unused_data)
+            if part:
+                yield part
+            # What was not used is given again, or belongs to the next member.
+            position += len(given) - len(inflater.unused_data if inflater.eof else inflater.unconsumed_tail)
+            has_more = len(part) == piece_bytes and not inflater.eof
     except zlib.error as error:
         raise CompressionError(f"gzip: {error}") from None
     if not inflater.eof:
         raise CompressionError("gzip: the data ends early")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _compress_snappy(data: BytesLike) -> bytes:
@@ -131,11 +149,11 @@ def _compress_snappy(data: BytesLike) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: BytesLike, max_bytes: int) -> bytes:
+def _decompress_snappy(data: BytesLike, max_bytes: int) -> Iterator[bytes]:
     view = memoryview(data)
     if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
-        return _snappy_block(view, max_bytes)  # librdkafka and others send one raw block
-    parts: list[bytes] = []
+        yield _snappy_block(view, max_bytes)  # librdkafka and others send one raw block
+        return
     position = 0
     remaining = max_bytes
     while position < len(view):
@@ -150,8 +168,7 @@ def _decompress_snappy(data: BytesLike, max_bytes: int) -> bytes:
             raise CompressionError("snappy: the data ends early")
         part = _snappy_block(view[start:position], remaining, max_bytes)
         remaining -= len(part)
-        parts.append(part)
-    return b"".join(parts)
+        yield part
 
 
 def _snappy_block(block: memoryview, remaining: int, max_bytes: int | None = None) -> bytes:
@@ -168,19 +185,17 @@ def _snappy_block(block: memoryview, remaining: int, max_bytes: int | None = Non
         raise CompressionError(f"snappy: {error}") from None
 
 
-def _decompress_lz4(data: BytesLike, max_bytes: int) -> bytes:
+def _decompress_lz4(data: BytesLike, max_bytes: int, piece_bytes: int) -> Iterator[bytes]:
     import lz4.frame
 
     view = memoryview(data)
-    step = max(_OUTPUT_BYTES_MIN, 4 * len(view))
     context = lz4.frame.create_decompression_context()
-    parts: list[bytes] = []
     total = position = 0
     at_frame_end = False
     while not at_frame_end or position < len(view):
         try:
             part, used, at_frame_end = lz4.frame.decompress_chunk(
-                context, view[position:], max_length=min(step, max_bytes - total + 1)
+                context, view[position:], max_length=min(piece_bytes, max_bytes - total + 1)
             )
         except RuntimeError as error:
             raise CompressionError(f"lz4: {error}") from None
@@ -189,9 +204,9 @@ def _decompress_lz4(data: BytesLike, max_bytes: int) -> bytes:
         total += len(part)
         if total > max_bytes:
             raise _too_large(max_bytes)
-        parts.append(part)
         position += used
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        if part:
+            yield part
 
 
 def _decompress_zstd(data: BytesLike, max_bytes: int) -> bytes:
@@ -202,7 +217,7 @@ def _decompress_zstd(data: BytesLike, max_bytes: int) -> bytes:
         raise CompressionError("zstd: the data ends early")
     size = _zstd_content_size(view)
     if size is None:
-        size = max(_OUTPUT_BYTES_MIN, 4 * len(view))
+        size = max(_PIECE_BYTES_MIN, 4 * len(view))
     elif size > max_bytes:
         raise _too_large(max_bytes)
     elif size > _ZSTD_RATIO_MAX * len(view):
@@ -221,7 +236,7 @@ def _decompress_zstd(data: BytesLike, max_bytes: int) -> bytes:
         del output
         if size >= max_bytes:
             raise _too_large(max_bytes)
-        size = min(4 * size + _OUTPUT_BYTES_MIN, max_bytes)
+        size = min(4 * size + _PIECE_BYTES_MIN, max_bytes)
 
 
 def _zstd_content_size(view: memoryview) -> int | None:

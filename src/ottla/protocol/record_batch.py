@@ -1,7 +1,8 @@
 """Reads and writes record batches of format 2: headers, checksums, records, control batches. Pure.
 
 A broker keeps batches as bytes: it reads the header, verifies the checksum, sets the base offset and the leader
-epoch (which the checksum does not cover) and writes. Only compaction, recompression and clients decode records.
+epoch (which the checksum does not cover) and writes. `batch_inspection.py` checks the records before that; only
+compaction, recompression and clients decode them.
 """
 
 import enum
@@ -25,7 +26,7 @@ from ottla.protocol.batch_layout import (
     TRANSACTIONAL,
     UNTIL_CRC_FORMAT,
 )
-from ottla.protocol.compression import Codec, CompressionError, compress, decompress
+from ottla.protocol.compression import Codec, CompressionError, ExpandsTooFar, compress, decompress
 from ottla.types import INT32_MAX
 
 __all__ = [
@@ -36,9 +37,9 @@ __all__ = [
     "Codec",
     "ControlType",
     "CorruptBatch",
+    "DecompressedTooLarge",
     "Headers",
     "Record",
-    "RecordsSummary",
     "Row",
     "Section",
     "assemble",
@@ -47,8 +48,8 @@ __all__ = [
     "control_batch",
     "control_type",
     "fill_header",
-    "inspect_records",
     "iter_batches",
+    "not_decompressed",
     "open_batch",
     "open_section",
     "read_end_marker",
@@ -81,6 +82,14 @@ class CorruptBatch(KafkaError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, detail)
+
+
+class DecompressedTooLarge(CorruptBatch):
+    """A batch whose records are larger, once decompressed, than whoever reads it allows."""
+
+
+def not_decompressed(error: CompressionError) -> CorruptBatch:
+    return (DecompressedTooLarge if isinstance(error, ExpandsTooFar) else CorruptBatch)(str(error))
 
 
 class BatchHeader(NamedTuple):
@@ -159,17 +168,6 @@ class Section(NamedTuple):
     buffer: BytesLike
     start: int
     end: int
-
-
-class RecordsSummary(NamedTuple):
-    """What a broker needs to know about the records that a client sent."""
-
-    null_keys: list[int]
-    """Indexes of the records without a key."""
-    misplaced: int
-    """Index of the first record whose offset delta is not its index; -1 when all are in place."""
-    min_timestamp: int
-    max_timestamp: int
 
 
 class ControlType(enum.IntEnum):
@@ -333,7 +331,7 @@ def _records_of(buffer: BytesLike, position: int, header: BatchHeader, max_bytes
         try:
             section = decompress(codec, view[start:end], max_bytes)
         except CompressionError as error:
-            raise CorruptBatch(str(error)) from None
+            raise not_decompressed(error) from None
     return section, 0, len(section)
 
 
@@ -392,26 +390,6 @@ def scan_keys(
         return _speedups.scan_keys(section, start, end, header.record_count)
     except ValueError as error:
         raise CorruptBatch(str(error)) from None
-
-
-def inspect_records(
-    buffer: BytesLike,
-    position: int = 0,
-    header: BatchHeader | None = None,
-    *,
-    max_bytes: int = MAX_DECOMPRESSED_BYTES,
-) -> RecordsSummary:
-    """Checks every length in every record, and returns what validation needs to know."""
-    if header is None:
-        header = read_header(buffer, position)
-    section, start, end = _records_of(buffer, position, header, max_bytes)
-    try:
-        null_keys, misplaced, lowest, highest = _speedups.inspect_records(section, start, end, header.record_count)
-    except ValueError as error:
-        raise CorruptBatch(str(error)) from None
-    if header.attributes & LOG_APPEND_TIME:
-        return RecordsSummary(null_keys, misplaced, header.max_timestamp, header.max_timestamp)
-    return RecordsSummary(null_keys, misplaced, header.base_timestamp + lowest, header.base_timestamp + highest)
 
 
 # Control batches

@@ -15,13 +15,25 @@ from ottla.log.config import TopicConfig
 from ottla.log.partition_log import Origin
 from ottla.log.validation import BatchRules, InvalidRecord
 from ottla.protocol import _speedups
-from ottla.protocol.record_batch import Codec, build_batch, control_batch, read_header, read_records
+from ottla.protocol.compression import compress
+from ottla.protocol.record_batch import (
+    BatchHeader,
+    Codec,
+    assemble,
+    build_batch,
+    check_crc,
+    control_batch,
+    read_header,
+    read_records,
+)
+from tests.support.wire.damaged import damaged
 from tests.support.worlds.log_world import NOON, LogWorld
 
 HOUR = 3_600_000
 COMPLETE = build_batch([(NOON, b"k", b"v" * 50, ())])
 STRICT = TopicConfig(cleanup_policy=("compact",), compression_type="gzip")
 """Settings that make the broker decode every record."""
+STAMPED = TopicConfig(message_timestamp_type="LogAppendTime")
 
 
 def rejected(code: ErrorCode, act: Callable[[], Any]) -> KafkaError:
@@ -168,7 +180,7 @@ def test_compressed_batches_of_a_compacted_topic_are_checked_for_keys(tmp_path: 
     world = LogWorld(tmp_path, cleanup_policy=("compact",))
     rejected(ErrorCode.INVALID_RECORD, lambda: world.append((None, "2"), codec=Codec.LZ4))
     garbage = with_fields(world.batch(("k", "1")), attributes=int(Codec.GZIP))
-    rejected(ErrorCode.CORRUPT_MESSAGE, lambda: world.log.append(garbage, leader_epoch=0))
+    rejected(ErrorCode.INVALID_RECORD, lambda: world.log.append(garbage, leader_epoch=0))
 
 
 def test_a_record_too_far_in_the_future_is_rejected(tmp_path: Path) -> None:
@@ -193,9 +205,92 @@ def test_a_record_without_a_timestamp_is_never_out_of_range(tmp_path: Path) -> N
     assert world.append("timeless", timestamp=-1).base_offset == 0
 
 
-def test_a_max_timestamp_too_far_in_the_future_is_rejected(world: LogWorld) -> None:
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("announced", [NOON + 2 * HOUR, NOON - 1, -1])
+def test_a_wrong_max_timestamp_is_corrected(world: LogWorld, codec: Codec, announced: int) -> None:
+    world.log.append(with_fields(world.batch("a", codec=codec), max=announced), leader_epoch=0)
+    ((header, batch),) = world.read_batches()
+    assert header.max_timestamp == NOON
+    check_crc(batch, 0, header)
+
+
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize("codec", list(Codec))
+def test_damaged_records_are_rejected(tmp_path: Path, codec: Codec, timestamp_type: str) -> None:
+    """Spec: R8. The checksum is correct, but no reader could decode the batch."""
+    world = LogWorld(tmp_path, message_timestamp_type=timestamp_type)
+    for name, batch in damaged(codec).items():
+        error = rejected(ErrorCode.INVALID_RECORD, partial(world.log.append, batch, leader_epoch=0))
+        assert error.detail.startswith("orders-0: "), name
+    assert world.log.log_end_offset == 0
+    error = rejected(
+        ErrorCode.INVALID_RECORD,
+        lambda: world.log.append(damaged(codec)["a value longer than its record"], leader_epoch=0),
+    )
+    assert error.detail == "orders-0: record 0: a length is out of bounds"
+
+
+@given(data=st.data(), codec=st.sampled_from(list(Codec)), settings=st.sampled_from([TopicConfig(), STRICT, STAMPED]))
+def test_what_is_accepted_can_be_decoded(data: st.DataObject, codec: Codec, settings: TopicConfig) -> None:
+    """Spec: R8. Whatever a client changes, a reader gets every record that the header announces."""
+    rows = data.draw(
+        st.lists(
+            st.tuples(st.integers(NOON - 9, NOON), st.sampled_from([b"k", b""]), st.binary(), st.just(())), min_size=1
+        )
+    )
+    section, count, base, latest = _speedups.encode_records(rows)
+    changed = bytearray(section)
+    for _ in range(data.draw(st.integers(0, 3))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    count += data.draw(st.sampled_from([0, 0, 0, 1, -1]))
+    header = BatchHeader(0, 0, -1, 2, 0, int(codec), max(0, count - 1), base, latest, -1, -1, -1, count)
+    batch = bytearray(assemble(header, compress(codec, bytes(changed))))
+    if data.draw(st.booleans()):
+        batch[data.draw(st.integers(61, len(batch) - 1))] ^= data.draw(st.integers(1, 255))
+        struct.pack_into(">I", batch, 17, _speedups.crc32c(bytes(batch[21:])))
+    rules = BatchRules(settings)
+    try:
+        accepted, header, _ = rules.prepare(batch, rules.open(batch), NOON, None)
+    except KafkaError:
+        return
+    records = read_records(accepted)
+    assert [record.offset for record in records] == list(range(header.record_count))
+    assert header.max_timestamp == max(-1, *(record.timestamp for record in records))
+    check_crc(accepted, 0, header)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, NOON),
+            st.none() | st.binary(),
+            st.none() | st.binary(),
+            st.lists(st.tuples(st.text(), st.none() | st.binary()), max_size=3),
+        ),
+        min_size=1,
+    ),
+    st.sampled_from(list(Codec)),
+)
+def test_every_batch_that_our_encoder_writes_is_accepted_unchanged(rows: list[Any], codec: Codec) -> None:
+    rules = BatchRules(TopicConfig())
+    batch = build_batch(rows, codec=codec)
+    assert rules.prepare(batch, rules.open(batch), NOON, None) == (batch, read_header(batch), -1)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("compression_type", ["producer", "uncompressed"])
+def test_a_batch_that_expands_too_far_is_rejected(tmp_path: Path, codec: Codec, compression_type: str) -> None:
+    world = LogWorld(tmp_path, max_decompressed_bytes=100_000, compression_type=compression_type)
+    world.append("x" * 99_000, codec=codec)
+    error = rejected(ErrorCode.MESSAGE_TOO_LARGE, lambda: world.append("x" * 100_001, codec=codec))
+    assert "decompresses to more than ottla.max.decompressed.bytes (100000); send smaller batches" in error.detail
+
+
+def test_batches_of_the_brokers_own_coordinators_are_not_inspected(world: LogWorld) -> None:
     batch = with_fields(world.batch("a"), max=NOON + 2 * HOUR)
-    rejected(ErrorCode.INVALID_TIMESTAMP, lambda: world.log.append(batch, leader_epoch=0))
+    world.log.append(batch, leader_epoch=0, origin=Origin.COORDINATOR)
+    ((header, _),) = world.read_batches()
+    assert header.max_timestamp == NOON + 2 * HOUR
 
 
 def test_producers_cannot_set_log_append_time(world: LogWorld) -> None:

@@ -154,7 +154,13 @@ def test_both_implementations_return_the_same(rows: list[Any], shift: int, data:
     whole = b"before" + section + b"after"
     place = (whole, 6, 6 + len(section), count)
     assert NATIVE.scan_keys(*place) == _pure.scan_keys(*place)
-    assert NATIVE.inspect_records(*place) == _pure.inspect_records(*place)
+    null_keys: tuple[list[int], list[int]] = [], []
+    inspected = [
+        kernels.inspect_records(*place, base, 0, True, found)
+        for kernels, found in zip((NATIVE, _pure), null_keys, strict=True)
+    ]
+    assert inspected[0] == inspected[1]
+    assert null_keys[0] == null_keys[1] == [index for index, row in enumerate(rows) if row[1] is None]
     assert outcome(NATIVE.filter_records, *place, keep, shift) == outcome(_pure.filter_records, *place, keep, shift)
     fields = (-1, 7, 0x10, 99, 3, 12, _speedups.crc32c)
     assert NATIVE.encode_batch(rows, *fields) == _pure.encode_batch(rows, *fields)
@@ -181,7 +187,9 @@ def test_both_implementations_reject_the_same_corruption(data: st.DataObject) ->
         section_arguments = (Record, *place, first, last, *times)
         assert outcome(NATIVE.decode_records, *section_arguments) == outcome(_pure.decode_records, *section_arguments)
     assert outcome(NATIVE.scan_keys, *place) == outcome(_pure.scan_keys, *place)
-    assert outcome(NATIVE.inspect_records, *place) == outcome(_pure.inspect_records, *place)
+    for is_last in (True, False):
+        inspected = (*place, times[0], data.draw(st.integers(0, 2)), is_last)
+        assert outcome(NATIVE.inspect_records, *inspected) == outcome(_pure.inspect_records, *inspected)
     for shift in (0, -5, INT64_MAX):
         arguments = (*place, {0, 2}, shift)
         assert outcome(NATIVE.filter_records, *arguments) == outcome(_pure.filter_records, *arguments)
@@ -195,7 +203,8 @@ def test_random_bytes_raise_only_value_errors(kernels: ModuleType, garbage: byte
     place = (garbage, 0, len(garbage), count)
     outcome(kernels.decode_records, Record, *place, 0, 100, 0, None)
     outcome(kernels.scan_keys, *place)
-    outcome(kernels.inspect_records, *place)
+    outcome(kernels.inspect_records, *place, 0)
+    outcome(kernels.inspect_records, *place, 0, 3, False)
     outcome(kernels.filter_records, *place, None, 0)
     outcome(kernels.unpack_header, BatchHeader, garbage, 0, _speedups.crc32c)
 
@@ -314,7 +323,7 @@ def test_a_malformed_record_is_an_error(kernels: ModuleType, name: str) -> None:
     with pytest.raises(ValueError, match=MALFORMED):
         kernels.decode_records(Record, section, 0, len(section), 1, 0, 10, 0, None)
     with pytest.raises(ValueError, match=MALFORMED):
-        kernels.inspect_records(section, 0, len(section), 1)
+        kernels.inspect_records(section, 0, len(section), 1, 0)
 
 
 @both
@@ -331,9 +340,10 @@ def test_counts_larger_than_the_data_are_an_error_before_allocation(kernels: Mod
     many_headers = record(b"\x00\x00\x00\x01\x01\xfe\xff\xff\xff\x0f" + b"\x00" * 50)
     tracemalloc.start()
     try:
-        for kernel in (kernels.scan_keys, kernels.inspect_records):
-            with pytest.raises(ValueError, match="do not fit in"):
-                kernel(section, 0, len(section), INT32_MAX)
+        with pytest.raises(ValueError, match="do not fit in"):
+            kernels.scan_keys(section, 0, len(section), INT32_MAX)
+        with pytest.raises(ValueError, match="do not fit in"):
+            kernels.inspect_records(section, 0, len(section), INT32_MAX, 0)
         with pytest.raises(ValueError, match="do not fit in"):
             kernels.decode_records(Record, section, 0, len(section), INT32_MAX, 0, INT32_MAX, 0, None)
         with pytest.raises(ValueError, match="do not fit in"):
@@ -356,11 +366,56 @@ def test_offsets_must_increase_within_the_batch(kernels: ModuleType, deltas: lis
 @both
 def test_records_are_summarised_for_the_broker(kernels: ModuleType) -> None:
     rows = [(100, b"k", b"v", ()), (90, None, b"v", [("h", None)]), (120, b"", None, ()), (100, None, None, ())]
-    section, count, _, _ = kernels.encode_records(rows)
-    assert kernels.inspect_records(section, 0, len(section), count) == ([1, 3], -1, -10, 20)
+    section, count, base, _ = kernels.encode_records(rows)
+    end = len(section)
+    null_keys: list[int] = []
+    assert kernels.inspect_records(section, 0, end, count, base, 0, True, null_keys) == (-1, 90, 120, end, 4)
+    assert null_keys == [1, 3]
     section, count, _, _ = kernels.encode_records(rows, [0, 1, 3, 4])
-    assert kernels.inspect_records(section, 0, len(section), count) == ([1, 3], 2, -10, 20)
-    assert kernels.inspect_records(b"", 0, 0, 0) == ([], -1, 0, 0)
+    assert kernels.inspect_records(section, 0, end, count, base) == (2, 90, 120, end, 4)
+    assert kernels.inspect_records(b"", 0, 0, 0, base) == (-1, INT64_MAX, INT64_MIN, 0, 0)
+    section, count, base, _ = kernels.encode_records([(-1, None, b"", ()), (7, None, b"", ())])
+    assert kernels.inspect_records(section, 0, len(section), count, base)[:3] == (-1, 7, 7)
+
+
+@both
+def test_the_number_of_reported_null_keys_is_bounded(kernels: ModuleType) -> None:
+    section, count, base, _ = kernels.encode_records([(1, None, b"", ())] * 1500)
+    null_keys: list[int] = []
+    kernels.inspect_records(section, 0, len(section), count, base, 0, True, null_keys)
+    assert null_keys == list(range(1000))
+
+
+@both
+def test_an_invalid_record_is_named_by_its_index(kernels: ModuleType) -> None:
+    section, count, base, _ = kernels.encode_records([(1, b"k", b"v", ())] * 3)
+    damaged = section[:-2] + b"w\x01"
+    with pytest.raises(ValueError, match="record 2: a record's header count is out of bounds"):
+        kernels.inspect_records(damaged, 0, len(section), count, base)
+    with pytest.raises(ValueError, match="record 12: a record's header count is out of bounds"):
+        kernels.inspect_records(damaged, 0, len(section), count, base, 10)
+
+
+@both
+@given(rows=st.lists(rows_of, min_size=1, max_size=12), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_records_are_inspected_in_pieces(kernels: ModuleType, rows: list[Any], data: st.DataObject) -> None:
+    """The data may be cut anywhere: each call stops before the first record that is not complete."""
+    section, count, base = section_of(rows)
+    whole = kernels.inspect_records(section, 0, len(section), count, base)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(section)), max_size=4)))
+    lows: list[int] = []
+    highs: list[int] = []
+    position = index = 0
+    for cut in (*cuts, None):
+        end = len(section) if cut is None else max(cut, position)
+        misplaced, lowest, highest, position, index = kernels.inspect_records(
+            section, position, end, count - index, base, index, cut is None
+        )
+        assert misplaced == -1
+        lows.append(lowest)
+        highs.append(highest)
+    assert (-1, min(lows), max(highs), position, index) == whole
 
 
 @both

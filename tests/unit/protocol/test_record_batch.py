@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol import _pure, _speedups
+from ottla.protocol.batch_inspection import inspect_records
 from ottla.protocol.batch_rewriting import rewrite
 from ottla.protocol.compression import compress
 from ottla.protocol.record_batch import (
@@ -18,12 +19,13 @@ from ottla.protocol.record_batch import (
     Codec,
     ControlType,
     CorruptBatch,
+    DecompressedTooLarge,
     Record,
+    assemble,
     build_batch,
     check_crc,
     control_batch,
     control_type,
-    inspect_records,
     iter_batches,
     open_batch,
     read_end_marker,
@@ -435,9 +437,26 @@ def test_keys_and_tombstones_are_found_without_values(codec: Codec) -> None:
 def test_records_are_summarised_for_validation(codec: Codec) -> None:
     """Null keys, offset deltas from 0 to n-1, timestamps."""
     batch = build_batch(ROWS, codec=codec)
-    assert inspect_records(batch) == ([1], -1, NOW - 7, NOW + 5)
-    assert inspect_records(rewrite(batch, keep_offsets={0, 2, 3})) == ([], 1, NOW - 7, NOW + 3)
-    assert inspect_records(rewrite(batch, log_append_time_ms=NOW + 9)) == ([1], -1, NOW + 9, NOW + 9)
+    assert inspect_records(batch)[:4] == ([1], -1, NOW - 7, NOW + 5)
+    assert inspect_records(rewrite(batch, keep_offsets={0, 2, 3}))[:4] == ([], 1, NOW - 7, NOW + 3)
+    assert inspect_records(rewrite(batch, log_append_time_ms=NOW + 9))[:4] == ([1], -1, NOW + 9, NOW + 9)
+    assert inspect_records(batch).size_bytes == len(build_batch(ROWS)) - HEADER_SIZE
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_large_compressed_records_are_inspected_in_pieces(codec: Codec) -> None:
+    """One record spans many pieces, others end within one, and the last is cut off."""
+    rows = [(NOW + n, None if n == 5 else b"k", bytes(size), ()) for n, size in enumerate((3_000_000, *range(9000)))]
+    section, count, base, latest = _speedups.encode_records(rows)
+    summary = inspect_records(build_batch(rows, codec=codec))
+    assert summary == ([5], -1, base, latest, len(section))
+    header = read_header(build_batch(rows[:1]))._replace(attributes=int(codec), record_count=count)
+    for wrong in (section[:-1], section + b"x" * 300_000):
+        batch = assemble(header, compress(codec, wrong))
+        with pytest.raises(CorruptBatch, match=r"record \d+: |bytes follow the last record"):
+            inspect_records(batch)
+    with pytest.raises(DecompressedTooLarge, match="limit of 1000000 bytes"):
+        inspect_records(build_batch(rows, codec=codec), max_bytes=1_000_000)
 
 
 def test_a_wrong_record_count_is_detected() -> None:

@@ -127,6 +127,7 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     compression_zstd_level: int = topic_default("compression.zstd.level")
     min_insync_replicas: int = topic_default("min.insync.replicas")
     unclean_leader_election_enable: bool = topic_default("unclean.leader.election.enable")
+    max_decompressed_bytes: int = topic_default("ottla.max.decompressed.bytes")
     log_cleanup_policy: tuple[str, ...] = topic_default("cleanup.policy")
     log_cleaner_delete_retention_ms: int = topic_default("delete.retention.ms")
     log_cleaner_max_compaction_lag_ms: int = topic_default("max.compaction.lag.ms")

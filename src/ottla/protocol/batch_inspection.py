@@ -1,0 +1,124 @@
+"""Checks the records of a batch without creating them: every length, the offsets, the range of timestamps. Pure.
+
+Compressed records are decompressed piece by piece, so that memory follows the largest record, not the whole batch
+(zstd has no pieces: its memory follows the bound).
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ottla.protocol import _speedups
+from ottla.protocol.batch_layout import CODEC_MASK, HEADER_SIZE, LENGTH_END, LOG_APPEND_TIME
+from ottla.protocol.compression import CompressionError, decompress_in_pieces
+from ottla.protocol.record_batch import (
+    MAX_DECOMPRESSED_BYTES,
+    BatchHeader,
+    BytesLike,
+    CorruptBatch,
+    Section,
+    not_decompressed,
+    read_header,
+)
+from ottla.types import INT64_MAX, INT64_MIN
+
+
+class RecordsSummary(NamedTuple):
+    """What a broker needs to know about the records that a client sent."""
+
+    null_keys: list[int]
+    """Indexes of the first thousand records without a key."""
+    misplaced: int
+    """Index of the first record whose offset delta is not its index; -1 when all are in place."""
+    min_timestamp: int
+    """Ignores records without a timestamp; 2**63 - 1 if none has one."""
+    max_timestamp: int
+    size_bytes: int
+    """Of the uncompressed records."""
+
+
+def inspect_records(
+    buffer: BytesLike,
+    position: int = 0,
+    header: BatchHeader | None = None,
+    *,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> RecordsSummary:
+    """The summary of a batch's records. Raises CorruptBatch, or DecompressedTooLarge beyond `max_bytes`."""
+    if header is None:
+        header = read_header(buffer, position)
+    start = position + HEADER_SIZE
+    end = position + header.batch_length + LENGTH_END
+    codec = header.attributes & CODEC_MASK
+    if not codec or (start == end and not header.record_count):
+        return inspect_section(Section(header, buffer, start, end))
+    view = memoryview(buffer)
+    if end > len(view):
+        raise CorruptBatch(f"{header.batch_length + LENGTH_END} bytes announced, {len(view) - position} left")
+    try:
+        pieces = decompress_in_pieces(codec, view[start:end], max_bytes)
+        first = next(pieces, b"")
+        second = next(pieces, None)
+        if second is None:
+            return inspect_section(Section(header, first, 0, len(first)))
+        return _inspect_pieces(header, first, second, pieces)
+    except CompressionError as error:
+        raise not_decompressed(error) from None
+
+
+def inspect_section(section: Section) -> RecordsSummary:
+    """The summary of uncompressed records. Raises CorruptBatch."""
+    header, buffer, start, end = section
+    null_keys: list[int] = []
+    try:
+        misplaced, lowest, highest, _, _ = _speedups.inspect_records(
+            buffer, start, end, header.record_count, header.base_timestamp, 0, True, null_keys
+        )
+    except ValueError as error:
+        raise CorruptBatch(str(error)) from None
+    return _summary(header, null_keys, misplaced, lowest, highest, end - start)
+
+
+def _inspect_pieces(header: BatchHeader, first: bytes, second: bytes, others: Iterator[bytes]) -> RecordsSummary:
+    count, base_timestamp = header.record_count, header.base_timestamp
+    null_keys: list[int] = []
+    misplaced, lowest, highest = -1, INT64_MAX, INT64_MIN
+    index, size, wanted = 0, len(first), 0
+    rest = bytearray(first)
+    piece: bytes | None = second
+    while True:
+        if len(rest) >= wanted or piece is None:
+            try:
+                wrong, low, high, position, index = _speedups.inspect_records(
+                    rest, 0, len(rest), count - index, base_timestamp, index, piece is None, null_keys
+                )
+                if index == count and position < len(rest):
+                    raise ValueError(f"more than {len(rest) - position} bytes follow the last record")
+            except ValueError as error:
+                raise CorruptBatch(str(error)) from None
+            if misplaced < 0:
+                misplaced = wrong
+            lowest, highest = min(lowest, low), max(highest, high)
+            if piece is None:
+                return _summary(header, null_keys, misplaced, lowest, highest, size)
+            del rest[:position]
+            wanted = _record_size(rest)
+        size += len(piece)
+        rest += piece
+        piece = next(others, None)
+
+
+def _record_size(data: bytearray) -> int:
+    """How many bytes the record at the start of `data` takes; 0 if that is not known yet."""
+    try:
+        size, start = _speedups.decode_varint(data, 0)
+    except ValueError:
+        return 0
+    return start + size
+
+
+def _summary(
+    header: BatchHeader, null_keys: list[int], misplaced: int, lowest: int, highest: int, size: int
+) -> RecordsSummary:
+    if header.attributes & LOG_APPEND_TIME:
+        lowest = highest = header.max_timestamp
+    return RecordsSummary(null_keys, misplaced, lowest, highest, size)
