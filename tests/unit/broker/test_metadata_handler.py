@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ottla.broker.handler_support.sliced_response import SLICE
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import NewTopic, TopicReference
 from ottla.metadata.follower import CREATED_AT_ONCE, CREATING_MAX
@@ -171,7 +172,6 @@ def test_a_limited_number_of_topics_is_created_in_the_background(world: AdminWor
     commits = world.tree.commits
     names = [f"t{number}" for number in range(CREATING_MAX + 5)]
     world.ask(by_name(*names, create_missing=True), 9)
-    world.ask(by_name("another", create_missing=True), 9)
     for _ in range(10):
         world.settle()
     assert world.tree.commits == commits + CREATING_MAX // CREATED_AT_ONCE
@@ -179,6 +179,38 @@ def test_a_limited_number_of_topics_is_created_in_the_background(world: AdminWor
     world.ask(by_name(*names, create_missing=True), 9)
     world.settle()
     assert set(world.image.topics) == set(names)
+
+
+# Many topics
+
+
+@pytest.mark.parametrize("version", [0, 1, 8, 9, 13])
+def test_very_many_topics_are_answered_in_slices(version: int) -> None:
+    """Other requests are served in between. The response is the same as those of small requests."""
+    names = ["b", *(f"unknown-{number}" for number in range(2 * SLICE)), "a"]
+    turns = 0
+
+    async def count_turns(answer: "asyncio.Task[MetadataResponse]") -> None:
+        nonlocal turns
+        while not answer.done():
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def ask(world: AdminWorld) -> MetadataResponse:
+        # Before v4 every request allows creation.
+        answer = asyncio.ensure_future(world.answer(by_name(*names, create_missing=True), version))
+        await count_turns(answer)
+        response: MetadataResponse = answer.result()
+        return response
+
+    with AdminWorld({"auto.create.topics.enable": "false"}) as world:
+        create(world, NewTopic("a"), NewTopic("b", partitions=3))
+        response = world.runner.run(ask(world))
+        few = world.ask(by_name("b", "unknown-0", "a", create_missing=True), version)
+    assert [topic.name for topic in response.topics] == names
+    assert turns > 2
+    assert [response.topics[0], response.topics[1], response.topics[-1]] == few.topics
+    assert response.brokers == few.brokers
 
 
 # Topic ids

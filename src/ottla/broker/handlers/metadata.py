@@ -17,10 +17,13 @@ A topic that the request creates is UNKNOWN_TOPIC_OR_PARTITION in the response, 
 client asks again. As in Kafka: a client that has just deleted a topic must not find it in the next response.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from ottla.broker.handler_support.later import Later
+from ottla.broker.handler_support.sliced_response import SLICE, SlicedResponse, in_slices
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import missing_topic_error
@@ -31,14 +34,16 @@ from ottla.types import INTERNAL_TOPICS, ZERO_UUID
 
 Topic = MetadataResponse.MetadataResponseTopic
 Partition = MetadataResponse.MetadataResponsePartition
+Response = MetadataResponse | Later[SlicedResponse]
+T = TypeVar("T")
 
 
 @handles(ApiKey.METADATA)
-def metadata(request: MetadataRequest, context: Context) -> MetadataResponse:
+def metadata(request: MetadataRequest, context: Context) -> Response:
     asked = request.topics
     if asked is None or (context.api_version == 0 and not asked):
         view = View.of(request, context)
-        return _response(request, context, [view.topic(name) for name in context.services.image.topics])
+        return _respond(request, context, list(view.image.topics), view.topic)
     _check_form(asked, context.api_version)
     image = context.services.image
     missing = [
@@ -69,16 +74,10 @@ def _start_creating(context: Context, names: list[str]) -> dict[str | None, Erro
     return {result.name: result.error for result in services.metadata.start_creating(wanted)}
 
 
-def _answer(
-    request: MetadataRequest, context: Context, creation_errors: dict[str | None, ErrorCode]
-) -> MetadataResponse:
+def _answer(request: MetadataRequest, context: Context, creation_errors: dict[str | None, ErrorCode]) -> Response:
     view = View.of(request, context)
-    topics = {}
-    for asked in request.topics or ():
-        key = asked.topic_id if asked.topic_id != ZERO_UUID else asked.name
-        if key not in topics:
-            topics[key] = _find(asked, view, creation_errors)
-    return _response(request, context, list(topics.values()))
+    asked = {topic.topic_id if topic.topic_id != ZERO_UUID else topic.name: topic for topic in request.topics or ()}
+    return _respond(request, context, list(asked.values()), lambda topic: _find(topic, view, creation_errors))
 
 
 def _find(
@@ -105,16 +104,28 @@ def _find(
     )
 
 
-def _response(request: MetadataRequest, context: Context, topics: list[Topic]) -> MetadataResponse:
+def _respond(request: MetadataRequest, context: Context, asked: list[T], describe: Callable[[T], Topic]) -> Response:
     image = context.services.image
     wants_operations = request.include_cluster_authorized_operations
-    return MetadataResponse(
+    response = MetadataResponse(
         brokers=View.of(request, context).brokers,
         cluster_id=image.cluster_id,
         controller_id=image.shown_controller_id,
-        topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else NOT_REQUESTED,
     )
+    if len(asked) <= SLICE:
+        response.topics = [describe(topic) for topic in asked]
+        return response
+    return Later(lambda: _in_slices(response, context.api_version, asked, describe))
+
+
+async def _in_slices(
+    response: MetadataResponse, version: int, asked: list[T], describe: Callable[[T], Topic]
+) -> SlicedResponse:
+    sliced = SlicedResponse(response, "topics", version)
+    for topics in in_slices(asked):
+        await sliced.add([describe(topic) for topic in topics])
+    return sliced
 
 
 class View:
