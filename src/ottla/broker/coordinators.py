@@ -94,9 +94,12 @@ class Coordinators:
         self._history = GroupHistory(self._metadata, self.replicas)
 
         def make_shard(partition: int) -> GroupShard:
-            return GroupShard(self._config, random_uuid)
+            return GroupShard(self._config, random_uuid, total_usage)
 
-        self._groups = CoordinatorRuntime(
+        def total_usage() -> int:
+            return sum(hosted.shard.usage.size_bytes for hosted in groups.active_shards())
+
+        self._groups = groups = CoordinatorRuntime(
             OFFSETS_TOPIC,
             make_shard=make_shard,
             replicas=self.replicas,

@@ -1,6 +1,7 @@
 """What one step of a coordinator results in: records to append, replies to send once they are committed. Pure."""
 
 import heapq
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.errors import KafkaError
@@ -140,6 +141,11 @@ class Deadlines:
     def shift(self, milliseconds: int) -> None:
         """Moves every deadline."""
         self._heap = [(when + milliseconds, counter, what) for when, counter, what in self._heap]
+
+    def keep(self, is_needed: Callable[[int, Any], bool]) -> None:
+        """Drops the entries that are not needed anymore."""
+        self._heap = [entry for entry in self._heap if is_needed(entry[0], entry[2])]
+        heapq.heapify(self._heap)
 
     def __len__(self) -> int:
         return len(self._heap)

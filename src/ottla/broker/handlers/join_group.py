@@ -22,6 +22,9 @@ from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRespon
 def join_group(request: JoinGroupRequest, context: Context) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
     require_group_id(request.group_id)
     info = request_info(context)
-    return context.services.groups.submit(
+    answer = context.services.groups.submit(
         request.group_id, lambda shard, request_id, now: shard.join(request, info, request_id, now)
     )
+    # The response may take minutes. The group has its own copy of the metadata; the request need not keep another.
+    request.protocols = []
+    return answer

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ottla.coordinator.group.history import CONSUMER, RebalanceStory
+from ottla.coordinator.group.metadata_usage import MetadataUsage, Protocols, size_of
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from ottla.protocol.messages.group_records import GroupMetadataValue
@@ -40,8 +41,8 @@ _NONE: Any = MappingProxyType({})
 _NOBODY: Any = frozenset()
 _NOT_READ: Any = object()
 
-Protocols = list[tuple[str, bytes]]
-"""(name, metadata) in a member's order of preference."""
+
+_UNCOUNTED = MetadataUsage()
 
 
 class Waiting:
@@ -125,6 +126,7 @@ class ClassicGroup:
     __slots__ = (
         "_subscribed_topics",
         "_supporters",
+        "_usage",
         "generation",
         "group_id",
         "initial_delay_left_ms",
@@ -134,6 +136,7 @@ class ClassicGroup:
         "leader_id",
         "loaded_at",
         "members",
+        "metadata_bytes",
         "new_member_added",
         "pending_members",
         "pending_sync",
@@ -148,8 +151,11 @@ class ClassicGroup:
         "topic_sizes",
     )
 
-    def __init__(self, group_id: str, now: int) -> None:
+    def __init__(self, group_id: str, now: int, usage: MetadataUsage = _UNCOUNTED) -> None:
         self.group_id = group_id
+        self._usage = usage
+        self.metadata_bytes = 0
+        """The memory that its members take."""
         self.state = GroupState.EMPTY
         self.state_timestamp = now
         self.generation = 0
@@ -202,6 +208,11 @@ class ClassicGroup:
     def rebalance_timeout_ms(self) -> int:
         return max(0, max((member.rebalance_timeout_ms for member in self.members.values()), default=0))
 
+    def forget_members(self) -> None:
+        """The group is no longer used: its members do not count anymore."""
+        self._usage.size_bytes -= self.metadata_bytes
+        self.metadata_bytes = 0
+
     def begin_story(self, now: int) -> RebalanceStory:
         """Records who owns what before a rebalance changes it. The same story continues until the rebalance ends."""
         if self.story is None:
@@ -244,6 +255,7 @@ class ClassicGroup:
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
+        member.protocols = self._shared(member.protocols)
         self._count(member.protocols, 1)
         self.forget_pending(member.member_id)
 
@@ -346,11 +358,20 @@ class ClassicGroup:
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
         self._count(member.protocols, -1)
-        member.protocols = protocols
+        member.protocols = self._shared(protocols)
         member.is_loaded = False
         self._count(protocols, 1)
 
+    def _shared(self, protocols: Protocols) -> Protocols:
+        """The same protocols; metadata equal to that of the first member is kept once for both."""
+        first = next(iter(self.members.values()))
+        kept = dict(first.protocols)
+        return [(name, kept[name] if kept.get(name) == metadata else metadata) for name, metadata in protocols]
+
     def _count(self, protocols: Protocols, change: int) -> None:
+        size = size_of(protocols) * change
+        self.metadata_bytes += size
+        self._usage.size_bytes += size
         # A name offered twice counts once.
         for name in {name for name, _ in protocols}:
             self._supporters[name] = self._supporters.get(name, 0) + change
@@ -435,8 +456,10 @@ class ClassicGroup:
         )
 
     @classmethod
-    def from_record(cls, group_id: str, value: GroupMetadataValue, now: int) -> "ClassicGroup":
-        group = cls(group_id, now)
+    def from_record(
+        cls, group_id: str, value: GroupMetadataValue, now: int, usage: MetadataUsage = _UNCOUNTED
+    ) -> "ClassicGroup":
+        group = cls(group_id, now, usage)
         group.generation = value.generation
         group.protocol_type = intern(value.protocol_type) if value.protocol_type else None
         group.state_timestamp = value.current_state_timestamp

@@ -27,6 +27,19 @@ class GroupConfig(BaseConfig):
         "group.max.session.timeout.ms", 1_800_000, "The longest session timeout a member may ask for.", at_least=1
     )
     group_max_size: int = setting("group.max.size", INT32_MAX, "The most members of one classic group.", at_least=1)
+    group_metadata_max_bytes: int = setting(
+        "ottla.group.metadata.max.bytes",
+        16 * 1024 * 1024,
+        "The most memory for the members of one classic group; a member that exceeds it gets GROUP_MAX_SIZE_REACHED.",
+        at_least=1,
+    )
+    groups_metadata_max_bytes: int = setting(
+        "ottla.groups.metadata.max.bytes",
+        128 * 1024 * 1024,
+        "The most memory for the members of all classic groups of this broker.",
+        kind="long",
+        at_least=1,
+    )
     offset_metadata_max_bytes: int = setting(
         "offset.metadata.max.bytes", 4096, "The longest metadata that a client may commit with an offset."
     )

@@ -1,11 +1,13 @@
 """JoinGroup to a classic group: new members, known members, returning static members. Pure."""
 
+import logging
 from collections.abc import Callable
 
 from ottla.coordinator.effects import Effects, RequestInfo
 from ottla.coordinator.group import history
-from ottla.coordinator.group.classic_group import ClassicGroup, GroupState, Member, Protocols, Waiting
+from ottla.coordinator.group.classic_group import ClassicGroup, GroupState, Member, Waiting
 from ottla.coordinator.group.history import Cause
+from ottla.coordinator.group.metadata_usage import MetadataUsage, Protocols, size_of
 from ottla.coordinator.group.rebalance import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     ClassicRebalance,
@@ -16,10 +18,15 @@ from ottla.coordinator.group.rebalance import (
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
+log = logging.getLogger("ottla.coordinator")
+
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
 ID_PREFIX_MAX = 1_000
 """How much of a client id or instance id goes into member ids, which must fit into strings of the protocol."""
+
+WARNING_INTERVAL_MS = 10_000
+"""A client that is turned away tries again and again; one log line in this time is enough."""
 
 
 class Join:
@@ -41,11 +48,20 @@ class Join:
 class Joining:
     """The rules of JoinGroup."""
 
-    def __init__(self, rebalance: ClassicRebalance, make_uuid: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        rebalance: ClassicRebalance,
+        make_uuid: Callable[[], str],
+        usage: MetadataUsage,
+        total_usage: Callable[[], int] | None = None,
+    ) -> None:
         self._rebalance = rebalance
         self._config = rebalance.config
         self._groups = rebalance.groups
         self._make_uuid = make_uuid
+        self._usage = usage
+        self._total_usage = total_usage or (lambda: usage.size_bytes)
+        self._silent_until = 0
 
     def join(
         self, request: JoinGroupRequest, info: RequestInfo, request_id: int, now: int
@@ -74,7 +90,7 @@ class Joining:
         if group is None:
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {request.group_id} does not exist")
-            group = ClassicGroup(request.group_id, join.now)
+            group = ClassicGroup(request.group_id, join.now, self._usage)
         join.group = group
         self._admit(join)
         if not group.supports(request.protocol_type, join.protocols):
@@ -82,6 +98,7 @@ class Joining:
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"the members of group {group.group_id} share none of these protocols",
             )
+        self._check_memory(join)
         if is_created:
             self._groups[request.group_id] = group
             self._rebalance.store(group, join.effects)
@@ -107,15 +124,42 @@ class Joining:
             or (not member_id and join.request.group_instance_id in group.static_members)
         ):
             return
+        why = f"at most {self._config.group_max_size} members"
+        raise self._turned_away(join, why, f"group {group.group_id} has {self._config.group_max_size} members")
+
+    def _check_memory(self, join: Join) -> None:
+        """Whether there is room for the member's metadata, in its group and in this broker. Everyone's metadata goes to
+        the leader in one response, and stays in memory as long as the group."""
+        group, request, config = join.group, join.request, self._config
+        known = group.static_members.get(request.group_instance_id or "", request.member_id)
+        member = group.members.get(known)
+        growth = size_of(join.protocols) - (0 if member is None else size_of(member.protocols))
+        for name, used, limit in (
+            ("ottla.group.metadata.max.bytes", group.metadata_bytes, config.group_metadata_max_bytes),
+            ("ottla.groups.metadata.max.bytes", self._total_usage(), config.groups_metadata_max_bytes),
+        ):
+            if growth > 0 and used + growth > limit:
+                detail = (
+                    f"group {group.group_id}: client {join.info.client_id!r} at {join.info.client_host} cannot join "
+                    f"with {size_of(join.protocols)} bytes of metadata: {used + growth} bytes would be more than "
+                    f"{name}={limit}; subscribe to fewer topics, use fewer members, or raise the setting"
+                )
+                if join.now >= self._silent_until:
+                    self._silent_until = join.now + WARNING_INTERVAL_MS
+                    log.warning("%s", detail)
+                raise self._turned_away(join, f"{name}={limit}", detail)
+
+    def _turned_away(self, join: Join, why: str, detail: str) -> KafkaError:
+        """The member does not fit. If it was in the group, it is not anymore."""
+        group, member_id = join.group, join.request.member_id
+        member = group.members.get(member_id)
         if member is not None:
             self._rebalance.dismiss(group, member, join.now, join.effects)
-            cause = Cause(history.NO_ROOM, member_id, f"at most {self._config.group_max_size} members")
+            cause = Cause(history.NO_ROOM, member_id, why)
             self._rebalance.went(group, join.now, join.effects, [cause])
         elif group.forget_pending(member_id) and group.state is GroupState.PREPARING_REBALANCE:
             self._rebalance.complete_if_all_joined(group, join.now, join.effects)
-        raise KafkaError(
-            ErrorCode.GROUP_MAX_SIZE_REACHED, f"group {group.group_id} has {self._config.group_max_size} members"
-        )
+        return KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
 
     # --- new members --------------------------------------------------------------------------------------
 
@@ -124,7 +168,8 @@ class Joining:
         if join.info.api_version >= MEMBER_ID_REQUIRED_SINCE:
             # Only the second JoinGroup, with the id, adds a member. If the client never receives this answer, the
             # others do not have to wait for a member that does not exist (KIP-394).
-            self._rebalance.expect(join.group, member_id, join.now + join.request.session_timeout_ms)
+            until = join.now + join.request.session_timeout_ms
+            self._rebalance.expect(join.group, member_id, until, join.now, join.effects)
             answer = join_error(ErrorCode.MEMBER_ID_REQUIRED, join.info.api_version, member_id)
             join.effects.reply(join.waiting.request_id, answer)
         else:

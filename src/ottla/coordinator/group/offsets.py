@@ -179,6 +179,10 @@ class Offsets:
     def has_pending(self, group_id: str) -> bool:
         return group_id in self._open
 
+    def is_used_by(self, group_id: str) -> bool:
+        """Whether the group has offsets, committed or pending."""
+        return group_id in self._by_group or group_id in self._open
+
     def partitions_of(self, group_id: str) -> Iterator[Partition]:
         """Every partition with a commit of the group, visible or pending."""
         known = self.of(group_id)

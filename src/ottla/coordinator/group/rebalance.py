@@ -18,6 +18,11 @@ from ottla.errors import ErrorCode
 from ottla.protocol.messages.join_group import JoinGroupResponse
 from ottla.protocol.messages.sync_group import SyncGroupResponse
 
+PENDING_BYTES_MAX = 2 * 1024 * 1024
+"""How much memory a shard spends on member ids that clients have asked for and not used yet (KIP-394)."""
+PENDING_BYTES = 1_500
+"""What one of them takes, with the group that may exist only because of it."""
+DEADLINES_MIN = 1_000
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long a new member may wait in its first JoinGroup. It has no session yet that could expire."""
 
@@ -39,11 +44,18 @@ class ClassicRebalance:
         groups: dict[str, ClassicGroup],
         deadlines: Deadlines,
         partition_count: Callable[[str], int | None],
+        has_offsets: Callable[[str], bool],
     ) -> None:
         self.config = config
         self.groups = groups
         self._deadlines = deadlines
         self._partition_count = partition_count
+        self._has_offsets = has_offsets
+        self._handed_out: dict[str, str] = {}
+        """Member ids that were returned to clients, the oldest first, and their groups. Some are members by now."""
+        self._handed_out_bytes = 0
+        self._crowded_at = DEADLINES_MIN
+        """With this many deadlines it is worth looking for those that nobody needs anymore."""
 
     # --- the join phase -----------------------------------------------------------------------------------
 
@@ -186,9 +198,7 @@ class ClassicRebalance:
                 group.sync_entry = None
                 self._sync_due(group, now, effects)
         elif due.kind == "pending" and _holds(group.pending_members.get(due.who), now):
-            group.forget_pending(due.who)
-            if group.state is GroupState.PREPARING_REBALANCE:
-                self.complete_if_all_joined(group, now, effects)
+            self._forget_pending(group, due.who, now, effects)
 
     def _session_due(self, group: ClassicGroup, when: int, due: Due, now: int, effects: Effects[Any]) -> None:
         member = group.members.get(due.who)
@@ -197,7 +207,7 @@ class ClassicRebalance:
         deadline = member.session_deadline
         if deadline is not None and deadline > now:
             member.session_entry = deadline
-            self._deadlines.add(deadline, due)
+            self._add_deadline(deadline, due)
             return
         member.session_deadline = None
         if not member.is_new and (member.join is not None or member.sync is not None):
@@ -262,12 +272,52 @@ class ClassicRebalance:
 
     def set_session(self, group: ClassicGroup, member: Member, deadline: int) -> None:
         member.session_deadline = member.session_entry = deadline
-        self._deadlines.add(deadline, Due("session", group.group_id, member.member_id))
+        self._add_deadline(deadline, Due("session", group.group_id, member.member_id))
 
-    def expect(self, group: ClassicGroup, member_id: str, until: int) -> None:
-        """A member id was returned to a client, which has until then to join with it."""
+    def expect(self, group: ClassicGroup, member_id: str, until: int, now: int, effects: Effects[Any]) -> None:
+        """A member id was returned to a client, which has until then to join with it. If clients ask for very many ids,
+        the oldest are forgotten: their clients have to ask again."""
         group.hand_out(member_id, until)
-        self._deadlines.add(until, Due("pending", group.group_id, member_id))
+        self._add_deadline(until, Due("pending", group.group_id, member_id))
+        self._handed_out[member_id] = group.group_id
+        self._handed_out_bytes += PENDING_BYTES + len(member_id)
+        while self._handed_out_bytes > PENDING_BYTES_MAX:
+            oldest = next(iter(self._handed_out))
+            its_group = self.groups.get(self._handed_out.pop(oldest))
+            self._handed_out_bytes -= PENDING_BYTES + len(oldest)
+            if its_group is not None and oldest in its_group.pending_members:
+                self._forget_pending(its_group, oldest, now, effects)
+
+    def _forget_pending(self, group: ClassicGroup, member_id: str, now: int, effects: Effects[Any]) -> None:
+        group.forget_pending(member_id)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self.complete_if_all_joined(group, now, effects)
+            return
+        is_unused = group.is_empty and not group.generation and not group.pending_members
+        if is_unused and not self._has_offsets(group.group_id):
+            # Nobody has ever joined it. Clients with made-up group ids must not fill the memory.
+            effects.append(group_key(group.group_id), None)
+
+    def _add_deadline(self, when: int, due: Due) -> None:
+        self._deadlines.add(when, due)
+        if len(self._deadlines) > self._crowded_at:
+            # Members that left and ids that were used leave their deadlines behind, for minutes.
+            self._deadlines.keep(self._is_needed)
+            self._crowded_at = max(DEADLINES_MIN, 2 * len(self._deadlines))
+
+    def _is_needed(self, when: int, due: Due) -> bool:
+        """Whether an entry of the heap will do anything when it fires."""
+        if not due.group_id:
+            return True
+        group = self.groups.get(due.group_id)
+        if group is None:
+            return False
+        if due.kind == "session":
+            member = group.members.get(due.who)
+            return member is not None and member.session_entry == when
+        if due.kind == "pending":
+            return due.who in group.pending_members
+        return when == (group.join_entry if due.kind == "join" else group.sync_entry)
 
     @staticmethod
     def shift_deadlines(group: ClassicGroup, milliseconds: int) -> None:
@@ -287,13 +337,13 @@ class ClassicRebalance:
         group.join_deadline = deadline
         if group.join_entry is None or deadline < group.join_entry:
             group.join_entry = deadline
-            self._deadlines.add(deadline, Due("join", group.group_id))
+            self._add_deadline(deadline, Due("join", group.group_id))
 
     def _set_sync_deadline(self, group: ClassicGroup, deadline: int) -> None:
         group.sync_deadline = deadline
         if group.sync_entry is None or deadline < group.sync_entry:
             group.sync_entry = deadline
-            self._deadlines.add(deadline, Due("sync", group.group_id))
+            self._add_deadline(deadline, Due("sync", group.group_id))
 
     # --- shared -------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from ottla.coordinator.group.classic_group import ClassicGroup, GroupState
 from ottla.coordinator.group.config import GroupConfig
 from ottla.coordinator.group.joining import Joining
 from ottla.coordinator.group.membership import Membership
+from ottla.coordinator.group.metadata_usage import MetadataUsage
 from ottla.coordinator.group.offset_requests import FetchedTopic, OffsetRequests
 from ottla.coordinator.group.offsets import Offsets
 from ottla.coordinator.group.rebalance import ClassicRebalance, Due, join_error
@@ -43,13 +44,19 @@ GROUPS_AT_ONCE = 20
 class GroupShard:
     """The groups whose ids hash to one partition."""
 
-    def __init__(self, config: GroupConfig, make_uuid: Callable[[], str]) -> None:
+    def __init__(
+        self, config: GroupConfig, make_uuid: Callable[[], str], total_usage: Callable[[], int] | None = None
+    ) -> None:
+        """`total_usage` is the memory that members of all shards take; by default, this shard is the only one."""
         self._config = config
         self.groups: dict[str, ClassicGroup] = {}
+        self.usage = MetadataUsage()
         self.offsets = Offsets(config)
         self.deadlines = Deadlines()
-        self._rebalance = ClassicRebalance(config, self.groups, self.deadlines, self._partition_count)
-        self._joining = Joining(self._rebalance, make_uuid)
+        self._rebalance = ClassicRebalance(
+            config, self.groups, self.deadlines, self._partition_count, self.offsets.is_used_by
+        )
+        self._joining = Joining(self._rebalance, make_uuid, self.usage, total_usage)
         self._membership = Membership(self._rebalance)
         self._offset_requests = OffsetRequests(self.offsets, self._rebalance)
         self._image: ClusterImage | None = None
@@ -76,17 +83,21 @@ class GroupShard:
         if kind in OFFSET_KEY_TYPES:
             group_id = self.offsets.replay(offset, key, value, producer_id)
             if value is not None and group_id not in self.groups:
-                self.groups[group_id] = ClassicGroup(group_id, timestamp)
+                self.groups[group_id] = ClassicGroup(group_id, timestamp, self.usage)
         elif kind == GROUP_KEY_TYPE:
             self._replay_group(read_group_key(key), value, timestamp)
         # Other kinds belong to group types that this coordinator does not support yet.
 
     def _replay_group(self, group_id: str, value: bytes | None, timestamp: int) -> None:
-        if value is None:
-            self.groups.pop(group_id, None)
-        elif not self._is_loaded:
+        if value is not None and self._is_loaded:
             # A live shard wrote this record from the group in memory, which may have changed since.
-            self.groups[group_id] = ClassicGroup.from_record(group_id, read_group_value(value), timestamp)
+            return
+        before = self.groups.pop(group_id, None)
+        if before is not None:
+            before.forget_members()
+        if value is not None:
+            record = read_group_value(value)
+            self.groups[group_id] = ClassicGroup.from_record(group_id, record, timestamp, self.usage)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         self.offsets.replay_marker(producer_id, commit)
