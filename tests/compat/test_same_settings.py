@@ -9,12 +9,13 @@ from ottla.errors import ErrorCode
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from ottla.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from tests.support.waiting import eventually
 from tests.support.wire.raw import Side, differences
 
 pytestmark = pytest.mark.oracle
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 
 NOT_THE_SAME = {
     # Each side's own start: addresses, directories, fewer replicas, less work in the background.
@@ -129,6 +130,12 @@ def test_missing_resources(same: Any) -> None:
                 (TOPIC, "im possible"),
                 (BROKER, "99"),
                 (BROKER, "word"),
+                (LOGGER, "99"),
+                (LOGGER, ""),
+                (METRICS, ""),
+                (METRICS, "m"),
+                (GROUP, ""),
+                (GROUP, "g"),
                 (77, "x"),
             ]
         ]
@@ -197,6 +204,16 @@ def test_changes_are_made_and_rejected_the_same(same: Any) -> None:
             alter(side, TOPIC, name, (SET, "leader.replication.throttled.replicas", "none")),
             alter(side, TOPIC, name, (SET, "follower.replication.throttled.replicas", "0:1, 1:1")),
             alter(side, 77, "x", (SET, "a", "b")),
+            alter(side, GROUP, "", (SET, "consumer.session.timeout.ms", "50000")),
+            alter(side, GROUP, "g", (SET, "no.such", "1")),
+            alter(side, METRICS, "", (SET, "interval.ms", "1000")),
+            alter(side, METRICS, "m", (SET, "no.such", "1")),
+            alter(side, LOGGER, "99", (SET, "root", "INFO")),
+            alter(side, LOGGER, "", (SET, "root", "INFO")),
+            alter(side, LOGGER, str(side.node_id), (SET, "root", "LOUD")),
+            alter(side, LOGGER, str(side.node_id), (SET, "no.such", "INFO")),
+            alter(side, LOGGER, str(side.node_id), (DELETE, "root", None)),
+            alter(side, LOGGER, str(side.node_id), (APPEND, "root", "INFO")),
         ]
         settle(side)
         settings = entries(describe(side, TOPIC, name))
@@ -248,5 +265,30 @@ def test_broker_defaults_apply_to_topics(same: Any) -> None:
             outcomes.append(alter(side, BROKER, "", (DELETE, "log.segment.delete.delay.ms", None)))
             eventually(lambda: not is_set())
         return outcomes
+
+    same(script)
+
+
+@pytest.mark.usefixtures("alone")
+def test_levels_of_loggers_are_described_and_changed(same: Any) -> None:
+    def script(side: Side) -> Any:
+        def root() -> Any:
+            return entries(describe(side, LOGGER, str(side.node_id), keys=["root"]))
+
+        before = root()["root"]["value"]
+        try:
+            return [alter(side, LOGGER, str(side.node_id), (SET, "root", "ERROR")), root()]
+        finally:
+            alter(side, LOGGER, str(side.node_id), (SET, "root", before))
+
+    same(script)
+
+
+@pytest.mark.parametrize("kinds", [[BROKER], [LOGGER], [BROKER, LOGGER], [METRICS], [GROUP], [77]])
+def test_config_resources_are_listed_the_same(same: Any, kinds: list[int]) -> None:
+    def script(side: Side) -> Any:
+        answer = side.connection.ask(ListConfigResourcesRequest(resource_types=kinds), 1)
+        found = [(r.resource_type, r.resource_name == str(side.node_id)) for r in answer.config_resources]
+        return answer.error_code, sorted(found)
 
     same(script)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
 from ottla.metadata.controller import Rules, check_topic_name
-from ottla.metadata.decisions import Decision, Put, Remove
+from ottla.metadata.decisions import Decision, Put
 from ottla.metadata.image import ClusterImage
 
 
@@ -21,6 +21,19 @@ class ResourceType(enum.IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
+
+
+WITHOUT_SETTINGS: Mapping[int, tuple[ErrorCode, str]] = {
+    ResourceType.GROUP: (
+        ErrorCode.INVALID_CONFIG,
+        "Groups of the classic protocol, the only one that this broker serves, have no settings.",
+    ),
+    ResourceType.CLIENT_METRICS: (
+        ErrorCode.INVALID_REQUEST,
+        "This broker does not collect metrics of clients.",
+    ),
+}
+"""Resources that exist in Kafka, but have no settings here: the error for setting one, and the reason."""
 
 
 class ConfigOperation(enum.IntEnum):
@@ -63,26 +76,29 @@ def alter_configs(
 ) -> Decision[list[ResourceResult]]:
     """With `incremental`, changes only the given settings; otherwise they replace all previous ones."""
     results = []
-    changes: list[Put | Remove] = []
+    changes: list[Put] = []
     times = Counter((request.resource_type, request.name) for request in requests)
     for request in requests:
         kind, name, _ = request
         try:
             if times[kind, name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            changes.append(_altered(image, request, rules, broker_id, incremental))
+            change = _altered(image, request, rules, broker_id, incremental)
         except KafkaError as error:
             results.append(ResourceResult(kind, name, error.code, error.detail))
         else:
             results.append(ResourceResult(kind, name))
+            if change is not None:
+                changes.append(change)
     return Decision(results, () if validate_only else changes)
 
 
 def _altered(
     image: ClusterImage, request: ResourceChange, rules: Rules, broker_id: int, incremental: bool
-) -> Put | Remove:
+) -> Put | None:
+    """The change to store; None if there is nothing to store."""
     kind, name, changes = request
-    _check_form(changes)
+    check_form(changes)
     if kind == ResourceType.TOPIC:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
@@ -102,7 +118,20 @@ def _altered(
         touched = {change.name for change in changes}
         rules.check_broker_configs(image, name, {n: v for n, v in configs.items() if n in touched})
         return Put(records.broker_config_key(name), records.write_config(configs))
+    if kind in WITHOUT_SETTINGS:
+        check_resource_name(kind, name)
+        error, reason = WITHOUT_SETTINGS[kind]
+        given = [change.name for change in changes if change.operation != ConfigOperation.DELETE]
+        if given:
+            raise KafkaError(error, f"Unknown config name: {', '.join(given)}. {reason}")
+        return None
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+
+def check_resource_name(kind: int, name: str) -> None:
+    """Raises INVALID_REQUEST for an empty name: there are no defaults for all groups, or all subscriptions."""
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {ResourceType(kind).name} resource must have a name.")
 
 
 def check_broker_name(name: str, broker_id: int) -> None:
@@ -115,7 +144,7 @@ def check_broker_name(name: str, broker_id: int) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {broker_id}, but received {name}")
 
 
-def _check_form(changes: Sequence[ConfigChange]) -> None:
+def check_form(changes: Sequence[ConfigChange]) -> None:
     if any(times > 1 for times in Counter(change.name for change in changes).values()):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     missing = [c.name for c in changes if c.value is None and c.operation != ConfigOperation.DELETE]

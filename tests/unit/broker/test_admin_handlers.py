@@ -7,24 +7,22 @@ import pytest
 from ottla.broker.services import Services
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import NewTopic
-from ottla.protocol.messages.alter_configs import AlterConfigsRequest
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
-from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
 from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
-from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from ottla.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from ottla.protocol.messages.update_features import UpdateFeaturesRequest
 from ottla.types import ZERO_UUID, Endpoint
 from tests.support.worlds.admin_world import AdminWorld
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND = 0, 1, 2
 CREATE = CreateTopicsRequest.CreatableTopic
 
 
@@ -189,181 +187,6 @@ def test_create_partitions_supports_validate_only(world: AdminWorld) -> None:
     assert len(world.image.topics["a"].partitions) == 1
 
 
-# DescribeConfigs
-
-
-def describe(
-    world: AdminWorld, version: int, kind: int, name: str, keys: list[str] | None = None, **flags: bool
-) -> DescribeConfigsResponse.DescribeConfigsResult:
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=kind, resource_name=name, configuration_keys=keys
-    )
-    result: DescribeConfigsResponse.DescribeConfigsResult
-    (result,) = world.ask(DescribeConfigsRequest(resources=[resource], **flags), version).results
-    assert (result.resource_type, result.resource_name) == (kind, name)
-    return result
-
-
-@pytest.mark.parametrize("version", range(1, 5))
-def test_describe_configs_of_a_topic_in_every_version(world: AdminWorld, version: int) -> None:
-    create(world, NewTopic("a", configs=[("retention.ms", "5")]))
-    result = describe(world, version, TOPIC, "a", include_synonyms=True)
-    assert result.error_code == 0
-    assert result.error_message is None
-    configs = {config.name: config for config in result.configs}
-    assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("5", 1)
-    assert (configs["cleanup.policy"].value, configs["cleanup.policy"].config_source) == ("delete", 5)
-    assert [(s.name, s.value, s.source) for s in configs["cleanup.policy"].synonyms] == [
-        ("log.cleanup.policy", "delete", 5)
-    ]
-    assert not configs["retention.ms"].read_only
-    assert not configs["retention.ms"].is_sensitive
-    if version >= 3:
-        assert configs["retention.ms"].config_type == 5
-        assert configs["retention.ms"].documentation is None, "not asked for"
-        described = describe(world, version, TOPIC, "a", ["retention.ms"], include_documentation=True)
-        assert described.configs[0].documentation
-        assert described.configs[0].synonyms == [], "not asked for"
-
-
-def test_describe_configs_can_be_limited_to_some_keys(world: AdminWorld) -> None:
-    create(world, NewTopic("a"))
-    result = describe(world, 4, TOPIC, "a", ["retention.ms", "no.such.key"])
-    assert [config.name for config in result.configs] == ["retention.ms"]
-    everything = describe(world, 4, TOPIC, "a", None)
-    assert len(describe(world, 4, TOPIC, "a", []).configs) == len(everything.configs) > 20
-
-
-def test_a_resource_that_is_named_twice_is_described_once(world: AdminWorld) -> None:
-    """A small request must not cause a response of gigabytes."""
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=BROKER, resource_name="0", configuration_keys=None
-    )
-    results = world.ask(DescribeConfigsRequest(resources=[resource] * 1000), 4).results
-    assert len(results) == 1
-
-
-def test_topics_described_together_have_their_own_settings(world: AdminWorld) -> None:
-    create(world, NewTopic("plain"), NewTopic("short", configs=[("retention.ms", "5")]), NewTopic("another"))
-    names = ["plain", "short", "another", "missing"]
-    resources = [
-        DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=TOPIC, resource_name=name, configuration_keys=["retention.ms"]
-        )
-        for name in names
-    ]
-    resources[2].configuration_keys = ["cleanup.policy", "retention.ms"]
-    results = world.ask(DescribeConfigsRequest(resources=resources), 4).results
-    assert [(result.resource_name, [(c.name, c.value) for c in result.configs]) for result in results] == [
-        ("plain", [("retention.ms", "604800000")]),
-        ("short", [("retention.ms", "5")]),
-        ("another", [("cleanup.policy", "delete"), ("retention.ms", "604800000")]),
-        ("missing", []),
-    ]
-
-
-def test_describe_configs_of_brokers(world: AdminWorld) -> None:
-    mine = {config.name: config for config in describe(world, 4, BROKER, "0").configs}
-    assert (mine["node.id"].value, mine["node.id"].config_source, mine["node.id"].read_only) == ("0", 4, True)
-    assert not mine["log.retention.ms"].read_only
-    assert describe(world, 4, BROKER, "").configs == [], "nothing is set for all brokers"
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "expected"),
-    [
-        (TOPIC, "missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (TOPIC, "a/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (BROKER, "1", ErrorCode.INVALID_REQUEST),
-        (BROKER, "one", ErrorCode.INVALID_REQUEST),
-        (GROUP, "g", ErrorCode.INVALID_REQUEST),
-        (LOGGER, "0", ErrorCode.INVALID_REQUEST),
-        (METRICS, "m", ErrorCode.INVALID_REQUEST),
-        (0, "x", ErrorCode.INVALID_REQUEST),
-    ],
-)
-def test_a_resource_that_cannot_be_described_has_an_error(
-    world: AdminWorld, kind: int, name: str, expected: ErrorCode
-) -> None:
-    result = describe(world, 4, kind, name)
-    assert result.error_code == expected
-    assert result.error_message
-    assert result.configs == []
-
-
-# AlterConfigs and IncrementalAlterConfigs
-
-
-@pytest.mark.parametrize("version", range(3))
-def test_alter_configs_replaces_all(world: AdminWorld, version: int) -> None:
-    create(world, NewTopic("a", configs=[("retention.ms", "5")]))
-    resource = AlterConfigsRequest.AlterConfigsResource(
-        resource_type=TOPIC,
-        resource_name="a",
-        configs=[AlterConfigsRequest.AlterableConfig(name="max.message.bytes", value="99")],
-    )
-    (result,) = world.ask(AlterConfigsRequest(resources=[resource]), version).responses
-    assert (result.error_code, result.error_message, result.resource_type, result.resource_name) == (0, None, 2, "a")
-    assert world.image.topics["a"].configs == {"max.message.bytes": "99"}
-    resource.configs[0].value = None
-    (result,) = world.ask(AlterConfigsRequest(resources=[resource]), version).responses
-    assert result.error_code == ErrorCode.INVALID_REQUEST
-    assert result.error_message
-
-
-@pytest.mark.parametrize("version", range(2))
-def test_incremental_alter_configs_changes_single_settings(world: AdminWorld, version: int) -> None:
-    create(world, NewTopic("a", configs=[("retention.ms", "5"), ("flush.ms", "6")]))
-    config = IncrementalAlterConfigsRequest.AlterableConfig
-    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-    request = IncrementalAlterConfigsRequest(
-        resources=[
-            resource(
-                resource_type=TOPIC,
-                resource_name="a",
-                configs=[
-                    config(name="retention.ms", config_operation=1, value=None),
-                    config(name="max.message.bytes", config_operation=0, value="9"),
-                    config(name="cleanup.policy", config_operation=2, value="compact"),
-                ],
-            ),
-            resource(
-                resource_type=BROKER,
-                resource_name="",
-                configs=[config(name="log.retention.ms", config_operation=0, value="77")],
-            ),
-            resource(
-                resource_type=BROKER,
-                resource_name="0",
-                configs=[config(name="num.partitions", config_operation=0, value="7")],
-            ),
-        ]
-    )
-    response = world.ask(request, version)
-    assert [r.error_code for r in response.responses] == [0, 0, ErrorCode.INVALID_REQUEST]
-    assert "num.partitions" in response.responses[2].error_message
-    assert world.image.topics["a"].configs == {
-        "flush.ms": "6",
-        "max.message.bytes": "9",
-        "cleanup.policy": "delete,compact",
-    }
-    retention = describe(world, 4, TOPIC, "a", ["retention.ms"]).configs[0]
-    assert (retention.value, retention.config_source) == ("77", 3)
-    assert [c.name for c in describe(world, 4, BROKER, "").configs] == ["log.retention.ms"]
-
-
-def test_altering_configs_supports_validate_only(world: AdminWorld) -> None:
-    create(world, NewTopic("a"))
-    resource = AlterConfigsRequest.AlterConfigsResource(
-        resource_type=TOPIC,
-        resource_name="a",
-        configs=[AlterConfigsRequest.AlterableConfig(name="retention.ms", value="5")],
-    )
-    assert world.ask(AlterConfigsRequest(resources=[resource], validate_only=True), 2).responses[0].error_code == 0
-    assert world.image.topics["a"].configs == {}
-
-
 # DescribeCluster
 
 
@@ -471,25 +294,6 @@ def test_a_cursor_whose_topic_was_deleted_continues_with_the_next(world: AdminWo
         cursor=DescribeTopicPartitionsRequest.Cursor(topic_name="b", partition_index=5)
     )
     assert [t.name for t in world.ask(request, 0).topics] == ["c"]
-
-
-# ListConfigResources
-
-
-def test_config_resources_are_listed(world: AdminWorld) -> None:
-    create(world, NewTopic("a"))
-    assert world.ask(ListConfigResourcesRequest(), 0).config_resources == [], "v0 knows client metrics only"
-
-    def listed(*types: int) -> list[tuple[str, int]]:
-        response = world.ask(ListConfigResourcesRequest(resource_types=list(types)), 1)
-        assert response.error_code == 0
-        return [(r.resource_name, r.resource_type) for r in response.config_resources]
-
-    assert listed() == [("a", TOPIC), ("0", BROKER)]
-    assert listed(TOPIC) == [("a", TOPIC)]
-    assert listed(GROUP, METRICS) == []
-    response = world.ask(ListConfigResourcesRequest(resource_types=[99]), 1)
-    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 # UpdateFeatures

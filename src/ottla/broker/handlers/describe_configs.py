@@ -4,16 +4,18 @@ v1   synonyms (KIP-226)
 v3   types and documentation (KIP-569)
 v4   flexible (KIP-482)
 
-A broker resource with an empty name stands for the settings of all brokers that were changed at run time.
+A broker resource with an empty name stands for the settings of all brokers that were changed at run time. Broker
+loggers are described with their levels (KIP-412). Groups and client metrics have no settings.
 """
 
 from collections.abc import Hashable
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.broker_loggers import describe_loggers
 from ottla.broker.services import Context
 from ottla.broker.settings.config import ConfigEntry
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.config_changes import ResourceType
+from ottla.metadata.config_changes import WITHOUT_SETTINGS, ResourceType, check_broker_name, check_resource_name
 from ottla.metadata.controller import check_topic_name
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -69,6 +71,12 @@ def _entries(kind: int, name: str, context: Context) -> list[ConfigEntry]:
         return services.settings.describe_topic(services.image, name)
     if kind == ResourceType.BROKER:
         return services.settings.describe_broker(services.image, _broker_id(name))
+    if kind == ResourceType.BROKER_LOGGER:
+        check_broker_name(name, services.broker_id)
+        return describe_loggers()
+    if kind in WITHOUT_SETTINGS:
+        check_resource_name(kind, name)
+        return []
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
 

@@ -4,8 +4,16 @@ v1   flexible (KIP-482)
 """
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.broker_loggers import alter_loggers
 from ottla.broker.services import Context
-from ottla.metadata.config_changes import ConfigChange, ResourceChange
+from ottla.errors import KafkaError
+from ottla.metadata.config_changes import (
+    ConfigChange,
+    ResourceChange,
+    ResourceResult,
+    ResourceType,
+    check_broker_name,
+)
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -25,7 +33,14 @@ async def incremental_alter_configs(
         )
         for resource in request.resources
     ]
-    results = await context.services.metadata.incremental_alter_configs(wanted, validate_only=request.validate_only)
+    stored = [resource for resource in wanted if resource.resource_type != ResourceType.BROKER_LOGGER]
+    metadata = context.services.metadata
+    results = await metadata.incremental_alter_configs(stored, validate_only=request.validate_only)
+    results += [
+        _alter_logger(resource, context, request.validate_only)
+        for resource in wanted
+        if resource.resource_type == ResourceType.BROKER_LOGGER
+    ]
     return IncrementalAlterConfigsResponse(
         responses=[
             IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
@@ -37,3 +52,14 @@ async def incremental_alter_configs(
             for result in results
         ]
     )
+
+
+def _alter_logger(resource: ResourceChange, context: Context, validate_only: bool) -> ResourceResult:
+    """Levels of loggers are changed in this process; they are not part of the cluster's metadata."""
+    kind, name, changes = resource
+    try:
+        check_broker_name(name, context.services.broker_id)
+        alter_loggers(changes, validate_only=validate_only)
+    except KafkaError as error:
+        return ResourceResult(kind, name, error.code, error.detail)
+    return ResourceResult(kind, name)

@@ -28,6 +28,7 @@ def list_config_resources(request: ListConfigResourcesRequest, context: Context)
     found = []
     if ResourceType.TOPIC in wanted:
         found += [Resource(resource_name=name, resource_type=ResourceType.TOPIC) for name in image.topics]
-    if ResourceType.BROKER in wanted:
-        found += [Resource(resource_name=str(id_), resource_type=ResourceType.BROKER) for id_ in image.brokers]
+    for kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        if kind in wanted:
+            found += [Resource(resource_name=str(id_), resource_type=kind) for id_ in image.brokers]
     return ListConfigResourcesResponse(config_resources=found)
