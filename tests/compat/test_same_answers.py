@@ -16,10 +16,12 @@ from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.delete_records import DeleteRecordsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest
 from ottla.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
+from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from ottla.protocol.messages.update_features import UpdateFeaturesRequest
@@ -167,8 +169,56 @@ def test_features_are_updated_and_rejected_the_same(same: Any, version: int) -> 
     same(script)
 
 
-def test_the_cluster_is_described_the_same(same: Any) -> None:
-    same(lambda side: side.ask(DescribeClusterRequest(), 0))
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_cluster_is_described_the_same(same: Any, version: int) -> None:
+    def script(side: Side) -> Any:
+        requests = [DescribeClusterRequest(), DescribeClusterRequest(include_cluster_authorized_operations=True)]
+        if version >= 1:
+            # 1 are brokers and 2 are controllers, which only a controller describes.
+            requests += [DescribeClusterRequest(endpoint_type=kind) for kind in (-1, 0, 2, 3)]
+        if version >= 2:
+            requests.append(DescribeClusterRequest(include_fenced_brokers=True))
+        return [side.ask(request, version) for request in requests]
+
+    same(script)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_filters_of_transactions_are_checked_the_same(same: Any, version: int) -> None:
+    filters: list[dict[str, Any]] = [{"state_filters": ["Nonsense"]}, {"state_filters": ["ongoing"]}]
+    filters += [{"producer_id_filters": [-7]}]
+    if version >= 2:
+        filters += [{"transactional_id_pattern": text} for text in ("(", "*x", "no-such-id", r"\p{Lower}")]
+    same(lambda side: [side.ask(ListTransactionsRequest(**each), version) for each in filters])
+
+
+def log_dirs(side: Side, version: int, topics: list[tuple[str, list[int]]]) -> Any:
+    request = DescribeLogDirsRequest(
+        topics=[
+            DescribeLogDirsRequest.DescribableLogDirTopic(topic=name, partitions=partitions)
+            for name, partitions in topics
+        ]
+    )
+    (directory,) = side.ask(request, version)["results"]
+    assert (directory.pop("total_bytes") > 0) is (directory.pop("usable_bytes") > 0) is (version >= 4)
+    for topic in directory["topics"]:
+        topic["partitions"].sort(key=lambda partition: partition["partition_index"])
+    return directory
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
+def test_log_directories_are_described_the_same(same: Any, version: int) -> None:
+    def script(side: Side) -> Any:
+        side.produce(batch(b"a" * 100))
+        asked: list[list[tuple[str, list[int]]]] = [
+            [(side.topic, [0, 1])],
+            [(side.topic, [1, 7])],
+            [(side.topic + "-not", [0])],
+            [],
+        ]
+        return [log_dirs(side, version, topics) for topics in asked]
+
+    same(script)
 
 
 def test_partitions_are_described_in_pages(same: Any) -> None:
@@ -439,6 +489,13 @@ def list_offset(side: Side, timestamp: int, version: int, *, topic: str = "", pa
     return side.ask(request, version)
 
 
+def twice(side: Side) -> ListOffsetsRequest:
+    """A request for the same partition twice."""
+    partitions = [ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1) for index in (0, 0)]
+    topic = ListOffsetsRequest.ListOffsetsTopic(name=side.topic, partitions=partitions)
+    return ListOffsetsRequest(replica_id=-1, topics=[topic])
+
+
 def test_offsets_of_missing_partitions_and_other_epochs(same: Any) -> None:
     def script(side: Side) -> Any:
         side.produce(batch(b"a"))
@@ -448,6 +505,7 @@ def test_offsets_of_missing_partitions_and_other_epochs(same: Any) -> None:
             list_offset(side, -1, 7, current_leader_epoch=99),
             list_offset(side, -1, 7, current_leader_epoch=0),
             list_offset(side, -99, 7),
+            side.ask(twice(side), 7),
         ]
 
     same(script)
@@ -571,9 +629,10 @@ def test_topics_are_created_and_rejected_the_same(same: Any, version: int, valid
         request = CreateTopicsRequest(topics=topics, timeout_ms=30_000, validate_only=validate_only)
         answer = side.ask(request, version)
         for topic in answer["topics"]:
-            # Whether all settings are listed is a matter of test_same_settings.py.
-            chosen = ("retention.ms", "cleanup.policy", "max.message.bytes")
-            topic["configs"] = {e["name"]: e for e in topic["configs"] or () if e["name"] in chosen}
+            # For the source of min.insync.replicas see docs/protocol.md.
+            named = {e["name"]: e for e in topic["configs"] or () if not e["name"].startswith("ottla.")}
+            named.pop("min.insync.replicas", None)
+            topic["configs"] = named
         return {topic.pop("name"): topic for topic in answer["topics"]}
 
     same(script)

@@ -16,13 +16,14 @@ import uvloop
 
 from ottla.broker.broker import Broker
 from ottla.broker.settings.config import load_config
-from ottla.errors import OttlaError
+from ottla.errors import ErrorCode, OttlaError
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch, read_records
@@ -194,6 +195,16 @@ def test_settings_changed_at_run_time_take_effect_and_can_be_reset(tmp_path: Pat
             await alter(client, 0)
         async with running(tmp_path) as broker:
             assert in_effect(broker) == (3, 2, 5000, 7, False), "they are stored"
+
+    run(story())
+
+
+def test_a_pattern_of_transactional_ids_is_checked_even_if_there_are_none(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for pattern, expected in (("(", ErrorCode.INVALID_REGULAR_EXPRESSION), (".*", 0), ("", 0), (None, 0)):
+                request = ListTransactionsRequest(transactional_id_pattern=pattern)
+                assert (await client.ask(request, 2)).error_code == expected, pattern
 
     run(story())
 

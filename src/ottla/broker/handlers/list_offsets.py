@@ -53,7 +53,7 @@ def list_offsets(request: ListOffsetsRequest, context: Context) -> ListOffsetsRe
     topics = []
     for topic in request.topics:
         answers = []
-        for asked in topic.partitions:
+        for asked in {each.partition_index: each for each in topic.partitions}.values():
             answer = PartitionAnswer(partition_index=asked.partition_index)
             try:
                 if asked_for[topic.name, asked.partition_index] > 1:

@@ -4,6 +4,7 @@ v1   filter by duration (KIP-994)
 v2   filter by a pattern of transactional ids (KIP-1152)
 """
 
+import re
 from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
@@ -11,7 +12,7 @@ from ottla.broker.handler_support.later import Later
 from ottla.broker.handler_support.sliced_response import SLICE, SlicedResponse, in_slices
 from ottla.broker.services import Context
 from ottla.coordinator.transaction.transaction import Transaction, TransactionState
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
@@ -31,19 +32,20 @@ def list_transactions(
     if asked and not asked & _STATES:
         return response
     try:
-        found = [
-            transaction
-            for hosted in transactions.active_shards()
-            for transaction in hosted.shard.find(
-                asked & _STATES,
-                set(request.producer_id_filters),
-                request.duration_filter,
-                request.transactional_id_pattern,
-                context.services.clock(),
-            )
-        ]
-    except KafkaError as error:
-        return ListTransactionsResponse(error_code=error.code)
+        pattern = re.compile(request.transactional_id_pattern) if request.transactional_id_pattern else None
+    except re.error:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    found = [
+        transaction
+        for hosted in transactions.active_shards()
+        for transaction in hosted.shard.find(
+            asked & _STATES,
+            set(request.producer_id_filters),
+            request.duration_filter,
+            pattern,
+            context.services.clock(),
+        )
+    ]
     if len(found) > SLICE:
         return Later(lambda: _in_slices(found, response, context.api_version))
     response.transaction_states = _listed(found)

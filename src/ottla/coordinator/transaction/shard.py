@@ -352,19 +352,20 @@ class TransactionShard:
     # --- looking ------------------------------------------------------------------------------------------
 
     def find(
-        self, states: set[str], producer_ids: set[int], longer_than_ms: int, pattern: str | None, now: int
+        self,
+        states: set[str],
+        producer_ids: set[int],
+        longer_than_ms: int,
+        pattern: re.Pattern[str] | None,
+        now: int,
     ) -> list[Transaction]:
         """Transactions that match every filter. As in Kafka, the duration counts from the start of the last
         transaction, even if it has ended."""
-        try:
-            matches = re.compile(pattern).fullmatch if pattern else None
-        except re.error as error:
-            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern!r}: {error}") from None
         return [
             transaction
             for transaction in self.transactions.values()
             if (not states or str(transaction.state) in states)
             and (not producer_ids or transaction.producer_id in producer_ids)
             and (longer_than_ms < 0 or now - transaction.start_timestamp > longer_than_ms)
-            and (matches is None or matches(transaction.transactional_id))
+            and (pattern is None or pattern.fullmatch(transaction.transactional_id))
         ]
