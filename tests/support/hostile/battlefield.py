@@ -31,6 +31,8 @@ class Numbers:
     resets_per_s: float = 10.0
     fetches_before_reset: int = 20
     bombs_per_s: float = 4.0
+    bomb_share: float = 1.0
+    """How large bombs are, as a share of what fits into a request."""
     huge_members: int = 1000
     huge_members_per_s: float = 10.0
     groups_per_s: float = 20.0
@@ -54,6 +56,7 @@ class Numbers:
             idle_connections=200,
             partial_frames=40,
             non_readers=20,
+            bomb_share=0.1,
             huge_members=40,
             churn_per_s=40.0,
             garbage_per_s=30.0,

@@ -52,10 +52,10 @@ def sealed(payload: bytes, *, codec: int = 0, count: int = 1) -> bytes:
     return struct.pack(">qiibI", 0, 9 + len(body), -1, 2, crc32c(body)) + body
 
 
-def batches() -> Iterator[tuple[str, bytes]]:
+def batches(bomb_share: float) -> Iterator[tuple[str, bytes]]:
     """(kind, batch) of everything that is sent."""
     for codec, number in CODECS.items():
-        yield f"{codec} bombs", sealed(bomb(codec, SIZES_MB[codec]), codec=number)
+        yield f"{codec} bombs", sealed(bomb(codec, max(1, int(SIZES_MB[codec] * bomb_share))), codec=number)
         yield "count lies", sealed(bomb(codec, 1), codec=number, count=2**31 - 1)
     honest = build_batch([(1_700_000_000_000, b"k", b"v" * 100, ()) for _ in range(100)])
     records = honest[61:]
@@ -71,7 +71,11 @@ def batches() -> Iterator[tuple[str, bytes]]:
 
 
 async def bombs(field: Battlefield) -> None:
-    frames = [(kind, frame(produce_request(topic, data), VERSION)) for kind, data in batches() for topic in VICTIMS]
+    frames = [
+        (kind, frame(produce_request(topic, data), VERSION))
+        for kind, data in batches(field.numbers.bomb_share)
+        for topic in VICTIMS
+    ]
     field.chance.shuffle(frames)
     async with asyncio.TaskGroup() as group:
         for lane in range(LANES):

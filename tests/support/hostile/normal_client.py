@@ -2,10 +2,10 @@
 
     python -m tests.support.hostile.normal_client BOOTSTRAP OPERATIONS_PER_SECOND
 
-Operations start at fixed times, one after the other. Latencies are measured twice: from the start of the operation
-(for each kind), and from the time at which it was due (`all operations`), so that a stall counts for every operation
-that it delays. The process prints `ready`, runs until a line arrives on its standard input, and prints its
-measurements as JSON.
+Operations start at fixed times, one after the other. Latencies are measured twice: from the start of the operation (for
+each kind and all together), and from the time at which it was due (`all operations`), so that a stall counts for every
+operation that it delays, also for those that it kept from being started. The process prints `ready`, runs until a line
+with the time of the end arrives on its standard input, and prints its measurements as JSON.
 """
 
 import json
@@ -26,6 +26,8 @@ TOPIC = "normal"
 GROUP = "normal"
 TIMEOUT_S = 30.0
 ALL = "all operations"
+"""From the time at which an operation was due."""
+STARTED = "all operations, from their start"
 
 
 class NormalClient:
@@ -100,7 +102,7 @@ def measure(client: NormalClient, per_s: float) -> dict[str, Any]:
     operations = [
         client.produce, client.fetch, client.metadata, client.heartbeat, client.produce, client.fetch, client.commit,
     ]  # fmt: skip
-    taken: dict[str, list[float]] = {ALL: []}
+    taken: dict[str, list[float]] = {ALL: [], STARTED: []}
     errors: list[str] = []
     due = time.perf_counter()
     number = 0
@@ -119,7 +121,11 @@ def measure(client: NormalClient, per_s: float) -> dict[str, Any]:
                 client.reconnect()
         ended = time.perf_counter()
         taken.setdefault(operation.__name__, []).append(ended - started)
+        taken[STARTED].append(ended - started)
         taken[ALL].append(ended - due)
+    end = float(sys.stdin.readline())
+    while (due := due + 1 / per_s) < end:
+        taken[ALL].append(end - due)
     return {"seconds": taken, "errors": errors}
 
 
