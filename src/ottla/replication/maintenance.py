@@ -233,6 +233,9 @@ class LogMaintenance:
             if replica.log.flushed_offset < replica.log.segments.active.base_offset:
                 # Sync finished segments, so that recovery after a crash reads only the active one.
                 self._flush(replica)
+            if replica.log.config.compacts:
+                # Appends since the last look were not reported: the log counted as changed already.
+                self._look_for_compaction(replica)
         self._checkpointing = True
         write = self._directory.plan_checkpoint([replica.log for replica in changed])
         self._in_thread(write).add_done_callback(self._checkpointed)
