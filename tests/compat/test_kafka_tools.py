@@ -81,6 +81,16 @@ def test_kafka_configs(tools: Tools, topic: str) -> None:
     assert until(lambda: "max.message.bytes" not in tools.configs("--describe", *target))
 
 
+def test_kafka_configs_of_loggers_and_groups(tools: Tools) -> None:
+    (broker, *_) = [line.split()[-2] for line in tools.configs("--describe", "--entity-type", "brokers").splitlines()]
+    loggers = ("--entity-type", "broker-loggers", "--entity-name", broker)
+    level = next(line.split("=")[1] for line in tools.configs("--describe", *loggers).splitlines() if " root=" in line)
+    tools.configs("--alter", *loggers, "--add-config", f"root={level.split()[0]}")
+    described = tools.configs("--describe", "--entity-type", "groups", "--entity-name", "no-such-group")
+    assert "doesn't exist" in described
+    assert "No partition reassignments" in tools.run(TOOLS + "reassign.ReassignPartitionsCommand", "--list")
+
+
 def test_kafka_features(java: JavaClient, tmp_path: Path) -> None:
     """A level is changed, kept over a restart, and changed back."""
     features = TOOLS + "FeatureCommand"

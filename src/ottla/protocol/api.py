@@ -201,7 +201,7 @@ _TABLE = """
     43 ElectLeaders                           0  2   2  unserved
     44 IncrementalAlterConfigs                0  1   1
     45 AlterPartitionReassignments            0  1   0  unserved
-    46 ListPartitionReassignments             0  0   0  unserved
+    46 ListPartitionReassignments             0  0   0
     47 OffsetDelete                           0  0   -
     48 DescribeClientQuotas                   0  1   1  unserved
     49 AlterClientQuotas                      0  1   1  unserved

@@ -17,6 +17,7 @@ from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from ottla.protocol.messages.update_features import UpdateFeaturesRequest
 from ottla.types import ZERO_UUID, Endpoint
 from tests.support.worlds.admin_world import AdminWorld
@@ -294,6 +295,14 @@ def test_a_cursor_whose_topic_was_deleted_continues_with_the_next(world: AdminWo
         cursor=DescribeTopicPartitionsRequest.Cursor(topic_name="b", partition_index=5)
     )
     assert [t.name for t in world.ask(request, 0).topics] == ["c"]
+
+
+# ListPartitionReassignments
+
+
+def test_no_partition_is_being_moved(world: AdminWorld) -> None:
+    response = world.ask(ListPartitionReassignmentsRequest(topics=None), 0)
+    assert (response.error_code, response.error_message, response.topics) == (ErrorCode.NONE, None, [])
 
 
 # UpdateFeatures
