@@ -112,3 +112,28 @@ def test_a_clean_restart_keeps_everything(seed: int) -> None:
         check(await world.read_all("t"), acknowledged, 3, 20)
 
     World(seed).run(story)
+
+
+def test_hundreds_of_partitions_can_be_used_as_soon_as_their_creation_is_answered() -> None:
+    """The partitions are opened in slices; the response waits for the last one."""
+
+    async def story(world: World) -> None:
+        async with world.admin() as admin:
+            await admin.create_topic("many", partitions=300)
+        broker = world.broker
+        assert broker is not None
+        assert sum(1 for _ in broker.services.replicas.replicas()) == 300
+        async with world.producer(retries=0) as producer:
+            await (await producer.send("many", b"last", partition=299))
+        assert await world.read_all("many", 299) == [(0, b"last")]
+        async with world.admin() as admin:
+            await admin.delete_topics(["many"])
+            await admin.create_topic("many", partitions=300)
+        assert await world.read_all("many", 299) == []
+        world.kill_broker()
+        await world.start_broker()
+        broker = world.broker
+        assert broker is not None
+        assert sum(1 for _ in broker.services.replicas.replicas()) == 300
+
+    World(1).run(story)

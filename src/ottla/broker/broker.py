@@ -130,8 +130,9 @@ class Broker:
         replicas.start()
         self._replicas = replicas
         self._coordinators = coordinators = Coordinators(config, metadata=metadata, replicas=replicas, clock=clock)
+        replicas.when_applied(coordinators.apply)
         metadata.subscribe(replicas.apply)
-        metadata.subscribe(coordinators.apply)
+        await metadata.applied()
         self.services = Services(
             broker_id=config.node_id,
             config=config,

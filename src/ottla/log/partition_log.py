@@ -628,4 +628,6 @@ class PartitionLog:
         new = f"{parent}/{name[: 255 - len(mark)]}{mark}"
         self.disk.rename(self.directory, new)
         self.directory = new
+        for segment in self.segments:
+            segment.forget()
         return new

@@ -8,7 +8,7 @@ ephemeral key, elects new partition leaders when brokers join or leave.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.clock import Clock, system_clock
@@ -38,7 +38,7 @@ log = logging.getLogger("ottla.metadata")
 
 R = TypeVar("R")
 Decide = Callable[[ClusterImage], Decision[R]]
-Subscriber = Callable[[ClusterImage], None]
+Subscriber = Callable[[ClusterImage], "Awaitable[None] | None"]
 
 MAX_ATTEMPTS = 50
 """How often a change is retried because other brokers changed the same keys."""
@@ -63,6 +63,7 @@ class MetadataFollower:
         self._versions: dict[str, int] = {}
         self._producer_ids = range(0)
         self._subscribers: list[Subscriber] = []
+        self._unfinished: dict[Subscriber, asyncio.Future[None]] = {}
         self._creating: dict[str, asyncio.Task[list[TopicResult]]] = {}
         self._lock = asyncio.Lock()
         self._duties_due = asyncio.Event()
@@ -80,10 +81,13 @@ class MetadataFollower:
         return -1 if self._registration is None else self._registration.broker_id
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls `subscriber` with every new image, in order, starting with the current one."""
+        """Calls `subscriber` with every new image, in order, starting with the current one.
+
+        It may return an awaitable: changes that this broker makes wait for it.
+        """
         self._subscribers.append(subscriber)
         if self._publishing:
-            subscriber(self._published)
+            self._pass_to(subscriber)
         return lambda: self._subscribers.remove(subscriber) if subscriber in self._subscribers else None
 
     # Joining and leaving the cluster
@@ -185,10 +189,23 @@ class MetadataFollower:
             log.info("controller is now broker %d", image.controller_id)
         for subscriber in list(self._subscribers):
             try:
-                subscriber(image)
+                self._pass_to(subscriber)
             except Exception:
                 # A failing subscriber must not affect the others.
                 log.exception("image %d: a subscriber failed to apply it", image.version)
+
+    def _pass_to(self, subscriber: Subscriber) -> None:
+        unfinished = subscriber(self._published)
+        if unfinished is not None:
+            self._unfinished[subscriber] = asyncio.ensure_future(unfinished)
+
+    async def applied(self) -> None:
+        """Returns when the subscribers have applied the current image."""
+        while self._unfinished:
+            subscriber, unfinished = next(iter(self._unfinished.items()))
+            await asyncio.wait([unfinished])
+            if self._unfinished.get(subscriber) is unfinished:
+                del self._unfinished[subscriber]
 
     async def _do_duties(self) -> None:
         """Runs when a broker joins or leaves, or the session expires; sleeps otherwise."""
@@ -215,7 +232,12 @@ class MetadataFollower:
     # Deciding
 
     async def _submit(self, decide: Decide[R]) -> R:
-        """Decides from the current image and commits. The image contains the changes when this returns."""
+        """Decides from the current image and commits. Subscribers have applied the changes when this returns."""
+        reply = await self._decide_and_commit(decide)
+        await self.applied()
+        return reply
+
+    async def _decide_and_commit(self, decide: Decide[R]) -> R:
         async with self._lock:
             for _ in range(MAX_ATTEMPTS):
                 decision = decide(self._image)

@@ -1,4 +1,4 @@
-"""OWNER of this broker's replicas: their logs and the requests that wait on them. append(), fetch waits, apply(image).
+"""OWNER of this broker's replicas: their logs and the requests that wait on them. append(), commit and fetch waits.
 
 Everything here runs on the event loop and, except for `wait_committed`, without awaiting. The order of calls is
 therefore the order of the log.
@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 from ottla.clock import Clock
@@ -17,27 +17,16 @@ from ottla.log.config import TopicConfig
 from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import Appended, Origin
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
+from ottla.replication.applying import HostedTopic, ImageApplier
 from ottla.replication.config import ReplicaConfig
 from ottla.replication.maintenance import LogMaintenance
 from ottla.replication.replica import Replica
 from ottla.replication.waiting import CommitWait, FetchWait, Limit, PartitionWaits
-from ottla.types import ZERO_UUID, TopicPartition
+from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.replication")
 
 ACKS_ALL = -1
-REPORTED_ONE_BY_ONE = 3
-"""Up to this many partitions with new roles are logged one line each."""
-
-
-class HostedTopic(NamedTuple):
-    """A topic of which this broker holds at least one partition."""
-
-    name: str
-    topic_id: bytes
-    image: TopicImage
-    config: TopicConfig
-    replicas: dict[int, Replica]
 
 
 class ReplicaManager:
@@ -61,26 +50,26 @@ class ReplicaManager:
         self.unfinished_appends: WeakValueDictionary[str, Any] = WeakValueDictionary()
         """By transactional id, the last Produce that waits for its transaction to be verified. Weak: an entry
         disappears when nothing awaits it."""
-        self._has_met_cluster = False
-        self._new_roles: list[Replica] = []
         self.topic_config = topic_config
         self._monotonic = log_directory.monotonic
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._maintenance = LogMaintenance(
+        self.maintenance = LogMaintenance(
             log_directory, config=config, clock=clock, replicas=self.replicas, flushed=self._advance, failed=self._fail
         )
+        self._applier = ImageApplier(self)
 
     def reconfigure(self, config: ReplicaConfig) -> None:
         """Takes settings that were changed at run time."""
         self.config = config
-        self._maintenance.reconfigure(config)
+        self.maintenance.reconfigure(config)
 
     # -- life --
 
     def start(self) -> None:
         """Starts the background work. Call it on the event loop that serves requests."""
         self._loop = asyncio.get_running_loop()
-        self._maintenance.start(self._loop)
+        self.maintenance.start(self._loop)
+        self._applier.start(self._loop)
 
     def end_fetches(self) -> None:
         """Answers every waiting fetch now, with the data available."""
@@ -90,9 +79,10 @@ class ReplicaManager:
 
     async def stop(self) -> None:
         """Ends all waits, writes checkpoints and closes the directory cleanly."""
+        self._applier.stop()
         for replica in self.replicas():
-            self._release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        await self._maintenance.stop()
+            self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        await self.maintenance.stop()
         # In a thread: with thousands of logs this takes seconds.
         await asyncio.get_running_loop().run_in_executor(None, self.log_directory.close)
 
@@ -183,9 +173,9 @@ class ReplicaManager:
             self._appended(replica, len(batch))
         upkeep = replica.upkeep
         if not upkeep.is_changed:
-            self._maintenance.changed(replica)
+            self.maintenance.changed(replica)
         if upkeep.flushes:
-            self._maintenance.consider_flush(replica)
+            self.maintenance.consider_flush(replica)
         return appended
 
     def _appended(self, replica: Replica, size_bytes: int) -> None:
@@ -362,7 +352,7 @@ class ReplicaManager:
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"{replica.topic_partition}: {offset} is not a valid offset"
             )
         partition_log.delete_records_before(offset)
-        self._maintenance.changed(replica)
+        self.maintenance.changed(replica)
         return replica.low_watermark(partition_log.log_start_offset)
 
     def volume_bytes(self) -> tuple[int, int]:
@@ -375,157 +365,38 @@ class ReplicaManager:
 
     # -- the cluster's image --
 
-    def apply(self, image: ClusterImage) -> None:
-        """Brings this broker's replicas in line with the image; topics that did not change are skipped."""
-        previous, self.image = self.image, image
-        for topic_partition in [tp for tp in self.offline if tp.topic not in image.topics]:
-            del self.offline[topic_partition]
-        defaults_changed = previous is None or previous.broker_configs != image.broker_configs
-        for name in [name for name, hosted in self.topics.items() if self._is_gone(hosted, image)]:
-            self._drop_topic(name)
-        for name, topic in image.topics.items():
-            before = None if previous is None else previous.topics.get(name)
-            if defaults_changed or before is not topic:
-                try:
-                    self._apply_topic(topic)
-                except Exception:
-                    # A failure in one topic must not affect the others.
-                    log.exception("topic %s: cannot apply cluster image %d", name, image.version)
-        if image.cluster_id and not self._has_met_cluster:
-            # Wait for an image that was read from the store: the initial one is empty and has no topics.
-            self._has_met_cluster = True
-            self._set_strays_aside()
-        self._report_roles()
+    def apply(self, image: ClusterImage) -> "asyncio.Future[None] | None":
+        """Brings this broker's replicas in line with the image; topics that did not change are skipped.
 
-    def _report_roles(self) -> None:
-        """Logs one line per partition with a new role, or one summary line if there are many."""
-        replicas, self._new_roles = self._new_roles, []
-        level = logging.INFO
-        if len(replicas) > REPORTED_ONE_BY_ONE:
-            leads = sum(replica.is_leader for replica in replicas)
-            log.info(
-                "%d partitions have new roles: leader of %d, follower of %d",
-                len(replicas),
-                leads,
-                len(replicas) - leads,
-            )
-            level = logging.DEBUG
-        if not log.isEnabledFor(level):
-            return
-        for replica in replicas:
-            log.log(
-                level,
-                "partition %s: %s in leader epoch %d at offset %d",
-                replica.topic_partition,
-                "leader" if replica.is_leader else f"follower of broker {replica.leader}",
-                replica.leader_epoch,
-                replica.log.log_end_offset,
-            )
+        None if that is done, otherwise a future of it: opening or dropping many partitions takes several turns of
+        the event loop.
+        """
+        self.image = image
+        return self._applier.apply(image)
 
-    def _is_gone(self, hosted: HostedTopic, image: ClusterImage) -> bool:
-        topic = image.topics.get(hosted.name)
-        return topic is None or topic.topic_id != hosted.topic_id
+    def when_applied(self, subscriber: Callable[[ClusterImage], None]) -> None:
+        """Calls `subscriber` with every image that the replicas are in line with, starting with the next one."""
+        self._applier.subscribers.append(subscriber)
 
-    def _apply_topic(self, topic: TopicImage) -> None:
-        mine = [partition for partition in topic.partitions if self.broker_id in partition.replicas]
-        hosted = self.topics.get(topic.name)
-        if not mine and hosted is None:
-            return
-        config = self.topic_config(topic)
-        replicas = {} if hosted is None else hosted.replicas
-        for index in sorted(set(replicas) - {partition.index for partition in mine}):
-            self._drop(replicas.pop(index))
-        for partition in mine:
-            replica = replicas.get(partition.index)
-            if replica is None:
-                replica = self._open(topic, partition, config)
-                if replica is None:
-                    continue
-                replicas[partition.index] = replica
-            elif hosted is not None and hosted.config != config:
-                replica.log.update_config(config)
-                replica.configure(min_insync_replicas=config.min_insync_replicas)
-                self._maintenance.configured(replica)
-            self._become(replica, partition)
-        if replicas:
-            hosted = HostedTopic(topic.name, topic.topic_id, topic, config, replicas)
-            self.topics[topic.name] = self.topics_by_id[topic.topic_id] = hosted
-        elif hosted is not None:
-            del self.topics[topic.name], self.topics_by_id[topic.topic_id]
-
-    def _open(self, topic: TopicImage, partition: PartitionImage, config: TopicConfig) -> Replica | None:
-        topic_partition = TopicPartition(topic.name, partition.index)
-        partition_log = self.log_directory.logs.get(topic_partition)
-        try:
-            unusable = self.log_directory.failed.get(topic_partition)
-            if unusable is not None:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, unusable)
-            if partition_log is not None and partition_log.topic_id == ZERO_UUID:
-                # partition.metadata is not synced and may be lost in a power failure. The synced records are kept.
-                log.warning("partition %s: directory has no topic id; using it for this topic", topic_partition)
-                self.log_directory.adopt(topic_partition, topic.topic_id)
-            if partition_log is not None and partition_log.topic_id != topic.topic_id:
-                # A topic of the same name was deleted and created again while this broker was down.
-                log.warning("partition %s: deleting the directory of a deleted topic of that name", topic_partition)
-                self._maintenance.delete(topic_partition, config.file_delete_delay_ms)
-                partition_log = None
-            if partition_log is None:
-                partition_log = self.log_directory.create_log(topic_partition, topic.topic_id, config)
-            else:
-                partition_log.update_config(config)
-        except (OSError, KafkaError) as error:
-            log.error("partition %s is offline: %s", topic_partition, error)
-            self.offline[topic_partition] = str(error)
-            return None
-        self.offline.pop(topic_partition, None)
-        replica = Replica(
-            self.broker_id,
-            topic_partition,
-            topic.topic_id,
-            min_insync_replicas=config.min_insync_replicas,
-            flush_before_ack=self.config.flush_before_ack,
-            lag_max_ms=self.config.replica_lag_time_max_ms,
-        )
-        replica.log = partition_log
-        self._maintenance.opened(replica)
-        return replica
-
-    def _become(self, replica: Replica, partition: PartitionImage) -> None:
+    def become(self, replica: Replica, partition: PartitionImage) -> bool:
+        """Gives a replica its role in the image. True if a new leader epoch started."""
         led = replica.is_leader
         new_epoch = replica.become(partition, log_end_offset=replica.log.log_end_offset, monotonic_ms=self._monotonic())
-        if new_epoch:
-            self._new_roles.append(replica)
-            if led:
-                self._release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if new_epoch and led:
+            self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not replica.is_leader:
-            return
+            return new_epoch
         if new_epoch:
             replica.log.begin_leader_epoch(replica.leader_epoch)
             if replica.flush_before_ack:
-                self._maintenance.consider_flush(replica)
+                self.maintenance.consider_flush(replica)
         if replica.waits is not None and not replica.has_enough_in_sync:
             self._end(replica.waits.commits.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
         self._advance(replica)
+        return new_epoch
 
-    def _set_strays_aside(self) -> None:
-        for topic_partition in list(self.log_directory.logs):
-            if self.find(*topic_partition) is None:
-                self._maintenance.set_aside(topic_partition)
-
-    def _drop_topic(self, name: str) -> None:
-        hosted = self.topics.pop(name)
-        del self.topics_by_id[hosted.topic_id]
-        for replica in hosted.replicas.values():
-            self._drop(replica)
-
-    def _drop(self, replica: Replica) -> None:
-        """Stops hosting a partition: its directory is renamed now and removed later."""
-        replica.is_leader = replica.is_alone = False
-        self._release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._maintenance.closed(replica)
-        self._maintenance.delete(replica.topic_partition, replica.log.config.file_delete_delay_ms)
-
-    def _release_all(self, replica: Replica, code: ErrorCode) -> None:
+    def release_all(self, replica: Replica, code: ErrorCode) -> None:
+        """Answers every request that waits on a replica."""
         if replica.waits is not None:
             self._end(replica.waits.commits.fail(code))
             self._wake(replica.waits.end_fetches())

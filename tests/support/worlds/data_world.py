@@ -130,7 +130,9 @@ class DataWorld:
 
     def publish(self, image: ClusterImage) -> None:
         self.image = replace(image, version=self.image.version + 1)
-        self.replicas.apply(self.image)
+        unfinished = self.replicas.apply(self.image)
+        if unfinished is not None:
+            self.run(unfinished)
 
     def topic(
         self,

@@ -176,7 +176,7 @@ def test_settings_changed_at_run_time_take_effect_and_can_be_reset(tmp_path: Pat
             limits.max_connections,
             limits.max_connections_per_host,
             replicas.config.producer_id_expiration_ms,
-            replicas._maintenance._config.log_cleaner_backoff_ms,  # noqa: SLF001 - nothing else shows it soon
+            replicas.maintenance._config.log_cleaner_backoff_ms,  # noqa: SLF001 - nothing else shows it soon
             config.transaction_partition_verification_enable,
         )
 

@@ -223,6 +223,33 @@ def test_the_first_published_image_contains_the_broker_and_its_new_epochs(world:
     world.run(story)
 
 
+def test_a_change_waits_until_the_subscribers_have_applied_it(world: World) -> None:
+    async def story() -> None:
+        follower = await world.start(0)
+        applying: list[asyncio.Future[None]] = []
+
+        def slow(image: ClusterImage) -> asyncio.Future[None] | None:
+            if not image.topics:
+                return None
+            applying.append(asyncio.get_running_loop().create_future())
+            return applying[-1]
+
+        follower.subscribe(slow)
+        creation = asyncio.ensure_future(follower.create_topics([NewTopic("t")]))
+        await until(follower, lambda image: "t" in image.topics)
+        other = asyncio.ensure_future(follower.create_topics([NewTopic("u")]))
+        await until(follower, lambda image: "u" in image.topics)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not creation.done()
+        assert not other.done(), "but another change can be committed meanwhile"
+        for each in applying:
+            each.set_result(None)
+        assert [(await each)[0].error for each in (creation, other)] == [NONE, NONE]
+
+    world.run(story)
+
+
 def test_a_failing_subscriber_does_not_affect_the_others(world: World) -> None:
     async def story() -> None:
         follower = await world.start(0)

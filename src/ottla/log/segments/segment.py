@@ -378,6 +378,11 @@ class Segment:
     def close(self) -> None:
         self.file.close()
 
+    def forget(self) -> None:
+        """The segment is not used any more: cuts its reference cycles, so that no garbage collection is needed."""
+        self.file.on_release = None
+        self.indexes.path = _no_path
+
     def change_suffix(self, suffix: str) -> None:
         """Renames the existing files, the .log file last. On OSError the segment keeps its old suffix."""
         old = self.suffix
@@ -394,6 +399,10 @@ class Segment:
         for kind in reversed(SUFFIXES):
             if self.disk.exists(self.path(kind)):
                 self.disk.remove(self.path(kind))
+
+
+def _no_path(suffix: str) -> str:
+    raise AssertionError(f"the segment of a deleted log was used ({suffix})")
 
 
 def _latest(records: list[Record]) -> Record:
