@@ -266,6 +266,8 @@ def _limits(config: BrokerConfig) -> Limits:
         max_idle_ms=config.connections_max_idle_ms,
         max_connections=config.max_connections,
         max_connections_per_host=config.max_connections_per_ip,
+        max_unread_bytes=config.unread_responses_max_bytes,
+        max_incomplete_bytes=max(config.incomplete_requests_max_bytes, config.socket_request_max_bytes),
     )
     possible = files_for_connections()
     if possible < limits.max_connections:

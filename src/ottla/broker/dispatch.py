@@ -22,9 +22,10 @@ from ottla.broker import handlers
 from ottla.broker.services import Context, Services
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError
+from ottla.net.ordered_responses import Response
 from ottla.net.server import Connection, Disconnect
 from ottla.protocol.api import API, Api, ApiKey, snake_case
-from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
+from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response_parts
 from ottla.protocol.primitives import ProtocolError
 
 log = logging.getLogger("ottla.broker")
@@ -124,9 +125,7 @@ class Dispatcher:
         self.malformed = 0
         self._measures_latency = measure_latency
 
-    def __call__(
-        self, frame: bytes | memoryview, connection: Connection
-    ) -> bytes | bytearray | Awaitable[bytes | bytearray | None] | None:
+    def __call__(self, frame: bytes | memoryview, connection: Connection) -> Response | Awaitable[Response]:
         started = monotonic() if self._measures_latency else 0.0
         try:
             # The header of a known API and version is decoded here: this is the broker's hottest path.
@@ -162,7 +161,7 @@ class Dispatcher:
         if response is None:
             encoded = None
         elif type(response) is route.response:
-            encoded = encode_response(key, version, correlation_id, response)
+            encoded = encode_response_parts(key, version, correlation_id, response)
         else:
             return _Late(self, response, route, request, context, correlation_id, started)
         if started:
@@ -237,7 +236,7 @@ class _Late:
         self._correlation_id = correlation_id
         self._started = started
 
-    def __await__(self) -> Generator[Any, None, bytes | None]:
+    def __await__(self) -> Generator[Any, None, Response]:
         route, awaitable = self._route, self._awaitable
         assert awaitable is not None, "a response is awaited once"
         self._awaitable = None
@@ -252,7 +251,7 @@ class _Late:
             route.observe(monotonic() - self._started)
         if response is None:
             return None
-        return encode_response(route.api_key, route.version, self._correlation_id, response)
+        return encode_response_parts(route.api_key, route.version, self._correlation_id, response)
 
     def close(self) -> None:
         awaitable, self._awaitable = self._awaitable, None
@@ -271,7 +270,7 @@ def advertised() -> list[tuple[int, int, int]]:
     ]
 
 
-def _unsupported_api_versions(header: RequestHeader) -> bytes | bytearray:
+def _unsupported_api_versions(header: RequestHeader) -> Response:
     """The answer to a version of ApiVersions that is not supported: in version 0, which every client can read."""
     from ottla.protocol.messages.api_versions import ApiVersionsResponse
 
@@ -282,4 +281,4 @@ def _unsupported_api_versions(header: RequestHeader) -> bytes | bytearray:
             for key, first, last in advertised()
         ],
     )
-    return encode_response(ApiKey.API_VERSIONS, 0, header.correlation_id, response)
+    return encode_response_parts(ApiKey.API_VERSIONS, 0, header.correlation_id, response)

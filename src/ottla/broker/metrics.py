@@ -113,13 +113,19 @@ class Metrics:
             ("ottla_sent_bytes", "Bytes sent to clients.", server.bytes_out),
             ("ottla_connections_accepted", "Connections accepted so far.", server.accepted),
             ("ottla_connections_refused", "Connections refused because of max.connections.", server.refused),
+            ("ottla_connections_cut", "Slow connections closed because memory ran short.", server.cut),
         ):
             counter = core.CounterMetricFamily(name, doc)
             counter.add_metric([], value)
             yield counter
-        connections = core.GaugeMetricFamily("ottla_connections", "Open connections.")
-        connections.add_metric([], len(server.connections))
-        yield connections
+        for name, doc, value in (
+            ("ottla_connections", "Open connections.", len(server.connections)),
+            ("ottla_unread_response_bytes", "Memory for responses not read yet.", server.unread_responses.used),
+            ("ottla_incomplete_request_bytes", "Memory for incomplete requests.", server.incomplete_requests.used),
+        ):
+            gauge = core.GaugeMetricFamily(name, doc)
+            gauge.add_metric([], value)
+            yield gauge
 
     def _event_loop(self) -> Iterator[Any]:
         if self.watchdog is None:

@@ -24,6 +24,7 @@ from ottla.log.producers.producer_state import ProducerStateManager
 from ottla.log.producers.replay import note_batch, note_marker
 from ottla.log.producers.snapshot_files import SnapshotFiles
 from ottla.log.recovery import EPOCHS_FILE, LogLoader
+from ottla.log.segments.file_records import FileRecords
 from ottla.log.segments.index import CorruptIndex
 from ottla.log.segments.log_store import LogStore
 from ottla.log.segments.segment import Segment
@@ -38,7 +39,7 @@ from ottla.protocol.record_batch import (
     read_end_marker,
     stamped_prefix,
 )
-from ottla.types import INT32_MAX, TopicPartition
+from ottla.types import INT32_MAX, INT64_MAX, TopicPartition
 
 log = logging.getLogger("ottla.log")
 
@@ -332,11 +333,25 @@ class PartitionLog:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, *, upper_bound: int, minimum_one_batch: bool = True) -> bytes:
+    def read(self, offset: int, max_bytes: int, *, upper_bound: int) -> bytes:
         """Complete stored batches, from the one that contains `offset`, with base offsets below `upper_bound`.
 
-        At most `max_bytes`, but at least one batch with `minimum_one_batch`. Empty at the end of the log.
+        At most `max_bytes`, but at least one batch. Empty at the end of the log.
         """
+        records = self.find_records(offset, max_bytes, upper_bound=upper_bound)
+        assert isinstance(records, bytes)
+        return records
+
+    def find_records(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        upper_bound: int,
+        minimum_one_batch: bool = True,
+        inline_bytes: int = INT64_MAX,
+    ) -> bytes | FileRecords:
+        """Like `read`, but more than `inline_bytes` stay in the file. At least one batch with `minimum_one_batch`."""
         log_end_offset = self.log_end_offset
         if not self.log_start_offset <= offset <= log_end_offset:
             raise KafkaError(
@@ -346,7 +361,7 @@ class PartitionLog:
         if offset >= upper_bound or offset == log_end_offset:
             return b""
         try:
-            return self.store.read(offset, max_bytes, upper_bound, log_end_offset, minimum_one_batch)
+            return self.store.read(offset, max_bytes, upper_bound, log_end_offset, minimum_one_batch, inline_bytes)
         except OSError as error:
             raise self.store.error(f"cannot read at offset {offset}", error) from error
 

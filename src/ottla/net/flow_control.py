@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 
-WRITE_HIGH_BYTES = 1024 * 1024
-WRITE_LOW_BYTES = 256 * 1024
+WRITE_HIGH_BYTES = 64 * 1024
+WRITE_LOW_BYTES = 16 * 1024
+"""Small, because the kernel's buffer keeps the peer busy meanwhile, and because there may be thousands of peers."""
 
 
 class FlowControl:
@@ -14,7 +16,9 @@ class FlowControl:
         "_loop",
         "_max_stall_ms",
         "_on_stalled",
+        "_paused_at",
         "_room",
+        "_size_at_pause",
         "_transport",
         "size_at_check",
         "timer",
@@ -33,6 +37,8 @@ class FlowControl:
         self._max_stall_ms = max_stall_ms
         self._on_stalled = on_stalled
         self._room: asyncio.Future[None] | None = None
+        self._paused_at = 0.0
+        self._size_at_pause = 0
         self.write_paused = False
         """Whether the transport's buffer is full."""
         self.timer: asyncio.TimerHandle | None = None
@@ -41,6 +47,8 @@ class FlowControl:
 
     def pause_writing(self) -> None:
         self.write_paused = True
+        self._paused_at = self._loop.time()
+        self._size_at_pause = self._transport.get_write_buffer_size()
         self.watch()
 
     def resume_writing(self) -> None:
@@ -48,6 +56,16 @@ class FlowControl:
         self.stop_watching()
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
+
+    def speed(self, now: float) -> float:
+        """Bytes per second that the peer has read since the buffer was full. Infinite if it is not full.
+
+        A peer that has just stopped counts as fast; one that reads nothing counts as slower every second.
+        """
+        if not self.write_paused:
+            return inf
+        read = self._size_at_pause - self._transport.get_write_buffer_size()
+        return (WRITE_HIGH_BYTES + read) / (now - self._paused_at + 0.001)
 
     async def wait_for_room(self) -> None:
         """Returns once the peer has read most of what was written."""

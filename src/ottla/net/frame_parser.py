@@ -4,12 +4,15 @@
   the buffer never holds the bytes of two connections.
 - A small frame is copied out of the shared buffer. A large frame is received straight into memory of its own.
   Either way the frame does not share memory with later input, so a handler may keep views of it.
-- The size prefix alone gets little memory; a large frame's buffer grows as its bytes arrive.
+- The size prefix alone gets little memory; a large frame's buffer grows as its bytes arrive. All connections share a
+  budget for incomplete frames: the less is left, the smaller the first buffer.
 """
 
 from collections.abc import Sequence
 from struct import Struct
+from typing import Any
 
+from ottla.net.byte_budget import ByteBudget
 from ottla.net.spare_buffers import SpareBuffers
 
 RECEIVE_BUFFER_BYTES = 64 * 1024
@@ -27,7 +30,7 @@ class FrameParser:
     """Fill `get_buffer()`, then call `feed()` with the number of bytes: it returns the frames they complete."""
 
     __slots__ = (
-        "_filled",
+        "_budget",
         "_frame",
         "_frame_size",
         "_largest_frame",
@@ -35,33 +38,36 @@ class FrameParser:
         "_receive_view",
         "_spares",
         "_stash",
+        "allocated_bytes",
         "buffer_was_full",
         "error",
+        "filled",
     )
 
-    def __init__(self, receive_view: memoryview, spares: SpareBuffers, max_frame_bytes: int) -> None:
+    def __init__(
+        self, receive_view: memoryview, spares: SpareBuffers, max_frame_bytes: int, budget: ByteBudget[Any]
+    ) -> None:
+        self._budget = budget
         self._receive_view = receive_view
         self._spares = spares
         self._max_frame_bytes = max_frame_bytes
         self._stash = b""  # the bytes of an incomplete small frame
         self._frame: bytearray | None = None  # a large frame being received
         self._frame_size = 0
-        self._filled = 0
+        self.filled = 0
+        """How much of the large frame has arrived."""
+        self.allocated_bytes = 0
+        """Memory held for a large frame that is not complete."""
         self._largest_frame = FIRST_ALLOCATION_BYTES
         self.buffer_was_full = False
         """Whether the last `feed` filled the shared buffer: the peer has probably sent more."""
         self.error: str | None = None
         """Why the input cannot be cut into frames. Frames before the fault are still returned, nothing after it."""
 
-    @property
-    def allocated_bytes(self) -> int:
-        """Memory held for a large frame that is not complete."""
-        return 0 if self._frame is None else len(self._frame)
-
     def get_buffer(self) -> memoryview:
         """Room for the next bytes."""
         if self._frame is not None:
-            return memoryview(self._frame)[self._filled : self._frame_size]
+            return memoryview(self._frame)[self.filled : self._frame_size]
         stash = self._stash
         if stash:
             # An incomplete frame continues in the shared buffer, so that a frame is always contiguous.
@@ -73,10 +79,10 @@ class FrameParser:
         """The frames that the next `nbytes` in the buffer complete."""
         if self._frame is not None:
             self.buffer_was_full = False
-            self._filled += nbytes
-            if self._filled == self._frame_size:
+            self.filled += nbytes
+            if self.filled == self._frame_size:
                 return (self._take_large_frame(),)
-            if self._filled >= len(self._frame):
+            if self.filled >= len(self._frame):
                 self._grow_large_frame()
             return ()
         if self.error is not None:
@@ -111,24 +117,29 @@ class FrameParser:
         """Drops the incomplete frame."""
         self._stash = b""
         self._frame = None
+        self.allocated_bytes = 0
 
     def _start_large_frame(self, size: int, head: memoryview) -> None:
-        # As much memory as the peer's earlier frames needed, or twice what it has sent.
-        self._frame = frame = self._spares.take(min(size, max(self._largest_frame, 2 * len(head))))
+        # As much memory as the peer's earlier frames needed if there is plenty of it, or twice what it has sent.
+        affordable = self._budget.share(32, 2 * LARGE_FRAME_BYTES, self._largest_frame)
+        self._frame = frame = self._spares.take(min(size, max(affordable, 2 * len(head))))
         self._frame_size = size
-        self._filled = len(head)
+        self.allocated_bytes = len(frame)
+        self.filled = len(head)
         frame[: len(head)] = head
 
     def _grow_large_frame(self) -> None:
         assert self._frame is not None
         grown = bytearray(min(self._frame_size, 2 * len(self._frame)))
-        grown[: self._filled] = self._frame
+        grown[: self.filled] = self._frame
         self._frame = grown
+        self.allocated_bytes = len(grown)
 
     def _take_large_frame(self) -> memoryview:
         frame = self._frame
         assert frame is not None
         self._frame = None
+        self.allocated_bytes = 0
         self._largest_frame = max(self._largest_frame, self._frame_size)
         # Returned to the pool at once: the pool does not reuse a buffer while a view of it exists.
         view = memoryview(frame)[: self._frame_size]

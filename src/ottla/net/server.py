@@ -8,10 +8,13 @@ import logging
 import socket
 from typing import Any
 
+from ottla.net.byte_budget import ByteBudget
+from ottla.net.connection_state import READING
 from ottla.net.frame_parser import RECEIVE_BUFFER_BYTES
 from ottla.net.log_limit import LogLimit
 from ottla.net.server_connection import Connection, Disconnect, Handle, Limits
 from ottla.net.spare_buffers import SpareBuffers
+from ottla.net.turns import Turns
 
 __all__ = ["Connection", "Disconnect", "Handle", "Limits", "Server"]
 
@@ -27,6 +30,14 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.spares = SpareBuffers()
+        self.turns = Turns(self.loop, self.limits.max_turn_ms)
+        self.unread_responses: ByteBudget[Connection] = ByteBudget(self.limits.max_unread_bytes, self._relieve_soon)
+        self.incomplete_requests: ByteBudget[Connection] = ByteBudget(
+            self.limits.max_incomplete_bytes, self._relieve_soon
+        )
+        self.cut = 0
+        """Connections that were cut because memory ran short."""
+        self._relieving = False
         self.connections: set[Connection] = set()
         self._connections_by_host: dict[str, int] = {}
         self.accepted = 0
@@ -73,7 +84,7 @@ class Server:
                 server.close()
                 server = await self.loop.create_server(make_connection, host, port, **options)
         self._listeners.append(server)
-        if self._sweep_timer is None and self.limits.max_idle_ms > 0:
+        if self._sweep_timer is None:
             self._schedule_sweep()
         bound: int = server.sockets[0].getsockname()[1]
         return bound
@@ -135,6 +146,8 @@ class Server:
 
     def connection_closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.unread_responses.hold(connection, 0)
+        self.incomplete_requests.hold(connection, 0)
         host = connection.client_host
         self._connections_by_host[host] -= 1
         if not self._connections_by_host[host]:
@@ -142,16 +155,50 @@ class Server:
         if not self.connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 
+    # Cut in the loop's next turn: the budget is overdrawn in the middle of somebody's write or read.
+
+    def _relieve_soon(self) -> None:
+        if not self._relieving:
+            self._relieving = True
+            self.loop.call_soon(self._relieve)
+
+    def _relieve(self) -> None:
+        """Cuts the slowest connections so that the others have memory."""
+        self._relieving = False
+        now = self.loop.time()
+        for connection in self.unread_responses.excess(lambda connection: connection.flow.speed(now)):
+            self.cut += 1
+            connection.cut(
+                f"all connections together have more than {self.unread_responses.limit} bytes of unread responses, "
+                "and it is among the slowest readers"
+            )
+        for connection in self.incomplete_requests.excess(lambda connection: connection.request_speed(now)):
+            self.cut += 1
+            connection.cut(
+                f"incomplete requests of all connections take more than {self.incomplete_requests.limit} bytes, "
+                "and it is among the slowest senders"
+            )
+
     # One timer for all connections: a request only updates `last_active`, it does not start a timer.
 
     def _schedule_sweep(self) -> None:
-        interval = max(0.01, min(self.limits.max_idle_ms / 4000, 60.0))
+        limits = self.limits
+        interval = min(60.0, limits.max_stall_ms / 4000)
+        if limits.max_idle_ms > 0:
+            interval = max(0.01, min(limits.max_idle_ms / 4000, interval))
         self._sweep_timer = self.loop.call_later(interval, self._sweep)
 
     def _sweep(self) -> None:
         self._schedule_sweep()
         self.spares.clear()
-        oldest = self.loop.time() - self.limits.max_idle_ms / 1000
+        now, limits = self.loop.time(), self.limits
+        oldest = now - limits.max_stall_ms / 1000
+        for connection in list(self.incomplete_requests.held):
+            if connection.last_active < oldest and connection.state is READING:
+                connection.cut(f"it sent no byte of an incomplete request for {limits.max_stall_ms} ms")
+        if limits.max_idle_ms <= 0:
+            return
+        oldest = now - limits.max_idle_ms / 1000
         for connection in list(self.connections):
             if connection.last_active < oldest and not connection.is_busy:
                 connection.disconnect(f"idle for more than {self.limits.max_idle_ms} ms")

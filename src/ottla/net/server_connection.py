@@ -5,22 +5,29 @@
 - `handle(frame, connection)` runs at once, in the order of the frames. It returns the response, None for "no
   response", or an awaitable of either.
 - All responses that are ready after one read leave in one write.
-- A peer that sends faster than it is served takes turns with the other connections.
+- A large response is written in pieces, each read from its file when the socket has room for it. The next request is
+  handled when the last piece is written.
+- A peer that sends or receives more than fits into one turn takes turns with the other connections (`turns.py`).
 
 A connection stops handling requests while its peer does not read its responses or too much is pending. It is cut
-when the peer reads nothing for `max_stall_ms`.
+when the peer reads nothing for `max_stall_ms`, or when memory runs short and it is among the slowest
+(`byte_budget.py`).
 """
 
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from ottla.errors import KafkaError
 from ottla.net.connection_state import CLOSED, CLOSING, ENDING, HELD, READING, State, move
 from ottla.net.flow_control import FlowControl
 from ottla.net.frame_parser import Frame, FrameParser
 from ottla.net.ordered_responses import FLUSH_BYTES, OrderedResponses, Response
+from ottla.protocol.primitives import Buffer
+from ottla.protocol.response_parts import ResponseParts
 
 if TYPE_CHECKING:
     from ottla.net.server import Server
@@ -28,6 +35,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.net")
 
 JOIN_BYTES = 64 * 1024
+SMALL_BYTES = 64 * 1024
+"""A connection may always hold this much; only more counts towards the budgets."""
+SEND_AT_ONCE_BYTES = 1024 * 1024
+"""A response of up to this size is written in the turn of its request, a larger one in turns of its own."""
+PIECE_BYTES_MIN = 16 * 1024
+PIECE_BYTES_MAX = 256 * 1024
+"""Pieces of large responses. While they are small the processor's cache has them; when memory is short they shrink."""
 
 Handle = Callable[[Frame, "Connection"], Response | Awaitable[Response]]
 
@@ -50,7 +64,13 @@ class Limits(NamedTuple):
     max_waiting_bytes: int = 16 * 1024 * 1024
     """Finished responses that may wait behind an unfinished one before reading pauses."""
     max_stall_ms: int = 30_000
-    """A peer that reads no byte of its responses for this long is cut."""
+    """A peer that reads no byte of its responses for this long is cut, and one that sends none of a large request."""
+    max_unread_bytes: int = 64 * 1024 * 1024
+    """Responses of all connections that are in memory because their peers have not read them."""
+    max_incomplete_bytes: int = 128 * 1024 * 1024
+    """Memory of all connections for requests that have not arrived completely."""
+    max_turn_ms: float = 1.0
+    """How long a connection may keep the event loop busy before it waits for its next turn."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -60,7 +80,9 @@ class Connection(asyncio.BufferedProtocol):
         "__weakref__",
         "_held_frames",
         "_loop",
+        "_sent",
         "_server",
+        "_unread_bytes",
         "client_host",
         "client_port",
         "drainer",
@@ -68,7 +90,9 @@ class Connection(asyncio.BufferedProtocol):
         "last_active",
         "listener",
         "parser",
+        "request_begun",
         "responses",
+        "sending",
         "state",
         "transport",
     )
@@ -84,9 +108,17 @@ class Connection(asyncio.BufferedProtocol):
         self.client_port = 0
         self.last_active = 0.0
         self.state = READING
-        self.parser = FrameParser(server.receive_view, server.spares, limits.max_request_bytes)
+        self.parser = FrameParser(
+            server.receive_view, server.spares, limits.max_request_bytes, server.incomplete_requests
+        )
         self.responses = OrderedResponses(limits.max_waiting_requests, limits.max_waiting_bytes)
+        self.sending: ResponseParts | None = None
+        """The large response that is being written."""
+        self.request_begun = 0.0
+        """When the first bytes of an incomplete large request arrived."""
         self.drainer: asyncio.Task[None] | None = None
+        self._sent: asyncio.Future[None] | None = None
+        self._unread_bytes = 0
         self._server = server
         self._loop = server.loop
         self._held_frames: list[Frame] = []
@@ -107,26 +139,30 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._move(CLOSED)
         self._drop_input()
+        self.sending = None
         self.flow.stop_watching()
         if self.drainer is not None:
             self.drainer.cancel()
         self._server.connection_closed(self)
 
     def eof_received(self) -> bool:
-        # A client that closed its side reads no more responses. False closes our side and cancels pending requests.
+        # A client that closed its side reads no more responses: pending requests are cancelled.
+        self.close()
         return False
 
     @property
     def is_busy(self) -> bool:
         """Whether a response is pending, or written but not yet read by the peer."""
-        return bool(self.responses.items) or (self.state < CLOSING and self.transport.get_write_buffer_size() > 0)
+        return bool(self.responses.items or self.sending) or (
+            self.state < CLOSING and self.transport.get_write_buffer_size() > 0
+        )
 
     def end(self) -> None:
         """Accepts no further request; pending ones are still answered, then the connection closes."""
         if self.state >= ENDING:
             return
         self._drop_input()
-        if self.responses.items:
+        if self.responses.items or self.sending is not None:
             self._move(ENDING)
             self.transport.pause_reading()
         else:
@@ -146,6 +182,15 @@ class Connection(asyncio.BufferedProtocol):
             self._move(CLOSING)
         self.transport.abort()
 
+    def cut(self, reason: str) -> None:
+        """Logs the reason, then closes the connection at once and releases its memory."""
+        if self.state < CLOSING:
+            self._server.log_closing(self, reason)
+        self.abort()
+        self._drop_input()
+        self.sending = None
+        self._server.unread_responses.hold(self, 0)
+
     def disconnect(self, reason: str) -> None:
         """Logs the reason, then ends the connection."""
         self._server.log_closing(self, reason)
@@ -154,8 +199,13 @@ class Connection(asyncio.BufferedProtocol):
     def _move(self, new: State) -> None:
         self.state = move(self.state, new)
 
+    def _is_gone(self) -> bool:
+        """Whether nobody is left to answer. A transport knows of a reset some time before `connection_lost`."""
+        return self.state >= CLOSING or self.transport.is_closing()
+
     def _drop_input(self) -> None:
         self.parser.clear()
+        self._server.incomplete_requests.hold(self, 0)
         self._held_frames.clear()
 
     # --- requests -----------------------------------------------------------------------------------------
@@ -169,25 +219,43 @@ class Connection(asyncio.BufferedProtocol):
         state = self.state
         if state is READING:
             parser = self.parser
-            self._handle_frames(parser.feed(nbytes))
+            self._handle_frames(self._feed(nbytes))
             if parser.buffer_was_full and self.state is READING:
                 # The loop would go on reading from this peer: let the other connections have their turn.
                 self.transport.pause_reading()
-                self._loop.call_soon(self._take_turn)
+                self._server.turns.queue(self._take_turn)
         elif state is HELD:
             # Bytes that the loop had read before reading was paused.
-            self._held_frames += self.parser.feed(nbytes)
+            self._held_frames += self._feed(nbytes)
+
+    def _feed(self, nbytes: int) -> Sequence[Frame]:
+        """The frames that are complete now. Counts the memory for an incomplete large one."""
+        parser = self.parser
+        before = parser.allocated_bytes
+        frames = parser.feed(nbytes)
+        if parser.allocated_bytes != before:
+            if not before:
+                self.request_begun = self.last_active
+            self._server.incomplete_requests.hold(self, parser.allocated_bytes)
+        return frames
+
+    def request_speed(self, now: float) -> float:
+        """Bytes per second of the incomplete request. One that has just begun counts as fast."""
+        return (SMALL_BYTES + self.parser.filled) / (now - self.request_begun + 0.001)
 
     def _take_turn(self) -> None:
         if self.state is READING:
             self.transport.resume_reading()
 
-    def _handle_frames(self, frames: Iterable[Frame]) -> None:
+    def _handle_frames(self, frames: Sequence[Frame]) -> None:
         """Handles the frames in order. If the connection becomes HELD on the way, keeps the rest for later."""
         handle = self._server.handle
         pending = self.responses.items
-        answers: list[bytes | bytearray] = []
+        answers: list[Buffer] = []
         answers_size = 0
+        # A single frame needs no clock.
+        turns = self._server.turns if len(frames) > 1 else None
+        deadline = inf if turns is None else turns.deadline()
         remaining = iter(frames)
         for frame in remaining:
             try:
@@ -209,8 +277,15 @@ class Connection(asyncio.BufferedProtocol):
                 self._write(answers)
                 answers = []
                 answers_size = 0
-                self._queue(response, len(frame))
+                if isinstance(response, ResponseParts):
+                    self._send(response)
+                else:
+                    self._queue(response, len(frame))
             if self.state is not READING:
+                break
+            if turns is not None and turns.clock() >= deadline:
+                self._hold()
+                turns.queue(self._resume)
                 break
         if answers:
             self._write(answers)
@@ -228,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- responses ----------------------------------------------------------------------------------------
 
-    def _write(self, answers: list[bytes | bytearray]) -> None:
+    def _write(self, answers: Sequence[Buffer]) -> None:
         """Passes responses to the transport in one call. The transport may call pause_writing() within it."""
         if not answers or self.state >= CLOSING:
             return
@@ -242,14 +317,71 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self.transport.writelines(answers)
         self._server.bytes_out += size
+        if self.flow.write_paused:
+            self._unread_bytes = max(size, self.transport.get_write_buffer_size())
+            self._count_responses()
+
+    def _send(self, parts: ResponseParts) -> None:
+        """Begins to write a large response, as far as the peer reads it. No other request is handled meanwhile."""
+        self.sending = parts
+        if parts.remaining <= SEND_AT_ONCE_BYTES:
+            self._send_more()
+        else:
+            self._server.turns.queue(self._send_more)
+        if self.sending is not None:
+            self._hold()
+
+    def _send_more(self) -> None:
+        """Writes the next pieces, until the peer does not keep up or the turn is over."""
+        parts = self.sending
+        if parts is None or self._is_gone():
+            return
+        turns, budget = self._server.turns, self._server.unread_responses
+        deadline = turns.deadline()
+        while parts.remaining:
+            if self.flow.write_paused:
+                return  # `resume_writing` continues
+            try:
+                piece = parts.take(budget.share(64, PIECE_BYTES_MIN, PIECE_BYTES_MAX))
+            except (KafkaError, OSError) as error:
+                # The peer knows the response's size: it can only be told by the end of the connection.
+                self.cut(f"cannot read the rest of a response: {error}")
+                return
+            self._write(piece)
+            if turns.clock() >= deadline and parts.remaining:
+                turns.queue(self._send_more)
+                return
+        self.sending = None
+        if self._sent is not None:
+            self._sent.set_result(None)
+        elif self.state is HELD:
+            turns.queue(self._resume)
+        elif self.state is ENDING:
+            self.close()
 
     def _queue(self, response: Response | Awaitable[Response], request_bytes: int) -> None:
         """Queues a response that is not finished, or stands behind one that is not."""
-        self.responses.put(response, request_bytes)
-        if self.responses.is_full:
+        responses = self.responses
+        responses.put(response, request_bytes)
+        if responses.size_bytes > SMALL_BYTES:
+            self._count_responses()
+        if self._is_full():
             self._hold()
         if self.drainer is None:
             self._start_drainer()
+
+    def _is_full(self) -> bool:
+        """Whether so much is pending that the next request has to wait."""
+        responses = self.responses
+        if responses.size_bytes <= SMALL_BYTES:
+            return responses.is_full
+        affordable = self._server.unread_responses.share(4, SMALL_BYTES, self._server.limits.max_waiting_bytes)
+        return responses.is_full or responses.size_bytes > affordable
+
+    def _count_responses(self) -> None:
+        """The memory for responses has changed."""
+        size = self.responses.size_bytes + self._unread_bytes
+        self._server.unread_responses.hold(self, size if size > SMALL_BYTES and self.state < CLOSED else 0)
 
     def _start_drainer(self) -> None:
         self.drainer = self._loop.create_task(self._drain())
@@ -265,7 +397,16 @@ class Connection(asyncio.BufferedProtocol):
                 continue
             ready = await responses.next_ready()
             self.last_active = self._loop.time()
-            self._write(ready)
+            if isinstance(ready, ResponseParts):
+                self._sent = self._loop.create_future()
+                self._send(ready)
+                await self._sent
+                self._sent = None
+                responses.sent()
+            else:
+                self._write(ready)
+            if self in self._server.unread_responses.held:
+                self._count_responses()
             if self.state is ENDING:
                 if not responses.items:
                     self.close()
@@ -293,9 +434,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.flow.resume_writing()
-        if self.state is HELD:
-            # Later, not now: a transport may call this in the middle of one of our own writes.
-            self._loop.call_soon(self._resume)
+        self._unread_bytes = 0
+        if self in self._server.unread_responses.held:
+            self._count_responses()
+        # Later, not now: a transport may call this in the middle of one of our own writes.
+        if self.sending is not None:
+            self._server.turns.queue(self._send_more)
+        elif self.state is HELD:
+            self._server.turns.queue(self._resume)
 
     def _hold(self) -> None:
         if self.state is READING:
@@ -304,7 +450,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _resume(self) -> None:
         """Handles the frames that were held back, then reads on."""
-        if self.state is not HELD or self.flow.write_paused or self.responses.is_full:
+        if self.state is not HELD or self.flow.write_paused or self.sending is not None or self._is_full():
+            return
+        if self._is_gone():
             return
         self._move(READING)
         frames, self._held_frames = self._held_frames, []
@@ -313,7 +461,4 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def _stalled(self) -> None:
-        if self.state < CLOSING:
-            limit_ms = self._server.limits.max_stall_ms
-            self._server.log_closing(self, f"it read no byte of its responses for {limit_ms} ms")
-        self.abort()
+        self.cut(f"it read no byte of its responses for {self._server.limits.max_stall_ms} ms")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from ottla.errors import ErrorCode
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.primitives import MALFORMED, MISFIT, Buffer, ProtocolError, skip_tags
+from ottla.protocol.response_parts import ResponseParts
 from ottla.protocol.schema import Message
 
 M = TypeVar("M", bound=Message)
@@ -25,6 +26,10 @@ _API_VERSIONS = int(ApiKey.API_VERSIONS)
 
 LARGE_PART_BYTES = 8192
 """From this size on, passing bytes as a separate part is cheaper than copying them into a frame."""
+
+
+INLINE_RECORDS_BYTES = 128 * 1024
+"""Up to this size, a response with records is one block of memory. Records beyond it may stay in their files."""
 
 
 class RequestHeader(NamedTuple):
@@ -115,12 +120,20 @@ def _request_chunks(
 
 def encode_response(key: int, version: int, correlation_id: int, message: Message) -> bytes:
     """A whole response frame, its size first."""
-    chunks: list[Buffer] = [b""]
+    response = encode_response_parts(key, version, correlation_id, message)
+    return response if isinstance(response, bytes) else b"".join(response.take(response.remaining))
+
+
+def encode_response_parts(key: int, version: int, correlation_id: int, message: Message) -> bytes | ResponseParts:
+    """The same frame. If its records are large it stays in parts, and they are neither copied nor read."""
+    chunks: list[Any] = [b""]
     message.encode_chunks(chunks, version)
     if message.carries_records:
         # Adding up the lengths of the chunks costs more than copying a small body, but less than a large one.
         size = sum(map(len, chunks))
-        chunks[0] = _response_prefix(key, version, correlation_id, size)
+        chunks[0] = prefix = _response_prefix(key, version, correlation_id, size)
+        if size > INLINE_RECORDS_BYTES:
+            return ResponseParts(chunks, size + len(prefix))
         return _join(message, version, chunks)
     body = _join(message, version, chunks)
     return _response_prefix(key, version, correlation_id, len(body)) + body

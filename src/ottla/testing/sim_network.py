@@ -320,8 +320,8 @@ class SimTransport(asyncio.Transport):
             self.peer.drained()
             if self.inbox:
                 self.schedule_delivery()
-        if self.inbox or self.is_closing():
-            return
+        if self.inbox or self.is_closing() or not self._reading:
+            return  # the protocol may have paused reading: then it does not see the end either
         if self.peer.closing or self.peer.closed:
             if not self._eof_received:
                 self._protocol.eof_received()

@@ -18,6 +18,7 @@ from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import PartitionLog
+from ottla.log.segments.file_records import FileRecords
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage, TopicImage
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -276,7 +277,11 @@ class Asked:
 
 
 def over_the_wire(message: Message, version: int) -> Any:
-    return type(message).decode(message.encode(version), version)
+    """The message as its receiver decodes it. Records that are still in their file are read now."""
+    chunks: list[Any] = []
+    message.encode_chunks(chunks, version)
+    encoded = b"".join(part.read(0, len(part)) if isinstance(part, FileRecords) else part for part in chunks)
+    return type(message).decode(encoded, version)
 
 
 def produce_request(

@@ -10,6 +10,8 @@ import pytest
 from ottla.broker.settings.config import BrokerConfig
 from ottla.errors import ErrorCode
 from ottla.log.partition_log import Origin
+from ottla.log.segments.file_records import FileRecords
+from ottla.protocol.framing import INLINE_RECORDS_BYTES
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.record_batch import control_batch
 from ottla.testing.sim_disk import SimPlatter
@@ -155,6 +157,32 @@ def test_an_empty_partition_before_it_does_not_use_up_the_first_batch_rule(world
     world.append("orders", "x" * 5_000, partition=1)
     answer = world.ask(fetch_request({("orders", 0): 0, ("orders", 1): 0}, max_bytes=1, **SESSIONLESS), 12)
     assert [len(data.records) > 0 for topic in answer.responses for data in topic.partitions] == [False, True]
+
+
+def records_of(world: DataWorld, topics: dict[Any, int], **details: Any) -> list[Any]:
+    """The records of each partition in the response, as the handler returns them."""
+    answer = world.begin(fetch_request(topics, **SESSIONLESS | details), 12)
+    return [data.records for topic in answer.responses for data in topic.partitions]
+
+
+def test_large_records_stay_in_their_file_until_they_are_sent(world: DataWorld) -> None:
+    world.topic("orders")
+    values = [str(number) * 10_000 for number in range(40)]
+    for value in values:
+        world.append("orders", value)
+    (records,) = records_of(world, {("orders", 0): 0})
+    assert isinstance(records, FileRecords)
+    assert len(records) > INLINE_RECORDS_BYTES
+    assert values_in(fetch(world, "orders", 0)) == values
+
+
+def test_a_response_holds_little_in_memory_however_many_partitions_it_has(world: DataWorld) -> None:
+    world.topic("orders", partitions=10)
+    for partition in range(10):
+        world.append("orders", "x" * 40_000, partition=partition)
+    records = records_of(world, {("orders", partition): 0 for partition in range(10)})
+    assert [type(found) for found in records] == [bytes] * 3 + [FileRecords] * 7
+    assert len({len(found) for found in records}) == 1
 
 
 def test_fetch_max_bytes_of_the_broker_applies(tmp_path: Any) -> None:
@@ -421,6 +449,17 @@ def test_aborted_transactions_are_listed_up_to_the_end_of_the_data(world: DataWo
     assert [(a.producer_id, a.first_offset) for a in first.aborted_transactions] == [(7, 0)]
     rest = fetch(world, "orders", 2, isolation_level=1)
     assert [(a.producer_id, a.first_offset) for a in rest.aborted_transactions] == [(8, 2)]
+
+
+def test_aborted_transactions_are_listed_up_to_the_end_of_records_in_a_file(world: DataWorld) -> None:
+    world.topic("orders")
+    transactions = Transactions(world)
+    for producer_id in (7, 8, 9):
+        transactions.writes(producer_id, "x" * 100_000)
+        transactions.ends(producer_id, commit=False)
+    data = fetch(world, "orders", 0, isolation_level=1, partition_max_bytes=250_000)
+    assert len(data.records) > INLINE_RECORDS_BYTES
+    assert [(a.producer_id, a.first_offset) for a in data.aborted_transactions] == [(7, 0), (8, 2)]
 
 
 def test_min_bytes_under_read_committed_counts_decided_bytes_only(world: DataWorld) -> None:

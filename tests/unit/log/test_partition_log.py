@@ -230,7 +230,7 @@ def test_a_read_returns_complete_batches_within_max_bytes(world: LogWorld) -> No
 def test_minimum_one_batch_overrides_max_bytes(world: LogWorld) -> None:
     world.append("a" * 300)
     assert offsets(world.log.read(0, 1, upper_bound=1)) == [0]
-    assert world.log.read(0, 1, upper_bound=1, minimum_one_batch=False) == b""
+    assert world.log.find_records(0, 1, upper_bound=1, minimum_one_batch=False) == b""
 
 
 def test_a_read_stops_at_the_upper_bound(world: LogWorld) -> None:

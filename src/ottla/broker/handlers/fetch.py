@@ -27,7 +27,9 @@ from ottla.broker.handler_support.current_leader import current_leader
 from ottla.broker.handler_support.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
+from ottla.log.segments.file_records import FileRecords
 from ottla.protocol.api import ApiKey
+from ottla.protocol.framing import INLINE_RECORDS_BYTES
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.record_batch import iter_batches
 from ottla.replication.replica import Replica
@@ -65,6 +67,7 @@ class Reading:
         "context",
         "follower_id",
         "found",
+        "inline_bytes",
         "items",
         "limit",
         "max_bytes",
@@ -100,6 +103,8 @@ class Reading:
             self.max_bytes = allowed
         if self.min_bytes > self.max_bytes:
             self.min_bytes = self.max_bytes
+        self.inline_bytes = INLINE_RECORDS_BYTES
+        """How much more is read while the response is built. The rest is read when it is sent."""
         self.available_bytes = 0
         self.found: list[Replica] = []
         self.items: list[tuple[Any, Any]]
@@ -271,21 +276,29 @@ class Reading:
                 f"offset {offset} is not between {log.log_start_offset} and {log.log_end_offset}",
             )
         end = self._end(replica)
-        records = b""
+        records: bytes | FileRecords = b""
         if diverging is None and offset < end:
             size = asked.partition_max_bytes
             if size > remaining:
                 size = remaining
             if size > 0 or not has_data:
                 # The first partition with data gets at least one batch, however large, so that readers make progress.
-                records = log.read(offset, max(size, 0), upper_bound=end, minimum_one_batch=not has_data)
+                records = log.find_records(
+                    offset,
+                    max(size, 0),
+                    upper_bound=end,
+                    minimum_one_batch=not has_data,
+                    inline_bytes=self.inline_bytes,
+                )
+                if isinstance(records, bytes):
+                    self.inline_bytes -= len(records)
         data = PartitionData(
             partition_index=asked.partition,
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
             aborted_transactions=None,
-            records=records,
+            records=records,  # type: ignore[arg-type]  # what stays in its file is encoded as a part of its own
         )
         if diverging is not None:
             data.diverging_epoch = diverging
@@ -323,12 +336,16 @@ class Reading:
         return data
 
 
-def _aborted(replica: Replica, offset: int, end: int, records: bytes) -> list[FetchResponse.AbortedTransaction]:
+def _aborted(
+    replica: Replica, offset: int, end: int, records: bytes | FileRecords
+) -> list[FetchResponse.AbortedTransaction]:
     """The aborted transactions that a reader of `records` must skip."""
     if not records:
         return []
     aborted = replica.log.aborted_transactions(offset, end)
-    if aborted:
+    if isinstance(records, FileRecords):
+        end = records.next_offset
+    elif aborted:
         for _, header in iter_batches(records):
             end = header.next_offset
     return [

@@ -287,6 +287,21 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
 
     # Ottla's own
 
+    unread_responses_max_bytes: int = setting(
+        "ottla.unread.responses.max.bytes",
+        67_108_864,
+        "Memory for responses that clients have not read, of all connections; beyond it the slowest are disconnected.",
+        kind="long",
+        at_least=1_048_576,
+    )
+    incomplete_requests_max_bytes: int = setting(
+        "ottla.incomplete.requests.max.bytes",
+        134_217_728,
+        "Memory for requests that have not arrived completely, of all connections (at least "
+        "socket.request.max.bytes); beyond it the slowest are disconnected.",
+        kind="long",
+        at_least=1_048_576,
+    )
     metrics_listen: str | None = setting(
         "ottla.metrics.listen", None, "host:port where Prometheus can scrape metrics; not set: no metrics."
     )

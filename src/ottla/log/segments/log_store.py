@@ -13,6 +13,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.log.flush import FlushTicket, Unsynced
 from ottla.log.open_files import OpenFiles
+from ottla.log.segments.file_records import FileRecords
 from ottla.log.segments.rolling import RollRules
 from ottla.log.segments.segment import Segment
 from ottla.log.segments.segment_indexes import UNINDEXED_BYTES
@@ -167,8 +168,14 @@ class LogStore:
     # --- reading ------------------------------------------------------------------------------------------
 
     def read(
-        self, offset: int, max_bytes: int, upper_bound: int, log_end_offset: int, minimum_one_batch: bool
-    ) -> bytes:
+        self,
+        offset: int,
+        max_bytes: int,
+        upper_bound: int,
+        log_end_offset: int,
+        minimum_one_batch: bool,
+        inline_bytes: int,
+    ) -> bytes | FileRecords:
         """Complete batches from the one that contains `offset`, with base offsets below `upper_bound`."""
         segments = self.segments
         bases = segments.bases
@@ -178,7 +185,7 @@ class LogStore:
             if segment.base_offset >= upper_bound:
                 break
             end = segments.end_position(number, upper_bound, log_end_offset)
-            data = segment.read(offset, max_bytes, end, bound, minimum_one_batch)
+            data = segment.read(offset, max_bytes, end, bound, minimum_one_batch, inline_bytes)
             if data is not None:
                 return data
         return b""
@@ -285,5 +292,4 @@ class LogStore:
                 self._unsynced.add(active)
 
     def close(self) -> None:
-        for segment in self.segments:
-            segment.close()
+        self.segments.close()

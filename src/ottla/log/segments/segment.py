@@ -7,6 +7,7 @@ from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.open_files import LogFile, OpenFiles
+from ottla.log.segments.file_records import FileRecords
 from ottla.log.segments.index import OffsetIndex
 from ottla.log.segments.scan import WALK_CHUNK, scan_batches, scan_headers
 from ottla.log.segments.segment_indexes import NO_TIMESTAMP, SegmentIndexes
@@ -48,6 +49,7 @@ class Segment:
         "file",
         "files",
         "first_timestamp",
+        "generation",
         "indexes",
         "size",
         "suffix",
@@ -83,6 +85,8 @@ class Segment:
         self.unsynced_indexes = False
         """Whether the finished segment's index files are not flushed yet."""
         self.indexes = SegmentIndexes(base_offset, index_interval_bytes, self.file, self.path)
+        self.generation = 0
+        """Changes when bytes that a FileRecords refers to may be gone: truncated, closed for good, or deleted."""
         self._hints: dict[int, int] = {}
 
     @classmethod
@@ -277,10 +281,13 @@ class Segment:
             next_offset = base_offset + delta + 1
         return position, next_offset
 
-    def read(self, offset: int, max_bytes: int, end: int, end_offset: int, minimum_one_batch: bool) -> bytes | None:
+    def read(
+        self, offset: int, max_bytes: int, end: int, end_offset: int, minimum_one_batch: bool, inline_bytes: int
+    ) -> bytes | FileRecords | None:
         """Complete batches from the one that contains `offset`, at most `max_bytes`; None if there is none.
 
-        Reads up to position `end`, where the batches at or after `end_offset` start, or will start.
+        Up to position `end`, where the batches at or after `end_offset` start, or will start. More than `inline_bytes`
+        are left in the file.
         """
         start = self.find_position(offset)
         if start is None or start >= end:
@@ -294,15 +301,15 @@ class Segment:
                 header = self.header_at(start)
                 stop, next_offset = min(start + header.size_bytes, end), header.next_offset
         self._hint(next_offset, stop)
-        data = self.disk.pread(self.file.handle(), stop - start, start)
-        if len(data) != stop - start:
-            raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path('.log')}: read {len(data)} of {stop - start} bytes"
-            )
+        size = stop - start
+        wanted = size if size <= inline_bytes else _STEP.size
+        data = self.disk.pread(self.file.handle(), wanted, start)
+        if len(data) != wanted:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path('.log')}: read {len(data)} of {wanted} bytes")
         base_offset, length, magic, delta = _STEP.unpack_from(data)
-        if magic != MAGIC or base_offset + delta < offset or LENGTH_END + length > len(data):
+        if magic != MAGIC or base_offset + delta < offset or LENGTH_END + length > size:
             raise self._damaged(start)
-        return data
+        return data if wanted == size else FileRecords(self, start, size, next_offset)
 
     def next_offset(self) -> int:
         """The offset after the last batch, by scanning from the last index entry."""
@@ -365,6 +372,7 @@ class Segment:
     def truncate(self, position: int, next_offset: int) -> None:
         """Truncates the log at a batch boundary, and the indexes. Synced: truncated batches never reappear."""
         self._offset_index()
+        self.generation += 1
         self.disk.truncate(self.file.handle(), position)
         self.disk.sync(self.file.handle())
         self.size = position
@@ -376,6 +384,7 @@ class Segment:
         return scan_batches(self.disk, self.file.handle(), 0, self.size, check_from_offset)
 
     def close(self) -> None:
+        self.generation += 1
         self.file.close()
 
     def forget(self) -> None:

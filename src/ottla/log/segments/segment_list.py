@@ -122,9 +122,16 @@ class Segments:
     def doom(self, segments: Iterable[Segment], delete_at_monotonic_ms: int) -> None:
         """Renames the files of removed segments, for deletion at `delete_at_monotonic_ms`."""
         for segment in segments:
-            segment.close()
+            segment.file.close()
             segment.change_suffix(".deleted")
             self._doomed.append((delete_at_monotonic_ms, segment))
+
+    def close(self) -> None:
+        """Closes the files for good, those of removed segments too."""
+        for segment in self._segments:
+            segment.close()
+        for _, segment in self._doomed:
+            segment.close()
 
     def purge(self, monotonic_ms: int | None = None) -> None:
         """Deletes the files of removed segments that are due; all of them if `monotonic_ms` is None."""
