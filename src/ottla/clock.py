@@ -7,7 +7,8 @@ rejects a wall clock where a monotonic one is expected; a parameter or field in 
 
 import time
 from collections.abc import Callable
-from typing import NewType
+from pathlib import Path
+from typing import NamedTuple, NewType
 
 Clock = Callable[[], int]
 """Returns the wall time in milliseconds since 1970, like Kafka's timestamps. It may jump, in both directions."""
@@ -17,6 +18,16 @@ MonotonicMs = NewType("MonotonicMs", int)
 
 MonotonicClock = Callable[[], MonotonicMs]
 """Returns a time that never jumps, to measure durations."""
+
+
+class BootClock(NamedTuple):
+    """Tells how long the machine has been running, also across restarts of a process."""
+
+    boot_id: str
+    """Identifies one run of the machine; empty if unknown."""
+    uptime_ms: Callable[[], int]
+    """Never jumps, and counts the time during which the machine was suspended."""
+
 
 NEVER_MS = MonotonicMs(-(1 << 62))
 """Before every monotonic time."""
@@ -38,6 +49,20 @@ def monotonic() -> float:
 def monotonic_ms() -> MonotonicMs:
     """The same in milliseconds."""
     return MonotonicMs(time.monotonic_ns() // 1_000_000)
+
+
+def uptime_ms() -> int:
+    """Milliseconds since the machine started, including the time it was suspended, where the system tells."""
+    clock_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock_id) // 1_000_000
+
+
+def system_boot_clock() -> BootClock:
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot_id = ""
+    return BootClock(boot_id, uptime_ms)
 
 
 thread_cpu_seconds = time.thread_time

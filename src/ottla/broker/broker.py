@@ -15,7 +15,7 @@ from ottla.broker.handler_support.transaction_verification import TransactionalA
 from ottla.broker.services import Services
 from ottla.broker.settings.config import BrokerConfig, Settings
 from ottla.broker.settings.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners
-from ottla.clock import Clock, MonotonicClock, monotonic_ms, system_clock
+from ottla.clock import BootClock, Clock, MonotonicClock, monotonic_ms, system_boot_clock, system_clock
 from ottla.errors import OttlaError
 from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory, files_for_connections
@@ -53,6 +53,7 @@ class Broker:
         store: MetadataStore | None = None,
         clock: Clock = system_clock,
         monotonic: MonotonicClock = monotonic_ms,
+        boot: BootClock | None = None,
     ) -> None:
         self.config = config
         self.endpoints: dict[str, Endpoint] = {}
@@ -66,6 +67,7 @@ class Broker:
         self._store = store
         self._clock = clock
         self._monotonic = monotonic
+        self._boot = system_boot_clock() if boot is None else boot
         self._directory: LogDirectory | None = None
         self._metadata: MetadataFollower | None = None
         self._replicas: ReplicaManager | None = None
@@ -125,6 +127,7 @@ class Broker:
             topic_config=lambda topic: settings.topic_config(metadata.image, topic.name),
             config=config,
             clock=clock,
+            boot=self._boot,
         )
         directory.load(lambda topic: settings.topic_config(metadata.image, topic))
         replicas.start()

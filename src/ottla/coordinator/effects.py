@@ -103,8 +103,8 @@ class Shard(Protocol):
     def on_image(self, image: ClusterImage, now: int) -> Effects[None]:
         """The cluster changed."""
 
-    def tick(self, now: int) -> Effects[None]:
-        """Does what is due at `now`."""
+    def tick(self, now: int, held_ms: int = 0) -> Effects[None]:
+        """Does what is due at `now`. If the clock has jumped forward by `held_ms`, data expires by the time before."""
 
     def next_deadline(self) -> int | None:
         """When `tick` must be called next; None for never."""

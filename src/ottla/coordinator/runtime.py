@@ -346,8 +346,9 @@ class CoordinatorRuntime(Generic[S]):
                     self._arm(deadline)
         # All shards loaded at the same time expire offsets at the same time.
         due.sort(key=_first)
+        held_ms = self._replicas.clock_guard.held_ms()
         for _, hosted in due[:SHARDS_PER_TICK]:
-            self._step(hosted, _tick_shard)
+            self._step(hosted, lambda shard, now: shard.tick(now, held_ms))
         for deadline, hosted in due[SHARDS_PER_TICK:]:
             if hosted.state is ACTIVE:
                 self._arm(deadline)
@@ -481,7 +482,3 @@ async def settled(answer: "R | asyncio.Future[R]") -> R:
 
 def _first(pair: tuple[int, object]) -> int:
     return pair[0]
-
-
-def _tick_shard(shard: Shard, now: int) -> Effects[None]:
-    return shard.tick(now)

@@ -498,8 +498,11 @@ class PartitionLog:
         """Removes the state of producers idle for `expiration_ms`. Returns how many."""
         return self.producers.expire(monotonic_ms, expiration_ms)
 
-    def plan_compaction(self, now: int) -> CompactionPlan | None:
-        """What to compact, or None if the settings do not require compaction now."""
+    def plan_compaction(self, now: int, held_ms: int = 0) -> CompactionPlan | None:
+        """What to compact, or None if the settings do not require compaction now.
+
+        If the clock has jumped forward by `held_ms`, `now` is the time without the jump.
+        """
         if not self.config.compacts or self.store.has_failed:
             return None
         try:
@@ -514,6 +517,7 @@ class PartitionLog:
                 self.config,
                 disk=self.disk,
                 now=now,
+                held_ms=held_ms,
                 first_dirty_offset=chosen.first_dirty_offset,
                 end_offset=chosen.end_offset,
                 sources=[segment for segment in self.segments if segment.base_offset < chosen.end_offset],

@@ -42,6 +42,15 @@ class ReplicaConfig(BaseConfig):
     producer_id_expiration_check_interval_ms: int = setting(
         "producer.id.expiration.check.interval.ms", 600_000, "How often to remove idle producers.", at_least=1
     )
+    clock_jump_grace_ms: int = setting(
+        "ottla.clock.jump.grace.ms",
+        86_400_000,
+        "After the wall clock jumps forward by more than an hour, records, tombstones, committed offsets and "
+        "transactional ids expire by the old time for this long. 0: the clock is always trusted.",
+        kind="long",
+        at_least=0,
+        read_only=False,
+    )
     replica_lag_time_max_ms: int = setting(
         "replica.lag.time.max.ms",
         30_000,

@@ -16,6 +16,8 @@ from ottla.errors import KafkaError
 from ottla.log.cleaning.compactor import CompactionPlan
 from ottla.log.flush import FlushTicket
 from ottla.log.log_directory import LogDirectory
+from ottla.replication.clock_guard import FILE as CLOCK_FILE
+from ottla.replication.clock_guard import ClockGuard
 from ottla.replication.config import ReplicaConfig
 from ottla.replication.replica import Replica
 from ottla.types import INT64_MAX, TopicPartition
@@ -52,6 +54,7 @@ class LogMaintenance:
         *,
         config: ReplicaConfig,
         clock: Clock,
+        guard: ClockGuard,
         replicas: Callable[[], Iterator[Replica]],
         flushed: Callable[[Replica], None],
         failed: Callable[[Replica, str, bool], None],
@@ -59,6 +62,7 @@ class LogMaintenance:
         self._directory = log_directory
         self._config = config
         self._clock = clock
+        self._guard = guard
         self._monotonic = log_directory.monotonic
         self._replicas = replicas
         self._flushed = flushed
@@ -85,6 +89,7 @@ class LogMaintenance:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._producers_checked_ms = self._monotonic()
+        self._read_clock_file()
         self._arm("retention", self._config.log_retention_check_interval_ms, self._check_retention)
         for path in self._directory.leftovers:
             self._remove_at(self._monotonic(), path)
@@ -110,6 +115,9 @@ class LogMaintenance:
             if replica.upkeep.flush_timer is not None:
                 replica.upkeep.flush_timer.cancel()
         while self._running:
+            await asyncio.wait(list(self._running))
+        if self._loop is not None:
+            self._save_clock()
             await asyncio.wait(list(self._running))
 
     def _arm(self, name: str, delay_ms: float, callback: Callable[[], None]) -> None:
@@ -258,11 +266,28 @@ class LogMaintenance:
         if producers_due:
             self._producers_checked_ms = monotonic_ms
         self._check_some(list(self._replicas()), producers_due)
+        self._save_clock()
+
+    # -- the clock, compared across restarts --
+
+    def _read_clock_file(self) -> None:
+        try:
+            self._guard.restore(self._directory.disk.read_file(f"{self._directory.path}/{CLOCK_FILE}"))
+        except FileNotFoundError:
+            pass  # The first start.
+        except OSError as error:
+            log.warning("cannot read %s: %s", CLOCK_FILE, error)
+
+    def _save_clock(self) -> None:
+        path = f"{self._directory.path}/{CLOCK_FILE}"
+        saving = self._in_thread(self._directory.disk.write_file, path, self._guard.save())
+        saving.add_done_callback(_clock_saved)
 
     def _check_some(self, replicas: list[Replica], producers_due: bool) -> None:
         if self._stopping:
             return
-        now, monotonic_ms = self._clock(), self._monotonic()
+        # What expires by time uses the time without a jump of the clock.
+        now, monotonic_ms = self._clock() - self._guard.held_ms(), self._monotonic()
         for replica in replicas[:RETENTION_CHUNK]:
             if replica.upkeep.is_closed:
                 continue
@@ -300,7 +325,8 @@ class LogMaintenance:
             replica = next(iter(self._to_compact))
             del self._to_compact[replica]
             try:
-                plan = replica.log.plan_compaction(self._clock())
+                held_ms = self._guard.held_ms()
+                plan = replica.log.plan_compaction(self._clock() - held_ms, held_ms)
             except Exception as error:
                 _report(replica, "cannot plan compaction", error)
                 continue
@@ -390,3 +416,8 @@ def _report(replica: Replica, what: str, error: Exception) -> None:
     """Logs one partition's failure; work on the other logs continues."""
     expected = isinstance(error, (OSError, KafkaError))
     log.warning("partition %s: %s: %s", replica.topic_partition, what, error, exc_info=None if expected else error)
+
+
+def _clock_saved(future: "asyncio.Future[None]") -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.warning("cannot write %s: %s", CLOCK_FILE, error)

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ottla.clock import Clock
+from ottla.clock import BootClock, Clock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import Appended, Origin
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.replication.applying import HostedTopic, ImageApplier
+from ottla.replication.clock_guard import ClockGuard
 from ottla.replication.config import ReplicaConfig
 from ottla.replication.maintenance import LogMaintenance
 from ottla.replication.replica import Replica
@@ -38,6 +39,7 @@ class ReplicaManager:
         topic_config: Callable[[TopicImage], TopicConfig],
         config: ReplicaConfig,
         clock: Clock,
+        boot: BootClock | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.log_directory = log_directory
@@ -53,8 +55,16 @@ class ReplicaManager:
         self.topic_config = topic_config
         self._monotonic = log_directory.monotonic
         self._loop: asyncio.AbstractEventLoop | None = None
+        boot = BootClock("", log_directory.monotonic) if boot is None else boot
+        self.clock_guard = ClockGuard(clock, boot, lambda: self.config.clock_jump_grace_ms)
         self.maintenance = LogMaintenance(
-            log_directory, config=config, clock=clock, replicas=self.replicas, flushed=self._advance, failed=self._fail
+            log_directory,
+            config=config,
+            clock=clock,
+            guard=self.clock_guard,
+            replicas=self.replicas,
+            flushed=self._advance,
+            failed=self._fail,
         )
         self._applier = ImageApplier(self)
 

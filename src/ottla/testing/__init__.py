@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.testing.memory_store import MemoryStore, MemoryTree
     from ottla.testing.sim_disk import SimDisk, SimPlatter
-    from ottla.testing.sim_loop import SimHost, SimLoop, current_host
+    from ottla.testing.sim_loop import SimClock, SimHost, SimLoop, current_host
     from ottla.testing.sim_network import SimNetwork
     from ottla.testing.world import World
 
 __all__ = [
     "MemoryStore",
     "MemoryTree",
+    "SimClock",
     "SimDisk",
     "SimHost",
     "SimLoop",
@@ -32,6 +33,7 @@ __all__ = [
 _HOMES = {
     "MemoryStore": "ottla.testing.memory_store",
     "MemoryTree": "ottla.testing.memory_store",
+    "SimClock": "ottla.testing.sim_loop",
     "SimDisk": "ottla.testing.sim_disk",
     "SimHost": "ottla.testing.sim_loop",
     "SimLoop": "ottla.testing.sim_loop",

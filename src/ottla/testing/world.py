@@ -19,6 +19,7 @@ from ottla.broker.settings.config import load_config
 from ottla.client.admin.admin import AsyncAdmin
 from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.producer.producer import AsyncProducer
+from ottla.clock import BootClock
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.testing.sim_disk import SimDisk, SimPlatter
 from ottla.testing.sim_loop import SimClock, SimHost, SimLoop
@@ -51,6 +52,7 @@ class World:
         self._disk: SimDisk | None = None
         self._store: MemoryStore | None = None
         self.starts = 0
+        self._boots = 0
 
     def run(self, story: Callable[["World"], Awaitable[Result]]) -> Result:
         """Starts the broker and runs `story`. If it fails, the exception has a note with the seed that replays it."""
@@ -76,7 +78,12 @@ class World:
             {"listeners": f"PLAINTEXT://127.0.0.1:{PORT}", "log.dirs": DATA, "node.id": "0", **self.settings}
         )
         self.broker = Broker(
-            config, disk=self._disk, store=self._store, clock=self.broker_clock, monotonic=self.loop.monotonic
+            config,
+            disk=self._disk,
+            store=self._store,
+            clock=self.broker_clock,
+            monotonic=self.loop.monotonic,
+            boot=BootClock(f"boot {self._boots}", self.loop.monotonic),
         )
         await self._host.start(self.broker.start())
 
@@ -89,6 +96,7 @@ class World:
         self._disk.detach()
         self.tree.end_session(self._store.session_id)
         if power_loss:
+            self._boots += 1
             self.platter.power_loss()
 
     async def stop_broker(self) -> None:

@@ -193,9 +193,9 @@ class LogWorld:
     def commit(self) -> None:
         self.log.advance_high_watermark(self.log.log_end_offset)
 
-    def compact(self) -> bool:
+    def compact(self, held_ms: int = 0) -> bool:
         """Compacts the log if it is due. Returns whether it was."""
-        plan = self.log.plan_compaction(self.now)
+        plan = self.log.plan_compaction(self.now, held_ms)
         if plan is None:
             return False
         plan.run()

@@ -187,11 +187,11 @@ def test_shards_do_not_all_expire_offsets_in_one_step(tmp_path: Path, monkeypatc
     steps = [0]
     tick = GroupShard.tick
 
-    def note(shard: GroupShard, now: int) -> Any:
+    def note(shard: GroupShard, now: int, held_ms: int) -> Any:
         if not steps[-1]:
             world.loop.call_soon(steps.append, 0)
         steps[-1] += 1
-        return tick(shard, now)
+        return tick(shard, now, held_ms)
 
     monkeypatch.setattr(GroupShard, "tick", note)
     world.wait(100_000)

@@ -163,11 +163,11 @@ class GroupShard:
 
     # --- time ---------------------------------------------------------------------------------------------
 
-    def tick(self, now: int) -> Effects[None]:
+    def tick(self, now: int, held_ms: int = 0) -> Effects[None]:
         effects: Effects[None] = Effects()
         for when, due in self.deadlines.due(now):
             if due is _EXPIRE:
-                self._expire(now, effects)
+                self._expire(now, held_ms, effects)
             elif due is _DELETE_TOPICS:
                 self._delete_topics(now, effects)
             else:
@@ -183,14 +183,14 @@ class GroupShard:
             if not group.is_empty or group.pending_members:
                 self._rebalance.shift_deadlines(group, jump_ms)
 
-    def _expire(self, now: int, effects: Effects[Any]) -> None:
+    def _expire(self, now: int, held_ms: int, effects: Effects[Any]) -> None:
         """Checks some groups and schedules the rest at once; after the last, the next round."""
         if not self._to_expire:
             self._to_expire = list(self.groups)
         for _ in range(min(GROUPS_PER_STEP, len(self._to_expire))):
             group = self.groups.get(self._to_expire.pop())
             if group is not None:
-                self._expire_group(group, now, effects)
+                self._expire_group(group, now - held_ms, effects)
         pause_ms = 0 if self._to_expire else self._config.offsets_retention_check_interval_ms
         self.deadlines.add(now + pause_ms, _EXPIRE)
 

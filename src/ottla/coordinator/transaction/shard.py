@@ -136,7 +136,7 @@ class TransactionShard:
     def on_image(self, image: ClusterImage, now: int) -> Effects[None]:
         return Effects()
 
-    def tick(self, now: int) -> Effects[None]:
+    def tick(self, now: int, held_ms: int = 0) -> Effects[None]:
         effects: Effects[None] = Effects()
         for _, due in self._deadlines.due(now):
             if due is _ABORT_TIMED_OUT:
@@ -146,7 +146,7 @@ class TransactionShard:
                         self._decide(ending.fence_and_abort(timed_out, now), NO_EPOCH, effects)
                 self._deadlines.add(now + self._abort_interval_ms, due)
             else:
-                self._remove_expired(now, effects)
+                self._remove_expired(now - held_ms, effects)
                 self._deadlines.add(now + self._remove_interval_ms, due)
         return effects
 

@@ -72,6 +72,7 @@ class CompactionPlan:
         *,
         disk: Disk,
         now: int,
+        held_ms: int = 0,
         first_dirty_offset: int,
         end_offset: int,
         sources: list[Segment],
@@ -84,6 +85,7 @@ class CompactionPlan:
         self.config = config
         self.disk = disk
         self.now = now
+        self.held_ms = held_ms
         self.first_dirty_offset = first_dirty_offset
         self.end_offset = end_offset
         self.sources = sources
@@ -116,7 +118,8 @@ class CompactionPlan:
                 latest,
                 tracker,
                 self._last_records,
-                delete_retention_ms=self.config.delete_retention_ms,
+                # The horizon of a tombstone is stored: it must hold by both the old time and the new one.
+                delete_retention_ms=self.config.delete_retention_ms + self.held_ms,
                 now=self.now,
             )
             used = [source for source in self._sources if source.base_offset < latest.end_offset]

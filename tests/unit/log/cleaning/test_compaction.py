@@ -200,6 +200,27 @@ def test_a_tombstone_is_removed_after_delete_retention_ms(tmp_path: Path) -> Non
     assert world.pairs() == [(1, "b", "1"), (3, "c", "1"), (4, "d", "1")]
 
 
+def test_while_a_jump_of_the_clock_is_held_tombstones_live_by_the_old_time_and_long_enough_by_the_new_one(
+    tmp_path: Path,
+) -> None:
+    world = compacted(tmp_path)
+    world.append(("a", None))
+    roll(world)
+    assert world.compact()
+    # The clock jumps ahead by nine days. The first tombstone's day is not over, by the old time.
+    world.append(("b", None))
+    roll(world)
+    assert world.compact(held_ms=9 * DAY)
+    horizons = [header.base_timestamp for header, _ in world.read_batches() if header.has_delete_horizon]
+    assert horizons == [NOON + DAY, NOON + 10 * DAY]
+    # The jump is accepted: the second tombstone still has its day.
+    world.now += 9 * DAY
+    world.append(("c", "1"))
+    roll(world)
+    assert world.compact()
+    assert [key for _, key, _ in world.pairs()] == ["b", "c"]
+
+
 def test_records_keep_their_timestamps_when_a_delete_horizon_is_set(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.append(("a", "1"), ("b", None), timestamp=NOON - 5 * HOUR)
