@@ -47,6 +47,7 @@ def settings_page() -> str:
         "`--set name=value`, or in a properties file with `--config FILE`. Pass topic settings to",
         "`ottla topic create --config name=value` or `ottla topic alter`; their default is the broker setting in the",
         "last column. Kafka settings without a meaning in Ottla, such as thread counts, are accepted and logged.",
+        "Topic settings of tiered storage and throttled replicas are stored and described, but have no effect.",
         "Unknown names are rejected, and the error suggests the most similar name.",
         "",
         "This page is generated from the code by `tools/make_docs.py`.",
