@@ -120,6 +120,14 @@ class Disk:
     def list(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
 
+    def make_directory(self, path: str) -> bool:
+        """Creates a directory in an existing one. Returns whether it did: False if it exists."""
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            return False
+        return True
+
     def make_directories(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
@@ -155,11 +163,7 @@ class Disk:
             self.close(handle)
 
     def file_size(self, path: str) -> int:
-        handle = self.open(path)
-        try:
-            return self.size(handle)
-        finally:
-            self.close(handle)
+        return os.stat(path).st_size
 
     # --- whole files --------------------------------------------------------------------------------------
 

@@ -118,7 +118,13 @@ class LogDirectory:
             self.failed[partition] = str(error)
 
     def _open_log(
-        self, partition: TopicPartition, topic_id: bytes, config: TopicConfig, *, clean_shutdown: bool
+        self,
+        partition: TopicPartition,
+        topic_id: bytes,
+        config: TopicConfig,
+        *,
+        clean_shutdown: bool,
+        is_new: bool = False,
     ) -> PartitionLog:
         known = self._checkpoints
         opened = PartitionLog.open(
@@ -130,6 +136,7 @@ class LogDirectory:
             clock=self.clock,
             monotonic=self.monotonic,
             clean_shutdown=clean_shutdown,
+            is_new=is_new,
             log_start_offset=known[LOG_START_OFFSETS].get(partition, 0),
             high_watermark=known[HIGH_WATERMARKS].get(partition, 0),
             recovery_point=known[RECOVERY_POINTS].get(partition, 0),
@@ -167,12 +174,12 @@ class LogDirectory:
         """Creates an empty log. On OSError its directory is removed."""
         assert partition not in self.logs, f"{partition} exists"
         directory = f"{self.path}/{partition}"
-        self.disk.make_directories(directory)
+        is_new = self.disk.make_directory(directory)
         try:
             self.disk.overwrite_file(f"{directory}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id))
             for known in self._checkpoints.values():
                 known.pop(partition, None)
-            created = self._open_log(partition, topic_id, config, clean_shutdown=True)
+            created = self._open_log(partition, topic_id, config, clean_shutdown=True, is_new=is_new)
         except (OSError, KafkaError):
             self.disk.remove_tree(directory)
             raise

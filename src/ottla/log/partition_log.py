@@ -117,20 +117,28 @@ class PartitionLog:
         clock: Clock,
         monotonic: MonotonicClock,
         clean_shutdown: bool,
+        is_new: bool = False,
         log_start_offset: int = 0,
         high_watermark: int = 0,
         recovery_point: int = 0,
         first_dirty_offset: int = 0,
         files: OpenFiles | None = None,
     ) -> "PartitionLog":
-        """Opens the log in `directory`, which may be new. OSError if its files cannot be used."""
+        """Opens the log in `directory`, which may be missing. OSError if its files cannot be used.
+
+        With `is_new` the directory exists and is known to be empty.
+        """
         files = OpenFiles(disk) if files is None else files
-        disk.make_directories(directory)
+        if not is_new and not disk.exists(directory):
+            disk.make_directories(directory)
         loader = LogLoader(
             directory, files=files, index_interval_bytes=config.index_interval_bytes, monotonic_ms=monotonic()
         )
         loaded = loader.load(
-            clean_shutdown=clean_shutdown, recovery_point=recovery_point, first_offset=log_start_offset
+            clean_shutdown=clean_shutdown,
+            recovery_point=recovery_point,
+            first_offset=log_start_offset,
+            is_new=is_new,
         )
         self = cls(
             directory,

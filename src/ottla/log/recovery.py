@@ -56,13 +56,13 @@ class LogLoader:
         self._has_cut = False
         self.leader_epochs = LeaderEpochCache()
 
-    def load(self, *, clean_shutdown: bool, recovery_point: int, first_offset: int) -> LoadedLog:
-        """`first_offset` is the start of a log without segments."""
-        names = finish_interrupted_work(self.disk, self.directory)
+    def load(self, *, clean_shutdown: bool, recovery_point: int, first_offset: int, is_new: bool = False) -> LoadedLog:
+        """`first_offset` is the start of a log without segments; `is_new` says that there is no file at all."""
+        names = [] if is_new else finish_interrupted_work(self.disk, self.directory)
         segments = [self._segment(name) for name in names if name.endswith(".log")]
         self._remove_orphans(names, {segment.base_offset for segment in segments})
         if not segments:
-            segments = [self.new_segment(first_offset)]
+            segments = [self.new_segment(first_offset, is_new)]
         epochs_known = self._load_epochs(names)
         snapshots = sorted(offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
         if not epochs_known and any(segment.size for segment in segments):
@@ -82,10 +82,11 @@ class LogLoader:
             segment.close()
         return LoadedLog(segments, log_end_offset, self.producers, self.snapshot_offset, self.leader_epochs)
 
-    def new_segment(self, base_offset: int) -> Segment:
+    def new_segment(self, base_offset: int, is_new: bool) -> Segment:
         return Segment.create(
             self.directory,
             base_offset,
+            may_exist=not is_new,
             files=self.files,
             index_interval_bytes=self.index_interval_bytes,
         )

@@ -130,7 +130,12 @@ class PartitionState(NamedTuple):
 
 
 def write_partition_state(leader: int, leader_epoch: int, isr: Sequence[int], controller_epoch: int = 0) -> bytes:
-    # Formatted without json.dumps, for speed: there is one per partition.
+    return _write_state(leader, leader_epoch, tuple(isr), controller_epoch)
+
+
+@functools.lru_cache(1024)
+def _write_state(leader: int, leader_epoch: int, isr: tuple[int, ...], controller_epoch: int) -> bytes:
+    """Cached, and formatted without json.dumps: there is one per partition, and most have one of a few states."""
     return (
         f'{{"version":1,"leader":{leader},"leader_epoch":{leader_epoch},'
         f'"isr":[{",".join(map(str, isr))}],"controller_epoch":{controller_epoch}}}'

@@ -17,6 +17,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from ottla.clock import Clock, monotonic, system_clock
 from ottla.errors import OttlaError
@@ -260,18 +261,21 @@ class SqliteStore(MetadataStore):
         written = loop.run_in_executor(self._thread, self._commit, operations, self.session_id)
         await asyncio.shield(self._and_catch_up(written))
 
-    async def _and_catch_up(self, written: "asyncio.Future[None]") -> None:
+    async def _and_catch_up(self, written: "asyncio.Future[_News | None]") -> None:
         try:
-            await written
+            news = await written
         except SessionExpired:
             self._lose_session()
             raise
         except sqlite3.Error as error:
             raise StoreUnavailable(f"{self.path}: {error}") from error
-        self._catch_up()
+        if news is not None and news.since == self._seen_revision and self.session_id:
+            self._deliver(news)
+        else:
+            self._catch_up()
 
-    def _commit(self, operations: Sequence[Operation], session_id: int) -> None:
-        """Runs in the writer thread."""
+    def _commit(self, operations: Sequence[Operation], session_id: int) -> "_News | None":
+        """Runs in the writer thread. Returns the changes: reading those of a large commit here spares the loop."""
         writer = self._writer
         if writer is None:
             raise SessionExpired()
@@ -285,6 +289,10 @@ class SqliteStore(MetadataStore):
             if writer.in_transaction:
                 writer.execute("ROLLBACK")
             raise
+        try:
+            return self._read_news(writer, self._seen_revision, session_id)
+        except sqlite3.Error:
+            return None  # It is committed all the same; the loop reads the changes.
 
     def _apply(self, operations: Sequence[Operation], session_id: int) -> None:
         """Inside a write transaction: applies every operation, or raises."""
@@ -350,30 +358,38 @@ class SqliteStore(MetadataStore):
 
     def _catch_up(self) -> None:
         """Delivers everything committed since the last call to the watches, in one call."""
-        reader = self._reader
-        if reader is None or not self.session_id:
-            return
-        reader.execute("BEGIN")  # one snapshot for all the reads
+        if self._reader is not None and self.session_id:
+            self._deliver(self._read_news(self._reader, self._seen_revision, self.session_id))
+
+    @staticmethod
+    def _read_news(connection: sqlite3.Connection, since: int, session_id: int) -> "_News":
+        """What was committed after revision `since`. On the event loop, or in the writer thread."""
+        execute = connection.execute
+        execute("BEGIN")  # one snapshot for all the reads
         try:
-            revision, kept_since = reader.execute("SELECT revision, removals_kept_since FROM state").fetchone()
-            alive = reader.execute("SELECT 1 FROM sessions WHERE id = ?", (self.session_id,)).fetchone()
-            since, self._seen_revision = self._seen_revision, revision
+            revision, kept_since = execute("SELECT revision, removals_kept_since FROM state").fetchone()
+            alive = execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            changes: list[Change] = []
             if revision > since:
-                entries = reader.execute(f"SELECT {COLUMNS} FROM entries WHERE modified > ?", (since,)).fetchall()
-                removals = reader.execute(
+                rows = execute(f"SELECT {COLUMNS} FROM entries WHERE modified > ?", (since,))
+                changes = [Change(row[0], Entry(*row), row[4]) for row in rows]
+                removals = execute(
                     "SELECT key, revision FROM removals WHERE revision > ? "
                     "AND NOT EXISTS (SELECT 1 FROM entries WHERE entries.key = removals.key)",
                     (since,),
-                ).fetchall()
+                )
+                changes += [Change(key, None, at) for key, at in removals]
         finally:
-            reader.execute("COMMIT")
-        if alive is None or since < kept_since:
+            execute("COMMIT")
+        changes.sort(key=lambda change: change.revision)
+        return _News(since, revision, alive is not None and since >= kept_since, changes)
+
+    def _deliver(self, news: "_News") -> None:
+        self._seen_revision = news.revision
+        if not news.is_session_alive:
             self._lose_session()
-        elif revision > since:
-            changes = [Change(row[0], Entry(*row), row[4]) for row in entries]
-            changes += [Change(key, None, at) for key, at in removals]
-            changes.sort(key=lambda change: change.revision)
-            self._call_watchers(changes)
+        elif news.changes:
+            self._call_watchers(news.changes)
 
     def _poll(self) -> None:
         """Checks for other sessions and their commits, and schedules the next check."""
@@ -458,6 +474,15 @@ class SqliteStore(MetadataStore):
         self._release_lock(session_id)
         if self.on_expired is not None:
             asyncio.get_running_loop().call_soon(self.on_expired)
+
+
+class _News(NamedTuple):
+    """What was committed after revision `since`, up to `revision`."""
+
+    since: int
+    revision: int
+    is_session_alive: bool
+    changes: list[Change]
 
 
 class _Peer:

@@ -231,6 +231,14 @@ class SimDisk(Disk):
         }
         return sorted(names)
 
+    def make_directory(self, path: str) -> bool:
+        self._fail_if_asked("make_directory")
+        if path in self.platter.directories:
+            return False
+        self._require_directory(path)
+        self.platter.change(("directory", path))
+        return True
+
     def make_directories(self, path: str) -> None:
         self._fail_if_asked("make_directories")
         parts = [part for part in path.split("/") if part]
@@ -257,6 +265,13 @@ class SimDisk(Disk):
             self.platter.change(("remove", name))
         for name in [d for d in self.platter.directories if d == path or d.startswith(path + "/")]:
             self.platter.change(("remove directory", name))
+
+    def file_size(self, path: str) -> int:
+        self._fail_if_asked("file_size")
+        file = self.platter.files.get(path)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
+        return len(file.content)
 
     def sync_directory(self, path: str) -> None:
         self._fail_if_asked("sync_directory")

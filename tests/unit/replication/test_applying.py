@@ -225,13 +225,13 @@ def test_the_coordinators_learn_of_a_partition_that_was_opened_later(world: Data
 def test_opening_again_is_tried_less_and_less_often_but_at_least_once_a_minute(
     world: DataWorld, platter: SimPlatter
 ) -> None:
-    platter.fail_next("make_directories", errno.ENOSPC, times=1_000)
+    platter.fail_next("make_directory", errno.ENOSPC, times=1_000)
     world.topic("orders")
     attempts = []
     for _ in range(300):
-        before = len(platter.failures["make_directories"])
+        before = len(platter.failures["make_directory"])
         world.wait(1_000)
-        if len(platter.failures["make_directories"]) < before:
+        if len(platter.failures["make_directory"]) < before:
             attempts.append(round(world.loop.time()))
     gaps = [after - before for before, after in pairwise([0, *attempts])]
     assert gaps == [1, 2, 4, 8, 16, 32, 60, 60, 60]

@@ -5,6 +5,8 @@ v5   flexible (KIP-482); partitions, replicas and settings in the response (KIP-
 v7   topic id in the response (KIP-516)
 """
 
+from collections.abc import Mapping
+
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
@@ -13,6 +15,9 @@ from ottla.metadata.controller import NewTopic, TopicResult
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from ottla.types import ZERO_UUID
+
+Described = dict[frozenset[tuple[str, str]], list[CreateTopicsResponse.CreatableTopicConfigs]]
+"""The settings of new topics as in the response, by the settings of the request."""
 
 
 @handles(ApiKey.CREATE_TOPICS)
@@ -29,11 +34,12 @@ async def create_topics(request: CreateTopicsRequest, context: Context) -> Creat
     ]
     creation = context.services.metadata.create_topics(wanted, validate_only=request.validate_only)
     results = await within(request.timeout_ms, creation)
-    return CreateTopicsResponse(topics=[_result(result, request, context) for result in results])
+    described: Described = {}
+    return CreateTopicsResponse(topics=[_result(result, request, context, described) for result in results])
 
 
 def _result(
-    result: TopicResult, request: CreateTopicsRequest, context: Context
+    result: TopicResult, request: CreateTopicsRequest, context: Context, described: Described
 ) -> CreateTopicsResponse.CreatableTopicResult:
     answer = CreateTopicsResponse.CreatableTopicResult(
         name=result.name or "", error_code=result.error, error_message=result.message
@@ -44,15 +50,23 @@ def _result(
         answer.num_partitions = result.partitions
         answer.replication_factor = result.replication_factor
         if context.api_version >= 5:
-            services = context.services
-            answer.configs = [
-                CreateTopicsResponse.CreatableTopicConfigs(
-                    name=entry.name,
-                    value=entry.value,
-                    read_only=entry.is_read_only,
-                    config_source=entry.source,
-                    is_sensitive=entry.is_sensitive,
-                )
-                for entry in services.settings.describe_topic_configs(services.image, result.configs)
-            ]
+            # Most of a thousand topics have the same settings.
+            key = frozenset(result.configs.items())
+            if key not in described:
+                described[key] = _describe(result.configs, context)
+            answer.configs = described[key]
     return answer
+
+
+def _describe(configs: Mapping[str, str], context: Context) -> list[CreateTopicsResponse.CreatableTopicConfigs]:
+    services = context.services
+    return [
+        CreateTopicsResponse.CreatableTopicConfigs(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.is_read_only,
+            config_source=entry.source,
+            is_sensitive=entry.is_sensitive,
+        )
+        for entry in services.settings.describe_topic_configs(services.image, configs)
+    ]

@@ -90,14 +90,14 @@ class Segment:
         self._hints: dict[int, int] = {}
 
     @classmethod
-    def create(cls, directory: str, base_offset: int, **details: Any) -> "Segment":
-        """A new, empty segment. Replaces any earlier files of the same name."""
+    def create(cls, directory: str, base_offset: int, *, may_exist: bool = True, **details: Any) -> "Segment":
+        """A new, empty segment. Replaces any earlier files of the same name, if there may be any."""
         segment = cls(directory, base_offset, size=0, **details)
-        for suffix in SUFFIXES[:-1]:
+        for suffix in SUFFIXES[:-1] if may_exist else ():
             if segment.disk.exists(segment.path(suffix)):
                 segment.disk.remove(segment.path(suffix))
         handle = segment.file.handle(create=True)
-        if segment.disk.size(handle):
+        if may_exist and segment.disk.size(handle):
             segment.disk.truncate(handle, 0)
         segment.indexes.begin()
         return segment
