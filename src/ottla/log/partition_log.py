@@ -30,7 +30,7 @@ from ottla.log.segments.log_store import LogStore
 from ottla.log.segments.segment import Segment
 from ottla.log.segments.time_search import OffsetAndTimestamp, find_by_timestamp, find_latest
 from ottla.log.segments.transaction_index import AbortedTransaction, collect
-from ottla.log.validation import BatchRules
+from ottla.log.validation import BatchRules, Prepared, stamp_append_time
 from ottla.protocol.batch_layout import CONTROL, LENGTH_END, TRANSACTIONAL
 from ottla.protocol.record_batch import (
     BatchHeader,
@@ -212,6 +212,23 @@ class PartitionLog:
 
     # --- appending ----------------------------------------------------------------------------------------
 
+    @property
+    def recompresses(self) -> bool:
+        """Whether a batch may be stored with another codec than it has."""
+        return self._rules.recompresses
+
+    def prepare(self, batch: Any, produce_version: int | None, work_bytes_max: int | None = None) -> Prepared:
+        """Validates a client's batch for a later `append`. KafkaError if it is rejected. Any thread.
+
+        TooMuchWork if that takes decompressing, or compressing, more than `work_bytes_max` bytes.
+        """
+        rules = self._rules
+        try:
+            return rules.prepare(batch, rules.open(batch), self._clock(), produce_version, work_bytes_max)
+        except KafkaError as error:
+            error.detail = f"{self.topic_partition}: {error.detail}"
+            raise
+
     def append(
         self,
         batch: Any,
@@ -221,21 +238,26 @@ class PartitionLog:
         produce_version: int | None = None,
         transaction_version: int = 0,
         verification_guard: int | None = None,
+        prepared: Prepared | None = None,
     ) -> Appended:
         """Appends one batch as the leader. KafkaError if it is rejected or cannot be written; nothing changes then.
 
+        `prepared` is what `prepare` returned for the batch, if the caller has checked it before.
         `transaction_version` is that of the coordinator that sent a marker. `verification_guard` is the value of
         `producers.verification_guard` from before the coordinator was asked whether the transaction is open (KIP-890).
         """
         now = self._clock()
         append_time = -1
-        try:
-            header = self._rules.open(batch)
-            if origin is Origin.CLIENT:
-                batch, header, append_time = self._rules.prepare(batch, header, now, produce_version)
-        except KafkaError as error:
-            error.detail = f"{self.topic_partition}: {error.detail}"
-            raise
+        if prepared is not None:
+            batch, header, append_time, _ = stamp_append_time(prepared, now)
+        else:
+            try:
+                header = self._rules.open(batch)
+                if origin is Origin.CLIENT:
+                    batch, header, append_time, _ = self._rules.prepare(batch, header, now, produce_version)
+            except KafkaError as error:
+                error.detail = f"{self.topic_partition}: {error.detail}"
+                raise
         producer_id, marker = header.producer_id, None
         if producer_id >= 0:
             if header.attributes & CONTROL:

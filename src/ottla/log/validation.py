@@ -23,7 +23,7 @@ from ottla.protocol.batch_layout import (
     MAGIC_POSITION,
     TRANSACTIONAL,
 )
-from ottla.protocol.compression import Codec, compress
+from ottla.protocol.compression import Codec, compress, release
 from ottla.protocol.record_batch import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -52,6 +52,14 @@ _TARGET_CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
+
+
+Prepared = tuple[BytesLike, BatchHeader, int, int]
+"""A validated batch with the topic's settings applied: (batch, header, append time or -1, bytes inspected)."""
+
+
+class TooMuchWork(Exception):
+    """The batch cannot be prepared within the limit that the caller has set; a larger one may do."""
 
 
 class InvalidRecord(KafkaError):
@@ -198,10 +206,23 @@ class BatchRules:
             raise _too_large(size, self.config)
         return header
 
+    @property
+    def recompresses(self) -> bool:
+        """Whether a batch may be stored with another codec than it has."""
+        return self.config.compression_type != "producer"
+
     def prepare(
-        self, batch: BytesLike, header: BatchHeader, now: int, produce_version: int | None
-    ) -> tuple[BytesLike, BatchHeader, int]:
-        """Validates a client's batch and applies the topic's settings. Returns (batch, header, append time or -1)."""
+        self,
+        batch: BytesLike,
+        header: BatchHeader,
+        now: int,
+        produce_version: int | None,
+        work_bytes_max: int | None = None,
+    ) -> Prepared:
+        """Validates a client's batch and applies the topic's settings. Any thread.
+
+        TooMuchWork if that takes decompressing more than `work_bytes_max` bytes, or compressing as much.
+        """
         _, _, _, _, _, attributes, delta, base_timestamp, max_timestamp, producer_id, epoch, sequence, count = header
         if (
             self._is_plain
@@ -218,39 +239,66 @@ class BatchRules:
                 raise _invalid(str(error)) from None
             if misplaced < 0 and highest == max_timestamp:
                 # The common case: none of the checks below would reject or change the batch.
-                return batch, header, -1
-        return prepare_client_batch(batch, header, self.config, now, produce_version)
+                return batch, header, -1, 0
+        return prepare_client_batch(batch, header, self.config, now, produce_version, work_bytes_max)
 
 
 def prepare_client_batch(
-    batch: BytesLike, header: BatchHeader, config: TopicConfig, now: int, produce_version: int | None
-) -> tuple[BytesLike, BatchHeader, int]:
-    """Validates a client's batch and applies the topic's settings. Returns (batch, header, append time or -1)."""
+    batch: BytesLike,
+    header: BatchHeader,
+    config: TopicConfig,
+    now: int,
+    produce_version: int | None,
+    work_bytes_max: int | None = None,
+) -> Prepared:
+    """The general case of `BatchRules.prepare`."""
     check_client_batch(header, produce_version)
     codec = header.attributes & CODEC_MASK
     target = _TARGET_CODECS.get(config.compression_type, codec)
-    section: Section | None = None
+    max_bytes = config.max_decompressed_bytes
+    if work_bytes_max is not None and (codec or target != codec):
+        max_bytes = min(max_bytes, work_bytes_max)
+        if len(batch) > work_bytes_max:
+            raise TooMuchWork
     try:
         if target == codec:
-            summary = inspect_records(batch, 0, header, max_bytes=config.max_decompressed_bytes)
-        else:
-            section = open_section(batch, 0, header, max_bytes=config.max_decompressed_bytes)
-            summary = inspect_section(section)
+            summary = inspect_records(batch, 0, header, max_bytes=max_bytes)
+            return _with_settings(batch, header, None, summary, config, now)
+        section = open_section(batch, 0, header, max_bytes=max_bytes)
+        try:
+            return _with_settings(batch, header, section, inspect_section(section), config, now)
+        finally:
+            release(section.buffer)
     except DecompressedTooLarge:
+        if max_bytes < config.max_decompressed_bytes:
+            raise TooMuchWork from None
         raise _expands_too_far(len(batch), config) from None
     except CorruptBatch as error:
         # Not CORRUPT_MESSAGE, which is retriable: the checksum was correct, so a retry would not help.
         raise _invalid(error.detail) from None
+
+
+def _with_settings(
+    batch: BytesLike,
+    header: BatchHeader,
+    section: Section | None,
+    summary: RecordsSummary,
+    config: TopicConfig,
+    now: int,
+) -> Prepared:
+    """The batch as the topic stores it; `section` has the records if they are to be compressed again."""
     check_records(summary, config)
+    codec = header.attributes & CODEC_MASK
+    target = codec if section is None else _TARGET_CODECS[config.compression_type]
+    attributes = header.attributes & ~CODEC_MASK | target
     if config.message_timestamp_type == "LogAppendTime":
         append_time = max_timestamp = now
-        attributes = header.attributes & ~CODEC_MASK | LOG_APPEND_TIME | target
+        attributes |= LOG_APPEND_TIME
     else:
         check_timestamps(batch, header, summary, config, now)
         append_time, max_timestamp = -1, max(NO_TIMESTAMP, summary.max_timestamp)
-        attributes = header.attributes & ~CODEC_MASK | target
-    if section is None and (attributes, max_timestamp) == (header.attributes, header.max_timestamp):
-        return batch, header, append_time
+    if (attributes, max_timestamp) == (header.attributes, header.max_timestamp):
+        return batch, header, append_time, summary.size_bytes
     if section is None:
         content: BytesLike = memoryview(batch)[HEADER_SIZE:]
     else:
@@ -260,7 +308,16 @@ def prepare_client_batch(
     changed = assemble(header._replace(attributes=attributes, max_timestamp=max_timestamp), content)
     if len(changed) > config.max_message_bytes:
         raise _too_large(len(changed), config)
-    return changed, read_header(changed), append_time
+    return changed, read_header(changed), append_time, summary.size_bytes
+
+
+def stamp_append_time(prepared: Prepared, now: int) -> Prepared:
+    """A batch that was prepared earlier with its time of append: times in a log do not decrease."""
+    batch, header, append_time, work = prepared
+    if append_time in (-1, now):
+        return prepared
+    batch = assemble(header._replace(max_timestamp=now), memoryview(batch)[HEADER_SIZE:])
+    return batch, read_header(batch), now, work
 
 
 def _level(codec: int, config: TopicConfig) -> int | None:

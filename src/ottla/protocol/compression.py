@@ -1,8 +1,10 @@
 """The four compression codecs in Kafka's framing, with a bound on the decompressed size. Pure."""
 
 import enum
+import mmap
 import zlib
 from collections.abc import Iterator
+from itertools import chain
 
 from ottla.protocol._pure import BytesLike
 
@@ -26,6 +28,8 @@ _LZ4_LEVEL_DEFAULT = 9
 # the end of each gzip member.
 _GZIP_INPUT_BYTES = 32 * 1024
 _PIECE_BYTES = 256 * 1024
+_MAPPED_BYTES_MIN = 1024 * 1024
+_RELEASED_BYTES = 2 * 1024 * 1024
 _PIECE_BYTES_MIN = 64 * 1024
 
 
@@ -78,22 +82,69 @@ def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
     raise CompressionError(f"unknown codec {codec}")
 
 
-def decompress(codec: int, data: BytesLike, max_bytes: int) -> bytes:
+def decompress(codec: int, data: BytesLike, max_bytes: int) -> BytesLike:
     """Decompresses `data`. Raises CompressionError if it is malformed or expands to more than `max_bytes`.
 
     Memory use follows the bound, not what the data claims: a decompression bomb fails at the first byte too many.
+    More than a megabyte is returned as a view of mapped memory; `release` frees it without a long pause.
     """
-    parts = list(_pieces(codec, data, max_bytes, max(_PIECE_BYTES_MIN, 4 * memoryview(data).nbytes)))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    pieces = _pieces(codec, data, max_bytes, max(_PIECE_BYTES_MIN, 4 * memoryview(data).nbytes))
+    parts: list[BytesLike] = []
+    total = 0
+    for piece in pieces:
+        parts.append(piece)
+        total += len(piece)
+        if total > _MAPPED_BYTES_MIN:
+            return _mapped(parts, pieces, max_bytes)
+    return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
 
-def decompress_in_pieces(codec: int, data: BytesLike, max_bytes: int) -> Iterator[bytes]:
-    """Like `decompress`, in pieces of at most 256 kB, so that little memory is needed. Each piece of raw snappy and of
-    zstd is the whole content of a block or of a frame."""
-    return _pieces(codec, data, max_bytes, _PIECE_BYTES)
+def _mapped(parts: list[BytesLike], others: Iterator[BytesLike], max_bytes: int) -> memoryview:
+    """All pieces in one mapping. Its pages are allocated as they are filled, and nothing is copied to grow."""
+    if len(parts) == 1 and isinstance(parts[0], memoryview):
+        return parts[0]  # zstd has mapped it already
+    view = memoryview(mmap.mmap(-1, max_bytes))
+    position = 0
+    try:
+        for piece in chain(parts, others):
+            view[position : position + len(piece)] = piece
+            position += len(piece)
+    except CompressionError:
+        release(view)
+        raise
+    return view[:position]
 
 
-def _pieces(codec: int, data: BytesLike, max_bytes: int, piece_bytes: int) -> Iterator[bytes]:
+def release(buffer: BytesLike) -> None:
+    """Returns the memory of a large result of `decompress` step by step: the interpreter's lock is held in each step,
+    and freeing all of it at once would stop the other threads for long. The content is lost."""
+    room = buffer.obj if isinstance(buffer, memoryview) else None
+    if isinstance(room, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        for start in range(0, len(room), _RELEASED_BYTES):
+            room.madvise(mmap.MADV_DONTNEED, start, min(_RELEASED_BYTES, len(room) - start))
+
+
+def decompress_in_pieces(codec: int, data: BytesLike, max_bytes: int) -> Iterator[BytesLike]:
+    """Like `decompress`, in pieces of at most 256 kB, so that little memory is needed. With zstd and raw snappy the
+    memory for everything is needed all the same."""
+    pieces = _pieces(codec, data, max_bytes, _PIECE_BYTES)
+    if codec != Codec.ZSTD:
+        return pieces
+    return _cut(next(pieces))
+
+
+def _cut(whole: BytesLike) -> Iterator[BytesLike]:
+    if not isinstance(whole, memoryview):
+        yield whole
+        return
+    try:
+        for start in range(0, len(whole), _PIECE_BYTES):
+            yield bytes(whole[start : start + _PIECE_BYTES])
+    finally:
+        release(whole)
+
+
+def _pieces(codec: int, data: BytesLike, max_bytes: int, piece_bytes: int) -> Iterator[BytesLike]:
     if codec == Codec.NONE:
         if memoryview(data).nbytes > max_bytes:
             raise _too_large(max_bytes)
@@ -209,9 +260,7 @@ def _decompress_lz4(data: BytesLike, max_bytes: int, piece_bytes: int) -> Iterat
             yield part
 
 
-def _decompress_zstd(data: BytesLike, max_bytes: int) -> bytes:
-    import cramjam
-
+def _decompress_zstd(data: BytesLike, max_bytes: int) -> BytesLike:
     view = memoryview(data)
     if not len(view):
         raise CompressionError("zstd: the data ends early")
@@ -222,21 +271,36 @@ def _decompress_zstd(data: BytesLike, max_bytes: int) -> bytes:
         raise _too_large(max_bytes)
     elif size > _ZSTD_RATIO_MAX * len(view):
         raise CompressionError(f"zstd: {len(view)} bytes cannot hold the {size} they claim")
-    size = min(size, max_bytes)
-    while True:
+    while size < min(max_bytes, _MAPPED_BYTES_MIN):
         output = bytearray(size)
-        try:
-            written = cramjam.zstd.decompress_into(view, output)
+        written = _zstd_into(view, output)
+        if written is not None:
             return bytes(memoryview(output)[:written])
-        except cramjam.DecompressionError as error:
-            # A frame that does not say its size, or several frames, may need more room than was guessed.
-            if _ZSTD_NO_ROOM not in str(error):
-                raise CompressionError(f"zstd: {error}") from None
-        # Frees the first buffer before the second is allocated; the exception's frame must not keep it alive.
-        del output
-        if size >= max_bytes:
-            raise _too_large(max_bytes)
-        size = min(4 * size + _PIECE_BYTES_MIN, max_bytes)
+        # A frame that does not say its size, or several frames, may need more room than was guessed.
+        size = 4 * size + _PIECE_BYTES_MIN
+    mapped = memoryview(mmap.mmap(-1, max(1, max_bytes)))[:max_bytes]
+    try:
+        written = _zstd_into(view, mapped)
+    except CompressionError:
+        release(mapped)
+        raise
+    if written is None:
+        release(mapped)
+        raise _too_large(max_bytes)
+    return mapped[:written] if written > _MAPPED_BYTES_MIN else bytes(mapped[:written])
+
+
+def _zstd_into(view: memoryview, output: bytearray | memoryview) -> int | None:
+    """The number of bytes written, or None if there is not enough room."""
+    import cramjam
+
+    try:
+        written: int = cramjam.zstd.decompress_into(view, output)
+        return written
+    except cramjam.DecompressionError as error:
+        if _ZSTD_NO_ROOM in str(error):
+            return None
+        raise CompressionError(f"zstd: {error}") from None
 
 
 def _zstd_content_size(view: memoryview) -> int | None:

@@ -1,7 +1,7 @@
 """OWNER of this broker's replicas: their logs and the requests that wait on them. append(), commit and fetch waits.
 
 Everything here runs on the event loop and, except for `wait_committed`, without awaiting. The order of calls is
-therefore the order of the log.
+therefore the order of the log; `late_appends` keeps it for appends that have to wait.
 """
 
 import asyncio
@@ -9,17 +9,18 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
-from weakref import WeakValueDictionary
 
 from ottla.clock import BootClock, Clock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import Appended, Origin
+from ottla.log.validation import Prepared
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.replication.applying import HostedTopic, ImageApplier
 from ottla.replication.clock_guard import ClockGuard
 from ottla.replication.config import ReplicaConfig
+from ottla.replication.late_appends import LateAppends
 from ottla.replication.maintenance import LogMaintenance
 from ottla.replication.replica import Replica
 from ottla.replication.waiting import CommitWait, FetchWait, Limit, PartitionWaits
@@ -49,9 +50,7 @@ class ReplicaManager:
         self.topics_by_id: dict[bytes, HostedTopic] = {}
         self.offline: dict[TopicPartition, str] = {}
         """Partitions this broker should host but cannot open, with the reason."""
-        self.unfinished_appends: WeakValueDictionary[str, Any] = WeakValueDictionary()
-        """By transactional id, the last Produce that waits for its transaction to be verified. Weak: an entry
-        disappears when nothing awaits it."""
+        self.late_appends = LateAppends()
         self.topic_config = topic_config
         self._monotonic = log_directory.monotonic
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,6 +79,7 @@ class ReplicaManager:
         self._loop = asyncio.get_running_loop()
         self.maintenance.start(self._loop)
         self._applier.start(self._loop)
+        self.late_appends.start(self._loop)
 
     def end_fetches(self) -> None:
         """Answers every waiting fetch now, with the data available."""
@@ -90,6 +90,7 @@ class ReplicaManager:
     async def stop(self) -> None:
         """Ends all waits, writes checkpoints and closes the directory cleanly."""
         self._applier.stop()
+        await self.late_appends.stop()
         for replica in self.replicas():
             self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         await self.maintenance.stop()
@@ -156,8 +157,9 @@ class ReplicaManager:
         produce_version: int | None = None,
         transaction_version: int = 0,
         verification_guard: int | None = None,
+        prepared: Prepared | None = None,
     ) -> Appended:
-        """Like `append`, for a replica already found. The last two arguments are those of PartitionLog.append."""
+        """Like `append`, for a replica already found. The last three arguments are those of PartitionLog.append."""
         if replica.storage_failure:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, replica.storage_failure)
         if acks == ACKS_ALL and not replica.is_alone and not replica.has_enough_in_sync:
@@ -174,6 +176,7 @@ class ReplicaManager:
             produce_version=produce_version,
             transaction_version=transaction_version,
             verification_guard=verification_guard,
+            prepared=prepared,
         )
         if appended.duplicate:
             return appended

@@ -5,8 +5,7 @@ Tests need no `await`: each call runs the loop as far as needed, and time passes
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
-from types import SimpleNamespace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ottla.broker.dispatch import handler_for
@@ -20,6 +19,7 @@ from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segments.file_records import FileRecords
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage, TopicImage
+from ottla.net.connection_state import READING, State
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.record_batch import Record, build_batch, iter_batches, read_records
@@ -44,6 +44,15 @@ def batch_of(*values: bytes | str, timestamp: int = 1_700_000_000_000, **details
     return build_batch(rows, **details)
 
 
+@dataclass(eq=False)
+class Peer:
+    """A client's connection, as far as handlers look at it."""
+
+    client_host: str = "/127.0.0.1"
+    listener: str = LISTENER
+    state: State = READING
+
+
 class DataWorld:
     """Broker 0 of a cluster whose image the test writes itself."""
 
@@ -64,7 +73,7 @@ class DataWorld:
         self.config = config or ReplicaConfig()
         self.broker_config = broker_config or BrokerConfig()
         self.session_slots = session_slots
-        self.connection = SimpleNamespace(client_host="/127.0.0.1", listener=LISTENER)
+        self.connection = Peer()
         self.image = image or ClusterImage(
             cluster_id="world",
             brokers={
@@ -183,17 +192,20 @@ class DataWorld:
 
     # -- requests --
 
-    def begin(self, request: Message, version: int, client_id: str = "test") -> Any:
+    def begin(self, request: Message, version: int, client_id: str = "test", connection: Peer | None = None) -> Any:
         """Gives a request to its handler as if it came over the wire: the response, None, or an awaitable of either."""
-        decoded = type(request).decode(request.encode(version), version)
-        context = Context(self.services, version, client_id, self.connection)  # type: ignore[arg-type]
 
         async def handle() -> Any:
-            answer = handler_for(request.api_key)(decoded, context)
             # Boxed, so that awaiting the handler does not await what it returned.
-            return (answer,)
+            return (self.handle(request, version, client_id, connection),)
 
         return self.loop.run_until_complete(handle())[0]
+
+    def handle(self, request: Message, version: int, client_id: str = "test", connection: Peer | None = None) -> Any:
+        """Like `begin`, from within the loop: several requests can come in the same turn."""
+        decoded = type(request).decode(request.encode(version), version)
+        peer: Any = connection or self.connection
+        return handler_for(request.api_key)(decoded, Context(self.services, version, client_id, peer))
 
     def ask(self, request: Message, version: int, client_id: str = "test") -> Any:
         """The response to a request, decoded from its bytes in that version."""
@@ -202,9 +214,9 @@ class DataWorld:
             answer = self.run(answer)
         return None if answer is None else over_the_wire(answer, version)
 
-    def asks(self, request: Message, version: int) -> "Asked":
+    def asks(self, request: Message, version: int, connection: Peer | None = None) -> "Asked":
         """A request that may be answered later."""
-        answer = self.begin(request, version)
+        answer = self.begin(request, version, connection=connection)
         return Asked(self, answer, version)
 
     # -- shortcuts --

@@ -9,13 +9,17 @@ v11  TRANSACTION_ABORTABLE (KIP-890); earlier versions get INVALID_TXN_STATE
 v12  adds its partitions to the transaction (KIP-890)
 v13  topic ids (KIP-516)
 
-The first batch of a transaction in a partition is appended once `services.verify_transaction` confirms that the
-transaction's coordinator knows the partition. Appending never awaits, so the order of a connection's requests is the
-order of the log. After that, acks=all waits for the commit; without other replicas the response is sent at once.
+Appending usually never awaits, so the order of a connection's requests is the order of the log. Two kinds of batches
+are late: those that take long to decompress, which a thread checks first, and the first batch of a transaction in a
+partition, if `services.verify_transaction` has to ask the coordinator whether it knows the partition. Then the later
+requests of the connection wait as well (`replication/late_appends.py`). After the append, acks=all waits for the
+commit; without other replicas the response is sent at once.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
+from types import CoroutineType
+from typing import Any, cast
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.current_leader import current_leader
@@ -23,98 +27,226 @@ from ottla.broker.handler_support.transaction_verification import TransactionalA
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
+from ottla.log.validation import Prepared
 from ottla.protocol.api import ApiKey
-from ottla.protocol.batch_layout import ATTRIBUTES_LOW_POSITION, HEADER_SIZE, TRANSACTIONAL
+from ottla.protocol.batch_layout import ATTRIBUTES_LOW_POSITION, CODEC_MASK, HEADER_SIZE, TRANSACTIONAL
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.record_batch import CorruptBatch, read_header
+from ottla.replication.applying import HostedTopic
 from ottla.replication.replica import Replica
 from ottla.types import INTERNAL_TOPICS, TopicPartition
 
 TopicAnswer = ProduceResponse.TopicProduceResponse
 PartitionAnswer = ProduceResponse.PartitionProduceResponse
+TopicData = ProduceRequest.TopicProduceData
+PartitionData = ProduceRequest.PartitionProduceData
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The only client id that may write to internal topics."""
 ACKS_ALL = -1
 
 
+Answer = ProduceResponse | Awaitable[ProduceResponse] | None
+"""A response, a response that waits for the commit, or none (acks=0)."""
+
+
 @handles(ApiKey.PRODUCE)
-def produce(request: ProduceRequest, context: Context) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+def produce(request: ProduceRequest, context: Context) -> Answer | Awaitable[ProduceResponse | None]:
     if request.acks not in (ACKS_ALL, 1, 0):
         return _refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
-    if request.transactional_id is not None:
-        try:
-            unverified, guards = _unverified(request, context)
-        except KafkaError as error:
-            return _refuse(request, error.code, error.detail)
-        verdicts: Verdicts | Awaitable[Verdicts] = {}
-        if unverified is not None:
-            verdicts = context.services.verify_transaction(unverified)
-        unfinished = context.services.replicas.unfinished_appends
-        if isinstance(verdicts, Awaitable) or request.transactional_id in unfinished:
-            # A later batch of the same producer must not overtake this one, so it waits as well.
-            later = _append_when_verified(request, context, verdicts, guards)
-            unfinished[request.transactional_id] = later
-            return later
-        return _append(request, context, verdicts, guards)
-    return _append(request, context, {}, {})
+    late = context.services.replicas.late_appends
+    before = late.before(context.connection)
+    if before is not None:
+        step: Answer | Coroutine[Any, Any, Answer] = _append_behind(before, request, context)
+    else:
+        step = _append_now(request, context)
+    if type(step) is not CoroutineType:
+        return cast("Answer", step)
+    size_bytes = sum(len(data.records or b"") for topic in request.topic_data for data in topic.partition_data)
+    return _answer(late.add(context.connection, step, size_bytes))
+
+
+async def _answer(task: "asyncio.Task[Answer]") -> ProduceResponse | None:
+    # Shielded: the append is finished even if the connection closes.
+    answer = await asyncio.shield(task)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+async def _append_behind(before: "asyncio.Task[Any]", request: ProduceRequest, context: Context) -> Answer:
+    await asyncio.wait([before])
+    answer = _append_now(request, context)
+    return await answer if isinstance(answer, Coroutine) else answer
+
+
+def _append_now(request: ProduceRequest, context: Context) -> Answer | Coroutine[Any, Any, Answer]:
+    """Appends the request's batches. A coroutine if one of them is late."""
+    if request.transactional_id is None:
+        return _append(request, context, {}, {})
+    try:
+        unverified, guards = _unverified(request, context)
+    except KafkaError as error:
+        return _refuse(request, error.code, error.detail)
+    if unverified is None:
+        return _append(request, context, {}, guards)
+    verdicts = context.services.verify_transaction(unverified)
+    if isinstance(verdicts, Awaitable):
+        return _append_when_verified(request, context, verdicts, guards)
+    return _append(request, context, verdicts, guards)
+
+
+async def _append_when_verified(
+    request: ProduceRequest, context: Context, verdicts: Awaitable[Verdicts], guards: dict[TopicPartition, int]
+) -> Answer:
+    answer = _append(request, context, await verdicts, guards)
+    return await answer if isinstance(answer, Coroutine) else answer
+
+
+class _Outcome:
+    """What became of a request so far."""
+
+    __slots__ = ("failed", "late", "topics", "uncommitted")
+
+    def __init__(self) -> None:
+        self.topics: list[TopicAnswer] = []
+        self.uncommitted: list[tuple[Replica, int, PartitionAnswer]] = []
+        self.failed: list[tuple[str, PartitionAnswer, KafkaError]] = []
+        self.late: list[tuple[TopicData, PartitionData, PartitionAnswer, int | None]] = []
+        """The first batch that takes long to check, and all after it, with the guards of their transactions."""
 
 
 def _append(
     request: ProduceRequest, context: Context, verdicts: Verdicts, guards: dict[TopicPartition, int]
-) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    version, acks, replicas = context.api_version, request.acks, context.services.replicas
-    uncommitted: list[tuple[Replica, int, PartitionAnswer]] = []
-    failed: list[tuple[str, PartitionAnswer, KafkaError]] = []
-    topics = []
+) -> Answer | Coroutine[Any, Any, Answer]:
+    outcome = _Outcome()
     for topic in request.topic_data:
-        if version >= 13:
-            hosted = replicas.topics_by_id.get(topic.topic_id)
-            name = "" if hosted is None else hosted.name
-        else:
-            name = topic.name
-            hosted = replicas.topics.get(name)
+        name, hosted = _find(topic, context)
         answers = []
         for data in topic.partition_data:
-            index, records, guard = data.index, data.records, None
+            answer = PartitionAnswer(index=data.index, base_offset=-1)
+            answers.append(answer)
             try:
-                replica = None if hosted is None else hosted.replicas.get(index)
-                if replica is None or not replica.is_leader:
-                    raise _not_leading(context, name, topic.topic_id, index)
+                replica, guard = _check(request, context, topic, name, hosted, data, verdicts, guards)
+                records, prepared = data.records, None
+                if outcome.late:
+                    outcome.late.append((topic, data, answer, _guard(replica, records, guard)))
+                    continue
                 if records is None:
                     records = b""
-                elif len(records) >= HEADER_SIZE and records[ATTRIBUTES_LOW_POSITION] & TRANSACTIONAL:
-                    _check_transaction(request, replica, verdicts)
-                    guard = guards.get(replica.topic_partition)
-                if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
-                    raise KafkaError(
-                        ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: clients may not write to it"
+                elif _may_be_late(records, replica):
+                    prepared = context.services.replicas.late_appends.check_now(
+                        replica.log, records, context.api_version
                     )
-                appended = replicas.append_to(replica, records, acks, Origin.CLIENT, version, 0, guard)
+                    if prepared is None:
+                        outcome.late.append((topic, data, answer, _guard(replica, records, guard)))
+                        continue
+                _append_one(request, context, replica, records, answer, guard, prepared, outcome)
             except KafkaError as error:
-                answer = PartitionAnswer(index=index, base_offset=-1)
-                failed.append((name, answer, _without_history(error)))
-            else:
-                answer = PartitionAnswer(
-                    index=index,
-                    base_offset=appended.base_offset,
-                    log_append_time_ms=appended.log_append_time_ms,
-                    log_start_offset=appended.log_start_offset,
-                )
-                if acks == ACKS_ALL and replica.log.high_watermark <= appended.last_offset:
-                    uncommitted.append((replica, appended.last_offset + 1, answer))
-            answers.append(answer)
-        topics.append(TopicAnswer(name=name, topic_id=topic.topic_id, partition_responses=answers))
-    if acks == 0:
-        if failed:
+                outcome.failed.append((name, answer, _without_history(error)))
+        outcome.topics.append(TopicAnswer(name=name, topic_id=topic.topic_id, partition_responses=answers))
+    if outcome.late:
+        return _append_late(request, context, verdicts, outcome)
+    return _finish(request, context, outcome)
+
+
+def _find(topic: TopicData, context: Context) -> tuple[str, HostedTopic | None]:
+    replicas = context.services.replicas
+    if context.api_version >= 13:
+        hosted = replicas.topics_by_id.get(topic.topic_id)
+        return "" if hosted is None else hosted.name, hosted
+    return topic.name, replicas.topics.get(topic.name)
+
+
+def _check(
+    request: ProduceRequest,
+    context: Context,
+    topic: TopicData,
+    name: str,
+    hosted: HostedTopic | None,
+    data: PartitionData,
+    verdicts: Verdicts,
+    guards: dict[TopicPartition, int],
+) -> tuple[Replica, int | None]:
+    """The replica to append to, and the guard of a transaction that was verified just now."""
+    replica = None if hosted is None else hosted.replicas.get(data.index)
+    if replica is None or not replica.is_leader:
+        raise _not_leading(context, name, topic.topic_id, data.index)
+    records, guard = data.records, None
+    if records is not None and len(records) >= HEADER_SIZE and records[ATTRIBUTES_LOW_POSITION] & TRANSACTIONAL:
+        _check_transaction(request, replica, verdicts)
+        guard = guards.get(replica.topic_partition)
+    if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: clients may not write to it")
+    return replica, guard
+
+
+def _may_be_late(records: Any, replica: Replica) -> bool:
+    """Whether the batch has to be decompressed or compressed, which may take long."""
+    return len(records) > HEADER_SIZE and (records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK or replica.log.recompresses)
+
+
+def _guard(replica: Replica, records: Any, guard: int | None) -> int | None:
+    """Detects that a transaction ends while its batch is late."""
+    if guard is None and records is not None:
+        try:
+            header = read_header(records)
+        except CorruptBatch:
+            return None
+        if header.is_transactional:
+            return replica.log.producers.verification_guard(header.producer_id)
+    return guard
+
+
+def _append_one(
+    request: ProduceRequest,
+    context: Context,
+    replica: Replica,
+    records: Any,
+    answer: PartitionAnswer,
+    guard: int | None,
+    prepared: Prepared | None,
+    outcome: _Outcome,
+) -> None:
+    acks = request.acks
+    appended = context.services.replicas.append_to(
+        replica, records, acks, Origin.CLIENT, context.api_version, 0, guard, prepared
+    )
+    answer.base_offset = appended.base_offset
+    answer.log_append_time_ms = appended.log_append_time_ms
+    answer.log_start_offset = appended.log_start_offset
+    if acks == ACKS_ALL and replica.log.high_watermark <= appended.last_offset:
+        outcome.uncommitted.append((replica, appended.last_offset + 1, answer))
+
+
+async def _append_late(request: ProduceRequest, context: Context, verdicts: Verdicts, outcome: _Outcome) -> Answer:
+    """Appends what was late. The replica is looked up again afterwards: its leader may have changed meanwhile."""
+    late = context.services.replicas.late_appends
+    for topic, data, answer, guard in outcome.late:
+        name, hosted = _find(topic, context)
+        records: Any = b"" if data.records is None else data.records
+        try:
+            replica, _ = _check(request, context, topic, name, hosted, data, verdicts, {})
+            prepared = None
+            if _may_be_late(records, replica):
+                prepared = await late.check(replica.log, records, context.api_version, context.connection)
+                name, hosted = _find(topic, context)
+                replica, _ = _check(request, context, topic, name, hosted, data, verdicts, {})
+            _append_one(request, context, replica, records, answer, guard, prepared, outcome)
+        except KafkaError as error:
+            outcome.failed.append((name, answer, _without_history(error)))
+    return _finish(request, context, outcome)
+
+
+def _finish(request: ProduceRequest, context: Context, outcome: _Outcome) -> Answer:
+    if request.acks == 0:
+        if outcome.failed:
             # The client expects no response: the dispatcher closes the connection.
-            raise failed[0][2]
+            raise outcome.failed[0][2]
         return None
-    response = ProduceResponse(responses=topics)
-    if failed:
-        _explain(response, failed, context)
-    if uncommitted:
-        return _when_committed(response, uncommitted, request.timeout_ms, context)
+    response = ProduceResponse(responses=outcome.topics)
+    if outcome.failed:
+        _explain(response, outcome.failed, context)
+    if outcome.uncommitted:
+        return _when_committed(response, outcome.uncommitted, request.timeout_ms, context)
     return response
 
 
@@ -260,16 +392,3 @@ def _check_transaction(request: ProduceRequest, replica: Replica, verdicts: Verd
         raise KafkaError(
             verdict, f"{replica.topic_partition} is not part of a transaction of {request.transactional_id!r}"
         )
-
-
-async def _append_when_verified(
-    request: ProduceRequest,
-    context: Context,
-    verdicts: Verdicts | Awaitable[Verdicts],
-    guards: dict[TopicPartition, int],
-) -> ProduceResponse | None:
-    """Runs when it is this request's turn: the requests of a connection are awaited one after the other."""
-    if isinstance(verdicts, Awaitable):
-        verdicts = await verdicts
-    answer = _append(request, context, verdicts, guards)
-    return await answer if isinstance(answer, Awaitable) else answer
