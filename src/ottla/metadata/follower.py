@@ -116,7 +116,8 @@ class MetadataFollower:
             await self._submit(
                 lambda image: elections.elect_leaders(
                     image, self._rules.allows_unclean_election, leaving=(self.broker_id,)
-                )
+                ),
+                repeatable=True,
             )
         except KafkaError as error:
             log.warning("broker %d: cannot transfer leadership: %s", self.broker_id, error)
@@ -141,7 +142,10 @@ class MetadataFollower:
         while True:
             self._publishing = True
             try:
-                await self._submit(lambda image: elections.register(image, registration, new_cluster_id, self._clock()))
+                await self._submit(
+                    lambda image: elections.register(image, registration, new_cluster_id, self._clock()),
+                    repeatable=True,
+                )
                 break
             except KafkaError as error:
                 self._publishing = False
@@ -215,10 +219,13 @@ class MetadataFollower:
             try:
                 if not self._store.session_id:
                     await self._join()
-                await self._submit(lambda image: elections.become_controller(image, self.broker_id, self._clock()))
+                await self._submit(
+                    lambda image: elections.become_controller(image, self.broker_id, self._clock()), repeatable=True
+                )
                 if self._image.controller_id == self.broker_id:
                     changed = await self._submit(
-                        lambda image: elections.elect_leaders(image, self._rules.allows_unclean_election)
+                        lambda image: elections.elect_leaders(image, self._rules.allows_unclean_election),
+                        repeatable=True,
                     )
                     if changed:
                         log.info(
@@ -231,20 +238,23 @@ class MetadataFollower:
 
     # Deciding
 
-    async def _submit(self, decide: Decide[R]) -> R:
-        """Decides from the current image and commits. Subscribers have applied the changes when this returns."""
-        reply = await self._decide_and_commit(decide)
+    async def _submit(self, decide: Decide[R], *, repeatable: bool = False) -> R:
+        """Decides from the current image and commits. Subscribers have applied the changes when this returns.
+        `repeatable` decisions are made again in every session."""
+        reply = await self._decide_and_commit(
+            decide, self._store.commit_repeatable if repeatable else self._store.commit
+        )
         await self.applied()
         return reply
 
-    async def _decide_and_commit(self, decide: Decide[R]) -> R:
+    async def _decide_and_commit(self, decide: Decide[R], commit: Callable[[list[Operation]], Awaitable[None]]) -> R:
         async with self._lock:
             for _ in range(MAX_ATTEMPTS):
                 decision = decide(self._image)
                 if not decision.changes:
                     return decision.reply
                 try:
-                    await self._store.commit(self._operations(decision))
+                    await commit(self._operations(decision))
                     return decision.reply
                 except Conflict:
                     await self._catch_up()

@@ -7,20 +7,25 @@ sessions exist, once a second otherwise.
 A session is a row and a locked file. The kernel releases the lock when the process ends, however it ends, so other
 sessions detect a crash immediately. A process that hangs stops touching its file, and other sessions expire it after
 `session_timeout_ms`, as ZooKeeper would.
+
+On a full disk a session works on a copy in memory. It only accepts changes that are made again in every session, which
+is enough to serve what is stored, and it expires once there is space. No other session may exist then: the data
+directory is locked by its broker.
 """
 
 import asyncio
-import fcntl
 import logging
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ottla.clock import Clock, monotonic, system_clock
 from ottla.errors import OttlaError
+from ottla.metadata.database_copy import SPACE_NEEDED_BYTES, copy_database, disk_full, free_bytes, is_disk_full
+from ottla.metadata.session_locks import Peer, SessionLocks
+from ottla.metadata.sqlite_schema import LOCK_WAIT_SECONDS, prepare_tables, use_wal
 from ottla.metadata.store import (
     ANY_VERSION,
     Change,
@@ -38,25 +43,10 @@ from ottla.metadata.store import (
 
 log = logging.getLogger("ottla.metadata")
 
-SCHEMA_VERSION = 1
-SCHEMA = """
-CREATE TABLE entries (
-    key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,
-    created INTEGER NOT NULL, modified INTEGER NOT NULL, session_id INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX entries_by_revision ON entries (modified);
-CREATE INDEX entries_by_session ON entries (session_id) WHERE session_id != 0;
-CREATE TABLE removals (key TEXT PRIMARY KEY, revision INTEGER NOT NULL, at_ms INTEGER NOT NULL) WITHOUT ROWID;
-CREATE INDEX removals_by_revision ON removals (revision);
-CREATE TABLE sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, timeout_ms INTEGER NOT NULL);
-CREATE TABLE state (revision INTEGER NOT NULL, removals_kept_since INTEGER NOT NULL);
-INSERT INTO state VALUES (0, 0);
-"""
 COLUMNS = "key, value, version, created, modified, session_id"
 
 POLL_ALONE_SECONDS = 1.0
 POLL_TOGETHER_SECONDS = 0.05
-LOCK_WAIT_SECONDS = 10.0
 REMOVALS_KEPT_SESSIONS = 10
 """Removed keys are kept for this many session timeouts. A session that is stalled for longer is treated as expired."""
 
@@ -81,13 +71,16 @@ class SqliteStore(MetadataStore):
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
         self._thread: ThreadPoolExecutor | None = None
+        self._locks = SessionLocks(path)
         self._lock_handle = -1
         self._seen_revision = 0
         self._data_version = -1
-        self._peers: dict[int, _Peer] = {}
+        self._peers: dict[int, Peer] = {}
         self._touched_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._expiring: set[asyncio.Task[None]] = set()
+        self._is_copy = False
+        """Whether this session works on a copy in memory, because the disk is full."""
 
     # Sessions
 
@@ -101,6 +94,9 @@ class SqliteStore(MetadataStore):
                 self._reader = self._connect()
         except BaseException as error:
             await self.close()
+            if is_disk_full(error, self.path):
+                self._open_copy(error)
+                return
             if isinstance(error, sqlite3.Error):
                 raise OttlaError(
                     f"cannot open metadata database {self.path}: {error}",
@@ -109,7 +105,40 @@ class SqliteStore(MetadataStore):
             raise
         (self._seen_revision,) = self._reader.execute("SELECT revision FROM state").fetchone()
         self._data_version = -1
+        if self._is_copy:
+            log.info("%s: there is space on the disk again; metadata can be changed", self.path)
+        self._is_copy = False
         self._poll()
+
+    def _open_copy(self, error: BaseException) -> None:
+        """Opens a session on a copy in memory. OttlaError if that is not possible either."""
+        if not self._is_copy:
+            log.error(
+                "%s: the disk is full (%d bytes free: %s); serving what is stored, but metadata cannot be changed "
+                "until %d bytes are free",
+                self.path, free_bytes(self.path), error, SPACE_NEEDED_BYTES,
+            )  # fmt: skip
+        self._reader = self._writer = copy = copy_database(self.path)
+        try:
+            copy.execute("BEGIN IMMEDIATE")
+            self.session_id = self._add_session(copy)
+            copy.execute("COMMIT")
+        except sqlite3.Error as problem:
+            raise OttlaError(f"cannot read metadata database {self.path}: {problem}") from problem
+        (self._seen_revision,) = copy.execute("SELECT revision FROM state").fetchone()
+        self._is_copy = True
+        self._wait_for_space()
+
+    def _wait_for_space(self) -> None:
+        if free_bytes(self.path) >= SPACE_NEEDED_BYTES:
+            # The next session is one on disk, unless the disk is full again.
+            self._lose_session()
+            if self._writer is not None:
+                self._writer.close()
+            self._reader = self._writer = None
+        else:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(POLL_ALONE_SECONDS, self._wait_for_space)
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -137,47 +166,34 @@ class SqliteStore(MetadataStore):
         writer = self._writer
         # A session does not survive a power failure anyway, so opening it needs no sync.
         writer.execute("PRAGMA synchronous = NORMAL")
-        self._use_wal(writer)
+        use_wal(writer, self._monotonic)
+        handle = -1
         writer.execute("BEGIN IMMEDIATE")
         try:
-            found = writer.execute("PRAGMA user_version").fetchone()[0]
-            if found == 0:
-                for statement in SCHEMA.split(";\n"):
-                    if statement.strip():
-                        writer.execute(statement)
-                writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            elif found != SCHEMA_VERSION:
-                raise OttlaError(
-                    f"{self.path} has schema version {found}; this version of Ottla supports {SCHEMA_VERSION}",
-                    "Use the Ottla version that wrote it, or another data directory.",
-                )
-            for (session_id,) in writer.execute("SELECT id FROM sessions").fetchall():
-                if not self._is_locked(session_id):
-                    self._remove_session(session_id)
-            writer.execute("INSERT INTO sessions (timeout_ms) VALUES (?)", (self.session_timeout_ms,))
-            session_id = int(writer.execute("SELECT last_insert_rowid()").fetchone()[0])
+            session_id = self._add_session(writer)
             # Locked before the row is visible, so that others do not take a new session for a dead one.
-            handle = os.open(self._lock_path(session_id), os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            handle = self._locks.take(session_id)
             writer.execute("COMMIT")
         except BaseException:
-            writer.execute("ROLLBACK")
+            # SQLite ends the transaction itself if the disk is full.
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
+            if handle >= 0:
+                # The next attempt gets the same session id, and would wait for this lock.
+                os.close(handle)
+                self._locks.remove(session_id)
             raise
         writer.execute("PRAGMA synchronous = FULL")
         return handle, session_id
 
-    def _use_wal(self, writer: sqlite3.Connection) -> None:
-        """Enables WAL mode. Retries while another process creates the file: SQLite's busy timeout does not apply."""
-        deadline = self._monotonic() + LOCK_WAIT_SECONDS
-        while True:
-            try:
-                if writer.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                    writer.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or self._monotonic() > deadline:
-                    raise
-                threading.Event().wait(0.01)
+    def _add_session(self, writer: sqlite3.Connection) -> int:
+        """Inside a write transaction: creates the tables if needed, removes dead sessions, adds this one."""
+        prepare_tables(writer, self.path)
+        for (session_id,) in writer.execute("SELECT id FROM sessions").fetchall():
+            if not self._locks.is_held(session_id):
+                self._remove_session(session_id)
+        writer.execute("INSERT INTO sessions (timeout_ms) VALUES (?)", (self.session_timeout_ms,))
+        return int(writer.execute("SELECT last_insert_rowid()").fetchone()[0])
 
     def _close_session(self, session_id: int) -> None:
         writer = self._writer
@@ -200,7 +216,7 @@ class SqliteStore(MetadataStore):
         handle, self._lock_handle = self._lock_handle, -1
         if handle >= 0:
             os.close(handle)
-            _remove_quietly(self._lock_path(session_id))
+            self._locks.remove(session_id)
 
     def _remove_session(self, session_id: int) -> None:
         """Inside a write transaction: removes a session and its ephemeral keys."""
@@ -214,25 +230,7 @@ class SqliteStore(MetadataStore):
         if keys:
             self._apply([Delete(key) for key in keys], session_id)
         self._writer.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
-        _remove_quietly(self._lock_path(session_id))
-
-    def _lock_path(self, session_id: int) -> str:
-        return f"{self.path}-session-{session_id}"
-
-    def _is_locked(self, session_id: int) -> bool:
-        """Whether the process of another session is alive."""
-        try:
-            handle = os.open(self._lock_path(session_id), os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            return False
-        finally:
-            os.close(handle)
+        self._locks.remove(session_id)
 
     # Reading
 
@@ -256,6 +254,8 @@ class SqliteStore(MetadataStore):
 
     async def commit(self, operations: Sequence[Operation]) -> None:
         self._require_reader()
+        if self._is_copy:
+            raise StoreUnavailable(disk_full(self.path))
         loop = asyncio.get_running_loop()
         # Shielded: if the caller is cancelled, the commit still happens and its changes must be delivered.
         written = loop.run_in_executor(self._thread, self._commit, operations, self.session_id)
@@ -268,11 +268,20 @@ class SqliteStore(MetadataStore):
             self._lose_session()
             raise
         except sqlite3.Error as error:
-            raise StoreUnavailable(f"{self.path}: {error}") from error
+            problem = disk_full(self.path) if is_disk_full(error, self.path) else f"{self.path}: {error}"
+            raise StoreUnavailable(problem) from error
         if news is not None and news.since == self._seen_revision and self.session_id:
             self._deliver(news)
         else:
             self._catch_up()
+
+    async def commit_repeatable(self, operations: Sequence[Operation]) -> None:
+        if not self._is_copy:
+            await self.commit(operations)
+            return
+        self._require_reader()
+        self._commit(operations, self.session_id)
+        self._catch_up()
 
     def _commit(self, operations: Sequence[Operation], session_id: int) -> "_News | None":
         """Runs in the writer thread. Returns the changes: reading those of a large commit here spares the loop."""
@@ -413,7 +422,7 @@ class SqliteStore(MetadataStore):
                 if session_id != self.session_id
             }
             self._peers = {
-                session_id: self._peers.get(session_id) or _Peer(timeout_ms, self._monotonic())
+                session_id: self._peers.get(session_id) or Peer(timeout_ms, self._monotonic())
                 for session_id, timeout_ms in others.items()
             }
             self._data_version = data_version
@@ -430,8 +439,8 @@ class SqliteStore(MetadataStore):
         for session_id, peer in self._peers.items():
             if peer.expiring:
                 continue
-            dead = not self._is_locked(session_id)
-            if dead or peer.is_silent(self._lock_path(session_id), now):
+            dead = not self._locks.is_held(session_id)
+            if dead or peer.is_silent(self._locks.path(session_id), now):
                 peer.expiring = True
                 log.info("session %d: expiring, %s", session_id, "its process ended" if dead else "its process hangs")
                 task = asyncio.get_running_loop().create_task(self.expire(session_id))
@@ -459,7 +468,8 @@ class SqliteStore(MetadataStore):
                 self._remove_session(session_id)
             writer.execute("COMMIT")
         except BaseException:
-            writer.execute("ROLLBACK")
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
             raise
 
     def _lose_session(self) -> None:
@@ -483,32 +493,3 @@ class _News(NamedTuple):
     revision: int
     is_session_alive: bool
     changes: list[Change]
-
-
-class _Peer:
-    """What this session knows about another one."""
-
-    __slots__ = ("expiring", "heard_at", "timeout_seconds", "touched_at_ns")
-
-    def __init__(self, timeout_ms: int, now: float) -> None:
-        self.timeout_seconds = timeout_ms / 1000
-        self.heard_at = now
-        self.touched_at_ns = 0
-        self.expiring = False
-
-    def is_silent(self, path: str, now: float) -> bool:
-        """Whether the lock file has not been touched for a session timeout, by this process's own clock."""
-        try:
-            touched_at_ns = os.stat(path).st_mtime_ns
-        except FileNotFoundError:
-            return True
-        if touched_at_ns != self.touched_at_ns:
-            self.touched_at_ns, self.heard_at = touched_at_ns, now
-        return now - self.heard_at > self.timeout_seconds
-
-
-def _remove_quietly(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass

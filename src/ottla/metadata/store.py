@@ -125,6 +125,11 @@ class MetadataStore(ABC):
         Raises Conflict, SessionExpired or StoreUnavailable.
         """
 
+    async def commit_repeatable(self, operations: Sequence[Operation]) -> None:
+        """Like `commit`, for changes that are made again in every session: the registration of a broker, elections. A
+        store that cannot write at the moment may keep them in memory until it expires the session."""
+        await self.commit(operations)
+
     @abstractmethod
     async def sync(self) -> None:
         """Returns when every change committed before this call, by any session, has been delivered to watches."""
