@@ -24,6 +24,9 @@ _FREE_BYTES_KEPT = 64 << 20
 _MAPPED_BLOCK_BYTES_MIN = 32 << 20
 """glibc's maximum; larger blocks always go back to the system."""
 
+_COLLECTION_THRESHOLDS = (2_000, 10, 25)
+"""Of the three generations: the oldest is collected after half a million new objects, about 50 MB."""
+
 HELP = f"""\
 Usage: ottla serve [OPTION ...]
 
@@ -254,11 +257,17 @@ def _raise_file_limit() -> None:
 
 
 def _settle_memory() -> None:
-    """Excludes objects that live as long as the broker from every later garbage collection."""
+    """Keeps garbage collections short and full ones rare: each of them stops every client.
+
+    Objects that live as long as the broker are excluded from now on. A full collection takes 0.3 ms per thousand
+    objects, so a hundred milliseconds with ten thousand connections or partitions. By default one could run with
+    every 70,000 new objects, which a few large requests create.
+    """
     import gc
 
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*_COLLECTION_THRESHOLDS)
 
 
 def _keep_large_blocks() -> None:

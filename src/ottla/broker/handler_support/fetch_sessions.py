@@ -15,8 +15,8 @@ FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 EVICTION_MS = 120_000
 """A session unused for this long may be evicted by any client; a younger one not by another consumer."""
-PARTITIONS_MAX = 100_000
-"""All sessions together remember at most this many (about 50 MB); clients without room use full fetches."""
+PARTITIONS_MAX = 50_000
+"""All sessions together remember at most this many (about 25 MB); clients without room use full fetches."""
 
 TopicKey = str | bytes
 """A topic's name up to Fetch v12, its id from v13 on."""
