@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ottla.clock import system_clock
+from ottla.clock import monotonic, system_clock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.spark.sink.clients import PATIENCE_MS, Clients, clients, driver_producer, run
 from ottla.spark.sink.decisions import (
@@ -235,15 +235,15 @@ class Driver:
 
     async def _finish(self, plan: Plan, batch: Batch) -> None:
         """Commits every part concurrently, then records that the batch is done."""
-        started, reported = system_clock(), {part.task for part in batch.parts}
+        started, reported = monotonic(), {part.task for part in batch.parts}
         await _all(
             [
                 *(self._commit_or_explain(plan.decision, part, reported) for part in plan.commit),
                 *(self._clients.abort_part(self._names, part) for part in plan.abort),
             ]
         )
-        now = system_clock()
-        done = Done(plan.decision.query, plan.decision.batch, now, now - started)
+        took_ms = int((monotonic() - started) * 1000)
+        done = Done(plan.decision.query, plan.decision.batch, system_clock(), took_ms)
         if not self._state.is_done():
             await self._record_done(done)
         self._ledger = {}
