@@ -548,18 +548,25 @@ class PartitionLog:
                 disk=self.disk,
                 now=now,
                 held_ms=held_ms,
+                log_start_offset=self.log_start_offset,
                 first_dirty_offset=chosen.first_dirty_offset,
                 end_offset=chosen.end_offset,
                 sources=[segment for segment in self.segments if segment.base_offset < chosen.end_offset],
                 aborted=self.aborted_transactions(self.segments[0].base_offset, chosen.end_offset),
                 producers=self.producers.entries(),
+                unsynced=[segment.path(".log") for segment in self.segments if segment.unsynced],
             )
         except OSError as error:
             raise self.store.error("cannot plan compaction", error) from error
 
+    def compaction_failed(self, plan: CompactionPlan) -> bool:
+        """The plan's `run` raised. Returns whether writes are rejected from now on, because a sync failed."""
+        self.store.has_failed = self.store.has_failed or plan.has_failed_sync
+        return plan.has_failed_sync
+
     def apply_compaction(self, plan: CompactionPlan) -> bool:
         """Replaces the plan's source segments by the compacted ones; False if the log changed in the meantime."""
-        if not plan.is_finished or not all(segment in self.segments for segment in plan.sources):
+        if not plan.is_finished or not plan.still_fits(self.segments):
             plan.discard()
             return False
         try:

@@ -345,6 +345,8 @@ class LogMaintenance:
                 self.changed(replica)
             except Exception as error:
                 _report(replica, "compaction failed", error)
+                if replica.log.compaction_failed(plan):
+                    self._failed(replica, f"sync failed: {error}", True)
         self._compacting = None
         if self._to_compact:
             # The log just compacted may have more to do, but the other logs come first.

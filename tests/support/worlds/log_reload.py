@@ -65,21 +65,27 @@ def state_of(log: PartitionLog) -> LogState:
 
 
 def _aborted_of(log: PartitionLog) -> list[AbortedTransaction]:
-    """Those that readers have to skip. Compaction removes aborted records; recovery then finds no trace of them."""
+    """Those that readers have to skip. Compaction removes aborted records; recovery then finds no trace of them.
+
+    A pass that stops early may remove the first records only: in a compacted log a transaction begins at the first
+    batch that is left.
+    """
     aborted = list(log.aborted_transactions(log.log_start_offset, log.log_end_offset))
     if not log.config.compacts:
         return aborted
     headers = [header for segment in log.segments for _, header, _ in segment.batches() if header.record_count]
-    return [
-        transaction
-        for transaction in aborted
-        if any(
-            header.producer_id == transaction.producer_id
+    found = []
+    for transaction in aborted:
+        left = [
+            header.base_offset
+            for header in headers
+            if header.producer_id == transaction.producer_id
             and not header.is_control
             and transaction.first_offset <= header.base_offset <= transaction.last_offset
-            for header in headers
-        )
-    ]
+        ]
+        if left:
+            found.append(transaction._replace(first_offset=left[0], last_stable_offset=-1))
+    return found
 
 
 def _epochs_of(log: PartitionLog) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from ottla.log.config import TopicConfig
 from ottla.metadata.image import NO_IMAGE, TopicImage
 from ottla.protocol.record_batch import build_batch, iter_batches, read_records
 from ottla.replication.config import ReplicaConfig
-from ottla.testing.sim_disk import SimPlatter
+from ottla.testing.sim_disk import SimDisk, SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition
 from tests.support.worlds.data_world import DataWorld, batch_of, topic_id_of
@@ -450,6 +450,28 @@ def test_a_failed_compaction_affects_neither_its_log_nor_others(platter: SimPlat
     assert sorted(compacted) == [["a1", "a2"], ["a2"]]
     world.wait(400_000)
     assert [contents(world, "latest", partition) for partition in range(2)] == [["a2"], ["a2"]]
+
+
+def test_a_failed_sync_in_a_compaction_rejects_further_writes(platter: SimPlatter) -> None:
+    """A failed fsync is final: the kernel may have dropped accepted records."""
+
+    class Disk(SimDisk):
+        def sync_directory(self, path: str) -> None:
+            if path.endswith("latest-0"):
+                self._fail_if_asked("sync_directory of latest")
+            super().sync_directory(path)
+
+    world = DataWorld("/data", disk=Disk(platter), loop=platter.loop)
+    world.topic("latest", configs=COMPACTED)
+    write(world, "latest", "a1", "a2")
+    world.log("latest").roll()
+    world.wait(14_000)
+    platter.fail_next("sync_directory of latest")
+    world.wait(10_000)
+    assert contents(world, "latest") == ["a1", "a2"]
+    with pytest.raises(KafkaError) as caught:
+        write(world, "latest", "a3")
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_topic_can_be_deleted_while_it_is_compacted(world: DataWorld) -> None:

@@ -184,11 +184,13 @@ class BatchCleaner:
         tracker: TransactionTracker,
         last_records: Iterable[LastRecord],
         *,
+        log_start_offset: int,
         delete_retention_ms: int,
         now: int,
     ) -> None:
         self.latest = latest
         self.tracker = tracker
+        self.log_start_offset = log_start_offset
         self.now = now
         self.delete_horizon_ms = now + delete_retention_ms
         self._last_records = {last.producer_id: last for last in last_records}
@@ -205,11 +207,14 @@ class BatchCleaner:
         records = scan_keys(batch, 0, header)
         for delta, key, is_tombstone in records:
             offset = header.base_offset + delta
-            if offset < self.latest.end_offset and (
-                key is None or not self.latest.is_latest(key, offset) or (is_tombstone and drop_tombstones)
-            ):
+            if offset < self.log_start_offset:
+                # Else a value could outlive its tombstone, and reappear if a crash moves the log start back.
                 continue
-            has_tombstones = has_tombstones or is_tombstone
+            if offset < self.latest.end_offset:
+                if key is None or not self.latest.is_latest(key, offset) or (is_tombstone and drop_tombstones):
+                    continue
+                # Not for later tombstones: the values that they delete are still there for readers to see.
+                has_tombstones = has_tombstones or is_tombstone
             kept.append(offset)
         if not kept:
             return self._emptied(header, batch)

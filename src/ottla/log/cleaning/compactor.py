@@ -21,6 +21,7 @@ from ottla.log.disk import Disk
 from ottla.log.open_files import OpenFiles
 from ottla.log.producers.producer_state import ProducerEntry
 from ottla.log.segments.segment import Segment
+from ottla.log.segments.segment_list import Segments
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.batch_rewriting import rewrite
 from ottla.protocol.record_batch import BatchHeader, BytesLike, read_header
@@ -73,11 +74,13 @@ class CompactionPlan:
         disk: Disk,
         now: int,
         held_ms: int = 0,
+        log_start_offset: int,
         first_dirty_offset: int,
         end_offset: int,
         sources: list[Segment],
         aborted: list[AbortedTransaction],
         producers: Sequence[ProducerEntry],
+        unsynced: list[str],
         max_keys: int = MAX_KEYS,
     ) -> None:
         self.topic_partition = topic_partition
@@ -86,6 +89,7 @@ class CompactionPlan:
         self.disk = disk
         self.now = now
         self.held_ms = held_ms
+        self.log_start_offset = log_start_offset
         self.first_dirty_offset = first_dirty_offset
         self.end_offset = end_offset
         self.sources = sources
@@ -93,7 +97,10 @@ class CompactionPlan:
         self.cleaned_up_to = first_dirty_offset
         self.is_finished = False
         self.is_cancelled = False
+        self.has_failed_sync = False
+        """Whether records that were appended before may be lost, as after a failed flush."""
         self.max_keys = max_keys
+        self._unsynced = unsynced
         self._aborted = list(aborted)
         # Copied, because entries change while producers write.
         self._last_records = [
@@ -120,12 +127,14 @@ class CompactionPlan:
                 self._last_records,
                 # The horizon of a tombstone is stored: it must hold by both the old time and the new one.
                 delete_retention_ms=self.config.delete_retention_ms + self.held_ms,
+                log_start_offset=self.log_start_offset,
                 now=self.now,
             )
             used = [source for source in self._sources if source.base_offset < latest.end_offset]
             facts = [CleanableSegment(s.base_offset, s.next_offset, s.size, -1, -1) for s in used]
             for numbers in group_segments(facts, self.config):
                 self._clean_group(numbers, cleaner, files)
+            self._sync_log()
             self.sources = self.sources[: len(used)]
             self.cleaned_up_to = latest.end_offset
             self.is_finished = not self.is_cancelled
@@ -138,6 +147,29 @@ class CompactionPlan:
             self.cleaned_up_to,
             sum(source.size for source in used),
             sum(group.cleaned.size for group in self.cleaned),
+        )
+
+    def _sync_log(self) -> None:
+        """Syncs what was appended before the plan was made, which the pass relied on.
+
+        Else a power loss could take a marker after the aborted records, or a producer's last batch after the earlier
+        ones, and leave no trace of a transaction or a sequence number that was on stable storage.
+        """
+        try:
+            for path in self._unsynced:
+                self.disk.sync_file(path)
+            self.disk.sync_directory(self.directory)
+        except FileNotFoundError:
+            raise  # A segment was deleted in the meantime.
+        except OSError:
+            self.has_failed_sync = True
+            raise
+
+    def still_fits(self, segments: Segments) -> bool:
+        """Whether the log's segments still include the sources, finished and as they were read."""
+        return all(
+            segment in segments and segment is not segments.active and segment.size == source.size
+            for segment, source in zip(self.sources, self._sources, strict=False)
         )
 
     def discard(self) -> None:

@@ -1,5 +1,6 @@
 """Compaction keeps the last record of each key, offsets, producer sequences and open transactions."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from ottla.log.disk import Disk
 from ottla.log.partition_log import Origin
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import Codec, read_records
+from ottla.testing.sim_disk import SimPlatter
+from ottla.testing.sim_loop import SimLoop
 from ottla.types import INT32_MAX
 from tests.support.worlds.log_world import NOON, FailingDisk, LogWorld
 
@@ -32,6 +35,15 @@ def compacted(tmp_path: Path, **settings: Any) -> LogWorld:
 
 def roll(world: LogWorld) -> None:
     world.log.roll()
+
+
+def compact_keys(world: LogWorld, max_keys: int) -> None:
+    """One pass that has memory for so many keys, and may stop early."""
+    plan = world.log.plan_compaction(world.now)
+    assert plan is not None
+    plan.max_keys = max_keys
+    plan.run()
+    assert world.log.apply_compaction(plan)
 
 
 # --- when (pure) ------------------------------------------------------------------------------------------
@@ -229,6 +241,41 @@ def test_records_keep_their_timestamps_when_a_delete_horizon_is_set(tmp_path: Pa
     assert [record.timestamp for record in world.records()] == [NOON - 5 * HOUR] * 2
 
 
+def test_the_retention_of_a_tombstone_begins_when_its_values_are_removed(tmp_path: Path) -> None:
+    """A pass that stops before a tombstone leaves the value for readers, who must still find the tombstone later."""
+    world = compacted(tmp_path)
+    world.append(("a", "1"), ("b", "1"))
+    world.append(("a", None))
+    roll(world)
+    compact_keys(world, 2)
+    assert world.log.first_dirty_offset == 2
+    assert world.pairs() == [(0, "a", "1"), (1, "b", "1"), (2, "a", None)]
+    world.now += DAY
+    assert world.compact()
+    assert world.pairs() == [(1, "b", "1"), (2, "a", None)]
+    world.now += DAY
+    world.append(("c", "1"))
+    roll(world)
+    assert world.compact()
+    assert world.pairs() == [(1, "b", "1"), (3, "c", "1")]
+
+
+def test_records_below_the_log_start_are_removed(tmp_path: Path) -> None:
+    """If only the tombstone were removed, its value could reappear: a crash may move the log start back."""
+    world = compacted(tmp_path, delete_retention_ms=0)
+    world.append(("a", "1"), ("b", "1"))
+    world.append(("a", None), ("c", "1"))
+    world.append(("d", "1"))
+    roll(world)
+    world.log.delete_records_before(3)
+    assert world.compact()
+    world.log.store.close()
+    world.open(clean=False)
+    assert world.log.log_start_offset == 0, "DeleteRecords was not in a checkpoint yet"
+    assert world.pairs() == [(3, "c", "1"), (4, "d", "1")]
+    world.commit()
+
+
 # --- producers --------------------------------------------------------------------------------------------
 
 
@@ -398,11 +445,7 @@ def test_a_transaction_that_began_before_the_dirty_part_is_still_aborted(tmp_pat
     world.produce(7, ("b", "better"), transactional=True)
     world.ends(7, abort=False)
     roll(world)
-    plan = world.log.plan_compaction(world.now)
-    assert plan is not None
-    plan.max_keys = 3
-    plan.run()
-    assert world.log.apply_compaction(plan)
+    compact_keys(world, 3)
     assert world.log.first_dirty_offset == 4, "in the middle of the transaction"
     assert world.compact()
     assert world.pairs() == [(0, "a", "good"), (3, "d", "good"), (7, "b", "better")]
@@ -448,6 +491,21 @@ def test_a_compaction_is_discarded_if_the_log_changed(tmp_path: Path) -> None:
     assert world.names(".cleaned") == []
 
 
+def test_a_compaction_is_discarded_if_its_last_segment_is_written_again(tmp_path: Path) -> None:
+    """A follower truncates the segments after it, and continues in a segment that was read as a finished one."""
+    world = compacted(tmp_path)
+    world.append(("a", "1"), ("a", "2"))
+    roll(world)
+    world.append(("b", "1"), commit=False)
+    plan = world.log.plan_compaction(world.now)
+    assert plan is not None
+    plan.run()
+    world.log.truncate_to(2)
+    world.append(("c", "1"))
+    assert not world.log.apply_compaction(plan)
+    assert world.values() == ["1", "2", "1"]
+
+
 def test_a_cancelled_compaction_leaves_no_files(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.append(("a", "1"), ("a", "2"))
@@ -487,6 +545,7 @@ def test_a_full_disk_stops_only_the_compaction(tmp_path: Path) -> None:
     disk.fails("append")
     with pytest.raises(OSError, match="append fails in this test"):
         plan.run()
+    assert not world.log.compaction_failed(plan)
     disk.works()
     assert world.names(".cleaned") == []
     assert world.append(("b", "1")).base_offset == 2
@@ -585,6 +644,53 @@ def test_a_crash_at_any_step_of_the_swap_leaves_a_complete_log(tmp_path: Path) -
             break
     assert finished
     assert steps > 20
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_pass_relied_on_survives_a_power_loss(seed: int) -> None:
+    """The marker that aborts, and the later batch of a producer, are synced before the earlier batches are removed."""
+    platter = SimPlatter(SimLoop(seed))
+    disk = platter.disk()
+    world = compacted(Path("/data"), disk=disk)
+    world.produce(7, ("a", "1"))
+    world.produce(8, ("b", "bad"), transactional=True)
+    world.append(("a", "2"))
+    roll(world)
+    world.produce(7, ("c", "1"))
+    world.ends(8, abort=True, epoch=1)
+    roll(world)
+    assert world.compact()
+    assert world.pairs() == [(2, "a", "2"), (3, "c", "1")]
+    disk.detach()
+    platter.power_loss()
+    world.disk = platter.disk()
+    world.open(clean=False)
+    assert world.log.log_end_offset == 5
+    world.commit()
+    assert world.log.last_stable_offset == 5
+    assert world.append(("c", "1"), producer_id=7, producer_epoch=0, base_sequence=1).duplicate
+    with pytest.raises(KafkaError, match="epoch 0 is older than 1"):
+        world.append(("z", "1"), producer_id=8, producer_epoch=0, base_sequence=1, transactional=True)
+
+
+def test_a_failed_sync_in_a_compaction_ends_all_writes(tmp_path: Path) -> None:
+    """As after a failed flush: the kernel may have dropped records that were accepted."""
+    disk = FailingDisk()
+    world = compacted(tmp_path, disk=disk)
+    world.append(("a", "1"), ("a", "2"))
+    roll(world)
+    world.append(("b", "1"))
+    plan = world.log.plan_compaction(world.now)
+    assert plan is not None
+    disk.fails("sync_directory", errno.EIO)
+    with pytest.raises(OSError, match="sync_directory fails"):
+        plan.run()
+    disk.works()
+    assert world.log.compaction_failed(plan)
+    assert world.names(".cleaned") == []
+    with pytest.raises(KafkaError, match="restart the broker"):
+        world.append(("b", "2"))
+    assert world.values() == ["1", "2", "1"], "reads continue"
 
 
 def test_incomplete_cleaned_files_are_removed_at_the_next_start(tmp_path: Path) -> None:
