@@ -573,6 +573,8 @@ class PartitionLog:
             for group in plan.cleaned:
                 self.store.swap(group.sources, group.replacement(self.store.files))
             self._snapshots.prune(self.segments.bases)
+            cleaned = [group.cleaned.base_offset for group in plan.cleaned]
+            self._snapshots.end_transactions(cleaned, self._monotonic())
         except OSError as error:
             raise self.store.error("cannot swap in compacted segments", error) from error
         self.first_dirty_offset = max(self.first_dirty_offset, plan.cleaned_up_to)

@@ -347,6 +347,8 @@ class LogMaintenance:
                 _report(replica, "compaction failed", error)
                 if replica.log.compaction_failed(plan):
                     self._failed(replica, f"sync failed: {error}", True)
+        elif not future.cancelled():
+            future.exception()  # The log is closed or deleted: a failure is expected, and asyncio must not report it.
         self._compacting = None
         if self._to_compact:
             # The log just compacted may have more to do, but the other logs come first.

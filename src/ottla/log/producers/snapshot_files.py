@@ -55,6 +55,22 @@ class SnapshotFiles:
         self.disk.sync_file(path)
         self.disk.sync_directory(self.directory)
 
+    def end_transactions(self, offsets: Collection[int], monotonic_ms: int) -> None:
+        """Marks the open transactions of these snapshots as ended, for segments that were compacted.
+
+        Compaction stops at the first open transaction, so all of them have ended. It may remove their markers: a
+        replay from such a snapshot would never see them end.
+        """
+        for offset in offsets:
+            try:
+                entries = decode_snapshot(self.disk.read_file(self.path(offset)), monotonic_ms)
+            except (CorruptSnapshot, OSError):
+                continue
+            if any(entry.transaction_first_offset is not None for entry in entries):
+                for entry in entries:
+                    entry.transaction_first_offset = None
+                self.disk.write_file(self.path(offset), encode_snapshot(entries))
+
     def prune(self, segment_bases: Collection[int]) -> None:
         """Keeps the snapshots at segment starts, which truncation may need, and the latest; removes the others."""
         offsets = self.offsets()

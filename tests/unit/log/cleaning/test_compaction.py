@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ottla.clock import MonotonicMs
 from ottla.errors import KafkaError
 from ottla.log.cleaning.compaction import Cleanable, CleanableSegment, choose_cleanable, group_segments
 from ottla.log.config import TopicConfig
@@ -451,6 +452,26 @@ def test_a_transaction_that_began_before_the_dirty_part_is_still_aborted(tmp_pat
     assert world.pairs() == [(0, "a", "good"), (3, "d", "good"), (7, "b", "better")]
 
 
+def test_a_snapshot_from_inside_a_transaction_does_not_outlive_its_marker(tmp_path: Path) -> None:
+    """Recovery from the snapshot would not see the transaction end, and readers would wait for it forever."""
+    world = compacted(tmp_path)
+    world.produce(7, ("a", "1"), transactional=True)
+    roll(world)
+    world.ends(7, abort=False)
+    world.log.delete_records_before(1)
+    world.log.enforce_retention(world.now)
+    assert world.log.segments.bases == [1], "the snapshot at its start knows an open transaction"
+    world.log.expire_producers(MonotonicMs(world.now + 2 * DAY))
+    for _ in range(2):
+        world.append(("b", "1"))
+        roll(world)
+        assert world.compact()
+        world.now += 2 * DAY
+    assert not any(header.is_control for header, _ in world.read_batches())
+    world.crash(recovery_point=0)
+    assert world.log.last_stable_offset == world.log.log_end_offset
+
+
 def test_coordinator_records_are_compacted_like_others(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     for number in range(3):
@@ -658,7 +679,6 @@ def test_what_a_pass_relied_on_survives_a_power_loss(seed: int) -> None:
     roll(world)
     world.produce(7, ("c", "1"))
     world.ends(8, abort=True, epoch=1)
-    roll(world)
     assert world.compact()
     assert world.pairs() == [(2, "a", "2"), (3, "c", "1")]
     disk.detach()
