@@ -340,8 +340,13 @@ def _watching(pid: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-# Scripts write records with fixed, old timestamps; retention must not remove them in the middle of a run.
-SHARED_OVERRIDES = {"log.initial.task.delay.ms": "3600000"}
+SHARED_OVERRIDES = {
+    # Scripts write records with fixed, old timestamps; retention must not remove them in the middle of a run.
+    "log.initial.task.delay.ms": "3600000",
+    # A test waits for compaction.
+    "log.cleaner.backoff.ms": "100",
+    "replica.high.watermark.checkpoint.interval.ms": "1000",
+}
 
 
 def keep(address_file: Path, owner_pid: int) -> None:
