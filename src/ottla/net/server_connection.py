@@ -40,8 +40,8 @@ SMALL_BYTES = 64 * 1024
 SEND_AT_ONCE_BYTES = 1024 * 1024
 """A response of up to this size is written in the turn of its request, a larger one in turns of its own."""
 PIECE_BYTES_MIN = 16 * 1024
-PIECE_BYTES_MAX = 256 * 1024
-"""Pieces of large responses. While they are small the processor's cache has them; when memory is short they shrink."""
+PIECE_BYTES_MAX = 512 * 1024
+"""Pieces of large responses. Larger ones are no faster; when memory is short they shrink."""
 
 Handle = Callable[[Frame, "Connection"], Response | Awaitable[Response]]
 
