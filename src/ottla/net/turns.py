@@ -22,6 +22,7 @@ class Turns:
         self._loop = loop
         self._max_turn = max_turn_ms / 1000
         self._waiting: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
         # uvloop's loop.time() stands still during an iteration. In simulations only the loop knows the time.
         self.clock = loop.time if isinstance(loop, asyncio.BaseEventLoop) else monotonic
 
@@ -31,9 +32,10 @@ class Turns:
 
     def queue(self, work: Callable[[], None]) -> None:
         """Calls `work` when it is its turn, never at once."""
-        if not self._waiting:
-            self._loop.call_soon(self._run)
         self._waiting.append(work)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
 
     def _run(self) -> None:
         waiting, clock = self._waiting, self.clock
@@ -45,5 +47,6 @@ class Turns:
                 if clock() >= end:
                     break
         finally:
+            self._is_scheduled = bool(waiting)
             if waiting:
                 self._loop.call_soon(self._run)
