@@ -10,6 +10,7 @@ does not know yet what the broker can do.
 """
 
 import re
+from functools import cache
 
 from ottla.broker.dispatch import advertised, handles
 from ottla.broker.services import Context
@@ -27,12 +28,7 @@ def api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsRe
     error = _fault(request, context) if version >= 3 else ErrorCode.NONE
     if error is not ErrorCode.NONE:
         return ApiVersionsResponse(error_code=error)
-    response = ApiVersionsResponse(
-        api_keys=[
-            ApiVersionsResponse.ApiVersion(api_key=key, min_version=first, max_version=last)
-            for key, first, last in advertised()
-        ],
-    )
+    response = ApiVersionsResponse(api_keys=_api_keys())
     if version >= 3:
         image = context.services.image
         response.supported_features = [
@@ -50,6 +46,15 @@ def api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsRe
             if (level := finalized_level(image, name)) > 0
         ]
     return response
+
+
+@cache
+def _api_keys() -> list[ApiVersionsResponse.ApiVersion]:
+    """Shared by all responses: never change it."""
+    return [
+        ApiVersionsResponse.ApiVersion(api_key=key, min_version=first, max_version=last)
+        for key, first, last in advertised()
+    ]
 
 
 def _fault(request: ApiVersionsRequest, context: Context) -> ErrorCode:
