@@ -24,6 +24,7 @@ from bench import (
     hostile,
     kernels,
     memory,
+    partitions,
     spark,
     startup,
     throughput,
@@ -39,6 +40,7 @@ SUITES = (
     "groups",
     "transactions",
     "startup",
+    "partitions",
     "kernels",
     "clients",
     "arrow",
@@ -53,6 +55,7 @@ OWN: dict[str, Callable[..., None]] = {
     "arrow": arrow.run,
     "assignors": assignors.run,
     "memory": memory.run,
+    "partitions": partitions.run,
     "spark": spark.run,
 }
 """Suites that start their own brokers and contenders."""

@@ -42,6 +42,7 @@ OTHER_FILES = 64
 _CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANED_OFFSETS)
 
 _CLOSED_TOGETHER = 64
+_MANY = 500
 _SYNCED_ONE_BY_ONE = 256
 """If more logs than this are not synced when the directory is closed, one sync of the file system is faster."""
 
@@ -99,6 +100,8 @@ class LogDirectory:
                 elif (partition := partition_of(name)) is not None:
                     self._load_partition(name, partition, config_of)
         finally:
+            if len(self.logs) > _MANY:
+                gc.freeze()
             if was_enabled:
                 gc.enable()
         for known in self._checkpoints.values():
