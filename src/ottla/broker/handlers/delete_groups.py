@@ -19,6 +19,9 @@ _MESSAGES = {
     ErrorCode.NON_EMPTY_GROUP: "the group has members; stop them first",
 }
 
+GROUPS_PER_SLICE = 50
+"""Each deletion is an append."""
+
 
 @handles(ApiKey.DELETE_GROUPS)
 async def delete_groups(request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse | SlicedResponse:
@@ -29,6 +32,7 @@ async def delete_groups(request: DeleteGroupsRequest, context: Context) -> Delet
         # A group that is named twice is deleted and reported once.
         list(dict.fromkeys(request.groups_names)),
         lambda group_id: _delete(group_id, context),
+        GROUPS_PER_SLICE,
     )
 
 

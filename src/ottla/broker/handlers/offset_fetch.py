@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.later import Later
-from ottla.broker.handler_support.sliced_response import SLICE, SlicedResponse, answer_each
+from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
 from ottla.broker.services import Context
 from ottla.coordinator.group.offset_requests import FetchedPartition, FetchedTopic
 from ottla.coordinator.group.shard import GroupShard
@@ -35,6 +35,7 @@ Found = list[FetchedTopic] | KafkaError
 TOP_LEVEL_ERROR_SINCE = 2
 MANY_GROUPS_SINCE = 8
 BY_ID_SINCE = 10
+GROUPS_PER_SLICE = 50
 PARTITIONS_PER_SLICE = 500
 """A group may have committed offsets of a hundred thousand partitions."""
 
@@ -47,7 +48,7 @@ def offset_fetch(
         asked = [(request.group_id, _topics(request.topics, context))]
     else:
         asked = [(group.group_id, _topics(group.topics, context)) for group in request.groups]
-    if len(asked) > SLICE or any(_is_long(group_id, topics, context) for group_id, topics in asked):
+    if len(asked) > GROUPS_PER_SLICE or any(_is_long(group_id, topics, context) for group_id, topics in asked):
         return Later(lambda: _in_slices(asked, request.require_stable, context))
     answers = [_fetch(group_id, topics, request.require_stable, context) for group_id, topics in asked]
     ready = [answer for answer in answers if not isinstance(answer, asyncio.Future)]
@@ -76,7 +77,7 @@ async def _in_slices(
         return _response([each], [await _fetch_long(each, require_stable, context)], context).groups[0]
 
     if len(asked) > 1:
-        return await answer_each(OffsetFetchResponse(), "groups", version, asked, fetch_group)
+        return await answer_each(OffsetFetchResponse(), "groups", version, asked, fetch_group, GROUPS_PER_SLICE)
     found = await _fetch_long(asked[0], require_stable, context)
     if isinstance(found, KafkaError):
         return _response(asked, [found], context)
