@@ -60,6 +60,16 @@ def test_without_a_session_every_request_is_a_full_fetch() -> None:
         session.on_response(0)
 
 
+def test_after_the_broker_ended_the_session_the_next_request_is_a_full_fetch() -> None:
+    session = FetchSession()
+    session.request({A: at(0), B: at(5)})
+    session.on_response(77)
+    session.on_response(0)
+    assert not session.knows(A)
+    asked = session.request({A: at(0)})
+    assert (asked.session_id, asked.epoch, asked.changed, asked.forgotten) == (0, 0, {A: at(0)}, {})
+
+
 def test_a_reset_starts_a_new_session() -> None:
     session = FetchSession()
     session.request({A: at(0)})

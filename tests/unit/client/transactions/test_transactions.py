@@ -556,6 +556,33 @@ def test_a_call_that_timed_out_may_be_repeated() -> None:
     assert desk.transactions.end(commit=True) is desk.transactions.end(commit=True)
 
 
+def test_a_prepare_that_timed_out_may_be_repeated() -> None:
+    desk = Desk().begin()
+    desk.write()
+    assert desk.transactions.prepare() is desk.transactions.prepare()
+
+
+def test_a_group_that_was_added_is_part_of_the_transaction_even_if_its_offsets_fail() -> None:
+    """The coordinator knows the transaction since AddOffsetsToTxn: it must be told of the end."""
+    desk = Desk(BY_REQUEST).begin()
+    desk.plan(OFFSETS, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    operation = desk.offsets()
+    desk.run()
+    assert isinstance(operation.error, TransactionAbortable)
+    desk.end(commit=False)
+    assert desk.asked[-1] == END
+
+
+def test_the_next_epoch_is_taken_even_if_the_producer_id_is_zero() -> None:
+    desk = Desk().begin()
+    desk.write()
+    operation = desk.transactions.end(commit=True)
+    (request,) = desk.transactions.poll(desk.now).requests
+    request.on_response(EndTxnResponse(error_code=ErrorCode.NONE, producer_id=0, producer_epoch=8), 5, desk.now)
+    desk.finish(operation)
+    assert desk.ids[-1] == (0, 8)
+
+
 def test_every_code_has_one_verdict() -> None:
     for code in ErrorCode:
         if code.retriable:
