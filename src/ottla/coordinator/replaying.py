@@ -5,7 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ottla.coordinator.effects import Append, Shard
-from ottla.protocol.record_batch import BatchHeader, ControlType, iter_batches, read_end_marker, read_records
+from ottla.protocol.record_batch import (
+    BatchHeader,
+    ControlType,
+    CorruptBatch,
+    iter_batches,
+    read_end_marker,
+    read_records,
+    unreadable,
+)
 
 BATCH_BYTES = 512 * 1024
 """Records of one step are split into batches of about this size. Steps with that many records need not be atomic
@@ -46,7 +54,11 @@ def replay_batches(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
                 continue
             producer_id, producer_epoch = header.producer_id, header.producer_epoch
         if header.record_count:
-            for offset, timestamp, key, value, _ in read_records(data, position, header):
+            try:
+                records = read_records(data, position, header)
+            except CorruptBatch as error:
+                raise unreadable(header, error) from None
+            for offset, timestamp, key, value, _ in records:
                 # A batch may start before the offset that was asked for.
                 if offset >= start:
                     replay(offset, key, value, timestamp, producer_id, producer_epoch)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ottla.log.producers.producer_snapshot import SnapshotRow, decode_rows
 from ottla.log.segments.index import OffsetIndex, TimeIndex
 from ottla.log.segments.transaction_index import ENTRY_SIZE, AbortedTransaction, decode_entries
+from ottla.protocol.batch_inspection import inspect_records
 from ottla.protocol.record_batch import (
     HEADER_SIZE,
     BatchHeader,
@@ -33,7 +34,7 @@ class DumpedBatch(NamedTuple):
     header: BatchHeader
     data: bytes
     problem: str | None
-    """What is wrong with the batch; None if the checksum is correct."""
+    """What is wrong with the batch; None if the checksum is correct and the records can be read."""
 
     @property
     def is_valid(self) -> bool:
@@ -98,6 +99,8 @@ def dump_segment(path: str) -> Iterator[DumpedBatch | DumpedTail]:
 def _problem_of(data: bytes, header: BatchHeader) -> str | None:
     try:
         check_crc(data, 0, header)
+        if inspect_records(data, 0, header).misplaced >= 0:
+            read_records(data, 0, header)  # after compaction there are gaps, but offsets still increase
     except CorruptBatch as error:
         return error.detail
     return None

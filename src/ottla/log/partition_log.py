@@ -28,7 +28,7 @@ from ottla.log.segments.file_records import FileRecords
 from ottla.log.segments.index import CorruptIndex
 from ottla.log.segments.log_store import LogStore
 from ottla.log.segments.segment import Segment
-from ottla.log.segments.time_search import OffsetAndTimestamp, find_by_timestamp, find_latest
+from ottla.log.segments.time_search import OffsetAndTimestamp, TimeSearch, find_by_timestamp, find_latest
 from ottla.log.segments.transaction_index import AbortedTransaction, collect
 from ottla.log.validation import BatchRules, Prepared, stamp_append_time
 from ottla.protocol.batch_layout import CONTROL, LENGTH_END, TRANSACTIONAL
@@ -422,17 +422,16 @@ class PartitionLog:
             raise self.store.error("cannot read the transaction index", error) from error
         return found
 
-    def find_offset_by_timestamp(self, timestamp: int, *, upper_bound: int) -> OffsetAndTimestamp | None:
-        """The first record below `upper_bound` with a timestamp of at least `timestamp`."""
-        try:
-            return find_by_timestamp(self.segments, timestamp, self.log_start_offset, upper_bound)
-        except OSError as error:
-            raise self.store.error("cannot search by timestamp", error) from error
+    def time_search(self, timestamp: int | None) -> TimeSearch:
+        """For `search`: the first record with at least `timestamp`; without one, the record with the largest."""
+        return TimeSearch(timestamp, self.config.max_decompressed_bytes)
 
-    def find_max_timestamp(self, upper_bound: int) -> OffsetAndTimestamp | None:
-        """The record below `upper_bound` with the largest timestamp; the first one if there are several."""
+    def search(self, search: TimeSearch, upper_bound: int) -> OffsetAndTimestamp | None:
+        """Looks for a record below `upper_bound`. LargeBatch if that takes long, CorruptBatch if one is unreadable."""
         try:
-            return find_latest(self.segments, self.log_start_offset, upper_bound, self.log_end_offset)
+            if search.timestamp is None:
+                return find_latest(self.segments, search, self.log_start_offset, upper_bound, self.log_end_offset)
+            return find_by_timestamp(self.segments, search, self.log_start_offset, upper_bound)
         except OSError as error:
             raise self.store.error("cannot search by timestamp", error) from error
 

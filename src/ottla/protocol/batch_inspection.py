@@ -1,4 +1,4 @@
-"""Checks the records of a batch without creating them: every length, the offsets, the range of timestamps. Pure.
+"""Checks the records of a batch without creating them, and finds one by its timestamp. Pure.
 
 Compressed records are decompressed piece by piece, so that memory follows the largest record, not the whole batch
 (zstd has no pieces: its memory follows the bound).
@@ -15,12 +15,16 @@ from ottla.protocol.record_batch import (
     BatchHeader,
     BytesLike,
     CorruptBatch,
+    Record,
     Section,
     not_decompressed,
     read_header,
+    section_records,
 )
 from ottla.types import INT64_MAX, INT64_MIN
 
+_WINDOW_BYTES = 64 * 1024
+"""Of a section, to find one record in: the records of a window are created."""
 _STEP_BYTES = 512 * 1024
 """How much is checked in one call, about two milliseconds in the worst case: other threads wait for it."""
 
@@ -131,6 +135,65 @@ def _inspect_pieces(
         size += len(piece)
         rest += piece
         piece = next(others, None)
+
+
+class _Window(NamedTuple):
+    """Complete records within a section: `count` of them between two positions."""
+
+    start: int
+    stop: int
+    count: int
+    highest: int
+
+
+def _windows(section: Section) -> Iterator[_Window]:
+    """The section in small parts, each with its highest timestamp. Raises CorruptBatch where it cannot be read."""
+    header, buffer, position, end = section
+    index, step = 0, _WINDOW_BYTES
+    try:
+        while index < header.record_count or position < end:
+            stop = min(position + step, end)
+            first = index
+            _, _, highest, after, index = _speedups.inspect_records(
+                buffer, position, stop, header.record_count - index, header.base_timestamp, index, stop == end
+            )
+            if index > first:
+                yield _Window(position, after, index - first, highest)
+            elif index == header.record_count:
+                raise ValueError(f"{end - position} bytes follow the last record")
+            step = _WINDOW_BYTES if after > position else 2 * step
+            position = after
+    except ValueError as error:
+        raise CorruptBatch(str(error)) from None
+
+
+def _records_in(section: Section, window: _Window) -> list[Record]:
+    return section_records(
+        Section(section.header._replace(record_count=window.count), section.buffer, window.start, window.stop), Record
+    )
+
+
+def first_at_or_after(section: Section, timestamp: int, from_offset: int) -> Record | None:
+    """The first record from an offset on with at least this timestamp. Creates few records."""
+    stamped = section.header.is_log_append_time
+    for window in _windows(section):
+        if stamped or window.highest >= timestamp:
+            for record in _records_in(section, window):
+                if record.timestamp >= timestamp and record.offset >= from_offset:
+                    return record
+    return None
+
+
+def latest(section: Section, from_offset: int) -> Record | None:
+    """The record from an offset on with the largest timestamp; the first one if there are several."""
+    stamped = section.header.is_log_append_time
+    best: Record | None = None
+    for window in _windows(section):
+        if best is None or (window.highest > best.timestamp and not stamped):
+            for record in _records_in(section, window):
+                if record.offset >= from_offset and (best is None or record.timestamp > best.timestamp):
+                    best = record
+    return best
 
 
 def _record_size(data: bytearray) -> int:

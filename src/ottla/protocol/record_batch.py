@@ -59,6 +59,7 @@ __all__ = [
     "section_records",
     "stamp",
     "stamped_prefix",
+    "unreadable",
 ]
 
 T = TypeVar("T")
@@ -149,6 +150,14 @@ class BatchHeader(NamedTuple):
     def has_delete_horizon(self) -> bool:
         """Whether base_timestamp is the time from which tombstones may be removed (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON)
+
+
+def unreadable(header: BatchHeader, error: CorruptBatch) -> CorruptBatch:
+    """The error for a stored batch whose records cannot be read: which one it is, and where the next one begins."""
+    return type(error)(
+        f"the batch at offset {header.base_offset} cannot be read: {error.detail}; "
+        f"the next one begins at offset {header.next_offset}"
+    )
 
 
 class Record(NamedTuple):

@@ -9,14 +9,16 @@ after its last batch. Only when very much is waiting are the appends of closed c
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import PartitionLog
 from ottla.log.validation import Prepared, TooMuchWork
 from ottla.net.connection_state import CLOSING
+
+T = TypeVar("T")
 
 WORK_BYTES_PER_TURN = 1024 * 1024
 """Decompressed on the event loop in one turn: ten milliseconds with the slowest codec."""
@@ -105,7 +107,11 @@ class LateAppends:
         """Prepares a batch in the thread."""
         if connection is not None and connection.state >= CLOSING and self.waiting_bytes > WAITING_BYTES_MAX:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer disconnected")
+        return await self.in_thread(partition_log.prepare, batch, produce_version)
+
+    def in_thread(self, function: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
+        """Runs a pure function that decompresses much."""
         assert self._loop is not None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "ottla-check")
-        return await self._loop.run_in_executor(self._thread, partition_log.prepare, batch, produce_version)
+        return self._loop.run_in_executor(self._thread, function, *args)

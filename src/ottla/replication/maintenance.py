@@ -16,6 +16,7 @@ from ottla.errors import KafkaError
 from ottla.log.cleaning.compactor import CompactionPlan
 from ottla.log.flush import FlushTicket
 from ottla.log.log_directory import LogDirectory
+from ottla.protocol.record_batch import CorruptBatch
 from ottla.replication.clock_guard import FILE as CLOCK_FILE
 from ottla.replication.clock_guard import ClockGuard
 from ottla.replication.config import ReplicaConfig
@@ -32,7 +33,7 @@ RETENTION_CHUNK = 100
 class Upkeep:
     """Pending background work of one log. Stored on the replica, so that an append checks one flag."""
 
-    __slots__ = ("flush_timer", "flushes", "is_changed", "is_closed", "is_syncing", "wants_sync")
+    __slots__ = ("flush_timer", "flushes", "is_changed", "is_closed", "is_syncing", "uncleanable_start", "wants_sync")
 
     def __init__(self) -> None:
         self.is_changed = False
@@ -42,6 +43,8 @@ class Upkeep:
         self.wants_sync = False
         self.is_syncing = False
         self.is_closed = False
+        self.uncleanable_start = -1
+        """Where the first segment began when compaction met a batch that cannot be read. Tried again once it moves."""
         self.flush_timer: asyncio.TimerHandle | None = None
 
 
@@ -315,7 +318,7 @@ class LogMaintenance:
     # -- compaction: one log at a time, in a thread --
 
     def _look_for_compaction(self, replica: Replica) -> None:
-        if self._config.log_cleaner_enable:
+        if self._config.log_cleaner_enable and replica.upkeep.uncleanable_start != replica.log.segments[0].base_offset:
             self._to_compact[replica] = None
             if self._compacting is None:
                 self._arm("compaction", self._config.log_cleaner_backoff_ms, self._compact_next)
@@ -343,6 +346,14 @@ class LogMaintenance:
                 future.result()
                 replica.log.apply_compaction(plan)
                 self.changed(replica)
+            except CorruptBatch as error:
+                replica.upkeep.uncleanable_start = replica.log.segments[0].base_offset
+                log.error(
+                    "partition %s: compaction failed, nothing was changed: %s. The log is not compacted until this "
+                    "batch is deleted or the broker restarts",
+                    replica.topic_partition,
+                    error.detail,
+                )
             except Exception as error:
                 _report(replica, "compaction failed", error)
                 if replica.log.compaction_failed(plan):

@@ -20,7 +20,7 @@ from ottla.protocol.record_batch import iter_batches, read_records
 from ottla.protocol.schema import Message
 from ottla.types import REBALANCES_TOPIC, TopicPartition
 from tests.support import fresh_load
-from tests.support.worlds.data_world import DataWorld, topic_id_of
+from tests.support.worlds.data_world import DataWorld, Peer, topic_id_of
 
 
 class CoordinatorWorld(DataWorld):
@@ -97,7 +97,7 @@ class CoordinatorWorld(DataWorld):
 
     # -- requests --
 
-    def begin(self, request: Message, version: int, client_id: str = "test") -> Any:
+    def begin(self, request: Message, version: int, client_id: str = "test", connection: Peer | None = None) -> Any:
         """Sends a frame through the dispatcher: the response, or an awaitable of it."""
         frame = encode_request(request.api_key, version, 1, client_id, request)[4:]
 
@@ -107,7 +107,8 @@ class CoordinatorWorld(DataWorld):
         async def later(awaitable: Any) -> Any:
             return read(await awaitable)
 
-        answer = self._on_loop(lambda: (self.dispatcher(frame, self.connection),))[0]  # type: ignore[arg-type]
+        peer: Any = connection or self.connection
+        answer = self._on_loop(lambda: (self.dispatcher(frame, peer),))[0]
         return read(answer) if isinstance(answer, bytes | bytearray) else later(answer)
 
     # -- looking inside --

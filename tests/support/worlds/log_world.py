@@ -8,6 +8,7 @@ from ottla.clock import MonotonicMs
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.partition_log import Appended, Origin, PartitionLog
+from ottla.log.segments.time_search import LargeBatch, OffsetAndTimestamp
 from ottla.protocol.record_batch import BatchHeader, Record, build_batch, control_batch, iter_batches, read_records
 from ottla.types import TopicPartition
 
@@ -77,6 +78,16 @@ class FailingDisk(Disk):
     def read_file(self, path: str) -> bytes:
         self._try("read_file")
         return super().read_file(path)
+
+
+def find_by_time(log: PartitionLog, timestamp: int | None, *, upper_bound: int) -> OffsetAndTimestamp | None:
+    """The first record with at least a timestamp, or the one with the largest, however long the search takes."""
+    search = log.time_search(timestamp)
+    while True:
+        try:
+            return log.search(search, upper_bound)
+        except LargeBatch as large:
+            large.search()
 
 
 class LogWorld:

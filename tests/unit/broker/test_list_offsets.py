@@ -8,8 +8,9 @@ import pytest
 from ottla.errors import ErrorCode
 from ottla.log.partition_log import Origin
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
-from ottla.protocol.record_batch import control_batch
+from ottla.protocol.record_batch import Codec, control_batch
 from ottla.types import TopicPartition
+from tests.support.wire.damaged import damaged
 from tests.support.worlds.data_world import DataWorld, only_partition
 
 VERSIONS = range(1, 12)
@@ -147,3 +148,45 @@ def test_a_partition_requested_twice_is_refused(world: DataWorld) -> None:
     topic = ListOffsetsRequest.ListOffsetsTopic(name="orders", partitions=[partition, partition])
     (answer,) = world.ask(ListOffsetsRequest(replica_id=-1, topics=[topic]), 11).topics
     assert [data.error_code for data in answer.partitions] == [ErrorCode.INVALID_REQUEST], "and returned once"
+
+
+def test_a_damaged_batch_is_an_error_and_the_log_says_how_to_skip_it(
+    world: DataWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spec: R8. The response has no field for it."""
+    bad = damaged(Codec.NONE)["a value longer than its record"]
+
+    async def store() -> None:
+        world.replicas.append(TopicPartition("orders", 0), bad, acks=1, origin=Origin.COORDINATOR)
+
+    world.append("orders", "a", timestamp=5)
+    world.loop.run_until_complete(store())
+    world.append("orders", "b", timestamp=9)
+    for timestamp in (7, -3):
+        caplog.clear()
+        assert ask(world, timestamp).error_code == ErrorCode.CORRUPT_MESSAGE
+        assert (
+            "partition orders-0: ListOffsets by timestamp failed: the batch at offset 1 cannot be read: "
+            "record 0: a length is out of bounds; the next one begins at offset 2" in caplog.text
+        )
+    assert found(world, 5)[:2] == (0, 5)
+
+
+def test_a_large_compressed_batch_is_searched_in_a_thread(world: DataWorld) -> None:
+    values = [bytes(300_000) for _ in range(10)]
+    assert world.produce("orders", *values, codec=Codec.LZ4, timestamp=7).error_code == 0
+    world.append("orders", "last", timestamp=9)
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(
+                name="orders",
+                partitions=[ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=6)],
+            )
+        ],
+    )
+    asked = world.asks(request, 11)
+    assert not asked.was_immediate
+    answer = only_partition(asked.answer())
+    assert (answer.error_code, answer.offset, answer.timestamp, answer.leader_epoch) == (0, 0, 7, 5)
+    assert found(world, -3) == (10, 9, 5)

@@ -12,7 +12,8 @@ from ottla.cli.main import main
 from ottla.cli.output import bytes_json, bytes_text, count, plural, safe_text, size, time_text
 from ottla.log.segments.index import OffsetIndex, TimeIndex
 from ottla.log.segments.transaction_index import AbortedTransaction, encode_entries
-from ottla.protocol.record_batch import Codec, build_batch, control_batch
+from ottla.protocol.record_batch import Codec, build_batch, control_batch, read_header, stamp
+from tests.support.wire.damaged import damaged
 
 NAME = "00000000000000000100"
 TIME = 1_700_000_000_000
@@ -128,6 +129,26 @@ def test_a_flipped_bit_is_reported(dump: Any, segment: Path) -> None:
     assert "checksum" in out
     assert "checksum" in json.loads(dump(segment, "--json")[1].splitlines()[0])["problem"]
     assert dump(segment, "--records")[0] == 1
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_records_that_cannot_be_read_are_reported(dump: Any, tmp_path: Path, codec: Codec) -> None:
+    """Their checksum is correct: an older version stored what its clients had sent."""
+    path = tmp_path / f"{0:020}.log"
+    offset, data = 0, b""
+    for bad in damaged(codec).values():
+        stored = bytearray(bad)
+        stamp(stored, offset, 0)
+        data += stored
+        offset = read_header(stored).next_offset
+    path.write_bytes(data)
+    count = len(damaged(codec))
+    for options in ((), ("--records",), ("--json",), ("--json", "--records")):
+        status, out, err = dump(path, *options)
+        assert status == 1
+        assert "Traceback" not in out + err
+        assert err.startswith(f"ottla: found {count} damaged places"), options
+    assert "record 0: a length is out of bounds" in out
 
 
 def test_decreasing_offsets_are_reported(dump: Any, segment: Path) -> None:

@@ -15,9 +15,10 @@ from ottla.coordinator.group.shard import GroupShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
-from ottla.protocol.record_batch import build_batch, control_batch, iter_batches
+from ottla.protocol.record_batch import Codec, build_batch, control_batch, iter_batches
 from ottla.replication.config import ReplicaConfig
 from ottla.types import TopicPartition
+from tests.support.wire.damaged import damaged
 from tests.support.wire.group_requests import (
     assignment,
     commit_request,
@@ -318,6 +319,19 @@ def test_a_record_that_cannot_be_read_stops_the_load_and_is_logged(
     assert refused.error_code == ErrorCode.NOT_COORDINATOR
     assert world.ask(ListGroupsRequest(), 4).error_code == 0
     assert "__consumer_offsets-0 cannot be loaded" in caplog.text
+
+
+def test_a_batch_that_cannot_be_decoded_stops_the_load_and_is_named(
+    world: CoordinatorWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spec: R8."""
+    commit(world, 5)
+    damaged_at = world.log("__consumer_offsets").log_end_offset
+    world.append_raw(damaged(Codec.NONE)["bytes after the last record"])
+    world.restart()
+    world.wait(100)
+    assert world.ask(join_request(), 9).error_code == ErrorCode.NOT_COORDINATOR
+    assert f"cannot be loaded: CORRUPT_MESSAGE: the batch at offset {damaged_at} cannot be read: " in caplog.text
 
 
 def test_records_of_unknown_types_are_skipped(world: CoordinatorWorld) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
-from tests.support.worlds.log_world import FailingDisk, LogWorld
+from tests.support.worlds.log_world import FailingDisk, LogWorld, find_by_time
 
 SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
 
@@ -132,8 +132,8 @@ def test_a_failed_read_raises_an_error_and_the_next_one_works(world: LogWorld) -
     world.append("a")
     disk_of(world).fails("pread", errno.EIO)
     fails(lambda: world.log.read(0, 1000, upper_bound=1))
-    fails(lambda: world.log.find_offset_by_timestamp(0, upper_bound=1))
-    fails(lambda: world.log.find_max_timestamp(1))
+    fails(lambda: find_by_time(world.log, 0, upper_bound=1))
+    fails(lambda: find_by_time(world.log, None, upper_bound=1))
     disk_of(world).works()
     assert world.values() == ["a"]
 

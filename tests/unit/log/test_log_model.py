@@ -19,6 +19,7 @@ from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition
 from tests.support.worlds.log_reload import assert_reload_matches, state_of
+from tests.support.worlds.log_world import find_by_time
 
 NOON = 1_700_000_000_000
 HOUR = 3_600_000
@@ -363,7 +364,7 @@ class LogMachine(RuleBasedStateMachine):
         time = NOON + seconds * 1000
         visible = sorted(self.visible().items())
         expected = next((offset for offset, record in visible if record[2] >= time), None)
-        found = self.log.find_offset_by_timestamp(time, upper_bound=self.end)
+        found = find_by_time(self.log, time, upper_bound=self.end)
         markers = found is not None and found.offset not in self.visible()
         assert markers or (None if found is None else found.offset) == expected
 

@@ -11,7 +11,7 @@ from ottla.log.checkpoints import encode_epochs
 from ottla.log.disk import Disk
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import iter_batches
-from tests.support.worlds.log_world import FailingDisk, LogWorld
+from tests.support.worlds.log_world import FailingDisk, LogWorld, find_by_time
 
 SMALL: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 150}
 
@@ -267,7 +267,7 @@ def test_a_corrupt_index_is_rebuilt(tmp_path: Path, suffix: str, damage: str, cl
     assert world.values() == expected()
     for offset in range(30):
         assert world.values(offset) == expected()[offset:]
-    found = world.log.find_offset_by_timestamp(world.now, upper_bound=30)
+    found = find_by_time(world.log, world.now, upper_bound=30)
     assert found is not None
     assert found.offset == 0
 

@@ -8,12 +8,14 @@ import pytest
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
+from ottla.log.partition_log import Origin
 from ottla.metadata.image import NO_IMAGE, TopicImage
-from ottla.protocol.record_batch import build_batch, iter_batches, read_records
+from ottla.protocol.record_batch import Codec, build_batch, iter_batches, read_records
 from ottla.replication.config import ReplicaConfig
 from ottla.testing.sim_disk import SimDisk, SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition
+from tests.support.wire.damaged import damaged
 from tests.support.worlds.data_world import DataWorld, batch_of, topic_id_of
 
 if TYPE_CHECKING:
@@ -472,6 +474,36 @@ def test_a_failed_sync_in_a_compaction_rejects_further_writes(platter: SimPlatte
     with pytest.raises(KafkaError) as caught:
         write(world, "latest", "a3")
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_log_with_a_damaged_batch_is_not_compacted_and_loses_nothing(
+    world: DataWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spec: R8. An older version stored the batch; the other logs are compacted."""
+    world.topic("latest", partitions=2, configs=COMPACTED)
+    write(world, "latest", "a1", "a2")
+    bad = damaged(Codec.NONE)["a key longer than its record"]
+
+    async def store() -> None:
+        world.replicas.append(TopicPartition("latest", 0), bad, acks=1, origin=Origin.COORDINATOR)
+
+    world.loop.run_until_complete(store())
+    write(world, "latest", "a1", "a2", partition=1)
+    for partition in range(2):
+        world.log("latest", partition).roll()
+        write(world, "latest", "c1", partition=partition)
+    size = world.log("latest").size_bytes
+    world.wait(400_000)
+    assert contents(world, "latest", 1) == ["a2", "c1"]
+    assert world.log("latest").size_bytes == size
+    assert caplog.text.count("partition latest-0: compaction failed, nothing was changed") == 1, "not again and again"
+    assert "the batch at offset 2 cannot be read: " in caplog.text
+    world.log("latest").delete_records_before(3)
+    write(world, "latest", "c2")
+    world.log("latest").roll()
+    write(world, "latest", "d1")
+    world.wait(400_000)
+    assert contents(world, "latest") == ["c2", "d1"], "the batch was deleted"
 
 
 def test_a_topic_can_be_deleted_while_it_is_compacted(world: DataWorld) -> None:

@@ -11,18 +11,28 @@ v10  a timeout for remote lookups (KIP-1075); ignored
 v11  timestamp -6: the first offset not uploaded yet (KIP-1023), here none
 """
 
+import logging
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
+from ottla.log.segments.time_search import LargeBatch, TimeSearch
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from ottla.protocol.record_batch import MAX_DECOMPRESSED_BYTES
 from ottla.replication.replica import Replica
 from ottla.types import TopicPartition
 
+log = logging.getLogger("ottla.broker")
+
 PartitionAnswer = ListOffsetsResponse.ListOffsetsPartitionResponse
+Asked = ListOffsetsRequest.ListOffsetsPartition
+
+LARGE_BATCHES_MAX = 100
+"""How many large compressed batches are searched for one partition; usually it is one."""
 
 LATEST = -1
 EARLIEST = -2
@@ -47,34 +57,83 @@ NOTHING = Found(-1, -1, -1)
 
 
 @handles(ApiKey.LIST_OFFSETS)
-def list_offsets(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
-    version = context.api_version
+def list_offsets(
+    request: ListOffsetsRequest, context: Context
+) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
     asked_for = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
     topics = []
+    late: list[tuple[str, Asked, PartitionAnswer, TimeSearch, LargeBatch]] = []
     for topic in request.topics:
         answers = []
         for asked in {each.partition_index: each for each in topic.partitions}.values():
             answer = PartitionAnswer(partition_index=asked.partition_index)
+            search = _search_for(asked, context, topic.name)
             try:
                 if asked_for[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "the request has the partition more than once")
-                found = _find(request, context, topic.name, asked)
+                found = _find(request, context, topic.name, asked, search)
             except KafkaError as error:
-                answer.error_code = error.code
-                if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and version < 5:
-                    answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+                _fail(answer, error, context, topic.name)
+            except LargeBatch as large:
+                late.append((topic.name, asked, answer, search, large))
             else:
-                answer.offset, answer.timestamp = found.offset, found.timestamp
-                if version >= 4:
-                    answer.leader_epoch = found.leader_epoch
+                _fill(answer, found, context)
             answers.append(answer)
         topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-    return ListOffsetsResponse(topics=topics)
+    response = ListOffsetsResponse(topics=topics)
+    return _find_later(request, response, late, context) if late else response
 
 
-def _find(
-    request: ListOffsetsRequest, context: Context, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition
-) -> Found:
+async def _find_later(
+    request: ListOffsetsRequest,
+    response: ListOffsetsResponse,
+    late: list[tuple[str, Asked, PartitionAnswer, TimeSearch, LargeBatch]],
+    context: Context,
+) -> ListOffsetsResponse:
+    """Searches large compressed batches in a thread. The log may change meanwhile, so each search starts again."""
+    in_thread = context.services.replicas.late_appends.in_thread
+    for topic, asked, answer, search, first in late:
+        large: LargeBatch | None = first
+        try:
+            for _ in range(LARGE_BATCHES_MAX):
+                if large is None:
+                    break
+                await in_thread(large.search)
+                try:
+                    found, large = _find(request, context, topic, asked, search), None
+                except LargeBatch as another:
+                    large = another
+            if large is not None:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{topic}-{asked.partition_index}: {large}")
+        except KafkaError as error:
+            _fail(answer, error, context, topic)
+        else:
+            _fill(answer, found, context)
+    return response
+
+
+def _search_for(asked: Asked, context: Context, topic: str) -> TimeSearch:
+    replica = context.services.replicas.find(topic, asked.partition_index)
+    limit = MAX_DECOMPRESSED_BYTES if replica is None else replica.log.config.max_decompressed_bytes
+    return TimeSearch(None if asked.timestamp == MAX_TIMESTAMP else asked.timestamp, limit)
+
+
+def _fill(answer: PartitionAnswer, found: Found, context: Context) -> None:
+    answer.offset, answer.timestamp = found.offset, found.timestamp
+    if context.api_version >= 4:
+        answer.leader_epoch = found.leader_epoch
+
+
+def _fail(answer: PartitionAnswer, error: KafkaError, context: Context, topic: str) -> None:
+    answer.error_code = error.code
+    if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < 5:
+        answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+    elif error.code is ErrorCode.CORRUPT_MESSAGE:
+        # The response has no room for the offset.
+        log.warning("partition %s-%d: ListOffsets by timestamp failed: %s", topic, answer.partition_index, error.detail)
+
+
+def _find(request: ListOffsetsRequest, context: Context, topic: str, asked: Asked, search: TimeSearch) -> Found:
     timestamp = asked.timestamp
     if timestamp < 0 and timestamp not in (LATEST, EARLIEST):
         since = SINCE_VERSION.get(timestamp)
@@ -85,28 +144,29 @@ def _find(
             )
     replica = _replica(request, context, TopicPartition(topic, asked.partition_index))
     replica.check_leader_epoch(asked.current_leader_epoch)
-    log = replica.log
+    partition_log = replica.log
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return Found(log.log_start_offset, -1, log.leader_epochs.epoch_for_offset(log.log_start_offset))
+        return Found(
+            partition_log.log_start_offset,
+            -1,
+            partition_log.leader_epochs.epoch_for_offset(partition_log.log_start_offset),
+        )
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING
     is_client = request.replica_id == CONSUMER
     # A new leader's high watermark may be behind what clients have already seen from its predecessor.
-    is_current = not is_client or replica.is_high_watermark_current(log.high_watermark)
+    is_current = not is_client or replica.is_high_watermark_current(partition_log.high_watermark)
     if not is_client:
-        end = log.log_end_offset
+        end = partition_log.log_end_offset
     elif request.isolation_level == READ_COMMITTED:
-        end = log.last_stable_offset
+        end = partition_log.last_stable_offset
     else:
-        end = log.high_watermark
+        end = partition_log.high_watermark
     if timestamp == LATEST:
         if not is_current:
             raise _not_available(replica)
         return Found(end, -1, replica.leader_epoch)
-    if timestamp == MAX_TIMESTAMP:
-        found = log.find_max_timestamp(end)
-    else:
-        found = log.find_offset_by_timestamp(timestamp, upper_bound=end)
+    found = partition_log.search(search, end)
     if found is None:
         if not is_current:
             raise _not_available(replica)

@@ -81,6 +81,8 @@ def take_arrow(
                 fetcher.refuse(fetched)
             if builder.rows:
                 break  # return what was read before the error first
+            if isinstance(error, KafkaError):
+                raise fetched.explained(error, section.header) from None
             raise
         if not is_whole:
             if builder.rows:
@@ -123,10 +125,10 @@ def read_partition(
             break
         try:
             is_whole = builder.add(*partition, section, from_offset, until_offset)
-        except KafkaError:
+        except KafkaError as error:
             if builder.rows:
                 break  # return what was read before the error first
-            raise
+            raise fetched.explained(error, section.header) from None
         if not is_whole:
             break
         fetched.took()

@@ -55,7 +55,13 @@ class CompletedFetch:
         self.size_bytes = len(data)
         self._data = data
         self._check_crcs = check_crcs
-        self._batches: list[tuple[int, BatchHeader]] = list(iter_batches(data))
+        self._batches: list[tuple[int, BatchHeader]] = []
+        try:
+            self._batches.extend(iter_batches(data))
+        except KafkaError as error:
+            # What comes before it is returned first; then the next fetch begins here.
+            if not self._batches:
+                raise KafkaError(error.code, f"{partition} at offset {fetch_offset}: {error.detail}") from None
         self._batches.reverse()  # so that pop() takes the next one
         if not self._batches and len(data):
             detail = f"a fetch of {partition} at offset {fetch_offset} returned {len(data)} bytes without a whole batch"
@@ -152,7 +158,7 @@ class CompletedFetch:
         try:
             records = section_records(section, ConsumerRecord, tuple(self.partition))
         except KafkaError as error:
-            raise self._named(error, section.header) from None
+            raise self.explained(error, section.header) from None
         if records and records[0].offset < self.next_offset:
             # A fetch returns whole batches, so the first one may begin before the requested offset.
             records = [record for record in records if record.offset >= self.next_offset]
@@ -171,7 +177,7 @@ class CompletedFetch:
                         self._batches.pop()
                         return True
                 except KafkaError as error:
-                    raise self._named(error, header) from None
+                    raise self.explained(error, header) from None
             self._batches.pop()
             if self._opened:
                 self._opened[-1].end_offset = header.next_offset
@@ -179,8 +185,14 @@ class CompletedFetch:
                 self.next_offset = max(self.next_offset, header.next_offset)
         return False
 
-    def _named(self, error: KafkaError, header: BatchHeader) -> KafkaError:
-        return KafkaError(error.code, f"{self.partition} at offset {header.base_offset}: {error.detail}")
+    def explained(self, error: KafkaError, header: BatchHeader) -> KafkaError:
+        """The error for a batch that cannot be read: which one it is, and how to continue after it."""
+        topic, partition = self.partition
+        return KafkaError(
+            error.code,
+            f"{self.partition} at offset {header.base_offset}: {error.detail}. To skip this batch, call "
+            f"seek(TopicPartition({topic!r}, {partition}), {header.next_offset})",
+        )
 
     def _is_hidden(self, position: int, header: BatchHeader) -> bool:
         """Whether a batch is invisible to applications: a control batch, or part of an aborted transaction."""

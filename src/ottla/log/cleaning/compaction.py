@@ -12,7 +12,14 @@ from typing import NamedTuple
 from ottla.log.config import TopicConfig
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.batch_rewriting import rewrite
-from ottla.protocol.record_batch import BatchHeader, BytesLike, ControlType, read_end_marker, scan_keys
+from ottla.protocol.record_batch import (
+    MAX_DECOMPRESSED_BYTES,
+    BatchHeader,
+    BytesLike,
+    ControlType,
+    read_end_marker,
+    scan_keys,
+)
 from ottla.types import INT32_MAX, INT64_MAX
 
 
@@ -147,8 +154,9 @@ class TransactionTracker:
 class LatestOffsets:
     """The offset of the last record of each key, in the part of the log that was read."""
 
-    def __init__(self, max_keys: int) -> None:
+    def __init__(self, max_keys: int, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> None:
         self._offsets: dict[bytes, int] = {}
+        self._max_bytes = max_bytes
         self._max_keys = max_keys
         self.end_offset = 0
         """Everything below this offset was read."""
@@ -159,7 +167,7 @@ class LatestOffsets:
 
     def add(self, header: BatchHeader, batch: BytesLike, start_offset: int) -> None:
         base_offset = header.base_offset
-        for delta, key, _ in scan_keys(batch, 0, header):
+        for delta, key, _ in scan_keys(batch, 0, header, max_bytes=self._max_bytes):
             if key is not None and base_offset + delta >= start_offset:
                 self._offsets[key] = base_offset + delta
 
@@ -187,12 +195,14 @@ class BatchCleaner:
         log_start_offset: int,
         delete_retention_ms: int,
         now: int,
+        max_bytes: int = MAX_DECOMPRESSED_BYTES,
     ) -> None:
         self.latest = latest
         self.tracker = tracker
         self.log_start_offset = log_start_offset
         self.now = now
         self.delete_horizon_ms = now + delete_retention_ms
+        self._max_bytes = max_bytes
         self._last_records = {last.producer_id: last for last in last_records}
 
     def clean(self, header: BatchHeader, batch: BytesLike) -> BytesLike | None:
@@ -204,7 +214,7 @@ class BatchCleaner:
         horizon = header.base_timestamp if header.has_delete_horizon else None
         drop_tombstones = horizon is not None and horizon <= self.now
         kept, has_tombstones = [], False
-        records = scan_keys(batch, 0, header)
+        records = scan_keys(batch, 0, header, max_bytes=self._max_bytes)
         for delta, key, is_tombstone in records:
             offset = header.base_offset + delta
             if offset < self.log_start_offset:
@@ -220,8 +230,10 @@ class BatchCleaner:
             return self._emptied(header, batch)
         new_horizon = self.delete_horizon_ms if has_tombstones and horizon is None else None
         if len(kept) == len(records):
-            return batch if new_horizon is None else rewrite(batch, delete_horizon_ms=new_horizon)
-        return rewrite(batch, keep_offsets=kept, delete_horizon_ms=new_horizon)
+            if new_horizon is None:
+                return batch
+            return rewrite(batch, delete_horizon_ms=new_horizon, max_bytes=self._max_bytes)
+        return rewrite(batch, keep_offsets=kept, delete_horizon_ms=new_horizon, max_bytes=self._max_bytes)
 
     def _clean_control(self, header: BatchHeader, batch: BytesLike) -> BytesLike | None:
         if not self.tracker.is_idle_marker(header, batch):

@@ -24,7 +24,7 @@ from ottla.log.segments.segment import Segment
 from ottla.log.segments.segment_list import Segments
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.batch_rewriting import rewrite
-from ottla.protocol.record_batch import BatchHeader, BytesLike, read_header
+from ottla.protocol.record_batch import BatchHeader, BytesLike, CorruptBatch, read_header, unreadable
 from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.log")
@@ -129,6 +129,7 @@ class CompactionPlan:
                 delete_retention_ms=self.config.delete_retention_ms + self.held_ms,
                 log_start_offset=self.log_start_offset,
                 now=self.now,
+                max_bytes=self.config.max_decompressed_bytes,
             )
             used = [source for source in self._sources if source.base_offset < latest.end_offset]
             facts = [CleanableSegment(s.base_offset, s.next_offset, s.size, -1, -1) for s in used]
@@ -200,7 +201,7 @@ class CompactionPlan:
 
     def _read_keys(self, files: OpenFiles) -> LatestOffsets:
         """The offset of the last record of each key in the dirty part, or in as much of it as fits in memory."""
-        latest = LatestOffsets(self.max_keys)
+        latest = LatestOffsets(self.max_keys, self.config.max_decompressed_bytes)
         tracker = TransactionTracker(self._aborted)
         latest.end_offset = self.first_dirty_offset
         for source in self._sources:
@@ -211,10 +212,13 @@ class CompactionPlan:
                     continue
                 if latest.is_full:
                     return latest
-                if header.is_control:
-                    tracker.is_idle_marker(header, batch)
-                elif not tracker.is_aborted(header):
-                    latest.add(header, batch, self.first_dirty_offset)
+                try:
+                    if header.is_control:
+                        tracker.is_idle_marker(header, batch)
+                    elif not tracker.is_aborted(header):
+                        latest.add(header, batch, self.first_dirty_offset)
+                except CorruptBatch as error:
+                    raise unreadable(header, error) from None
                 latest.end_offset = header.next_offset
             latest.end_offset = source.next_offset
         return latest
@@ -234,7 +238,10 @@ class CompactionPlan:
         batch: memoryview | None = None
         for number in numbers:
             for header, batch in self._batches(self._sources[number], files):
-                kept = cleaner.clean(header, batch)
+                try:
+                    kept = cleaner.clean(header, batch)
+                except CorruptBatch as error:
+                    raise unreadable(header, error) from None
                 if kept is not None:
                     self._write(target, kept)
         if kept is None and batch is not None:

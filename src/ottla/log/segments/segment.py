@@ -2,7 +2,7 @@
 
 import logging
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError
@@ -13,7 +13,7 @@ from ottla.log.segments.scan import WALK_CHUNK, scan_batches, scan_headers
 from ottla.log.segments.segment_indexes import NO_TIMESTAMP, SegmentIndexes
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.batch_layout import HEADER_SIZE, LENGTH_END, MAGIC
-from ottla.protocol.record_batch import BatchHeader, CorruptBatch, Record, read_header, read_records
+from ottla.protocol.record_batch import BatchHeader, CorruptBatch, Record, read_header
 from ottla.types import INT32_MAX, INT64_MAX
 
 log = logging.getLogger("ottla.log")
@@ -34,6 +34,10 @@ def file_name(base_offset: int, suffix: str = "") -> str:
     '00000000000000000042.log'
     """
     return f"{base_offset:020d}{suffix}"
+
+
+Look = Callable[[bytes, BatchHeader, int], Record | None]
+"""Finds a record in one batch, at an offset or after it."""
 
 
 class Segment:
@@ -324,8 +328,12 @@ class Segment:
 
     # --- time ---------------------------------------------------------------------------------------------
 
-    def find_by_timestamp(self, timestamp: int, start_offset: int, end: int) -> tuple[Record, BatchHeader] | None:
-        """The first record from `start_offset` on, before position `end`, with at least `timestamp`."""
+    def find_by_timestamp(
+        self, timestamp: int, start_offset: int, end: int, look: Look
+    ) -> tuple[Record, BatchHeader] | None:
+        """The first record from `start_offset` on, before position `end`, with at least `timestamp`.
+
+        `look` finds it in one batch."""
         self._offset_index()
         assert self.indexes.times is not None
         from_offset = max(start_offset, self.base_offset + self.indexes.times.find_before(timestamp))
@@ -334,19 +342,21 @@ class Segment:
             return None
         for position, header in scan_headers(self.disk, self.file.handle(), start, end):
             if header.max_timestamp >= timestamp and header.record_count:
-                for record in self._records_at(position, header):
-                    if record.timestamp >= timestamp and record.offset >= start_offset:
-                        return record, header
+                record = look(self._batch_at(position, header), header, start_offset)
+                if record is not None:
+                    return record, header
         return None
 
-    def find_latest(self, start_offset: int, end: int) -> tuple[Record, BatchHeader] | None:
+    def find_latest(self, start_offset: int, end: int, look: Look) -> tuple[Record, BatchHeader] | None:
         """The record with the largest timestamp before position `end`; the first one if there are several."""
         if end == self.size and self.base_offset >= start_offset and self.max_timestamp >= 0:
             start = self.find_position(self.indexes.offset_of_max_timestamp)
             if start is not None:
                 header = self.header_at(start)
                 if header.record_count and header.max_timestamp == self.max_timestamp:
-                    return _latest(self._records_at(start, header)), header
+                    record = look(self._batch_at(start, header), header, start_offset)
+                    assert record is not None
+                    return record, header
         found: tuple[Record, BatchHeader] | None = None
         best: tuple[int, BatchHeader] | None = None
         latest = NO_TIMESTAMP - 1
@@ -358,14 +368,17 @@ class Segment:
                 continue
             if header.base_offset >= start_offset:
                 best, latest = (position, header), header.max_timestamp
-            elif records := [r for r in self._records_at(position, header) if r.offset >= start_offset]:
+            elif (record := look(self._batch_at(position, header), header, start_offset)) is not None:
                 # The first batch may contain earlier offsets: its latest record may be below the start.
-                found = _latest(records), header
-                latest = found[0].timestamp
-        return found if best is None else (_latest(self._records_at(*best)), best[1])
+                found = record, header
+                latest = record.timestamp
+        if best is None:
+            return found
+        record = look(self._batch_at(*best), best[1], start_offset)
+        return None if record is None else (record, best[1])
 
-    def _records_at(self, position: int, header: BatchHeader) -> list[Record]:
-        return read_records(self.disk.pread(self.file.handle(), header.size_bytes, position), 0, header)
+    def _batch_at(self, position: int, header: BatchHeader) -> bytes:
+        return self.disk.pread(self.file.handle(), header.size_bytes, position)
 
     # --- truncating, renaming, removing -------------------------------------------------------------------
 
@@ -412,7 +425,3 @@ class Segment:
 
 def _no_path(suffix: str) -> str:
     raise AssertionError(f"the segment of a deleted log was used ({suffix})")
-
-
-def _latest(records: list[Record]) -> Record:
-    return max(records, key=lambda record: record.timestamp)

@@ -4,8 +4,9 @@ import pytest
 
 from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.record_batch import Codec, build_batch, control_batch
+from ottla.protocol.record_batch import Codec, build_batch, control_batch, read_header, stamp
 from ottla.types import TopicPartition
+from tests.support.wire.damaged import damaged
 
 T0 = TopicPartition("t", 0)
 ANN, BOB = 1, 2
@@ -91,6 +92,35 @@ def test_corruption_is_detected_by_the_checksum_and_names_the_offset() -> None:
         assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
         assert caught.value.detail.startswith("t-0 at offset 1: ")
     assert part.next_offset == 1
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_batch_that_cannot_be_decoded_is_named_and_can_be_skipped(codec: Codec) -> None:
+    """Its checksum is correct: an older broker stored it as it was."""
+    for name, bad in damaged(codec).items():
+        stored = bytearray(bad)
+        stamp(stored, 1, 0)
+        next_offset = read_header(stored).next_offset
+        data = batch(0, "a") + bytes(stored) + batch(next_offset, "c")
+        part = fetched(data)
+        assert [record.offset for record in part.take(10)] == [0], name
+        with pytest.raises(KafkaError) as caught:
+            part.take(10)
+        assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+        assert caught.value.detail.startswith("t-0 at offset 1: ")
+        assert caught.value.detail.endswith(f"call seek(TopicPartition('t', 0), {next_offset})")
+        after = fetched(data, next_offset)
+        assert [record.value for record in after.take(10)] == [b"c"], "a fetch returns the earlier batches, too"
+
+
+def test_a_header_that_cannot_be_read_is_an_error_after_the_batches_before_it() -> None:
+    bad = bytearray(batch(1, "b"))
+    bad[22] |= 7  # no codec has this number
+    part = fetched(batch(0, "a") + bytes(bad))
+    assert values(part) == ["a"]
+    assert part.end_offset == 1, "the next fetch begins at the damaged one"
+    with pytest.raises(KafkaError, match="t-0 at offset 1: unknown codec 7"):
+        fetched(bytes(bad), 1)
 
 
 def test_the_last_epoch_is_that_of_the_last_batch() -> None:

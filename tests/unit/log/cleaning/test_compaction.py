@@ -17,7 +17,7 @@ from ottla.protocol.record_batch import Codec, read_records
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import INT32_MAX
-from tests.support.worlds.log_world import NOON, FailingDisk, LogWorld
+from tests.support.worlds.log_world import NOON, FailingDisk, LogWorld, find_by_time
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -745,7 +745,7 @@ def test_timestamps_are_found_after_compaction(tmp_path: Path) -> None:
     kept = world.records()
     for time in range(-5, 305, 5):
         expected = next((record.offset for record in kept if record.timestamp >= NOON + time), None)
-        found = world.log.find_offset_by_timestamp(NOON + time, upper_bound=30)
+        found = find_by_time(world.log, NOON + time, upper_bound=30)
         assert (found.offset if found else None) == expected
 
 

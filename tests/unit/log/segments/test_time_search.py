@@ -7,9 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.log.segments.time_search import OffsetAndTimestamp
-from ottla.protocol.record_batch import Codec, build_batch
-from tests.support.worlds.log_world import NOON, LogWorld
+from ottla.log.partition_log import Origin
+from ottla.log.segments.time_search import LargeBatch, OffsetAndTimestamp
+from ottla.protocol import batch_inspection
+from ottla.protocol.record_batch import (
+    HEADER_SIZE,
+    Codec,
+    CorruptBatch,
+    assemble,
+    build_batch,
+    open_section,
+    read_header,
+    read_records,
+)
+from tests.support.wire.damaged import damaged
+from tests.support.worlds.log_world import NOON, LogWorld, find_by_time
 
 SMALL: dict[str, Any] = {"segment_bytes": 700, "index_interval_bytes": 100}
 
@@ -24,12 +36,12 @@ def write(world: LogWorld, *batches: list[int], codec: Codec = Codec.NONE) -> No
 
 def find(world: LogWorld, time: int, upper_bound: int | None = None) -> tuple[int, int] | None:
     bound = world.log.log_end_offset if upper_bound is None else upper_bound
-    found = world.log.find_offset_by_timestamp(NOON + time, upper_bound=bound)
+    found = find_by_time(world.log, NOON + time, upper_bound=bound)
     return None if found is None else (found.offset, found.timestamp - NOON)
 
 
 def latest(world: LogWorld, upper_bound: int | None = None) -> tuple[int, int] | None:
-    found = world.log.find_max_timestamp(world.log.log_end_offset if upper_bound is None else upper_bound)
+    found = find_by_time(world.log, None, upper_bound=world.log.log_end_offset if upper_bound is None else upper_bound)
     return None if found is None else (found.offset, found.timestamp - NOON)
 
 
@@ -79,7 +91,7 @@ def test_the_result_has_the_leader_epoch(world: LogWorld) -> None:
     write(world, [0])
     world.leader_epoch = 4
     write(world, [10])
-    assert world.log.find_offset_by_timestamp(NOON + 5, upper_bound=2) == OffsetAndTimestamp(1, NOON + 10, 4)
+    assert find_by_time(world.log, NOON + 5, upper_bound=2) == OffsetAndTimestamp(1, NOON + 10, 4)
 
 
 def test_log_append_time_is_searched_if_the_topic_uses_it(tmp_path: Path) -> None:
@@ -126,3 +138,79 @@ def test_every_result_equals_that_of_a_full_scan(
     best = max((t for _, t in seen), default=None)
     assert latest(world, bound) == next(((offset, t) for offset, t in seen if t == best), None)
     world.log.store.close()
+
+
+# Batches that cannot be read, and batches that take long
+
+
+def store(world: LogWorld, batch: bytes) -> None:
+    """Stores a batch unchecked, as an older version did with the batches of its clients."""
+    world.log.append(batch, leader_epoch=0, origin=Origin.COORDINATOR)
+    world.commit()
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_damaged_batch_is_named_with_the_offset_after_it(tmp_path: Path, codec: Codec) -> None:
+    """Spec: R8. Searches that do not need the batch are not affected."""
+    for number, (name, bad) in enumerate(damaged(codec).items()):
+        world = LogWorld(tmp_path / str(number))
+        write(world, [-100])
+        header = read_header(bad)._replace(base_timestamp=NOON, max_timestamp=NOON)
+        store(world, assemble(header, bad[HEADER_SIZE:]))
+        write(world, [-50])
+        after = world.log.log_end_offset - 1
+        assert find(world, -200) == (0, -100), name
+        for timestamp in (NOON - 60, None):
+            with pytest.raises(CorruptBatch) as caught:
+                find_by_time(world.log, timestamp, upper_bound=after + 1)
+            assert caught.value.detail.startswith("the batch at offset 1 cannot be read: "), name
+            assert caught.value.detail.endswith(f"; the next one begins at offset {after}"), name
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_a_large_compressed_batch_is_searched_apart(tmp_path: Path, codec: Codec) -> None:
+    """The event loop does not decompress it; what a thread has found is remembered."""
+    world = LogWorld(tmp_path)
+    rows = [(NOON + time % 7000, None, bytes(300), ()) for time in range(10_000)]
+    world.log.append(build_batch(rows, codec=codec), leader_epoch=0)
+    world.commit()
+    for timestamp, expected in ((NOON + 6500, (6500, NOON + 6500)), (None, (6999, NOON + 6999))):
+        search = world.log.time_search(timestamp)
+        with pytest.raises(LargeBatch) as caught:
+            world.log.search(search, 10_000)
+        caught.value.search()
+        found = world.log.search(search, 10_000)
+        assert found is not None
+        assert (found.offset, found.timestamp) == expected
+    assert find(world, 6999) == (6999, 6999)
+    world.log.delete_records_before(7000)
+    assert find(world, 0) == (7000, 0)
+    assert latest(world) == (9999, 2999)
+
+
+def test_a_batch_larger_than_the_topic_allows_is_not_decompressed(tmp_path: Path) -> None:
+    world = LogWorld(tmp_path, max_decompressed_bytes=2_000_000)
+    store(world, build_batch([(NOON, None, bytes(3_000_000), ())], codec=Codec.LZ4))
+    with pytest.raises(CorruptBatch, match=r"offset 0 cannot be read: the data expands .* limit of 2000000 bytes"):
+        find(world, 0)
+
+
+@given(
+    times=st.lists(st.integers(-5, 5), min_size=1, max_size=40),
+    codec=st.sampled_from(Codec),
+    from_offset=st.integers(0, 41),
+    wanted=st.integers(-6, 6),
+    window=st.integers(1, 200),
+)
+def test_records_are_found_in_windows(
+    times: list[int], codec: Codec, from_offset: int, wanted: int, window: int
+) -> None:
+    batch = build_batch([(NOON + time, None, bytes(abs(time)), ()) for time in times], codec=codec)
+    section = open_section(batch, 0, read_header(batch))
+    records = [record for record in read_records(batch) if record.offset >= from_offset]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_inspection, "_WINDOW_BYTES", window)
+        found = batch_inspection.first_at_or_after(section, NOON + wanted, from_offset)
+        assert found == next((record for record in records if record.timestamp >= NOON + wanted), None)
+        best = max(records, key=lambda record: record.timestamp, default=None)
+        assert batch_inspection.latest(section, from_offset) == best
