@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ottla.broker.coordinators import Coordinators
@@ -17,6 +17,7 @@ from ottla.broker.settings.config import BrokerConfig, Settings
 from ottla.broker.settings.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners
 from ottla.clock import BootClock, Clock, MonotonicClock, monotonic_ms, system_boot_clock, system_clock
 from ottla.errors import OttlaError
+from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory, files_for_connections
 from ottla.metadata.follower import MetadataFollower
@@ -129,7 +130,7 @@ class Broker:
             clock=clock,
             boot=self._boot,
         )
-        directory.load(lambda topic: settings.topic_config(metadata.image, topic))
+        await _load(directory, lambda topic: settings.topic_config(metadata.image, topic))
         replicas.start()
         self._replicas = replicas
         self._coordinators = coordinators = Coordinators(config, metadata=metadata, replicas=replicas, clock=clock)
@@ -227,7 +228,7 @@ class Broker:
             # First no more requests are accepted. Then fetches that wait for records are answered.
             await asyncio.sleep(0)
             if self._replicas is not None:
-                self._replicas.end_fetches()
+                self._replicas.begin_stop()
             if self._coordinators is not None:
                 await self._coordinators.stop()
             await closing
@@ -245,6 +246,17 @@ class Broker:
     async def _close_directory(self) -> None:
         if self._directory is not None:
             self._directory.close()
+
+
+async def _load(directory: LogDirectory, config_of: Callable[[str], TopicConfig]) -> None:
+    """Opens the logs in a thread: after a crash that can take long, and the metadata session must stay alive."""
+    loading = asyncio.get_running_loop().run_in_executor(None, directory.load, config_of)
+    try:
+        await asyncio.shield(loading)
+    except asyncio.CancelledError:
+        # The directory must not be closed while it is loaded.
+        await asyncio.wait([loading])
+        raise
 
 
 def _verify_by(services: Services) -> TransactionVerifier:

@@ -174,7 +174,7 @@ class LogDirectory:
     # --- creating and deleting logs -----------------------------------------------------------------------
 
     def create_log(self, partition: TopicPartition, topic_id: bytes, config: TopicConfig) -> PartitionLog:
-        """Creates an empty log. On OSError its directory is removed."""
+        """Creates an empty log. On OSError its directory is removed, unless it existed before."""
         assert partition not in self.logs, f"{partition} exists"
         directory = f"{self.path}/{partition}"
         is_new = self.disk.make_directory(directory)
@@ -184,7 +184,8 @@ class LogDirectory:
                 known.pop(partition, None)
             created = self._open_log(partition, topic_id, config, clean_shutdown=True, is_new=is_new)
         except (OSError, KafkaError):
-            self.disk.remove_tree(directory)
+            if is_new:
+                self.disk.remove_tree(directory)
             raise
         self.failed.pop(partition, None)
         return created

@@ -127,11 +127,14 @@ class ImageApplier:
         # Not the loop's time: that of uvloop stands still within a turn.
         monotonic = self._directory.monotonic
         end = monotonic() + SLICE_MS
-        for number, _ in enumerate(self._work, 1):
-            if number >= SLICE_PARTITIONS or monotonic() >= end:
-                self._turn = self._loop.call_soon(self._run_slice)
-                return
-        self._end_wait()
+        try:
+            for number, _ in enumerate(self._work, 1):
+                if number >= SLICE_PARTITIONS or monotonic() >= end:
+                    self._turn = self._loop.call_soon(self._run_slice)
+                    return
+        finally:
+            if self._turn is None:
+                self._end_wait()
 
     def _end_wait(self) -> None:
         finished, self._finished = self._finished, None

@@ -81,8 +81,9 @@ class ReplicaManager:
         self._applier.start(self._loop)
         self.late_appends.start(self._loop)
 
-    def end_fetches(self) -> None:
-        """Answers every waiting fetch now, with the data available."""
+    def begin_stop(self) -> None:
+        """Answers every waiting fetch now, with the data available, and opens no more partitions."""
+        self._applier.stop()
         for replica in self.replicas():
             if replica.waits is not None:
                 self._wake(replica.waits.end_fetches())

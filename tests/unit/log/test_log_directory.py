@@ -221,6 +221,18 @@ def test_a_failed_log_creation_leaves_no_files(tmp_path: Path) -> None:
     assert directory.create_log(ORDERS, TOPIC_ID, TopicConfig()).log_end_offset == 0
 
 
+def test_a_failed_log_creation_removes_no_directory_that_it_found(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    directory = opened(tmp_path, disk)
+    found = tmp_path / "my-orders-12" / "of-the-user"
+    found.parent.mkdir()
+    found.write_text("precious")
+    disk.fails("append")
+    with pytest.raises(OSError, match="append"):
+        directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
+    assert found.exists()
+
+
 def test_a_failed_close_writes_no_clean_shutdown_file(tmp_path: Path) -> None:
     disk = FailingDisk()
     directory = opened(tmp_path, disk)

@@ -152,6 +152,28 @@ def test_a_stop_during_a_deletion_leaves_no_stray_directories(world: DataWorld, 
     assert directories(world) == []
 
 
+def test_a_stop_does_not_wait_for_a_creation(world: DataWorld) -> None:
+    unfinished = begin(world, image_with(world, "many", MANY))
+    world.replicas.begin_stop()
+    assert unfinished.done(), "its CreateTopics is answered"
+    world.wait(1_000)
+    assert opened(world) <= SLICE_PARTITIONS
+
+
+def test_an_unexpected_error_ends_the_wait_and_the_next_image_is_applied(
+    world: DataWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.publish(image_with(world, "many", MANY))
+    unfinished = begin(world, without(world.image, "many"))
+    with monkeypatch.context() as patch:
+        patch.setattr(world.replicas.maintenance, "delete", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            world.replicas.apply(world.image)
+    assert unfinished.done()
+    world.topic("orders")
+    world.append("orders", "a")
+
+
 def test_a_start_after_a_stop_during_a_creation_opens_the_rest(world: DataWorld, platter: SimPlatter) -> None:
     begin(world, image_with(world, "many", MANY))
     world.stop()
