@@ -1,5 +1,8 @@
 """Start and end offsets of leader epochs (OffsetForLeaderEpoch, KIP-101)."""
 
+from operator import methodcaller
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +68,30 @@ def test_moving_the_log_start_moves_the_first_epoch() -> None:
     assert epochs.entries() == [(5, 120), (7, 150)]
     epochs.truncate_from_start(150)
     assert epochs.entries() == [(7, 150)]
+
+
+@pytest.mark.parametrize(
+    ("call", "changes"),
+    [
+        (methodcaller("truncate_from_end", 150), True),
+        (methodcaller("truncate_from_end", 151), False),
+        (methodcaller("truncate_from_start", 120), True),
+        (methodcaller("truncate_from_start", 50), True),
+        (methodcaller("truncate_from_start", 0), False),
+        (methodcaller("clear"), True),
+    ],
+)
+def test_a_change_must_be_written_to_the_file(call: methodcaller, changes: bool) -> None:
+    epochs = cache()
+    before = epochs.entries()
+    call(epochs)
+    assert epochs.is_dirty == (epochs.entries() != before) == changes
+
+
+def test_an_epoch_before_the_log_is_not_moved_to_its_start() -> None:
+    epochs = LeaderEpochCache([(5, 100), (7, 150)])
+    epochs.truncate_from_start(60)
+    assert epochs.entries() == [(5, 100), (7, 150)]
 
 
 def test_the_epoch_of_an_offset() -> None:

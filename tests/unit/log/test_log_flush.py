@@ -125,3 +125,15 @@ def test_a_clean_shutdown_syncs_written_logs_and_skips_idle_ones(world: LogWorld
     disk.calls.clear()
     world.log.close()
     assert not {"sync", "append", "write_file", "create"} & set(disk.calls)
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_flush_keeps_its_files_open_until_it_ends_and_no_longer(world: LogWorld, succeeds: bool) -> None:
+    for number in range(15):
+        world.append(f"value-{number}")
+    ticket = world.log.unsynced()
+    assert len(ticket.files) == len(ticket.handles)
+    assert [file.holds for file in ticket.files] == [1] * len(ticket.files)
+    assert {segment.file for segment in world.log.segments} <= set(ticket.files)
+    world.log.flushed(ticket) if succeeds else world.log.flush_failed(ticket)
+    assert [file.holds for file in ticket.files] == [0] * len(ticket.files)

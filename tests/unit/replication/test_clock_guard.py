@@ -193,6 +193,17 @@ def test_a_restart_neither_ends_nor_restarts_the_grace_period(rebooted: bool) ->
     assert machine.held_ms == 0
 
 
+def test_the_time_a_broker_is_down_counts_as_grace() -> None:
+    machine = Machine()
+    machine.jumps(7 * DAY)
+    assert machine.held_ms
+    machine.restart(down_ms=12 * HOUR)
+    machine.passes(12 * HOUR - 1)
+    assert machine.held_ms == 7 * DAY
+    machine.passes(1)
+    assert machine.held_ms == 0
+
+
 def test_a_grace_period_that_ends_while_the_broker_is_down_is_over() -> None:
     machine = Machine()
     machine.jumps(7 * DAY)

@@ -100,6 +100,35 @@ def test_a_lagging_out_of_sync_replica_does_not_hold_back_the_high_watermark() -
     assert partition.high_watermark == 10
 
 
+@pytest.mark.parametrize("is_new_epoch", [True, False], ids=["new epoch", "new replica"])
+def test_a_replica_that_never_caught_up_is_not_in_sync_because_the_machine_has_just_started(is_new_epoch: bool) -> None:
+    """Monotonic time starts near zero."""
+    partition = Partition(replicas=(0, 1), end=10)
+    partition.now, partition.replicas = 5, (0, 1, 2)
+    partition.image(isr=(0, 1), epoch=6 if is_new_epoch else None)
+    partition.appends(1)
+    partition.fetches(2, 3)
+    partition.fetches(1, 11)
+    assert partition.high_watermark == 11
+
+
+def test_a_replica_that_is_added_in_sync_holds_back_the_high_watermark() -> None:
+    partition = Partition(replicas=(0, 1), end=10)
+    partition.replicas = (0, 1, 2)
+    partition.image(isr=(0, 1, 2))
+    partition.now += LAG_MAX_MS
+    assert partition.replica.lagging(partition.end, partition.now) == ()
+    partition.now += 1
+    assert partition.replica.lagging(partition.end, partition.now) == (1, 2)
+
+
+def test_a_change_of_min_insync_replicas_takes_effect_at_once() -> None:
+    partition = Partition(isr=(0, 1), min_insync=2)
+    assert partition.replica.has_enough_in_sync
+    partition.replica.configure(min_insync_replicas=3)
+    assert not partition.replica.has_enough_in_sync
+
+
 def test_a_caught_up_replica_holds_back_the_high_watermark_before_it_joins() -> None:
     partition = Partition(isr=(0, 1))
     partition.fetches(2, 0)

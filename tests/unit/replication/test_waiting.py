@@ -28,6 +28,29 @@ def test_a_duplicate_waits_for_the_offset_of_the_original() -> None:
     assert queue.reached(9) == [newer]
 
 
+def test_after_timeouts_the_remaining_waits_still_end_in_the_order_of_their_offsets() -> None:
+    queue = CommitQueue()
+    waits = {offset: waiting(queue, offset) for offset in (1, 20, 2, 21, 22, 3, 4)}
+    for offset in (1, 2, 20, 21):
+        waits[offset].time_out()
+    assert len(queue) == 3
+    assert queue.reached(3) == [waits[3]]
+    assert queue.reached(4) == [waits[4]]
+    assert len(queue) == 1
+    assert queue.reached(22) == [waits[22]]
+    assert len(queue) == 0
+
+
+def test_a_wait_that_timed_out_is_not_counted_when_its_turn_comes() -> None:
+    queue = CommitQueue()
+    early, *others = [waiting(queue, offset) for offset in (1, 2, 3)]
+    early.time_out()
+    assert len(queue) == 2
+    assert queue.reached(1) == []
+    assert len(queue) == 2
+    assert queue.reached(3) == others
+
+
 def test_a_request_for_two_partitions_waits_for_the_slower_one() -> None:
     first, second = CommitQueue(), CommitQueue()
     wait = CommitWait(2)
