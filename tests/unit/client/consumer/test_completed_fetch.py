@@ -41,6 +41,23 @@ def values(part: CompletedFetch, max_records: int = 1_000) -> list[str]:
     return [(record.value or b"").decode() for record in part.take(max_records)]
 
 
+def test_sections_stop_after_enough_records_or_bytes() -> None:
+    data = batch(0, "a") + batch(1, "b") + batch(2, "c")
+    (first, *_) = fetched(data).sections(1, 1)
+    size = first.end - first.start
+
+    def offsets(max_records: int, max_bytes: int) -> list[int]:
+        return [section.header.base_offset for section in fetched(data).sections(max_records, max_bytes)]
+
+    assert offsets(100, 100 * size) == [0, 1, 2]
+    assert offsets(2, 100 * size) == [0, 1]
+    assert offsets(1, 100 * size) == [0]
+    assert offsets(100, 2 * size) == [0, 1]
+    assert offsets(100, 2 * size + 1) == [0, 1, 2], "a batch is never cut"
+    assert offsets(100, 1) == [0]
+    assert offsets(1, 1) == [0]
+
+
 def test_take_returns_records_in_portions_and_moves_the_next_offset() -> None:
     part = fetched(batch(0, "a", "b", "c") + batch(3, "d", "e"))
     assert (values(part, 2), part.next_offset) == (["a", "b"], 2)

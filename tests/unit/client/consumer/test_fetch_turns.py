@@ -26,6 +26,19 @@ def test_the_leader_is_asked_again_when_the_read_replica_cannot_be(why: str) -> 
     assert world.state().read_replica == -1
 
 
+def test_the_leader_is_asked_after_the_connection_to_the_read_replica_was_lost() -> None:
+    world = ConsumerWorld()
+    world.exchange()
+    world.extra[T0] = {"preferred_read_replica": 2, "records": None}
+    world.exchange()
+    world.poll()
+    assert world.on_the_wire[0][0].destination == 2
+    world.answer_next(lose=True)
+    world.now += 1000
+    world.poll()
+    assert world.on_the_wire[0][0].destination == 1
+
+
 def test_an_error_behind_buffered_records_waits_for_the_backoff() -> None:
     """Without it the same fetch would be sent again at once, as often as the network allows."""
     world = ConsumerWorld(max_partition_fetch_bytes=1)

@@ -2,6 +2,8 @@
 
 # ruff: noqa: SLF001  (sets up or checks internal state)
 
+import itertools
+
 import pytest
 
 from ottla.client.producer.accumulator import ProducerBatch
@@ -395,6 +397,22 @@ def test_requesting_a_producer_id_is_retried_and_a_refusal_is_fatal() -> None:
     request.on_failure(KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), refused.now)
     refused.poll()
     assert delivery.exception() is refused.sender.fatal_error is not None
+
+
+def test_requests_for_a_producer_id_wait_longer_each_time() -> None:
+    world = ProducerWorld()
+    world.send("v")
+    waits = []
+    for _ in range(5):
+        (request,) = world.sender.poll(world.now).requests
+        request.on_failure(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer"), world.now)
+        poll = world.sender.poll(world.now)
+        assert not poll.requests
+        assert poll.wake_at is not None
+        waits.append(poll.wake_at - world.now)
+        world.now = poll.wake_at
+    assert all(later > 1.3 * earlier for earlier, later in itertools.pairwise(waits[:4])), waits
+    assert waits[0] <= 120, "100 ms and the jitter"
 
 
 # Random failures
