@@ -315,6 +315,42 @@ def test_a_member_blocked_in_poll_is_not_idle() -> None:
     assert world.poll() == [ApiKey.HEARTBEAT]
 
 
+def test_the_poll_interval_counts_from_the_end_of_the_last_poll() -> None:
+    world = MemberWorld(max_poll_interval_ms=10_000).stable()
+    for _ in range(5):
+        world.heartbeat()  # 3 s after the last one, with a poll
+    assert world.state() is MemberState.STABLE
+
+
+def test_a_rejoin_requested_while_joining_follows_the_current_rebalance_once() -> None:
+    world = MemberWorld()
+
+    def complete(generation: int) -> None:
+        assert world.poll() == [ApiKey.JOIN_GROUP]
+        if generation == 1:
+            world.member.request_rejoin("the subscription changed")
+            assert world.state() is MemberState.JOINING
+        world.answer_join(generation=generation)
+        assert world.poll() == [ApiKey.SYNC_GROUP]
+        world.answer_sync(world.sent[0][1].assignments[0].assignment)
+        world.member.taken(world.member.accept().partitions, has_revoked=False, now=world.now)
+
+    world.member.prepared([], world.now)
+    world.find_coordinator()
+    complete(1)
+    assert world.state() is MemberState.PREPARING
+    world.member.prepared([P0, P1, P2], world.now)
+    complete(2)
+    assert world.state() is MemberState.STABLE
+
+
+def test_a_static_member_keeps_its_member_id_when_it_departs() -> None:
+    for instance_id, kept in (("one", "me"), (None, "")):
+        world = MemberWorld(group_instance_id=instance_id).stable()
+        world.member.depart()
+        assert world.member.member_id == kept
+
+
 def test_a_static_member_does_not_send_leave_group() -> None:
     """Its session may outlive a restart (KIP-345)."""
     world = MemberWorld(group_instance_id="one").stable()
