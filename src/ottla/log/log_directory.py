@@ -311,7 +311,7 @@ class LogDirectory:
             ticket = None
             try:
                 ticket = each.begin_close(hold=False)
-                if (content := each.epochs_to_save(closing=True)) is not None:
+                if (content := each.epochs_to_save()) is not None:
                     self.disk.overwrite_file(f"{content[0]}.tmp", content[1])
                     epochs.append((each, content[0]))
             except (OSError, KafkaError) as error:

@@ -629,20 +629,19 @@ class PartitionLog:
             self._snapshot_offset = self.log_end_offset
             self._snapshots.prune(self.segments.bases)
 
-    def epochs_to_save(self, *, closing: bool = False) -> tuple[str, bytes] | None:
+    def epochs_to_save(self) -> tuple[str, bytes] | None:
         """Path and content of the leader epochs file if it is out of date. Write it before a recovery point.
 
-        A small log gets its first file only when it is closed: a start without the file reads the epochs from the
-        batches.
+        A small log has none: a start without the file reads the epochs from the batches.
         """
-        if not self.leader_epochs.is_dirty or not (closing or self.leader_epochs.has_file or not self.store.is_small):
+        if not self.leader_epochs.is_dirty or (self.store.is_small and not self.leader_epochs.has_file):
             return None
         entries = self.leader_epochs.to_save(self.log_end_offset)
         return None if entries is None else (f"{self.directory}/{EPOCHS_FILE}", encode_epochs(entries))
 
     def save_epochs(self) -> None:
         """Writes the leader epochs if the file is out of date. Any thread, while nothing is appended."""
-        if (unsaved := self.epochs_to_save(closing=True)) is not None:
+        if (unsaved := self.epochs_to_save()) is not None:
             self.disk.write_file(*unsaved)
             self.leader_epochs.saved()
 

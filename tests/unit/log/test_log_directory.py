@@ -63,7 +63,7 @@ def test_logs_are_reopened_with_their_topic_ids_and_offsets(tmp_path: Path) -> N
 def test_the_file_names_and_formats_are_kafkas(tmp_path: Path) -> None:
     directory = opened(tmp_path, config=TopicConfig(cleanup_policy=("compact",)))
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
-    append(directory, ORDERS, b"a", b"b")
+    append(directory, ORDERS, b"a", b"b" * 70_000)
     directory.logs[ORDERS].delete_records_before(1)
     directory.close()
     names = {
@@ -272,7 +272,7 @@ def test_hundreds_of_logs_are_closed_with_one_sync(tmp_path: Path) -> None:
     partitions = [TopicPartition("many", number) for number in range(300)]
     for partition in partitions:
         directory.create_log(partition, TOPIC_ID, TopicConfig())
-        append(directory, partition, b"a")
+        append(directory, partition, b"a" if partition.partition else b"a" * 70_000)
     directory.close()
     assert disk.whole_syncs == 1
     assert disk.syncs < 10, "the checkpoint files"
@@ -280,7 +280,8 @@ def test_hundreds_of_logs_are_closed_with_one_sync(tmp_path: Path) -> None:
     again = opened(tmp_path)
     assert again.was_clean
     assert all(log.flushed_offset == log.high_watermark == 1 for log in again.logs.values())
-    assert (tmp_path / "many-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n"
+    assert sorted(os.listdir(tmp_path / "many-1")) == ["00000000000000000000.log", "partition.metadata"]
+    assert (tmp_path / "many-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n", "not a small log"
 
 
 @pytest.mark.parametrize("operation", ["sync_all", "rename"])
@@ -290,7 +291,7 @@ def test_hundreds_of_logs_that_cannot_be_synced_are_not_closed_cleanly(operation
     directory = opened(Path("/data"), disk)
     for number in range(300):
         directory.create_log(TopicPartition("many", number), TOPIC_ID, TopicConfig())
-        append(directory, TopicPartition("many", number), b"a")
+        append(directory, TopicPartition("many", number), b"a" if number else b"a" * 70_000)
     platter.fail_next(operation)
     directory.close()
     disk.detach()
@@ -312,19 +313,18 @@ def test_an_empty_log_needs_neither_a_sync_nor_new_files_to_be_closed(tmp_path: 
     assert disk.syncs == 0
 
 
-def test_a_small_log_gets_its_epochs_file_when_it_is_closed_and_needs_none_after_a_crash(tmp_path: Path) -> None:
+def test_a_small_log_needs_no_epochs_file_after_a_crash_or_a_stop(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     append(directory, ORDERS, b"a", b"b")
     directory.logs[ORDERS].flush()
     directory.checkpoint()
     killed(directory)
-    epochs = tmp_path / "my-orders-12" / "leader-epoch-checkpoint"
-    assert not epochs.exists()
     again = opened(tmp_path)
     assert again.logs[ORDERS].leader_epochs.entries() == [(3, 0)]
     again.close()
-    assert epochs.read_text() == "0\n1\n3 0\n"
+    assert not (tmp_path / "my-orders-12" / "leader-epoch-checkpoint").exists()
+    assert opened(tmp_path).logs[ORDERS].leader_epochs.entries() == [(3, 0)]
 
 
 def test_a_large_log_gets_its_epochs_file_with_the_next_checkpoint(tmp_path: Path) -> None:

@@ -180,9 +180,12 @@ def test_failed_retention_can_be_retried(tmp_path: Path) -> None:
 
 
 def test_closing_on_a_full_disk_raises_an_error_and_loses_no_records(world: LogWorld) -> None:
-    world.append("a")
-    disk_of(world).fails("write_file")
+    values = ["a" * 600, "b" * 600]
+    for value in values:
+        world.append(value)
+    assert len(world.log.segments) == 2, "a smaller log would have nothing to write"
+    disk_of(world).fails("append")
     fails(world.log.close)
     disk_of(world).works()
     world.open(clean=False)
-    assert world.values() == ["a"]
+    assert world.values() == values
