@@ -30,6 +30,7 @@ def test_segments_are_deleted_when_their_newest_record_is_too_old() -> None:
     assert count(retention_ms=85 * HOUR) == 1
     assert count(retention_ms=75 * HOUR) == 2
     assert count(retention_ms=90 * HOUR) == 0, "just old enough is not too old"
+    assert count(retention_ms=0) == 3, "0 keeps nothing from before"
 
 
 def test_the_active_segment_is_deleted_too_when_it_is_too_old() -> None:
@@ -55,6 +56,12 @@ def test_segments_are_deleted_while_the_log_stays_above_retention_bytes() -> Non
     assert count(retention_ms=-1, retention_bytes=2001) == 0
     assert count(retention_ms=-1, retention_bytes=999) == 2
     assert count(retention_ms=-1, retention_bytes=0) == 3
+
+
+def test_an_empty_segment_is_deleted_only_with_a_log_that_is_too_large() -> None:
+    with_empty = [SegmentFacts(0, 10, 0, 10 * HOUR), *SEGMENTS[1:]]
+    assert count(with_empty, retention_ms=-1, retention_bytes=2000) == 0
+    assert count(with_empty, retention_ms=-1, retention_bytes=1999) == 1
 
 
 def test_nothing_at_or_above_the_high_watermark_is_deleted() -> None:

@@ -42,6 +42,17 @@ def test_a_producer_with_only_a_marker_is_restored() -> None:
     assert state([back]) == state([entry(9)])
     assert back.last_seen_ms == 5
     assert back.next_sequence == 0
+    (row,) = decode_rows(encode_snapshot([entry(9)]))
+    assert (row.last_sequence, row.last_offset, row.offset_delta, row.transaction_first_offset) == (-1, -1, 0, -1)
+
+
+def test_offset_0_is_an_offset() -> None:
+    at_the_start = [entry(0, BatchMetadata(0, 0, 0, 5), first_offset=0)]
+    assert state(decode_snapshot(encode_snapshot(at_the_start), 0)) == state(at_the_start)
+
+
+def test_a_partition_without_producers_has_a_valid_snapshot() -> None:
+    assert decode_snapshot(encode_snapshot([]), 0) == []
 
 
 def test_all_five_batches_are_restored_and_the_last_entry_is_the_one_kafka_keeps() -> None:

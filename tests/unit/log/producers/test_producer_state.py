@@ -237,3 +237,68 @@ def test_idle_producers_expire_unless_a_transaction_is_open() -> None:
     assert world.producers.expire(DAY, DAY) == 1
     assert world.writes(41, txn=True) is None, "the producer is unknown again: any sequence is accepted"
     assert world.producers.expire(10 * DAY, DAY) == 0
+    late = World()
+    late.producers.update(late.header(0), 0, monotonic_ms=DAY)
+    assert late.producers.expire(2 * DAY - 1, DAY) == 0
+
+
+def test_a_producer_that_only_ended_a_transaction_has_no_sequence() -> None:
+    """-1 stands for none, as in DescribeProducers."""
+    world = World()
+    world.writes(0, txn=True)
+    world.ends(epoch=1, coordinator_epoch=3)
+    entry = world.producers.find(7)
+    assert entry is not None
+    assert (entry.last_sequence, entry.last_data_offset, entry.coordinator_epoch) == (-1, -1, 3)
+    new = World()
+    new.writes(0)
+    entry = new.producers.find(7)
+    assert entry is not None
+    assert (entry.last_sequence, entry.last_data_offset, entry.coordinator_epoch) == (0, 0, -1)
+
+
+def test_a_new_epoch_starts_at_sequence_0_and_forgets_the_old_batches() -> None:
+    world = World()
+    world.writes(0, 3)
+    world.writes(0, epoch=1)
+    entry = world.producers.find(7)
+    assert entry is not None
+    assert (entry.producer_epoch, entry.next_sequence, len(entry.batches)) == (1, 1, 1)
+    rejected(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: world.writes(3))
+
+
+def test_a_guard_taken_before_the_first_batch_is_valid_until_a_marker() -> None:
+    """KIP-890: two first batches may be verified at the same time."""
+    world = World()
+    guard = world.producers.verification_guard(7)
+    world.writes(0, txn=True)
+    assert world.producers.check(world.header(1, txn=True), guard=guard) is None
+    world.ends()
+    rejected(ErrorCode.INVALID_TXN_STATE, lambda: world.producers.check(world.header(1, txn=True), guard=guard))
+    now = world.producers.verification_guard(7)
+    assert world.producers.check(world.header(1, txn=True), guard=now) is None
+
+
+def test_a_snapshot_replaces_all_that_was_known() -> None:
+    world, other = World(), World()
+    world.writes(0, txn=True)
+    other.writes(0)
+    world.producers.load(other.producers.entries())
+    assert (world.producers.first_unstable_offset, len(world.producers)) == (None, 1)
+    other.writes(1, txn=True)
+    world.producers.load(other.producers.entries())
+    assert world.producers.first_unstable_offset == 1
+    world.producers.clear()
+    assert world.producers.find(7) is None
+
+
+def test_a_retry_is_recognised_where_sequences_begin_and_where_they_wrap() -> None:
+    world = World()
+    first = BatchMetadata(last_sequence=2, last_offset=2, offset_delta=2, timestamp=5)
+    assert first.first_sequence == 0
+    world.producers.update(world.header(INT32_MAX - 1, 1), 0, monotonic_ms=0)
+    world.end = 1
+    assert world.writes(INT32_MAX, 2) is None
+    again = world.writes(INT32_MAX, 2)
+    assert again is not None
+    assert (again.first_sequence, again.last_sequence, again.first_offset) == (INT32_MAX, 0, 1)
