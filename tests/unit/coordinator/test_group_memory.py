@@ -1,9 +1,12 @@
 """The memory that groups take is bounded, whatever clients send. Spec: R8."""
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from ottla.coordinator.effects import Deadlines
 from ottla.coordinator.group.metadata_usage import size_of
 from ottla.errors import ErrorCode
 from tests.support.worlds.group_world import GroupWorld
@@ -148,3 +151,19 @@ def test_members_that_come_and_go_leave_no_deadlines_behind() -> None:
     group.wait(10_000)
     assert group.members() == set(), "the deadlines that matter are still there"
     assert ids
+
+
+def test_many_deadlines_that_matter_are_not_searched_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = []
+    keep = Deadlines.keep
+
+    def note(deadlines: Deadlines, is_needed: Callable[[int, Any], bool]) -> None:
+        searches.append(len(deadlines))
+        keep(deadlines, is_needed)
+
+    monkeypatch.setattr(Deadlines, "keep", note)
+    group = GroupWorld(group_initial_rebalance_delay_ms=60_000)
+    for _ in range(2_500):
+        group.join(version=3)
+    assert len(group.members()) == 2_500
+    assert len(searches) == 2, "after 1,000 and after 2,000"

@@ -289,3 +289,69 @@ def test_an_instance_that_left_may_come_back_as_a_new_member() -> None:
     request = group.join(instance="two")
     assert group.code(request) is None
     assert group.state() == "PreparingRebalance"
+
+
+# --- rules that no other test noticed -------------------------------------------------------------------------
+
+
+def test_a_leader_that_is_not_the_oldest_member_stays_leader() -> None:
+    group = GroupWorld()
+    options: dict[str, Any] = {"session_ms": 300_000, "rebalance_ms": 30_000}
+    static = group.settle("one", "two", static=True, **options)
+    group.join(static["two"], instance="two", protocols={"range": subscription("more")}, **options)
+    group.wait(30_000)
+    assert group.leader() == static["two"]
+    group.sync(static["two"], group.generation(), {}, instance="two")
+    group.join(static["two"], instance="two", **options)
+    request = group.join(static["one"], instance="one", **options)
+    assert group.answers[request].leader == static["two"], "both rejoined"
+
+
+def test_a_static_member_whose_assignment_could_not_be_stored_is_removed_when_it_dies() -> None:
+    """It waited for longer than its session: the answer must start a new one."""
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
+    first = group.join(instance="one", session_ms=10_000, rebalance_ms=60_000)
+    second = group.join(instance="two", session_ms=10_000, rebalance_ms=60_000)
+    group.wait(3_000)
+    one, two = group.answers[first].member_id, group.answers[second].member_id
+    parked = group.sync(two, 1, instance="two")
+    for _ in range(3):
+        group.wait(6_000)
+        group.heartbeat(one, 1, instance="one")
+    group.sync(one, 1, {one: bytes(2_000_000)}, instance="one")
+    assert group.code(parked) == ErrorCode.UNKNOWN_SERVER_ERROR
+    group.wait(9_999)
+    assert group.members() == {one, two}
+    group.wait(1)
+    assert group.members() == set()
+
+
+def test_a_rebalance_does_not_extend_the_session_of_a_silent_static_member() -> None:
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
+    first = group.join(instance="one", session_ms=10_000, rebalance_ms=60_000)
+    second = group.join(instance="two", session_ms=10_000, rebalance_ms=60_000)
+    group.wait(3_000)
+    one, two = group.answers[first].member_id, group.answers[second].member_id
+    assert group.state() == "CompletingRebalance"
+    group.wait(5_000)
+    group.heartbeat(one, 1, instance="one")
+    group.join(one, instance="one", protocols={"range": subscription("more")}, session_ms=10_000)
+    assert group.state() == "PreparingRebalance"
+    group.wait(5_000)
+    assert two not in group.members()
+
+
+def test_a_static_member_that_returns_must_sync_like_its_predecessor() -> None:
+    group = GroupWorld(group_initial_rebalance_delay_ms=1_000)
+    first = group.join(instance="one", session_ms=10_000, rebalance_ms=20_000)
+    group.join(instance="two", session_ms=10_000, rebalance_ms=20_000)
+    group.wait(3_000)
+    one = group.answers[first].member_id
+    group.sync(one, 1, {}, instance="one")
+    returned = group.answers[group.join(instance="two", session_ms=10_000, rebalance_ms=20_000)]
+    assert (returned.error_code, group.state()) == (ErrorCode.NONE, "Stable")
+    for _ in range(5):
+        group.wait(5_000)
+        group.heartbeat(one, 1, instance="one")
+        group.heartbeat(returned.member_id, 1, instance="two")
+    assert group.members() == {one}, "it never sent SyncGroup"

@@ -420,3 +420,5 @@ def test_filters_of_a_listing() -> None:
     assert names({"Ongoing"}, set(), 1_500, None) == ["a-2"]
     assert names(set(), set(), -1, re.compile("a-.*")) == ["a-1", "a-2"]
     assert names(set(), set(), -1, re.compile("a")) == [], "the whole id has to match"
+    world.add(world.init("new"), "t-0", transactional_id="new")
+    assert names({"Ongoing"}, set(), 0, None) == ["a-2", "b-1"], "0 is a duration: the new one has just started"

@@ -81,3 +81,12 @@ def test_the_last_value_of_a_key_holds_the_whole_transaction() -> None:
     world.fail_over()
     assert world.shard.transactions == state
     assert len(world.markers) == 1
+
+
+def test_a_tombstone_forgets_the_markers_of_a_transaction() -> None:
+    world = TransactionWorld()
+    prepared = ONGOING._replace(state=S.PREPARE_COMMIT)
+    world.shard.replay(0, transaction_key("txn"), transaction_value(prepared, 0), AT)
+    assert world.shard.unwritten_markers("txn") == set(places("t-0", "t-1"))
+    world.shard.replay(1, transaction_key("txn"), None, AT)
+    assert world.shard.unwritten_markers("txn") == set()
