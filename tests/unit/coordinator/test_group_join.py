@@ -487,3 +487,15 @@ def test_a_group_goes_through_its_states() -> None:
     assert group.state() == "Stable"
     group.leave(ann)
     assert (group.state(), group.generation()) == ("Empty", 2)
+
+
+def test_the_leader_gets_what_members_offered_when_they_rejoined() -> None:
+    group = GroupWorld()
+    ids = group.settle("ann", "bob")
+    new = {"range": subscription("orders", "payments")}
+    group.join(ids["bob"], protocols=new, client="bob-2")
+    answer = group.answers[group.join(ids["ann"])]
+    offered = {member.member_id: member.metadata for member in answer.members}
+    assert offered[ids["bob"]] == new["range"]
+    members = group.shard.describe("g", 5).members
+    assert {member.client_id for member in members} == {"client", "bob-2"}, "as of their last join"

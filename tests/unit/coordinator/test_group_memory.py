@@ -142,15 +142,16 @@ def test_an_id_that_expires_keeps_a_group_that_had_members() -> None:
 
 def test_members_that_come_and_go_leave_no_deadlines_behind() -> None:
     group = GroupWorld()
-    for _ in range(3_000):
+    ids = group.settle("ann", group="other")
+    for _ in range(1_500):
         request = group.join(version=3)
         group.wait(0)
         group.leave(group.answers[request].member_id)
-    assert len(group.shard.deadlines) < 2_100
-    ids = group.settle("ann")
-    group.wait(10_000)
-    assert group.members() == set(), "the deadlines that matter are still there"
-    assert ids
+    assert len(group.shard.deadlines) < 1_100
+    group.wait(9_999)
+    assert group.members("other") == set(ids.values())
+    group.wait(1)
+    assert group.members("other") == set(), "the deadlines that matter are still there"
 
 
 def test_many_deadlines_that_matter_are_not_searched_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
