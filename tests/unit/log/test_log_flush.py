@@ -137,3 +137,13 @@ def test_a_flush_keeps_its_files_open_until_it_ends_and_no_longer(world: LogWorl
     assert {segment.file for segment in world.log.segments} <= set(ticket.files)
     world.log.flushed(ticket) if succeeds else world.log.flush_failed(ticket)
     assert [file.holds for file in ticket.files] == [0] * len(ticket.files)
+
+
+def test_new_files_are_synced_again_if_the_log_was_truncated_during_the_flush(world: LogWorld) -> None:
+    for number in range(15):
+        world.append(f"value-{number}", commit=False)
+    ticket = world.log.unsynced()
+    assert ticket.directory == world.directory
+    world.log.truncate_to(14)
+    world.log.flushed(ticket)
+    assert world.log.unsynced().directory == world.directory

@@ -30,6 +30,17 @@ def test_a_file_is_opened_on_first_use(files: list[LogFile]) -> None:
     assert files[0].handle() == handle
 
 
+def test_a_missing_file_is_created_only_on_request(tmp_path: Path) -> None:
+    file = LogFile(OpenFiles(Disk(), limit=3), str(tmp_path / "missing"))
+    for use in (file.handle, file.hold):
+        with pytest.raises(FileNotFoundError):
+            use()
+    assert not file.is_open
+    assert list(tmp_path.iterdir()) == []
+    file.handle(create=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["missing"]
+
+
 def test_at_most_limit_files_are_open_and_all_can_be_read(files: list[LogFile]) -> None:
     for _ in range(3):
         assert [read(file) for file in files] == list("012345678")

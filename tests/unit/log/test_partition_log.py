@@ -150,6 +150,18 @@ def test_a_clock_that_is_set_forward_does_not_age_a_segment(tmp_path: Path) -> N
     assert not world.log.roll_if_due()
 
 
+def test_after_a_truncation_the_age_of_the_earlier_segment_counts(tmp_path: Path) -> None:
+    world = LogWorld(tmp_path, segment_ms=HOUR)
+    world.append("a", commit=False)
+    world.now += 2 * HOUR
+    world.append("b", commit=False)
+    assert [segment.base_offset for segment in world.log.segments] == [0, 1]
+    world.log.truncate_to(1)
+    assert [segment.base_offset for segment in world.log.segments] == [0]
+    world.append("c")
+    assert [segment.base_offset for segment in world.log.segments] == [0, 1]
+
+
 def test_old_timestamps_do_not_age_a_new_segment(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, segment_ms=HOUR)
     world.append("from last year", timestamp=NOON - 9000 * HOUR)

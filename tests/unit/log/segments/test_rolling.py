@@ -36,6 +36,8 @@ def test_records_without_timestamps_do_not_age_a_segment() -> None:
     made.begin(100, -1)
     assert not is_full(made, max_timestamp=10**15)
     assert not is_full(rules(segment_ms=HOUR), max_timestamp=-1)
+    made.begin(100, 0)
+    assert is_full(made, max_timestamp=HOUR + 1), "0 is a timestamp"
 
 
 def test_an_idle_segment_is_due_by_the_brokers_clock() -> None:
