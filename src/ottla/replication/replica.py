@@ -156,7 +156,6 @@ class Replica:
 
     def configure(self, *, min_insync_replicas: int) -> None:
         self.min_insync_replicas = min_insync_replicas
-        self._settle()
 
     def _settle(self) -> None:
         self.is_alone = (
