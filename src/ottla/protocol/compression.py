@@ -127,7 +127,8 @@ def release(buffer: BytesLike) -> None:
 def decompress_in_pieces(codec: int, data: BytesLike, max_bytes: int) -> Iterator[BytesLike]:
     """Like `decompress`, in pieces of at most 256 kB, so that little memory is needed. With zstd and raw snappy the
     memory for everything is needed all the same."""
-    pieces = _pieces(codec, data, max_bytes, _PIECE_BYTES)
+    size = memoryview(data).nbytes
+    pieces = _pieces(codec, data, max_bytes, min(_PIECE_BYTES, max(_PIECE_BYTES_MIN, 4 * size)))
     if codec != Codec.ZSTD:
         return pieces
     return _cut(next(pieces))
