@@ -149,6 +149,21 @@ def test_clients_of_each_listener_get_addresses_of_that_listener(tmp_path: Path)
     run(story())
 
 
+def test_the_budgets_of_all_connections_are_settings_and_one_request_always_fits(tmp_path: Path) -> None:
+    async def story() -> None:
+        settings = {
+            "ottla.unread.responses.max.bytes": "2000000",
+            "ottla.incomplete.requests.max.bytes": "3000000",
+            "socket.request.max.bytes": "5000000",
+        }
+        async with running(tmp_path, **settings) as broker:
+            assert broker.server is not None
+            assert broker.server.unread_responses.limit == 2_000_000
+            assert broker.server.incomplete_requests.limit == 5_000_000
+
+    run(story())
+
+
 def test_settings_changed_at_run_time_take_effect_and_can_be_reset(tmp_path: Path) -> None:
     names = {
         "max.connections": "3",

@@ -12,9 +12,12 @@ from ottla.net.flow_control import FlowControl
 from ottla.net.frame_parser import FIRST_ALLOCATION_BYTES, LARGE_FRAME_BYTES, RECEIVE_BUFFER_BYTES, Frame, FrameParser
 from ottla.net.ordered_responses import FLUSH_BYTES, OrderedResponses
 from ottla.net.server import Connection, Disconnect, Handle, Limits, Server
+from ottla.net.server_connection import PIECE_BYTES_MAX
 from ottla.net.spare_buffers import SpareBuffers
+from ottla.protocol.response_parts import ResponseParts
 from ottla.testing.sim_loop import SimLoop
 
+MIB = 1024 * 1024
 EDGES = list(product(State, State))
 
 
@@ -187,6 +190,77 @@ def test_too_many_pending_responses_hold_requests_until_half_of_them_are_written
     SimLoop().run(story())
 
 
+@pytest.mark.parametrize(("size", "is_written_at_once"), [(MIB - 4, True), (MIB, False)])
+def test_a_very_large_response_begins_in_a_turn_of_its_own(size: int, is_written_at_once: bool) -> None:
+    """Many clients may ask for one in the same iteration of the loop."""
+
+    async def story() -> None:
+        response = frame(bytes(size))
+        peer = Peer(lambda request, connection: ResponseParts([response], len(response)))
+        peer.sends(frame(b"fetch"))
+        assert bool(peer.transport.written) is is_written_at_once
+        assert peer.state is (READING if is_written_at_once else HELD)
+        await settle()
+        assert b"".join(peer.transport.written) == response
+        assert (peer.state, peer.transport.reading) == (READING, True)
+
+    SimLoop().run(story())
+
+
+def test_a_turn_that_is_over_ends_between_two_pieces() -> None:
+    async def story() -> None:
+        file = frame(bytes(4 * PIECE_BYTES_MAX - 4))
+        peer = Peer(lambda request, connection: ResponseParts([file], len(file)), Limits(max_turn_ms=0))
+        peer.sends(frame(b"fetch"))
+        for pieces in range(1, 5):
+            assert len(peer.transport.written) == pieces - 1
+            await asyncio.sleep(0)
+        assert b"".join(peer.transport.written) == file
+
+    SimLoop().run(story())
+
+
+def test_no_request_is_handled_in_the_middle_of_a_large_response() -> None:
+    async def story() -> None:
+        large = frame(bytes(2 * MIB))
+
+        def handle(request: Frame, connection: Connection) -> ResponseParts | bytes:
+            return ResponseParts([large], len(large)) if request == b"fetch" else echo(request, connection)
+
+        peer = Peer(handle, Limits(max_turn_ms=0))
+        peer.connection.pause_writing()
+        peer.sends(frame(b"fetch") + frame(b"next"))
+        for _ in range(3):
+            peer.connection.resume_writing()  # each of them asks for a turn
+        await settle()
+        assert b"".join(peer.transport.written) == large + frame(b"next")
+
+    SimLoop().run(story())
+
+
+def test_a_transport_that_is_closing_gets_neither_pieces_nor_answers() -> None:
+    """uvloop's transport knows of a reset before it calls connection_lost."""
+
+    async def story() -> None:
+        handled = []
+
+        def large(request: Frame, connection: Connection) -> ResponseParts:
+            handled.append(1)
+            return ResponseParts([frame(bytes(2 * MIB))], 2 * MIB + 4)
+
+        sending, held = Peer(large), Peer(echo)
+        sending.sends(frame(b"fetch") * 2)
+        held.connection.pause_writing()
+        held.sends(frame(b"held"))
+        held.connection.resume_writing()
+        for peer in (sending, held):
+            peer.transport.aborted = True
+        await settle()
+        assert (sending.transport.written, held.transport.written, len(handled)) == ([], [], 1)
+
+    SimLoop().run(story())
+
+
 def test_ending_without_pending_responses_closes_at_once() -> None:
     async def story() -> None:
         peer = Peer(echo)
@@ -238,6 +312,19 @@ def test_a_peer_that_stops_reading_its_last_responses_stays_in_ending() -> None:
         response.set_result(b"last")
         await settle()
         assert peer.state is CLOSING
+
+    SimLoop().run(story())
+
+
+def test_a_peer_that_closed_its_side_is_cut_if_it_does_not_read_the_rest() -> None:
+    async def story() -> None:
+        peer = Peer(echo, Limits(max_stall_ms=1_000))
+        peer.sends(frame(b"x"))
+        peer.transport.buffered = 5
+        peer.connection.eof_received()
+        assert (peer.state, peer.transport.closed, peer.transport.aborted) == (CLOSING, True, False)
+        await asyncio.sleep(1.1)
+        assert peer.transport.aborted
 
     SimLoop().run(story())
 
@@ -357,6 +444,14 @@ def test_a_size_prefix_alone_gets_little_memory() -> None:
     assert into.allocated_bytes <= 2_100_000
     into.clear()
     assert into.allocated_bytes == 0
+
+
+def test_the_first_memory_of_a_frame_is_smaller_when_memory_is_short() -> None:
+    plenty, little = parser(), parser(budget=MIB)
+    for into in (plenty, little):
+        feed(into, struct.pack(">i", 5_000_000), 4)
+    assert (plenty.allocated_bytes, little.allocated_bytes) == (FIRST_ALLOCATION_BYTES, 2 * LARGE_FRAME_BYTES)
+    assert feed(little, b"x" * 5_000_000, 10**9) == [b"x" * 5_000_000]
 
 
 def test_a_full_shared_buffer_means_that_more_has_arrived() -> None:

@@ -96,6 +96,17 @@ def test_a_deleted_log_refuses_them_even_if_another_one_has_its_name(tmp_path: P
     assert "closed or deleted" in refused(records)
 
 
+def test_a_closed_log_refuses_records_of_removed_segments_too(tmp_path: Path) -> None:
+    world = LogWorld(tmp_path, segment_bytes=2048, retention_ms=1000, file_delete_delay_ms=60_000)
+    for _ in range(4):
+        world.append(VALUE)
+    records = found(world)
+    world.now += 10_000
+    assert world.log.enforce_retention(world.now)
+    world.log.store.close()
+    assert "closed or deleted" in refused(records)
+
+
 def test_a_disk_that_cannot_be_read_refuses_them(tmp_path: Path) -> None:
     world = LogWorld(tmp_path)
     world.append(VALUE)
