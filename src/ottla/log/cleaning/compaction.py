@@ -138,13 +138,12 @@ class TransactionTracker:
             return True
         kind, _ = read_end_marker(batch)
         producer_id = header.producer_id
-        if kind is ControlType.ABORT:
-            if not self._is_aborting(header) or producer_id not in self._aborted_seen:
-                return True
+        if kind is ControlType.ABORT and self._is_aborting(header) and producer_id in self._aborted_seen:
             self._aborted_seen.discard(producer_id)
             self.still_needed.append(self._aborting.pop(producer_id))
             return False
-        if kind is ControlType.COMMIT:
+        if kind in (ControlType.ABORT, ControlType.COMMIT):
+            # An aborted transaction of which only an empty batch is left may have no entry in the index.
             seen = producer_id in self._committed_seen
             self._committed_seen.discard(producer_id)
             return not seen

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 from ottla.clock import MonotonicMs
+from ottla.log.cleaning.compaction import TransactionTracker
 from ottla.log.partition_log import Origin
 from ottla.log.segments.transaction_index import AbortedTransaction
+from ottla.protocol.batch_rewriting import rewrite
+from ottla.protocol.record_batch import build_batch, control_batch, read_header
 from tests.support.worlds.compacted_log import DAY, compact_keys, compacted, roll
 
 
@@ -192,3 +195,16 @@ def test_coordinator_records_are_compacted_like_others(tmp_path: Path) -> None:
     roll(world)
     assert world.compact()
     assert world.pairs() == [(2, "group", "2")]
+
+
+def test_an_abort_marker_is_not_idle_while_an_empty_batch_of_its_transaction_is_left() -> None:
+    """After a recovery the index may not have the transaction. Without the marker, a replay would not see it end."""
+    tracker = TransactionTracker([])
+    row = (1, b"k", b"v", ())
+    batch = build_batch([row], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    assert not tracker.is_aborted(read_header(rewrite(batch, keep_offsets=())))
+    for offset, is_idle in ((1, False), (2, True)):
+        marker = control_batch(
+            commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=1, base_offset=offset
+        )
+        assert tracker.is_idle_marker(read_header(marker), marker) == is_idle
