@@ -36,7 +36,7 @@ def run_all(seeds: Iterable[int]) -> None:
         run(seed)
 
 
-@each_seed(10, long=3000)
+@each_seed(1, long=3000)
 def test_readers_get_what_the_model_says(seed: int) -> None:
     """No aborted, deleted or compacted record appears, no last value is missing, slow readers miss no tombstone, a
     fresh load equals the live log, and retries are recognised."""
