@@ -15,16 +15,14 @@ from ottla.protocol.record_batch import (
     BatchHeader,
     BytesLike,
     CorruptBatch,
-    Record,
     Section,
     not_decompressed,
     read_header,
-    section_records,
 )
 from ottla.types import INT64_MAX, INT64_MIN
 
 _WINDOW_BYTES = 64 * 1024
-"""Of a section, to find one record in: the records of a window are created."""
+"""Of a section, to find one record in: the records of a window are read one by one."""
 _STEP_BYTES = 512 * 1024
 """How much is checked in one call, about two milliseconds in the worst case: other threads wait for it."""
 
@@ -138,11 +136,10 @@ def _inspect_pieces(
 
 
 class _Window(NamedTuple):
-    """Complete records within a section: `count` of them between two positions."""
+    """Complete records within a section."""
 
     start: int
-    stop: int
-    count: int
+    records: int
     highest: int
 
 
@@ -158,7 +155,7 @@ def _windows(section: Section) -> Iterator[_Window]:
                 buffer, position, stop, header.record_count - index, header.base_timestamp, index, stop == end
             )
             if index > first:
-                yield _Window(position, after, index - first, highest)
+                yield _Window(position, index - first, highest)
             elif index == header.record_count:
                 raise ValueError(f"{end - position} bytes follow the last record")
             step = _WINDOW_BYTES if after > position else 2 * step
@@ -167,32 +164,49 @@ def _windows(section: Section) -> Iterator[_Window]:
         raise CorruptBatch(str(error)) from None
 
 
-def _records_in(section: Section, window: _Window) -> list[Record]:
-    return section_records(
-        Section(section.header._replace(record_count=window.count), section.buffer, window.start, window.stop), Record
-    )
+class Stamp(NamedTuple):
+    """Where a record is, and when it was written."""
+
+    offset: int
+    timestamp: int
 
 
-def first_at_or_after(section: Section, timestamp: int, from_offset: int) -> Record | None:
-    """The first record from an offset on with at least this timestamp. Creates few records."""
-    stamped = section.header.is_log_append_time
+def _stamps_in(section: Section, window: _Window) -> Iterator[Stamp]:
+    """The records of a window that was checked, without their keys and values, which may be large."""
+    header, buffer = section.header, section.buffer
+    position, previous = window.start, -1
+    for _ in range(window.records):
+        size, start = _speedups.decode_varint(buffer, position)
+        position = start + size
+        timestamp_delta, start = _speedups.decode_varint(buffer, start + 1)
+        offset_delta, _ = _speedups.decode_varint(buffer, start)
+        if not previous < offset_delta <= header.last_offset_delta:
+            raise CorruptBatch("a record's offset is out of order")
+        previous = offset_delta
+        timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+        yield Stamp(header.base_offset + offset_delta, timestamp)
+
+
+def first_at_or_after(section: Section, timestamp: int, from_offset: int) -> Stamp | None:
+    """The first record from an offset on with at least this timestamp."""
+    is_append_time = section.header.is_log_append_time
     for window in _windows(section):
-        if stamped or window.highest >= timestamp:
-            for record in _records_in(section, window):
-                if record.timestamp >= timestamp and record.offset >= from_offset:
-                    return record
+        if is_append_time or window.highest >= timestamp:
+            for found in _stamps_in(section, window):
+                if found.timestamp >= timestamp and found.offset >= from_offset:
+                    return found
     return None
 
 
-def latest(section: Section, from_offset: int) -> Record | None:
+def latest(section: Section, from_offset: int) -> Stamp | None:
     """The record from an offset on with the largest timestamp; the first one if there are several."""
-    stamped = section.header.is_log_append_time
-    best: Record | None = None
+    is_append_time = section.header.is_log_append_time
+    best: Stamp | None = None
     for window in _windows(section):
-        if best is None or (window.highest > best.timestamp and not stamped):
-            for record in _records_in(section, window):
-                if record.offset >= from_offset and (best is None or record.timestamp > best.timestamp):
-                    best = record
+        if best is None or (window.highest > best.timestamp and not is_append_time):
+            for found in _stamps_in(section, window):
+                if found.offset >= from_offset and (best is None or found.timestamp > best.timestamp):
+                    best = found
     return best
 
 

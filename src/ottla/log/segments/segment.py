@@ -12,8 +12,9 @@ from ottla.log.segments.index import OffsetIndex
 from ottla.log.segments.scan import WALK_CHUNK, scan_batches, scan_headers
 from ottla.log.segments.segment_indexes import NO_TIMESTAMP, SegmentIndexes
 from ottla.log.segments.transaction_index import AbortedTransaction
+from ottla.protocol.batch_inspection import Stamp
 from ottla.protocol.batch_layout import HEADER_SIZE, LENGTH_END, MAGIC
-from ottla.protocol.record_batch import BatchHeader, CorruptBatch, Record, read_header
+from ottla.protocol.record_batch import BatchHeader, CorruptBatch, read_header
 from ottla.types import INT32_MAX, INT64_MAX
 
 log = logging.getLogger("ottla.log")
@@ -36,7 +37,7 @@ def file_name(base_offset: int, suffix: str = "") -> str:
     return f"{base_offset:020d}{suffix}"
 
 
-Look = Callable[[bytes, BatchHeader, int], Record | None]
+Look = Callable[[bytes, BatchHeader, int], Stamp | None]
 """Finds a record in one batch, at an offset or after it."""
 
 
@@ -330,7 +331,7 @@ class Segment:
 
     def find_by_timestamp(
         self, timestamp: int, start_offset: int, end: int, look: Look
-    ) -> tuple[Record, BatchHeader] | None:
+    ) -> tuple[Stamp, BatchHeader] | None:
         """The first record from `start_offset` on, before position `end`, with at least `timestamp`.
 
         `look` finds it in one batch."""
@@ -347,7 +348,7 @@ class Segment:
                     return record, header
         return None
 
-    def find_latest(self, start_offset: int, end: int, look: Look) -> tuple[Record, BatchHeader] | None:
+    def find_latest(self, start_offset: int, end: int, look: Look) -> tuple[Stamp, BatchHeader] | None:
         """The record with the largest timestamp before position `end`; the first one if there are several."""
         if end == self.size and self.base_offset >= start_offset and self.max_timestamp >= 0:
             start = self.find_position(self.indexes.offset_of_max_timestamp)
@@ -357,7 +358,7 @@ class Segment:
                     record = look(self._batch_at(start, header), header, start_offset)
                     assert record is not None
                     return record, header
-        found: tuple[Record, BatchHeader] | None = None
+        found: tuple[Stamp, BatchHeader] | None = None
         best: tuple[int, BatchHeader] | None = None
         latest = NO_TIMESTAMP - 1
         start = self.find_position(max(start_offset, self.base_offset))

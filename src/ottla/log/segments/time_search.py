@@ -3,13 +3,12 @@
 from typing import NamedTuple
 
 from ottla.log.segments.segment_list import Segments
-from ottla.protocol.batch_inspection import first_at_or_after, latest
+from ottla.protocol.batch_inspection import Stamp, first_at_or_after, latest
 from ottla.protocol.compression import release
 from ottla.protocol.record_batch import (
     BatchHeader,
     CorruptBatch,
     DecompressedTooLarge,
-    Record,
     open_section,
     unreadable,
 )
@@ -48,9 +47,9 @@ class TimeSearch:
     def __init__(self, timestamp: int | None, max_decompressed_bytes: int) -> None:
         self.timestamp = timestamp
         self._max_bytes = max_decompressed_bytes
-        self._known: dict[int, Record | CorruptBatch | None] = {}
+        self._known: dict[int, Stamp | CorruptBatch | None] = {}
 
-    def look(self, data: bytes, header: BatchHeader, from_offset: int) -> Record | None:
+    def look(self, data: bytes, header: BatchHeader, from_offset: int) -> Stamp | None:
         """The record in one batch. Raises LargeBatch, or CorruptBatch with the batch's offset."""
         if header.base_offset in self._known:
             found = self._known[header.base_offset]
@@ -68,7 +67,7 @@ class TimeSearch:
         except CorruptBatch as error:
             self._known[header.base_offset] = error
 
-    def _find(self, data: bytes, header: BatchHeader, from_offset: int, max_bytes: int) -> Record | None:
+    def _find(self, data: bytes, header: BatchHeader, from_offset: int, max_bytes: int) -> Stamp | None:
         try:
             section = open_section(data, 0, header, max_bytes=max_bytes)
             try:
@@ -111,6 +110,6 @@ def find_latest(
     return best
 
 
-def _named(found: tuple[Record, BatchHeader]) -> OffsetAndTimestamp:
+def _named(found: tuple[Stamp, BatchHeader]) -> OffsetAndTimestamp:
     record, header = found
     return OffsetAndTimestamp(record.offset, record.timestamp, header.partition_leader_epoch)
