@@ -4,12 +4,13 @@ Compressed records are decompressed piece by piece, so that memory follows the l
 (zstd has no pieces: its memory follows the bound).
 """
 
+import mmap
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from ottla.protocol import _speedups
 from ottla.protocol.batch_layout import CODEC_MASK, HEADER_SIZE, LENGTH_END, LOG_APPEND_TIME
-from ottla.protocol.compression import CompressionError, decompress_in_pieces
+from ottla.protocol.compression import Codec, CompressionError, decompress, decompress_in_pieces, release
 from ottla.protocol.record_batch import (
     MAX_DECOMPRESSED_BYTES,
     BatchHeader,
@@ -23,6 +24,7 @@ from ottla.types import INT64_MAX, INT64_MIN
 
 _WINDOW_BYTES = 64 * 1024
 """Of a section, to find one record in: the records of a window are read one by one."""
+_LARGE_RECORD_BYTES = 1024 * 1024
 _STEP_BYTES = 512 * 1024
 """How much is checked in one call, about two milliseconds in the worst case: other threads wait for it."""
 
@@ -60,12 +62,18 @@ def inspect_records(
     if end > len(view):
         raise CorruptBatch(f"{header.batch_length + LENGTH_END} bytes announced, {len(view) - position} left")
     try:
+        if codec == Codec.ZSTD:
+            whole = decompress(codec, view[start:end], max_bytes)
+            try:
+                return inspect_section(Section(header, whole, 0, len(whole)))
+            finally:
+                release(whole)
         pieces = decompress_in_pieces(codec, view[start:end], max_bytes)
         first = next(pieces, b"")
         second = next(pieces, None)
         if second is None:
             return inspect_section(Section(header, first, 0, len(first)))
-        return _inspect_pieces(header, first, second, pieces)
+        return _inspect_pieces(header, first, second, pieces, max_bytes)
     except CompressionError as error:
         raise not_decompressed(error) from None
 
@@ -105,15 +113,18 @@ def inspect_section(section: Section) -> RecordsSummary:
 
 
 def _inspect_pieces(
-    header: BatchHeader, first: BytesLike, second: BytesLike, others: Iterator[BytesLike]
+    header: BatchHeader, first: BytesLike, second: BytesLike, others: Iterator[BytesLike], max_bytes: int
 ) -> RecordsSummary:
     count, base_timestamp = header.record_count, header.base_timestamp
     null_keys: list[int] = []
     misplaced, lowest, highest = -1, INT64_MAX, INT64_MIN
     index, size, wanted = 0, len(first), 0
-    rest = bytearray(first)
+    rest: bytearray | memoryview = bytearray(first)
     piece: BytesLike | None = second
     while True:
+        if wanted > _LARGE_RECORD_BYTES and len(rest) < wanted <= max_bytes:
+            rest, piece, more = _gathered(rest, wanted, piece, others)
+            size += more
         if len(rest) >= wanted or piece is None:
             try:
                 wrong, low, high, position, index = _speedups.inspect_records(
@@ -126,13 +137,36 @@ def _inspect_pieces(
             if misplaced < 0:
                 misplaced = wrong
             lowest, highest = min(lowest, low), max(highest, high)
+            left = bytearray(memoryview(rest)[position:])
+            release(rest)
             if piece is None:
                 return _summary(header, null_keys, misplaced, lowest, highest, size)
-            del rest[:position]
+            rest = left
             wanted = _record_size(rest)
+        assert isinstance(rest, bytearray)
         size += len(piece)
         rest += piece
         piece = next(others, None)
+
+
+def _gathered(
+    rest: BytesLike, wanted: int, piece: BytesLike | None, others: Iterator[BytesLike]
+) -> tuple[memoryview, BytesLike | None, int]:
+    """`rest` and the pieces after it, until a large record is complete: in mapped memory, which grows without copies.
+    Also the piece after them, and how many bytes were added."""
+    room = memoryview(mmap.mmap(-1, wanted))
+    room[: len(rest)] = rest
+    filled = len(rest)
+    while piece is not None and filled + len(piece) <= wanted:
+        room[filled : filled + len(piece)] = piece
+        filled += len(piece)
+        piece = next(others, None)
+    if piece is not None:
+        # The record ends within this piece; the rest of it is read next.
+        end = wanted - filled
+        room[filled:wanted] = piece[:end]
+        filled, piece = wanted, piece[end:]
+    return room[:filled], piece, filled - len(rest)
 
 
 class _Window(NamedTuple):

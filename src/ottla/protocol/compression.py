@@ -125,24 +125,10 @@ def release(buffer: BytesLike) -> None:
 
 
 def decompress_in_pieces(codec: int, data: BytesLike, max_bytes: int) -> Iterator[BytesLike]:
-    """Like `decompress`, in pieces of at most 256 kB, so that little memory is needed. With zstd and raw snappy the
-    memory for everything is needed all the same."""
+    """Like `decompress`, in pieces of at most 256 kB, so that little memory is needed. Blocks of snappy and frames of
+    zstd are not cut."""
     size = memoryview(data).nbytes
-    pieces = _pieces(codec, data, max_bytes, min(_PIECE_BYTES, max(_PIECE_BYTES_MIN, 4 * size)))
-    if codec != Codec.ZSTD:
-        return pieces
-    return _cut(next(pieces))
-
-
-def _cut(whole: BytesLike) -> Iterator[BytesLike]:
-    if not isinstance(whole, memoryview):
-        yield whole
-        return
-    try:
-        for start in range(0, len(whole), _PIECE_BYTES):
-            yield bytes(whole[start : start + _PIECE_BYTES])
-    finally:
-        release(whole)
+    return _pieces(codec, data, max_bytes, min(_PIECE_BYTES, max(_PIECE_BYTES_MIN, 4 * size)))
 
 
 def _pieces(codec: int, data: BytesLike, max_bytes: int, piece_bytes: int) -> Iterator[BytesLike]:
