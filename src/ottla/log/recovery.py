@@ -205,7 +205,8 @@ class LogLoader:
                 break
             log_end_offset, whole = self._recover_segment(segment, recovery_point)
         for segment in segments[first:]:
-            segment.unsynced = segment.size > 0
+            # An empty segment can have a transaction index: of markers that a power loss took.
+            segment.unsynced = segment.size > 0 or self.disk.exists(segment.path(".txnindex"))
             if segment is not segments[-1]:
                 segment.indexes.save()
                 segment.unsynced_indexes = True

@@ -214,6 +214,9 @@ class LogStore:
             # A batch is removed as a whole, even if only some of its offsets are at or after `offset`.
             end = min(offset, active.header_at(position).base_offset)
             active.truncate(position, end)
+            if not active.unsynced:
+                # Even if nothing is appended: the file of its aborted transactions still has the truncated ones.
+                self._unsynced.add(active)
         self._is_torn = False
         return end
 

@@ -29,6 +29,7 @@ class SegmentIndexes:
         "_saved_offsets",
         "_saved_times",
         "_saved_transactions",
+        "_wrote_transactions",
         "base_offset",
         "bytes_since_entry",
         "disk",
@@ -60,6 +61,7 @@ class SegmentIndexes:
         """The length of the offset index, if it was loaded."""
         # How many entries are in the files; -1 means that the whole file must be rewritten.
         self._saved_offsets = self._saved_times = self._saved_transactions = 0
+        self._wrote_transactions = False
 
     def begin(self) -> None:
         """Starts with empty indexes and ignores the files."""
@@ -181,7 +183,7 @@ class SegmentIndexes:
         return [path for path in paths if self.disk.exists(path)]
 
     def save_transactions(self, *, rewrite: bool = False) -> str | None:
-        """Writes unsaved aborted transactions, or all with `rewrite`. Returns the path if the file exists."""
+        """Writes unsaved aborted transactions, or all with `rewrite`. Returns the path if it may have to be synced."""
         entries, path = self.transactions, self.path(".txnindex")
         if entries is None:
             return path if self.disk.exists(path) else None
@@ -189,12 +191,12 @@ class SegmentIndexes:
             self._saved_transactions = -1
         elif not entries and self._saved_transactions < 0 and not self.disk.exists(path):
             self._saved_transactions = 0
-        if not entries and self._saved_transactions == 0:
-            return None
         if self._saved_transactions != len(entries):
             self._append_to(path, encode_entries(entries[max(0, self._saved_transactions) :]), self._saved_transactions)
             self._saved_transactions = len(entries)
-        return path
+            self._wrote_transactions = True
+        # An empty file is synced too: else the entries of truncated markers come back after a power loss.
+        return path if self._wrote_transactions else None
 
     def _append_to(self, path: str, data: bytes, saved: int) -> None:
         handle = self.disk.open(path, create=True)
