@@ -1,4 +1,4 @@
-"""The aborted transactions on disk always match the log: after truncation and power loss.
+"""The aborted transactions on disk always match the log: after truncation, power loss and interrupted deletion.
 
 An entry too many hides committed records, a missing one shows aborted records. Spec: E8, R6.
 """
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.errors import KafkaError
 from ottla.log.disk import Disk
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.testing.sim_disk import SimDisk, SimPlatter
@@ -74,3 +75,37 @@ def test_a_truncated_marker_stays_truncated_after_a_power_loss(seed: int, is_fin
     world.log.flush()
     lose_power(world, recovery_point=world.log.log_end_offset)
     assert world.log.aborted_transactions(0, 4) == []
+
+
+class DyingDisk(Disk):
+    """A disk whose process dies after some renames."""
+
+    renames_left = -1
+
+    def rename(self, old: str, new: str) -> None:
+        if self.renames_left == 0:
+            raise OSError("the process is dead")
+        self.renames_left -= 1
+        super().rename(old, new)
+
+
+@pytest.mark.parametrize("renames", range(4))
+def test_a_segment_of_an_interrupted_deletion_is_not_left_without_its_aborted_transactions(
+    tmp_path: Path, renames: int
+) -> None:
+    """Either the segment is there with its indexes, or it is gone."""
+    disk = DyingDisk()
+    world = aborted_and_flushed(tmp_path, disk)
+    world.log.roll()
+    world.append("b")
+    world.log.flush()
+    assert len(world.names("0000.index") + world.names("0000.timeindex") + world.names("0000.txnindex")) == 3
+    disk.renames_left = renames
+    with pytest.raises(KafkaError):
+        world.log.enforce_retention(world.now + 1001)
+    disk.renames_left = -1
+    world.log.store.close()
+    world.open(clean=False, recovery_point=3)
+    aborted = [AbortedTransaction(7, 0, 1, 2)]
+    assert (world.log.log_start_offset, world.log.aborted_transactions(0, 3)) in [(0, aborted), (2, [])]
+    assert not world.names(".deleted")

@@ -408,13 +408,28 @@ class Segment:
 
     def change_suffix(self, suffix: str) -> None:
         """Renames the existing files, the .log file last. On OSError the segment keeps its old suffix."""
-        old = self.suffix
         for kind in SUFFIXES:
-            before = self.path(kind)
-            if self.disk.exists(before):
-                self.disk.rename(before, before.removesuffix(old) + suffix)
+            self._rename(kind, suffix)
         self.suffix = suffix
         self.file.path = self.path(".log")
+
+    def mark_deleted(self) -> None:
+        """Renames the existing files for deletion, the .log file first.
+
+        Else a crash could leave it without its aborted transactions. Can be repeated after an OSError.
+        """
+        self.file.path = self._rename(".log", ".deleted")
+        for kind in SUFFIXES[:-1]:
+            self._rename(kind, ".deleted")
+        self.suffix = ".deleted"
+
+    def _rename(self, kind: str, suffix: str) -> str:
+        """Renames one file if it exists. Returns its new path."""
+        before = self.path(kind)
+        after = before.removesuffix(self.suffix) + suffix
+        if self.disk.exists(before):
+            self.disk.rename(before, after)
+        return after
 
     def remove(self) -> None:
         """Closes the segment and deletes its files."""

@@ -123,7 +123,7 @@ class Segments:
         """Renames the files of removed segments, for deletion at `delete_at_monotonic_ms`."""
         for segment in segments:
             segment.file.close()
-            segment.change_suffix(".deleted")
+            segment.mark_deleted()
             self._doomed.append((delete_at_monotonic_ms, segment))
 
     def close(self) -> None:
