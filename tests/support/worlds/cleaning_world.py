@@ -72,9 +72,13 @@ class Reader:
             self.caught_up_ms = world.now
 
     def is_late(self, world: "CleaningWorld") -> bool:
-        """A reader that needs longer than delete.retention.ms may miss tombstones, and the log start may pass it."""
+        """A reader that needs longer than delete.retention.ms may miss tombstones, and the log start may pass it.
+
+        The retention counts from the beginning of the pass, as in Kafka, but readers find the values that the
+        tombstones delete until its end.
+        """
         return (
-            world.now - self.caught_up_ms >= world.config.delete_retention_ms
+            world.now - self.caught_up_ms >= world.config.delete_retention_ms - world.longest_pass_ms
             or not world.log.log_start_offset <= self.position <= world.log.log_end_offset
         )
 
@@ -109,7 +113,7 @@ class CleaningWorld:
         self.plan: CompactionPlan | None = None
         self.start_moved_back = False
         """A power loss made segments reappear that retention had deleted."""
-        self.passes = self.deaths = 0
+        self.passes = self.deaths = self.longest_pass_ms = 0
         self.disk = MortalDisk(self.platter)
         self.directory = LogDirectory.open("/data", disk=self.disk, clock=self.clock, monotonic=self.monotonic)
         self.directory.load()
@@ -195,9 +199,18 @@ class CleaningWorld:
             left_out |= {sent.producer_id for sent in self.model.sent if sent.base_offset < state.segment_bases[0]}
         return state._replace(
             producers={p: f for p, f in state.producers.items() if p not in left_out},
-            # The epochs of deleted records are not kept; records may be back after a crash.
-            leader_epochs=[entry for entry in state.leader_epochs if entry[1] >= self.model.deleted_to],
+            leader_epochs=self.epochs(state),
         )
+
+    def epochs(self, state: LogState) -> list[tuple[int, int]]:
+        """Those of deleted records are not kept. The records may be back after a crash, then a load finds them."""
+        first, entries = self.model.deleted_to, state.leader_epochs
+        begun = [entry for entry in entries if entry[1] >= first]
+        if self.config.compacts or first >= state.log_end_offset:
+            return begun
+        # The epoch of the first record that was not deleted may have begun before it.
+        before = [(epoch, first) for epoch, start in entries if start < first]
+        return begun if begun and begun[0][1] == first else before[-1:] + begun
 
     # --- writing ------------------------------------------------------------------------------------------
 
@@ -368,6 +381,7 @@ class CleaningWorld:
             self.append()
         if self.log.apply_compaction(plan):
             self.passes += 1
+            self.longest_pass_ms = max(self.longest_pass_ms, self.now - plan.now)
             rows = self.read_all(committed_only=False)
             self.model.check_cleaned(rows, plan.cleaned_up_to, plan.now, self.config.delete_retention_ms)
 
@@ -417,6 +431,7 @@ class CleaningWorld:
         model = self.model
         self.deaths += 1
         self.plan = None
+        first_base = self.log.segments[0].base_offset
         self.disk = MortalDisk(self.platter)
         self.directory = LogDirectory.open("/data", disk=self.disk, clock=self.clock, monotonic=self.monotonic)
         self.log = self.directory.load(lambda _: self.config)[PARTITION]
@@ -430,7 +445,8 @@ class CleaningWorld:
             model.lose_tail(end)
         assert end == model.end
         assert self.durable_start <= start <= max(model.start, self.log.segments[0].base_offset)
-        self.start_moved_back = self.start_moved_back or start < model.start
+        if start < model.start or self.log.segments[0].base_offset < first_base:
+            self.start_moved_back = True
         model.move_start(start)
         assert self.log.high_watermark <= end
         self.acknowledge()
