@@ -5,7 +5,7 @@ it if the log has changed.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ottla.log.cleaning.compaction import (
@@ -19,7 +19,9 @@ from ottla.log.cleaning.compaction import (
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.open_files import OpenFiles
+from ottla.log.producers.producer_snapshot import CorruptSnapshot, decode_snapshot
 from ottla.log.producers.producer_state import ProducerEntry
+from ottla.log.producers.snapshot_files import SnapshotFiles
 from ottla.log.segments.segment import Segment
 from ottla.log.segments.segment_list import Segments
 from ottla.log.segments.transaction_index import AbortedTransaction
@@ -103,9 +105,7 @@ class CompactionPlan:
         self._unsynced = unsynced
         self._aborted = list(aborted)
         # Copied, because entries change while producers write.
-        self._last_records = [
-            LastRecord(entry.producer_id, entry.last_data_offset, entry.producer_epoch) for entry in producers
-        ]
+        self._last_records = _last_records(producers)
         ends = [segment.base_offset for segment in sources[1:]] + [end_offset]
         self._sources = [
             _Source(segment.base_offset, end, segment.size) for segment, end in zip(sources, ends, strict=True)
@@ -124,7 +124,7 @@ class CompactionPlan:
             cleaner = BatchCleaner(
                 latest,
                 tracker,
-                self._last_records,
+                self._find_last_records(),
                 # The horizon of a tombstone is stored: it must hold by both the old time and the new one.
                 delete_retention_ms=self.config.delete_retention_ms + self.held_ms,
                 log_start_offset=self.log_start_offset,
@@ -149,6 +149,20 @@ class CompactionPlan:
             sum(source.size for source in used),
             sum(group.cleaned.size for group in self.cleaned),
         )
+
+    def _find_last_records(self) -> list[LastRecord]:
+        """The last records of the active producers before the end offset.
+
+        Not of the whole log: a follower may truncate what it has after the high watermark. Then its producers must
+        still be known by what was compacted.
+        """
+        snapshot = SnapshotFiles(self.disk, self.directory).path(self.end_offset)
+        try:
+            entries = decode_snapshot(self.disk.read_file(snapshot), 0)
+        except (CorruptSnapshot, OSError):
+            return self._last_records
+        active = {last.producer_id for last in self._last_records}
+        return _last_records(entry for entry in entries if entry.producer_id in active)
 
     def _sync_log(self) -> None:
         """Syncs what was appended before the plan was made, which the pass relied on.
@@ -259,3 +273,7 @@ class CompactionPlan:
     def _write(target: Segment, batch: BytesLike) -> None:
         header = read_header(batch)
         target.append((batch,), header.size_bytes, header.last_offset, header.max_timestamp)
+
+
+def _last_records(producers: Iterable[ProducerEntry]) -> list[LastRecord]:
+    return [LastRecord(entry.producer_id, entry.last_data_offset, entry.producer_epoch) for entry in producers]

@@ -298,6 +298,29 @@ def test_the_first_batch_of_a_log_can_be_the_last_of_its_producer(tmp_path: Path
     assert world.append(("a", "1"), producer_id=producer_id, producer_epoch=0, base_sequence=0).duplicate
 
 
+def test_the_last_sequence_survives_without_a_snapshot(tmp_path: Path) -> None:
+    """A snapshot that cannot be written or read must not matter."""
+    world = compacted(tmp_path)
+    world.produce(7, ("a", "1"))
+    world.append(("a", "2"))
+    roll(world)
+    for name in world.names(".snapshot"):
+        world.disk.remove(f"{world.directory}/{name}")
+    assert world.compact()
+    assert [(h.base_offset, h.record_count) for h, _ in world.read_batches()] == [(0, 0), (1, 1)]
+
+
+def test_a_producer_that_expires_after_the_segment_leaves_no_batch(tmp_path: Path) -> None:
+    world = compacted(tmp_path)
+    world.produce(7, ("a", "1"))
+    world.append(("a", "2"))
+    roll(world)
+    world.log.expire_producers(NOON + 2 * DAY)
+    assert world.compact()
+    assert [header.base_offset for header, _ in world.read_batches()] == [1]
+    world.checks_reload = False  # The snapshot at the end of the segment still has the producer.
+
+
 def test_the_empty_batch_is_removed_when_the_producer_expires(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.produce(7, ("a", "1"))

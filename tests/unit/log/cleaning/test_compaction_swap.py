@@ -223,6 +223,24 @@ def test_what_a_pass_relied_on_survives_a_power_loss(seed: int) -> None:
         world.append(("z", "1"), producer_id=8, producer_epoch=0, base_sequence=1, transactional=True)
 
 
+def test_retries_are_recognised_after_a_pass_and_a_truncation(tmp_path: Path) -> None:
+    """The last batch of a producer may be one that the next leader does not have. The one before it is kept too."""
+    world = compacted(tmp_path)
+    world.produce(7, ("a", "1"))
+    world.ends(8, abort=False, epoch=5)
+    world.append(("a", "2"))
+    roll(world)
+    world.produce(7, ("b", "1"), commit=False)
+    world.ends(8, abort=False, epoch=6, commit=False)
+    assert world.compact()
+    assert world.pairs() == [(2, "a", "2"), (3, "b", "1")]
+    world.log.truncate_to(3)
+    world.crash(recovery_point=0)
+    assert world.append(("a", "1"), producer_id=7, producer_epoch=0, base_sequence=0).duplicate
+    with pytest.raises(KafkaError, match="epoch 4 is older than 5"):
+        world.append(("z", "1"), producer_id=8, producer_epoch=4, base_sequence=0, transactional=True)
+
+
 def test_a_failed_sync_in_a_compaction_ends_all_writes(tmp_path: Path) -> None:
     """As after a failed flush: the kernel may have dropped records that were accepted."""
     disk = FailingDisk()
