@@ -79,6 +79,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """PySpark's logger gives JSON to every handler that it is connected with, `caplog`'s among them."""
+    plugin = item.config.pluginmanager.get_plugin("logging-plugin")
+    plugin.caplog_handler.setFormatter(plugin.formatter)
+
+
 @pytest.fixture(scope="session")
 def broker() -> "Iterator[EmbeddedBroker]":
     """A running broker, one for each worker of a test run. Tests share it and use different topics."""

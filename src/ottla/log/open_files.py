@@ -109,3 +109,9 @@ class LogFile:
             self._files.disk.close(handle)
         if self.on_release is not None:
             self.on_release()
+
+    def __del__(self) -> None:
+        # A log that is dropped without being closed, for example after a failed start, must not leak descriptors.
+        handle = getattr(self, "_handle", None)
+        if handle is not None:
+            self._files.disk.close(handle)

@@ -1,5 +1,6 @@
 """Many files with few open file descriptors."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,14 @@ def test_thousands_of_held_files_do_not_slow_down_the_others(tmp_path: Path) -> 
         file.let_go()
     assert sum(file.is_open for file in held) <= 3
     assert [read(file) for file in held] == [str(number) for number in range(300)]
+
+
+def test_a_file_that_is_dropped_is_closed(tmp_path: Path) -> None:
+    """A log that is not closed, for example after a failed start, leaks no descriptor."""
+    path = tmp_path / "dropped"
+    path.write_bytes(b"0")
+    opened = OpenFiles(Disk(), limit=3)
+    handle = LogFile(opened, str(path)).handle()
+    opened.__init__(opened.disk, limit=3)  # type: ignore[misc]  # it holds the last reference
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)
