@@ -83,7 +83,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """PySpark's logger gives JSON to every handler that it is connected with, `caplog`'s among them."""
     plugin = item.config.pluginmanager.get_plugin("logging-plugin")
-    plugin.caplog_handler.setFormatter(plugin.formatter)
+    if plugin is not None:
+        plugin.caplog_handler.setFormatter(plugin.formatter)
 
 
 @pytest.fixture(scope="session")
