@@ -77,6 +77,20 @@ def test_a_truncated_marker_stays_truncated_after_a_power_loss(seed: int, is_fin
     assert world.log.aborted_transactions(0, 4) == []
 
 
+def test_a_truncation_after_a_marker_does_not_commit_the_marker(tmp_path: Path) -> None:
+    """The marker is not below the high watermark yet: the next truncation may take it, and with it the decision."""
+    world = LogWorld(tmp_path)
+    world.produce(7, "a", transactional=True)
+    world.ends(7, abort=False, commit=False)
+    world.log.roll()
+    world.append("b", commit=False)
+    assert world.log.last_stable_offset == 0
+    world.log.truncate_to(2)
+    assert world.log.last_stable_offset == 0
+    world.log.advance_high_watermark(2)
+    assert world.log.last_stable_offset == 2
+
+
 class DyingDisk(Disk):
     """A disk whose process dies after some renames."""
 

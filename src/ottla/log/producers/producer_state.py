@@ -274,6 +274,12 @@ class ProducerStateManager:
                     del self._unreplicated[first_offset]
             self._find_first_unstable()
 
+    def keep_unreplicated(self, before: "ProducerStateManager", end_offset: int) -> None:
+        """Markers below `end_offset` that wait for the high watermark still do; a snapshot does not contain them."""
+        kept = {first_offset: marker for first_offset, marker in before._unreplicated.items() if marker < end_offset}
+        self._unreplicated.update(kept)
+        self._find_first_unstable()
+
     def _find_first_unstable(self) -> None:
         candidates = [*list(self._ongoing)[:1], *self._unreplicated]
         self.first_unstable_offset = min(candidates) if candidates else None
