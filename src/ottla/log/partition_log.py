@@ -471,10 +471,11 @@ class PartitionLog:
             self._snapshots.remove_above(end)
             # Truncated segments and snapshots must not reappear after a power failure.
             self.disk.sync_directory(self.directory)
-            loader, before = self._loader(), self.producers
+            loader, unreplicated = self._loader(), self.producers.unreplicated
             self.producers = loader.load_producers(list(self.segments), end)
             self._snapshot_offset = loader.snapshot_offset
-            self.producers.keep_unreplicated(before, end)
+            # A snapshot does not contain which markers wait for the high watermark.
+            self.producers.unreplicated |= {first: marker for first, marker in unreplicated.items() if marker < end}
             self.producers.on_high_watermark(self.high_watermark)
         except OSError as error:
             raise self.store.error(f"cannot truncate to offset {offset}", error) from error

@@ -108,14 +108,14 @@ class ProducerEntry:
 class ProducerStateManager:
     """All producers of one partition, and the start of the earliest open transaction."""
 
-    __slots__ = ("_entries", "_ongoing", "_unreplicated", "first_unstable_offset")
+    __slots__ = ("_entries", "_ongoing", "first_unstable_offset", "unreplicated")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         # Open transactions, first offset -> producer id. They start in log order, so the first key is the smallest.
         self._ongoing: dict[int, int] = {}
-        # Completed, but the marker is not yet below the high watermark: first offset -> offset of the marker.
-        self._unreplicated: dict[int, int] = {}
+        self.unreplicated: dict[int, int] = {}
+        """Completed transactions whose marker is not yet below the high watermark: first offset -> marker's offset."""
         self.first_unstable_offset: int | None = None
 
     def __len__(self) -> int:
@@ -259,7 +259,7 @@ class ProducerStateManager:
         if first_offset is None:
             return None
         self._ongoing.pop(first_offset, None)
-        self._unreplicated[first_offset] = offset
+        self.unreplicated[first_offset] = offset
         return CompletedTransaction(producer_id, first_offset, offset, aborted)
 
     def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
@@ -268,20 +268,14 @@ class ProducerStateManager:
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Transactions with a marker below the high watermark no longer hold back the last stable offset."""
-        if self._unreplicated:
-            for first_offset, marker in list(self._unreplicated.items()):
+        if self.unreplicated:
+            for first_offset, marker in list(self.unreplicated.items()):
                 if marker < high_watermark:
-                    del self._unreplicated[first_offset]
+                    del self.unreplicated[first_offset]
             self._find_first_unstable()
 
-    def keep_unreplicated(self, before: "ProducerStateManager", end_offset: int) -> None:
-        """Markers below `end_offset` that wait for the high watermark still do; a snapshot does not contain them."""
-        kept = {first_offset: marker for first_offset, marker in before._unreplicated.items() if marker < end_offset}
-        self._unreplicated.update(kept)
-        self._find_first_unstable()
-
     def _find_first_unstable(self) -> None:
-        candidates = [*list(self._ongoing)[:1], *self._unreplicated]
+        candidates = [*list(self._ongoing)[:1], *self.unreplicated]
         self.first_unstable_offset = min(candidates) if candidates else None
 
     def expire(self, monotonic_ms: int, expiration_ms: int) -> int:
@@ -298,7 +292,7 @@ class ProducerStateManager:
     def clear(self) -> None:
         self._entries.clear()
         self._ongoing.clear()
-        self._unreplicated.clear()
+        self.unreplicated.clear()
         self.first_unstable_offset = None
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
