@@ -20,9 +20,9 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """glibc's parameter numbers for `mallopt`."""
-_FREE_BYTES_KEPT = 64 << 20
-_MAPPED_BLOCK_BYTES_MIN = 32 << 20
-"""glibc's maximum; larger blocks always go back to the system."""
+_FREE_BYTES_KEPT = 32 << 20
+_MAPPED_BLOCK_BYTES_MIN = 1 << 20
+"""Larger blocks go back to the system at once: in the heap, one small block behind them would keep them there."""
 
 _COLLECTION_THRESHOLDS = (2_000, 10, 25)
 """Of the three generations: the oldest is collected after half a million new objects, about 50 MB."""
@@ -273,7 +273,7 @@ def _settle_memory() -> None:
 def _keep_large_blocks() -> None:
     """Makes glibc keep free memory for the next fetch instead of returning it to the system.
 
-    A fetch allocates a large block for each partition and frees it after the response. By default glibc unmaps such
+    A fetch allocates blocks of up to half a megabyte and frees them when they are sent. By default glibc unmaps such
     blocks, and the kernel has to zero new pages for the next fetch: two thirds of the cost of a large fetch.
     """
     import ctypes

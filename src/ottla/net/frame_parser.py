@@ -130,7 +130,8 @@ class FrameParser:
 
     def _grow_large_frame(self) -> None:
         assert self._frame is not None
-        grown = bytearray(min(self._frame_size, 2 * len(self._frame)))
+        # Not twice as much: a peer that stops here keeps what it does not fill.
+        grown = bytearray(min(self._frame_size, 3 * len(self._frame) // 2))
         grown[: self.filled] = self._frame
         self._frame = grown
         self.allocated_bytes = len(grown)
