@@ -193,14 +193,18 @@ class CleaningWorld:
 
     def facts(self, log: PartitionLog) -> LogState:
         state = state_of(log)
-        left_out = set(self.expired)
-        if self.start_moved_back:
-            # A snapshot was only synced at the higher start: producers without batches in the log may be forgotten.
-            left_out |= {sent.producer_id for sent in self.model.sent if sent.base_offset < state.segment_bases[0]}
+        left_out = self.forgettable(state.segment_bases[0])
         return state._replace(
             producers={p: f for p, f in state.producers.items() if p not in left_out},
             leader_epochs=self.epochs(state),
         )
+
+    def forgettable(self, first_base: int) -> set[int]:
+        """Producers that the log need not know any more."""
+        if not self.start_moved_back:
+            return self.expired
+        # A snapshot was only synced at the higher start: producers without batches in the log may be forgotten.
+        return self.expired | {sent.producer_id for sent in self.model.sent if sent.base_offset < first_base}
 
     def epochs(self, state: LogState) -> list[tuple[int, int]]:
         """Those of deleted records are not kept. The records may be back after a crash, then a load finds them."""
@@ -276,8 +280,9 @@ class CleaningWorld:
 
     def retry(self) -> None:
         """The last batch of each producer is recognised; an older epoch is rejected."""
+        forgettable = self.forgettable(self.log.segments[0].base_offset)
         for producer_id, epoch in self.model.epochs.items():
-            if producer_id in self.expired:
+            if producer_id in forgettable:
                 continue
             last = self.model.last_sent.get(producer_id)
             if last is not None:
