@@ -159,6 +159,10 @@ class PartitionLog:
         self.flushed_offset = loaded.log_end_offset
         if self.store.has_unsynced:
             self.flushed_offset = min(recovery_point, loaded.log_end_offset)
+        for offset in () if clean_shutdown else self._snapshots.offsets():
+            if offset >= recovery_point:
+                # It may still be in the page cache only.
+                self.store.add_snapshot(self._snapshots.path(offset))
         if self.log_start_offset > self.log_end_offset:
             self.truncate_fully(self.log_start_offset)
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)

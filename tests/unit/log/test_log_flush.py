@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from ottla.testing.sim_disk import SimPlatter
+from ottla.testing.sim_loop import SimLoop
 from tests.support.worlds.log_world import FailingDisk, LogWorld
 
 SMALL: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 150}
@@ -107,6 +109,23 @@ def test_flush_messages_and_flush_ms_require_a_flush(tmp_path: Path) -> None:
     assert world.log.needs_flush(world.now)
     world.log.flush()
     assert not world.log.needs_flush(world.now + 5000)
+
+
+@pytest.mark.parametrize("recovery_point", [0, 1])
+def test_a_snapshot_from_before_a_kill_is_synced_too(recovery_point: int) -> None:
+    """The page cache has it, so the process that is started next finds it, and relies on it."""
+    platter = SimPlatter(SimLoop())
+    world = LogWorld("/data", disk=platter.disk())
+    world.produce(7, "a")
+    world.log.flush()
+    world.log.roll()
+    snapshot = platter.files[f"{world.directory}/00000000000000000001.snapshot"]
+    assert snapshot.synced != snapshot.content
+    world.disk = platter.disk()
+    world.crash(recovery_point)
+    world.log.flush()
+    assert snapshot.synced == snapshot.content
+    assert not world.log.has_unsynced
 
 
 def test_by_default_no_flush_is_required(world: LogWorld) -> None:
