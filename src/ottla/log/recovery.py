@@ -203,14 +203,28 @@ class LogLoader:
                 del segments[number:]
                 self._has_cut = True
                 break
+            if number > first:
+                self._repair_snapshot(segment.base_offset)
             log_end_offset, whole = self._recover_segment(segment, recovery_point)
         for segment in segments[first:]:
             # An empty segment can have a transaction index: of markers that a power loss took.
             segment.unsynced = segment.size > 0 or self.disk.exists(segment.path(".txnindex"))
             if segment is not segments[-1]:
-                segment.indexes.save()
                 segment.unsynced_indexes = True
+                try:
+                    segment.indexes.save()
+                except OSError as error:
+                    # Not fatal: they are in memory and are written again with the next flush.
+                    log.warning("%s: cannot write the indexes: %s", segment.path(".log"), error)
         return log_end_offset
+
+    def _repair_snapshot(self, offset: int) -> None:
+        """Writes the snapshot at the start of a segment again if a power loss damaged it."""
+        if not self.snapshots.is_valid(offset, self.monotonic_ms):
+            try:
+                self.snapshots.write(offset, self.producers)
+            except OSError as error:
+                log.warning("%s: cannot write the producer snapshot: %s", self.snapshots.path(offset), error)
 
     def _recover_segment(self, segment: Segment, recovery_point: int) -> tuple[int, bool]:
         """Reads a segment once. Returns (offset after its last valid batch, whether the whole segment is valid)."""

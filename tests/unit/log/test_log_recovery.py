@@ -345,6 +345,35 @@ def test_a_snapshot_beyond_the_log_end_is_removed(tmp_path: Path) -> None:
     assert world.append("value-7", producer_id=7, producer_epoch=0, base_sequence=7).base_offset == 7
 
 
+@pytest.mark.parametrize("damage", ["missing", "garbage"])
+def test_recovery_repairs_the_snapshots_at_segment_starts(tmp_path: Path, damage: str) -> None:
+    """Retention and compaction remove what they summarise: without them, the producers would be forgotten."""
+    world = filled(tmp_path)
+    paths = [Path(world.directory) / name for name in world.names(".snapshot")]
+    assert len(paths) > 1
+    before = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.unlink() if damage == "missing" else path.write_bytes(b"garbage")
+    world.crash(recovery_point=0)
+    assert [path.read_bytes() for path in paths] == before
+
+
+def test_recovery_on_a_full_disk_serves_what_is_stored(tmp_path: Path) -> None:
+    """Indexes and snapshots cannot be written; they are in memory, or not needed yet."""
+    disk = FailingDisk()
+    world = LogWorld(tmp_path, disk=disk, **SMALL)
+    for number in range(30):
+        world.produce(7, f"value-{number}")
+    for name in world.names(".snapshot"):
+        (Path(world.directory) / name).unlink()
+    disk.fails("append")
+    world.crash(recovery_point=0)
+    assert world.values() == expected()
+    disk.works()
+    world.log.flush()
+    assert world.produce(7, "more").base_offset == 30
+
+
 def test_files_without_a_segment_are_removed(tmp_path: Path) -> None:
     world = filled(tmp_path, 5)
     world.log.close()

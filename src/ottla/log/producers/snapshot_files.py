@@ -47,13 +47,17 @@ class SnapshotFiles:
 
     def secure(self, offset: int, monotonic_ms: int, state_at: Callable[[int], ProducerStateManager]) -> None:
         """Ensures a valid, synced snapshot at `offset`, before the segments it summarises are deleted."""
-        path = self.path(offset)
-        try:
-            decode_snapshot(self.disk.read_file(path), monotonic_ms)
-        except (CorruptSnapshot, OSError):
+        if not self.is_valid(offset, monotonic_ms):
             self.write(offset, state_at(offset))
-        self.disk.sync_file(path)
+        self.disk.sync_file(self.path(offset))
         self.disk.sync_directory(self.directory)
+
+    def is_valid(self, offset: int, monotonic_ms: int) -> bool:
+        try:
+            decode_snapshot(self.disk.read_file(self.path(offset)), monotonic_ms)
+            return True
+        except (CorruptSnapshot, OSError):
+            return False
 
     def end_transactions(self, offsets: Collection[int], monotonic_ms: int) -> None:
         """Marks the open transactions of these snapshots as ended, for segments that were compacted.
