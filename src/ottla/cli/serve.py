@@ -18,11 +18,14 @@ DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA = "ottla-data"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """glibc's parameter numbers for `mallopt`."""
 _FREE_BYTES_KEPT = 32 << 20
 _MAPPED_BLOCK_BYTES_MIN = 1 << 20
 """Larger blocks go back to the system at once: in the heap, one small block behind them would keep them there."""
+_TRIM_INTERVAL_S = 5.0
+_TRIMMED_FROM_BYTES = 192 << 20
+"""Below this size a process keeps its free memory."""
 
 _COLLECTION_THRESHOLDS = (2_000, 10, 25)
 """Of the three generations: the oldest is collected after half a million new objects, about 50 MB."""
@@ -202,7 +205,9 @@ async def _serve(config: "BrokerConfig", options: Options) -> None:
         _say_ready(broker.address)
         _keep_large_blocks()  # after "ready": it must not delay the start
         broker.watch_event_loop()
+        trimming = loop.create_task(_trim_memory())
         await stop.wait()
+        trimming.cancel()
     finally:
         await broker.stop()
 
@@ -284,3 +289,23 @@ def _keep_large_blocks() -> None:
         return
     mallopt(_M_MMAP_THRESHOLD, _MAPPED_BLOCK_BYTES_MIN)
     mallopt(_M_TRIM_THRESHOLD, _FREE_BYTES_KEPT)
+    # One heap for all threads: what one has freed, the others use.
+    mallopt(_M_ARENA_MAX, 1)
+
+
+async def _trim_memory() -> None:
+    """Returns free memory to the system while the process is large: after a burst, the heap is full of holes."""
+    import asyncio
+    import ctypes
+
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):  # not glibc
+        return
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    while True:
+        await asyncio.sleep(_TRIM_INTERVAL_S)
+        with open("/proc/self/statm", "rb") as file:  # noqa: ASYNC230 (not a file on a disk)
+            resident_bytes = int(file.read().split()[1]) * page_bytes
+        if resident_bytes > _TRIMMED_FROM_BYTES:
+            await asyncio.get_running_loop().run_in_executor(None, trim, 0)

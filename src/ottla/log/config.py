@@ -51,7 +51,7 @@ class TopicConfig:
         "max.compaction.lag.ms", INT64_MAX, "The longest time a record can stay uncompacted.",
         kind="long", at_least=1, server_name="log.cleaner.max.compaction.lag.ms")
     max_decompressed_bytes: int = setting(
-        "ottla.max.decompressed.bytes", 67_108_864, "The largest record batch accepted once it is decompressed.",
+        "ottla.max.decompressed.bytes", 33_554_432, "The largest record batch accepted once it is decompressed.",
         at_least=1024, server_name="ottla.max.decompressed.bytes")
     max_message_bytes: int = setting(
         "max.message.bytes", 1_048_588, "The largest record batch accepted, as stored.",
