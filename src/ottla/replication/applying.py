@@ -29,8 +29,8 @@ SLICE_MS = 5
 SLICE_PARTITIONS = 64
 """A slice ends after this many partitions too: in simulations no time passes within a turn of the loop."""
 FROZEN_TOGETHER = 500
-"""After opening this many partitions, their objects are exempt from garbage collection: they live long, and searching
-those of ten thousand partitions for garbage takes 150 ms."""
+"""When there are this many more partitions, their objects are exempt from garbage collection: they live long, and
+searching those of ten thousand partitions for garbage takes 150 ms."""
 REPORTED_ONE_BY_ONE = 3
 """Up to this many partitions with new roles are logged one line each."""
 
@@ -58,7 +58,9 @@ class ImageApplier:
         self._dropped: deque[Replica] = deque()
         """Replicas that are no longer hosted, whose directories have their old names still."""
         self._new_roles: list[Replica] = []
-        self._unfrozen = 0
+        self._open_count = 0
+        self._frozen_count = 0
+        """How many partitions were open at the last freeze or unfreeze."""
         self._has_met_cluster = False
         self._reopening = Reopening()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -226,9 +228,10 @@ class ImageApplier:
             lag_max_ms=self._manager.config.replica_lag_time_max_ms,
         )
         replica.log = self._directory.logs[topic_partition]
-        self._unfrozen += 1
-        if self._unfrozen >= FROZEN_TOGETHER:
-            self._unfrozen = 0
+        self._open_count += 1
+        if self._open_count >= self._frozen_count + FROZEN_TOGETHER:
+            # Only if there are more than ever: a freeze includes the garbage of that moment, which is never freed.
+            self._frozen_count = self._open_count
             gc.freeze()
         self._manager.maintenance.opened(replica)
         return replica
@@ -283,6 +286,10 @@ class ImageApplier:
         self._manager.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._manager.maintenance.closed(replica)
         self._dropped.append(replica)
+        self._open_count -= 1
+        if self._open_count <= self._frozen_count - FROZEN_TOGETHER:
+            self._frozen_count = self._open_count
+            gc.unfreeze()
 
     def _rename_dropped(self) -> Iterator[None]:
         while self._dropped:

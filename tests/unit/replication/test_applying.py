@@ -216,6 +216,24 @@ def test_the_objects_of_many_partitions_are_not_searched_for_garbage_and_are_fre
         gc.unfreeze()
 
 
+def test_topics_that_come_and_go_do_not_keep_garbage_alive(world: DataWorld) -> None:
+    """Each freeze keeps the garbage of its moment for good, for example closed connections."""
+    gc.unfreeze()
+    gc.collect()
+    try:
+        frozen_before = gc.get_freeze_count()
+        for _ in range(4):
+            world.topic("many", partitions=FROZEN_TOGETHER // 2)
+            world.delete_topic("many")
+        assert gc.get_freeze_count() == frozen_before
+        world.topic("more", partitions=FROZEN_TOGETHER + 1)
+        assert gc.get_freeze_count() > frozen_before
+        world.delete_topic("more")
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.unfreeze()
+
+
 # -- opening again --
 
 
