@@ -83,6 +83,11 @@ class FlowControl:
             self.timer.cancel()
             self.timer = None
 
+    def close(self) -> None:
+        """The connection is gone. Without the reference back to it, its memory is free at once."""
+        self.stop_watching()
+        self._on_stalled = _nothing
+
     def check(self) -> None:
         """A peer that has read some bytes since the last check gets as much time again."""
         self.timer = None
@@ -90,3 +95,7 @@ class FlowControl:
             self.watch()
         else:
             self._on_stalled()
+
+
+def _nothing() -> None:
+    pass

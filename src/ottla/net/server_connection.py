@@ -140,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         self._move(CLOSED)
         self._drop_input()
         self.sending = None
-        self.flow.stop_watching()
+        self.flow.close()
         if self.drainer is not None:
             self.drainer.cancel()
         self._server.connection_closed(self)

@@ -1,7 +1,9 @@
 """The parts of a server connection on their own: states, frame parser, ordered responses, flow control."""
 
 import asyncio
+import gc
 import struct
+import weakref
 from itertools import product
 
 import pytest
@@ -140,6 +142,25 @@ def test_a_full_write_buffer_holds_requests_until_the_peer_has_read() -> None:
         assert peer.transport.written == [frame(b"read ahead")]
 
     SimLoop().run(story())
+
+
+def test_a_lost_connection_is_freed_without_garbage_collection() -> None:
+    """Full collections are rare, and peers can open and close thousands of connections between two of them."""
+
+    async def story() -> None:
+        peer = Peer(echo)
+        peer.sends(frame(b"request"))
+        peer.connection.connection_lost(None)
+        await settle()
+        connection = weakref.ref(peer.connection)
+        del peer.connection
+        assert connection() is None
+
+    gc.disable()
+    try:
+        SimLoop().run(story())
+    finally:
+        gc.enable()
 
 
 def test_reading_also_pauses_when_a_late_response_fills_the_write_buffer() -> None:
