@@ -305,7 +305,10 @@ async def _trim_memory() -> None:
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     while True:
         await asyncio.sleep(_TRIM_INTERVAL_S)
-        with open("/proc/self/statm", "rb") as file:  # noqa: ASYNC230 (not a file on a disk)
-            resident_bytes = int(file.read().split()[1]) * page_bytes
+        try:
+            with open("/proc/self/statm", "rb") as file:  # noqa: ASYNC230 (not a file on a disk)
+                resident_bytes = int(file.read().split()[1]) * page_bytes
+        except OSError:  # no /proc, or no free descriptor
+            continue
         if resident_bytes > _TRIMMED_FROM_BYTES:
             await asyncio.get_running_loop().run_in_executor(None, trim, 0)

@@ -1,6 +1,6 @@
 """A response with a very long array, built and encoded a slice at a time, so that other requests are served meanwhile.
 
-A request may name 100,000 groups, or ask for all of them. Built and encoded in one step, its response would block every
+A request may name 50,000 groups, or ask for all groups. Built and encoded in one step, its response would block every
 other client for seconds.
 """
 
