@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import os
+import random
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import BrokerRegistration, ClusterImage
 from ottla.metadata.store import MetadataStore
 from ottla.net.server import Connection, Disconnect, Limits, Server
+from ottla.replication.broker_peers import BrokerPeers
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.types import Endpoint
 
@@ -43,7 +45,7 @@ STOP_GRACE_MS = 3_000
 class Broker:
     """One broker on the running event loop. (`ottla.Broker.embedded()` starts one in a child process.)
 
-    `disk`, `store` and the clocks can be replaced; simulations do.
+    `disk`, `store`, the clocks and the source of random delays can be replaced; simulations do.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Broker:
         clock: Clock = system_clock,
         monotonic: MonotonicClock = monotonic_ms,
         boot: BootClock | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.config = config
         self.endpoints: dict[str, Endpoint] = {}
@@ -69,8 +72,10 @@ class Broker:
         self._clock = clock
         self._monotonic = monotonic
         self._boot = system_boot_clock() if boot is None else boot
+        self._random = rng
         self._directory: LogDirectory | None = None
         self._metadata: MetadataFollower | None = None
+        self._peers: BrokerPeers | None = None
         self._replicas: ReplicaManager | None = None
         self._coordinators: Coordinators | None = None
         self.listeners: dict[str, Listener] = {}
@@ -122,6 +127,8 @@ class Broker:
         metadata = MetadataFollower(store, settings, clock=clock)
         await metadata.start(BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack))
         self._metadata = metadata
+        self._peers = peers = BrokerPeers(config.node_id, config.inter_broker_listener_name, rng=self._random)
+        metadata.subscribe(peers.apply)
         replicas = ReplicaManager(
             config.node_id,
             directory,
@@ -146,6 +153,7 @@ class Broker:
             sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
             clock=clock,
             monotonic=self._monotonic,
+            peers=peers,
             coordinators=coordinators,
         )
         self.services.verify_transaction = _verify_by(self.services)
@@ -232,6 +240,8 @@ class Broker:
             if self._coordinators is not None:
                 await self._coordinators.stop()
             await closing
+        if self._peers is not None:
+            await self._peers.close()
         stops = [part.stop for part in (self._metadata, self._replicas) if part is not None]
         if self._replicas is None:
             stops.append(self._close_directory)
@@ -241,7 +251,8 @@ class Broker:
             except Exception:
                 # The other parts must still be stopped: they have data to write.
                 log.exception("a part of the broker did not stop cleanly")
-        self.server = self._metadata = self._replicas = self._directory = self.metrics = self._watchdog = None
+        self.server = self._metadata = self._peers = self._replicas = self._directory = None
+        self.metrics = self._watchdog = None
 
     async def _close_directory(self) -> None:
         if self._directory is not None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ottla.metadata.follower import MetadataFollower
     from ottla.metadata.image import ClusterImage
     from ottla.net.server import Connection
+    from ottla.replication.broker_peers import BrokerPeers
     from ottla.replication.replica_manager import ReplicaManager
 
 
@@ -29,6 +30,7 @@ class Services:
         "coordinators",
         "metadata",
         "monotonic",
+        "peers",
         "replicas",
         "sessions",
         "settings",
@@ -46,6 +48,7 @@ class Services:
         sessions: "FetchSessions",
         clock: "Clock",
         monotonic: "MonotonicClock",
+        peers: "BrokerPeers | None" = None,
         coordinators: "Coordinators | None" = None,
     ) -> None:
         self.broker_id = broker_id
@@ -58,6 +61,8 @@ class Services:
         """Wall time, for what is shown or stored."""
         self.monotonic = monotonic
         """For timeouts and ages."""
+        self.peers = peers
+        """The other brokers."""
         self.coordinators = coordinators
         self.verify_transaction: TransactionVerifier = refuse_transactions
 
