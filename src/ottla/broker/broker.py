@@ -140,7 +140,9 @@ class Broker:
         await _load(directory, lambda topic: settings.topic_config(metadata.image, topic))
         replicas.start()
         self._replicas = replicas
-        self._coordinators = coordinators = Coordinators(config, metadata=metadata, replicas=replicas, clock=clock)
+        self._coordinators = coordinators = Coordinators(
+            config, metadata=metadata, replicas=replicas, clock=clock, peers=peers
+        )
         replicas.when_applied(coordinators.apply)
         metadata.subscribe(replicas.apply)
         await metadata.applied()

@@ -1,21 +1,26 @@
 """The broker's coordinators, built when first needed, so that a broker without groups starts fast and stays small."""
 
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.settings.config import BrokerConfig
+from ottla.broker.settings.config import BrokerConfig, Settings
 from ottla.clock import Clock
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import ClusterImage
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.types import uuid4_from
+from ottla.types import REBALANCES_TOPIC, TopicPartition, partition_for, uuid4_from
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ottla.broker.group_history import GroupHistory
+    from ottla.coordinator.broker_requests import AddPartitionsRequests, Codes
     from ottla.coordinator.group.shard import GroupShard
     from ottla.coordinator.markers import MarkerDelivery, MarkerWriter
     from ottla.coordinator.runtime import CoordinatorRuntime
     from ottla.coordinator.transaction.shard import TransactionShard
+    from ottla.replication.broker_peers import BrokerPeers
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -25,16 +30,24 @@ class Coordinators:
     """Holds the group and the transaction coordinator, and passes each new image to them."""
 
     def __init__(
-        self, config: BrokerConfig, *, metadata: MetadataFollower, replicas: ReplicaManager, clock: Clock
+        self,
+        config: BrokerConfig,
+        *,
+        metadata: MetadataFollower,
+        replicas: ReplicaManager,
+        clock: Clock,
+        peers: "BrokerPeers | None" = None,
     ) -> None:
         self._config = config
         self._metadata = metadata
         self.replicas = replicas
         self._clock = clock
+        self._peers = peers
         self._groups: CoordinatorRuntime[GroupShard] | None = None
         self._history: GroupHistory | None = None
         self._transactions: CoordinatorRuntime[TransactionShard] | None = None
         self._marker_writer: MarkerWriter | None = None
+        self._add_partitions: AddPartitionsRequests | None = None
         self.marker_delivery: MarkerDelivery | None = None
 
     @property
@@ -71,6 +84,32 @@ class Coordinators:
             self._build_transactions()
         if self._transactions is not None:
             self._transactions.apply(image)
+        if self.marker_delivery is not None:
+            self.marker_delivery.apply(image)
+
+    def ask_coordinator(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        implicit: bool,
+    ) -> "asyncio.Future[Codes] | None":
+        """Asks the broker that coordinates a transaction whether partitions are part of it, or to add them if
+        `implicit` (KIP-890). None if no other broker coordinates it."""
+        topic = self._metadata.image.topics.get(TRANSACTIONS_TOPIC)
+        if topic is None:
+            return None
+        coordinator = topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
+        if coordinator in (-1, self.replicas.broker_id):
+            return None
+        from ottla.coordinator.broker_requests import Addition, AddPartitionsRequests
+
+        if self._add_partitions is None:
+            self._add_partitions = AddPartitionsRequests(self._peers)
+        addition = Addition(transactional_id, producer_id, producer_epoch, tuple(partitions), not implicit)
+        return self._add_partitions.ask(coordinator, addition)
 
     def runtimes(self) -> "list[CoordinatorRuntime[Any]]":
         """Those that have been built."""
@@ -91,7 +130,12 @@ class Coordinators:
         from ottla.coordinator.group.shard import GroupShard
         from ottla.coordinator.runtime import CoordinatorRuntime
 
-        self._history = GroupHistory(self._metadata, self.replicas)
+        self._history = GroupHistory(
+            self._metadata,
+            self.replicas,
+            lambda: Settings(self._config).automatic_topic(self._metadata.image, REBALANCES_TOPIC),
+            self._peers,
+        )
 
         def make_shard(partition: int) -> GroupShard:
             return GroupShard(self._config, random_uuid, total_usage)
@@ -109,6 +153,7 @@ class Coordinators:
         )
 
     def _build_transactions(self) -> None:
+        from ottla.coordinator.broker_requests import MarkerRequests
         from ottla.coordinator.markers import MarkerDelivery
         from ottla.coordinator.runtime import CoordinatorRuntime
         from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
@@ -124,7 +169,7 @@ class Coordinators:
             clock=self._clock,
             on_event=on_event,
         )
-        delivery = MarkerDelivery(self.marker_writer, self.replicas, runtime)
+        delivery = MarkerDelivery(self.marker_writer, self.replicas, runtime, MarkerRequests(self._peers))
         self._transactions, self.marker_delivery = runtime, delivery
 
 

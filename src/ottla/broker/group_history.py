@@ -4,51 +4,72 @@ import asyncio
 import json
 import logging
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ottla.coordinator.group.history import Rebalanced
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
 from ottla.metadata.controller import NewTopic
 from ottla.metadata.follower import MetadataFollower
+from ottla.net.backoff import Backoff
 from ottla.protocol.record_batch import build_batch
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.types import REBALANCES_TOPIC, TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.replication.broker_peers import BrokerPeers
+
 log = logging.getLogger("ottla.coordinator")
 
-_SETTINGS = (
-    ("cleanup.policy", "delete"),
-    ("retention.ms", str(7 * 86_400_000)),
-    ("retention.bytes", str(16 * 1024 * 1024)),
-    ("segment.bytes", str(1024 * 1024)),
-)
 _PARTITION = TopicPartition(REBALANCES_TOPIC, 0)
+_LANE = "history"
 
 WAITING_MAX = 1_000
 """How many notes are kept while the topic cannot be written; the oldest are dropped."""
+WAITING_BYTES = 4 * 1024 * 1024
 BATCH_BYTES = 256 * 1024
 NOTE_BYTES = 128 * 1024
 NOTE_PARTITIONS = 20_000
 """Very large groups have long assignments: a larger note only has the number of partitions of each member."""
+WRITE_TIMEOUT_MS = 5_000
+RETRIES = 10
+RETRY = Backoff(100, 5_000)
+_RETRIED = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+"""The partition's leader is changing, or has not heard of the new topic yet."""
 
 Row = tuple[int, bytes, bytes, tuple[()]]
 
 
 class GroupHistory:
-    """Records why groups rebalance. A failure to do so never affects a group."""
+    """Records why groups rebalance, in a topic that any broker may lead. A failure to do so never affects a group."""
 
-    def __init__(self, metadata: MetadataFollower, replicas: ReplicaManager) -> None:
+    def __init__(
+        self,
+        metadata: MetadataFollower,
+        replicas: ReplicaManager,
+        new_topic: Callable[[], NewTopic],
+        peers: "BrokerPeers | None" = None,
+    ) -> None:
         self._metadata = metadata
         self._replicas = replicas
-        self._waiting: deque[Row] = deque(maxlen=WAITING_MAX)
+        self._new_topic = new_topic
+        self._peers = peers
+        self._waiting: deque[Row] = deque()
+        self._waiting_bytes = 0
         self._writer: asyncio.Task[None] | None = None
         self._has_failed = False
 
     def note(self, event: Rebalanced) -> None:
         try:
             log.info("%s", describe(event))
-            self._waiting.append((event.finished, event.group_id.encode(), to_record(event), ()))
+            self._keep((event.finished, event.group_id.encode(), to_record(event), ()))
             if self._writer is None:
                 self._start()
         except Exception:
@@ -58,29 +79,87 @@ class GroupHistory:
         """Writes what is left, if that is possible without waiting."""
         if self._writer is not None:
             self._writer.cancel()
-        if self._waiting and REBALANCES_TOPIC in self._replicas.topics:
-            try:
-                self._write_waiting()
-            except (KafkaError, OSError) as error:
-                log.warning("cannot write the last entries of the rebalance history: %s", error)
+        try:
+            while self._waiting and self._leader() == self._replicas.broker_id:
+                self._append(build_batch(self._take()))
+        except (KafkaError, OSError) as error:
+            log.warning("cannot write the last entries of the rebalance history: %s", error)
+
+    def _keep(self, row: Row) -> None:
+        self._waiting.append(row)
+        self._waiting_bytes += len(row[2])
+        while len(self._waiting) > WAITING_MAX or self._waiting_bytes > WAITING_BYTES:
+            self._waiting_bytes -= len(self._waiting.popleft()[2])
+
+    def _take(self) -> list[Row]:
+        """The next batch."""
+        rows: list[Row] = []
+        size = 0
+        while self._waiting and size < BATCH_BYTES:
+            rows.append(self._waiting.popleft())
+            size += len(rows[-1][2])
+        self._waiting_bytes -= size
+        return rows
 
     def _start(self) -> None:
         self._writer = asyncio.get_running_loop().create_task(self._write())
         self._writer.add_done_callback(self._written)
 
     async def _write(self) -> None:
-        if REBALANCES_TOPIC not in self._replicas.topics:
-            await self._metadata.ensure_topics([NewTopic(REBALANCES_TOPIC, 1, 1, configs=_SETTINGS)])
-        self._write_waiting()
-
-    def _write_waiting(self) -> None:
+        if self._leader() is None:
+            await self._metadata.ensure_topics([self._new_topic()])
         while self._waiting:
-            rows: list[Row] = []
-            size = 0
-            while self._waiting and size < BATCH_BYTES:
-                rows.append(self._waiting.popleft())
-                size += len(rows[-1][2])
-            self._replicas.append(_PARTITION, build_batch(rows), acks=1, origin=Origin.COORDINATOR)
+            await self._write_batch(build_batch(self._take()))
+
+    async def _write_batch(self, batch: bytes) -> None:
+        for failures in range(1, RETRIES + 1):
+            try:
+                leader = self._leader()
+                if leader is None or leader == self._replicas.broker_id:
+                    self._append(batch)
+                else:
+                    await self._send(leader, batch)
+                return
+            except KafkaError as error:
+                if error.code not in _RETRIED or failures == RETRIES:
+                    raise
+                log.debug("the rebalance history cannot be written yet: %s", error)
+            await asyncio.sleep(RETRY.delay_ms(failures, 0.0) / 1000)
+
+    def _leader(self) -> int | None:
+        """The broker that leads the topic's partition, -1 if none does; None if the topic does not exist."""
+        image = self._replicas.image
+        found = None if image is None else image.find_partition(_PARTITION)
+        return None if found is None else found.leader
+
+    def _append(self, batch: bytes) -> None:
+        self._replicas.append(_PARTITION, batch, acks=1, origin=Origin.COORDINATOR)
+
+    async def _send(self, leader: int, batch: bytes) -> None:
+        from ottla.protocol.api import ApiKey
+        from ottla.protocol.messages.produce import ProduceRequest
+
+        if self._peers is None or leader < 0:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{_PARTITION} has no leader")
+        request = ProduceRequest(
+            acks=1,
+            timeout_ms=WRITE_TIMEOUT_MS,
+            topic_data=[
+                ProduceRequest.TopicProduceData(
+                    name=_PARTITION.topic,
+                    partition_data=[
+                        ProduceRequest.PartitionProduceData(index=_PARTITION.partition, records=batch),
+                    ],
+                )
+            ],
+        )
+        # Up to version 12 the topic is named; from 13 on it would be its id.
+        answer = await self._peers.send(
+            leader, ApiKey.PRODUCE, lambda version: request, lane=_LANE, max_version=12, timeout_ms=WRITE_TIMEOUT_MS
+        )
+        result = answer.message.responses[0].partition_responses[0]
+        if result.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(result.error_code), result.error_message or "")
 
     def _written(self, writer: "asyncio.Task[None]") -> None:
         self._writer = None
@@ -89,6 +168,7 @@ class GroupHistory:
         error = writer.exception()
         if error is not None:
             self._waiting.clear()
+            self._waiting_bytes = 0
             trace = None if isinstance(error, KafkaError | OSError) else error
             if not self._has_failed:
                 log.warning("cannot write the rebalance history: %s", error, exc_info=trace)

@@ -6,12 +6,9 @@ again, the runtime closes the shard and hosts a new one.
 
 import enum
 import logging
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ottla.coordinator.effects import Shard
-
-if TYPE_CHECKING:
-    import asyncio
 
 log = logging.getLogger("ottla.coordinator")
 
@@ -45,7 +42,7 @@ TRANSITIONS: dict[ShardState, frozenset[ShardState]] = {
 class HostedShard(Generic[S]):
     """A shard that this broker hosts, with what the runtime knows about it."""
 
-    __slots__ = ("end_offset", "epoch", "failure", "loader", "name", "partition", "shard", "state", "topic_id")
+    __slots__ = ("end_offset", "epoch", "failure", "name", "partition", "shard", "state", "topic_id")
 
     def __init__(self, topic: str, partition: int, epoch: int, topic_id: bytes, shard: S) -> None:
         self.name = f"{topic}-{partition}"
@@ -60,7 +57,6 @@ class HostedShard(Generic[S]):
         """Why it failed."""
         self.end_offset = 0
         """Everything the shard has replayed lies below this offset; a reply waits until all of it is committed."""
-        self.loader: asyncio.Task[None] | None = None
 
     def move(self, state: ShardState) -> None:
         """Changes the state. Raises AssertionError for a transition that is not in the table."""

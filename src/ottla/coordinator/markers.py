@@ -1,19 +1,23 @@
 """OWNER of transaction markers: writes the decision of a transaction to every partition that it touched.
 
 `MarkerWriter` appends one marker if this broker leads the partition; it also serves WriteTxnMarkers. `MarkerDelivery`
-takes decided transactions from the coordinator, retries until every marker is written, and reports back.
+takes decided transactions from the coordinator, has the leader of each partition write the marker, on this broker or
+another, retries until every marker is written, and reports back.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.clock import Clock
+from ottla.coordinator.broker_requests import Codes, Marker, MarkerRequests
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
+from ottla.metadata.image import ClusterImage
+from ottla.net.backoff import Backoff
 from ottla.protocol.record_batch import control_batch
 from ottla.replication.replica import Replica
 from ottla.replication.replica_manager import ACKS_ALL, ReplicaManager
@@ -27,11 +31,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.coordinator")
 
 OFFSETS_TOPIC = "__consumer_offsets"
-FIRST_RETRY_MS = 20
-LAST_RETRY_MS = 1_000
+RETRY = Backoff(20, 1_000)
+WARNED_AFTER = 6
+"""So many failures in a row take about a second: more than an election. From then on a warning is logged."""
 COMMIT_TIMEOUT_MS = 30_000
 
-GIVEN_UP = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.PRODUCER_FENCED)
+GIVEN_UP = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
 """A newer producer has taken over the transactional id: there is nothing left to end."""
 
 
@@ -75,97 +80,164 @@ class MarkerWriter:
         self._replicas.when_committed(written, COMMIT_TIMEOUT_MS, reply)
 
 
+class _Retry(NamedTuple):
+    """Markers that could not be written, and who led their partitions at that time."""
+
+    decided: SendMarkers
+    leaders: dict[TopicPartition, tuple[int, int] | None]
+    failures: int
+
+
 class MarkerDelivery:
     """Retries until every marker of a decided transaction is written."""
 
     def __init__(
-        self, writer: MarkerWriter, replicas: ReplicaManager, transactions: CoordinatorRuntime[TransactionShard]
+        self,
+        writer: MarkerWriter,
+        replicas: ReplicaManager,
+        transactions: CoordinatorRuntime[TransactionShard],
+        requests: MarkerRequests,
     ) -> None:
         self._writer = writer
         self._replicas = replicas
         self._transactions = transactions
+        self._requests = requests
         self._timers: set[asyncio.TimerHandle] = set()
+        self._retries: dict[asyncio.TimerHandle, _Retry] = {}
         self._is_stopped = False
 
     def send(self, decided: SendMarkers) -> None:
         # Not at once: the coordinator is still in the step that decided this.
-        asyncio.get_running_loop().call_soon(self._deliver, decided, decided.partitions, FIRST_RETRY_MS)
+        asyncio.get_running_loop().call_soon(self._deliver, decided, decided.partitions, 0)
+
+    def apply(self, image: ClusterImage) -> None:
+        """Markers that wait for a partition's leader are sent as soon as there is a new one."""
+        for timer, retry in list(self._retries.items()):
+            if any(self._leader(partition) != leader for partition, leader in retry.leaders.items()):
+                timer.cancel()
+                self._timers.discard(timer)
+                del self._retries[timer]
+                self._deliver(retry.decided, retry.leaders, retry.failures)
 
     def stop(self) -> None:
         self._is_stopped = True
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+        self._retries.clear()
 
-    def _deliver(self, decided: SendMarkers, partitions: Iterable[TopicPartition], retry_ms: int) -> None:
+    def _deliver(self, decided: SendMarkers, partitions: Iterable[TopicPartition], failures: int) -> None:
         if self._is_stopped:
             return
         try:
             shard = self._transactions.shard(decided.transactional_id)
-            coordinator_epoch = self._transactions.epoch_of(self._transactions.partition_of(decided.transactional_id))
+            epoch = self._transactions.epoch_of(self._transactions.partition_of(decided.transactional_id))
         except KafkaError:
             return  # the new coordinator has the decision in its log, and delivers it
+        if not decided.partitions:
+            self._report(decided, [])
+            return
+        codes: Codes = {}
+        here: list[tuple[TopicPartition, tuple[Replica, int]]] = []
+        elsewhere: dict[int, list[TopicPartition]] = {}
         # A retry may be late: another coordinator may have completed the transaction, and the next one begun.
-        partitions = shard.still_unwritten(decided, partitions)
-        done: list[TopicPartition] = []
-        written: list[tuple[TopicPartition, tuple[Replica, int]]] = []
-        failed: list[TopicPartition] = []
-        for partition in partitions:
+        for partition in shard.still_unwritten(decided, partitions):
+            leader = self._leader(partition)
+            if leader is not None and leader[0] not in (-1, self._replicas.broker_id):
+                elsewhere.setdefault(leader[0], []).append(partition)
+                continue
             try:
-                ticket = self._writer.write(
-                    partition,
-                    decided.producer_id,
-                    decided.producer_epoch,
-                    coordinator_epoch,
-                    commit=decided.commit,
-                    transaction_version=decided.transaction_version,
-                )
-                written.append((partition, ticket))
+                here.append((partition, self._write(decided, partition, epoch)))
             except KafkaError as error:
-                if error.code in GIVEN_UP or self._is_gone(partition):
-                    done.append(partition)
-                else:
-                    log.warning(
-                        "transaction %s: cannot write a marker to %s: %s", decided.transactional_id, partition, error
-                    )
-                    failed.append(partition)
-        if failed:
-            self._retry(decided, failed, retry_ms)
-        if done or not decided.partitions:
-            self._report(decided, done)
-        if written:
+                codes[partition] = error.code
+        for broker_id, led in elsewhere.items():
+            self._ask(broker_id, decided, tuple(led), epoch, failures)
+        if codes:
+            self._settle(decided, codes, failures)
+        if here:
 
             def committed(codes: list[ErrorCode]) -> None:
-                landed = [p for (p, _), code in zip(written, codes, strict=True) if code is ErrorCode.NONE]
-                again = [p for (p, _), code in zip(written, codes, strict=True) if code is not ErrorCode.NONE]
-                if again:
-                    self._retry(decided, again, retry_ms)
-                if landed:
-                    self._report(decided, landed)
+                self._settle(decided, dict(zip([partition for partition, _ in here], codes, strict=True)), failures)
 
-            self._writer.when_committed([ticket for _, ticket in written], committed)
+            self._writer.when_committed([ticket for _, ticket in here], committed)
 
-    def _is_gone(self, partition: TopicPartition) -> bool:
-        """Whether the partition was deleted."""
+    def _write(self, decided: SendMarkers, partition: TopicPartition, epoch: int) -> tuple[Replica, int]:
+        return self._writer.write(
+            partition,
+            decided.producer_id,
+            decided.producer_epoch,
+            epoch,
+            commit=decided.commit,
+            transaction_version=decided.transaction_version,
+        )
+
+    def _ask(
+        self, broker_id: int, decided: SendMarkers, partitions: tuple[TopicPartition, ...], epoch: int, failures: int
+    ) -> None:
+        """Has another broker write the markers."""
+
+        def answered(answer: "asyncio.Future[Codes]") -> None:
+            error = answer.exception()
+            if error is None:
+                self._settle(decided, answer.result(), failures)
+            else:
+                code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+                self._settle(decided, dict.fromkeys(partitions, code), failures)
+
+        marker = Marker(
+            decided.producer_id, decided.producer_epoch, epoch, decided.commit, decided.transaction_version, partitions
+        )
+        self._requests.ask(broker_id, marker).add_done_callback(answered)
+
+    def _settle(self, decided: SendMarkers, codes: Codes, failures: int) -> None:
+        """What became of some of the markers: those that were not written are sent again."""
+        failed = {
+            partition: code
+            for partition, code in codes.items()
+            if code is not ErrorCode.NONE and code not in GIVEN_UP and self._leader(partition) is not None
+        }
+        if failed:
+            failures += 1
+            level = logging.WARNING if failures % 60 == WARNED_AFTER else logging.DEBUG
+            for partition, code in failed.items():
+                log.log(
+                    level,
+                    "transaction %s: cannot write a marker to %s, will retry: %s",
+                    decided.transactional_id,
+                    partition,
+                    code.name,
+                )
+            retry = _Retry(decided, {partition: self._leader(partition) for partition in failed}, failures)
+            self._retry_later(retry)
+        done = [partition for partition in codes if partition not in failed]
+        if done:
+            self._report(decided, done)
+
+    def _leader(self, partition: TopicPartition) -> tuple[int, int] | None:
+        """A partition's leader and leader epoch; None if the partition was deleted."""
         image = self._replicas.image
-        topic = None if image is None else image.topics.get(partition.topic)
-        return topic is None or partition.partition >= len(topic.partitions)
+        found = None if image is None else image.find_partition(partition)
+        return None if found is None else (found.leader, found.leader_epoch)
 
-    def _retry(self, decided: SendMarkers, partitions: list[TopicPartition], retry_ms: int) -> None:
-        self._later(retry_ms, lambda: self._deliver(decided, partitions, min(2 * retry_ms, LAST_RETRY_MS)))
+    def _retry_later(self, retry: _Retry) -> None:
+        def again() -> None:
+            self._retries.pop(timer, None)
+            self._deliver(retry.decided, retry.leaders, retry.failures)
 
-    def _later(self, delay_ms: int, what: Callable[[], None]) -> None:
-        if self._is_stopped:
-            return
+        if not self._is_stopped:
+            timer = self._later(RETRY.delay_ms(retry.failures, 0.0), again)
+            self._retries[timer] = retry
 
+    def _later(self, delay_ms: int, what: Callable[[], None]) -> asyncio.TimerHandle:
         def do() -> None:
             self._timers.discard(timer)
             what()
 
         timer = asyncio.get_running_loop().call_later(delay_ms / 1000, do)
         self._timers.add(timer)
+        return timer
 
-    def _report(self, decided: SendMarkers, partitions: list[TopicPartition], retry_ms: int = FIRST_RETRY_MS) -> None:
+    def _report(self, decided: SendMarkers, partitions: list[TopicPartition], failures: int = 0) -> None:
         if self._is_stopped:
             return
         try:
@@ -180,4 +252,4 @@ class MarkerDelivery:
             )
         except KafkaError as error:
             log.warning("transaction %s: cannot be completed yet, will retry: %s", decided.transactional_id, error)
-            self._later(retry_ms, lambda: self._report(decided, partitions, min(2 * retry_ms, LAST_RETRY_MS)))
+            self._later(RETRY.delay_ms(failures + 1, 0.0), lambda: self._report(decided, partitions, failures + 1))

@@ -10,14 +10,16 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from ottla.clock import Clock, monotonic
+from ottla.clock import Clock
 from ottla.coordinator.effects import Effects, Reply, Shard
 from ottla.coordinator.hosted import HostedShard, ShardState
-from ottla.coordinator.replaying import in_batches, replay_slice, undisturbed
+from ottla.coordinator.loading import ShardLoader
+from ottla.coordinator.replaying import in_batches, undisturbed
 from ottla.errors import ErrorCode, KafkaError
-from ottla.log.partition_log import Origin, PartitionLog
+from ottla.log.partition_log import Origin
 from ottla.metadata.image import ClusterImage
 from ottla.protocol.record_batch import build_batch
+from ottla.replication.replica import Replica
 from ottla.replication.replica_manager import ACKS_ALL, ReplicaManager
 from ottla.types import TopicPartition, partition_for
 
@@ -28,8 +30,6 @@ R = TypeVar("R")
 
 ACTIVE = ShardState.ACTIVE
 
-SLICE_BYTES = 1 << 18
-"""How much of a log is replayed before other tasks get their turn: a few milliseconds of work."""
 SHARDS_PER_TICK = 2
 """How many shards do what is due in one step of the event loop; the others follow in the next."""
 CLOCK_JUMP_MS = 2_000
@@ -84,8 +84,7 @@ class CoordinatorRuntime(Generic[S]):
         """How far the clock was ahead of the monotonic one when deadlines were last moved. Deadlines are in wall time,
         but never off by more than CLOCK_JUMP_MS, however often the clock is set."""
         self._is_stopped = False
-        self._loading = asyncio.Lock()
-        """Shards are loaded one after the other: fifty at the same time would block everything else."""
+        self._loader = ShardLoader(self._activate, self._cannot_load)
 
     # --- requests -----------------------------------------------------------------------------------------
 
@@ -182,6 +181,7 @@ class CoordinatorRuntime(Generic[S]):
             return hosted
         if hosted.state is ShardState.FAILED:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{hosted.name} cannot be loaded: {hosted.failure}")
+        self._loader.want(hosted)
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{hosted.name} is being loaded")
 
     # --- one step -----------------------------------------------------------------------------------------
@@ -247,26 +247,31 @@ class CoordinatorRuntime(Generic[S]):
     def _release(self, hosted: HostedShard[S], effects: Effects[Any]) -> None:
         """Sends the replies once everything the shard has replayed so far is committed."""
         replica = self._replicas.find(self.topic, hosted.partition)
-        if replica is not None and replica.log.high_watermark >= hosted.end_offset:
-            self._deliver(effects)
-        elif replica is None:
+        if replica is None or not replica.is_leader:
+            # Another broker leads the partition; the image that says so is still being applied.
             self._fail(effects, ErrorCode.NOT_COORDINATOR)
+        elif replica.log.high_watermark >= hosted.end_offset:
+            self._deliver(effects)
         else:
-            end_offset = hosted.end_offset
+            self._release_when_committed(hosted, effects, replica, hosted.end_offset)
 
-            def committed(codes: list[ErrorCode]) -> None:
-                code = codes[0]
-                if code is ErrorCode.NONE:
-                    self._deliver(effects)
-                    return
-                self._fail(effects, APPEND_ERRORS.get(code, code))
-                effects.replies = []
-                is_here = self._hosted.get(hosted.partition) is hosted and hosted.state is ACTIVE
-                if effects.events and code is ErrorCode.REQUEST_TIMED_OUT and is_here:
-                    # The request timed out, but the decision is in the log, so its events must still be delivered.
-                    self._replicas.when_committed([(replica, end_offset)], self._append_timeout_ms, committed)
+    def _release_when_committed(
+        self, hosted: HostedShard[S], effects: Effects[Any], replica: Replica, end_offset: int
+    ) -> None:
+        def settled(codes: list[ErrorCode]) -> None:
+            code = codes[0]
+            if code is ErrorCode.NONE:
+                self._deliver(effects)
+                return
+            self._fail(effects, APPEND_ERRORS.get(code, code))
+            effects.replies = []
+            is_here = self._hosted.get(hosted.partition) is hosted and hosted.state is ACTIVE
+            if effects.events and is_here and replica.is_leader and not replica.storage_failure:
+                # The requests failed: they timed out, too few replicas are in sync, or a new leader epoch began. But
+                # the decision is in the log, so its events must still be delivered.
+                self._release_when_committed(hosted, effects, replica, end_offset)
 
-            self._replicas.when_committed([(replica, end_offset)], self._append_timeout_ms, committed)
+        self._replicas.when_committed([(replica, end_offset)], self._append_timeout_ms, settled)
 
     def _deliver(self, effects: Effects[Any]) -> None:
         for reply in effects.replies:
@@ -389,6 +394,7 @@ class CoordinatorRuntime(Generic[S]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._loader.stop()
         for hosted in list(self._hosted.values()):
             self._unload(hosted)
         self._hosted.clear()
@@ -398,8 +404,7 @@ class CoordinatorRuntime(Generic[S]):
         self._waiting.clear()
 
     def _unload(self, hosted: HostedShard[S]) -> None:
-        if hosted.loader is not None:
-            hosted.loader.cancel()
+        self._loader.forget(hosted)
         before = hosted.state
         if before is ShardState.CLOSED:
             return
@@ -418,7 +423,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _load(self, partition: int, epoch: int, topic_id: bytes) -> None:
         replica = self._replicas.find(self.topic, partition)
-        if replica is None:
+        if replica is None or not replica.is_leader:
             self._hosted.pop(partition, None)
             return
         hosted = HostedShard(self.topic, partition, epoch, topic_id, self.make_shard(partition))
@@ -428,27 +433,7 @@ class CoordinatorRuntime(Generic[S]):
             hosted.end_offset = replica.log.log_end_offset
             self._activate(hosted)
         else:
-            hosted.loader = asyncio.get_running_loop().create_task(self._replay_log(hosted, replica.log))
-
-    async def _replay_log(self, hosted: HostedShard[S], partition_log: PartitionLog) -> None:
-        started = monotonic()
-        offset, records = partition_log.log_start_offset, 0
-        try:
-            async with self._loading:
-                while offset < (end := partition_log.log_end_offset):
-                    data = partition_log.read(offset, SLICE_BYTES, upper_bound=end)
-                    if not data:
-                        break
-                    offset, count = replay_slice(hosted.shard, data, offset)
-                    records += count
-                    await asyncio.sleep(0)
-        except Exception as error:
-            self._cannot_load(hosted, error)
-            return
-        hosted.end_offset = partition_log.log_end_offset
-        hosted.loader = None
-        self._activate(hosted)
-        log.info("%s: loaded %d records in %.0f ms", hosted.name, records, (monotonic() - started) * 1000)
+            self._loader.add(hosted, replica.log)
 
     def _cannot_load(self, hosted: HostedShard[S], error: Exception) -> None:
         """Serving with half of its groups missing would be worse than not serving at all."""

@@ -20,7 +20,7 @@ from ottla.log.disk import Disk
 from ottla.log.flush import FlushTicket
 from ottla.log.leader_epochs import LeaderEpochCache
 from ottla.log.open_files import OpenFiles
-from ottla.log.producers.producer_state import ProducerStateManager
+from ottla.log.producers.producer_state import ProducerStateManager, VerificationGuard
 from ottla.log.producers.replay import note_batch, note_marker
 from ottla.log.producers.snapshot_files import SnapshotFiles
 from ottla.log.recovery import EPOCHS_FILE, LogLoader
@@ -241,7 +241,7 @@ class PartitionLog:
         origin: Origin = Origin.CLIENT,
         produce_version: int | None = None,
         transaction_version: int = 0,
-        verification_guard: int | None = None,
+        verification_guard: VerificationGuard | None = None,
         prepared: Prepared | None = None,
     ) -> Appended:
         """Appends one batch as the leader. KafkaError if it is rejected or cannot be written; nothing changes then.
@@ -250,6 +250,11 @@ class PartitionLog:
         `transaction_version` is that of the coordinator that sent a marker. `verification_guard` is the value of
         `producers.verification_guard` from before the coordinator was asked whether the transaction is open (KIP-890).
         """
+        if verification_guard is not None and verification_guard.leader_epoch != leader_epoch:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{self.topic_partition}: a new leader epoch began while the transaction was being verified",
+            )
         now = self._clock()
         append_time = -1
         if prepared is not None:
@@ -291,7 +296,7 @@ class PartitionLog:
         return Appended(base_offset, last_offset, append_time, self.log_start_offset, False)
 
     def _find_duplicate(
-        self, header: BatchHeader, origin: Origin, produce_version: int | None, guard: int | None
+        self, header: BatchHeader, origin: Origin, produce_version: int | None, guard: VerificationGuard | None
     ) -> Appended | None:
         """Rejects a data batch that is out of sequence. For a duplicate, returns where the original is stored."""
         duplicate = self.producers.check(

@@ -400,7 +400,13 @@ class MetadataFollower:
                     decision = controller.next_producer_id_block(
                         self.broker_id, None if stored is None else stored.value, count
                     )
-                    await self._store.commit(self._operations(decision))
+                    (put,) = decision.changes
+                    assert isinstance(put, Put)
+                    # Compared with the entry that the block was computed from, not with the newest one seen: it may
+                    # have changed in between, and two brokers would give out the same producer ids.
+                    await self._store.commit(
+                        [Create(put.key, put.value) if stored is None else Set(put.key, put.value, stored.version)]
+                    )
                 except Conflict:
                     await self._catch_up()
                 except (SessionExpired, StoreUnavailable) as error:

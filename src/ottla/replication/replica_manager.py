@@ -15,6 +15,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import Appended, Origin
+from ottla.log.producers.producer_state import VerificationGuard
 from ottla.log.validation import Prepared
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.replication.applying import HostedTopic, ImageApplier
@@ -142,7 +143,7 @@ class ReplicaManager:
         origin: Origin = Origin.CLIENT,
         produce_version: int | None = None,
         transaction_version: int = 0,
-        verification_guard: int | None = None,
+        verification_guard: VerificationGuard | None = None,
     ) -> Appended:
         """Appends one batch to a partition this broker leads. For acks=all, call `wait_committed` afterwards."""
         return self.append_to(
@@ -157,7 +158,7 @@ class ReplicaManager:
         origin: Origin = Origin.CLIENT,
         produce_version: int | None = None,
         transaction_version: int = 0,
-        verification_guard: int | None = None,
+        verification_guard: VerificationGuard | None = None,
         prepared: Prepared | None = None,
     ) -> Appended:
         """Like `append`, for a replica already found. The last three arguments are those of PartitionLog.append."""

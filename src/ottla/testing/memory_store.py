@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
 
 from ottla.metadata.store import (
     ANY_VERSION,
@@ -20,23 +19,17 @@ from ottla.metadata.store import (
 )
 
 
-class Session(Protocol):
-    """What the tree needs of a session: it is told about every commit."""
-
-    def enqueue(self, changes: list[Change]) -> None: ...
-
-
 class MemoryTree:
     """The entries and sessions that all stores of one test share."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.revision = 0
-        self.stores: dict[int, Session] = {}
+        self.stores: dict[int, MemoryStore] = {}
         self.commits = 0
         self._sessions_opened = 0
 
-    def open_session(self, store: Session) -> int:
+    def open_session(self, store: "MemoryStore") -> int:
         self._sessions_opened += 1
         self.stores[self._sessions_opened] = store
         return self._sessions_opened

@@ -333,11 +333,19 @@ def test_internal_topics_have_their_own_settings_and_as_many_replicas_as_possibl
         transactions = settings.automatic_topic(image(brokers=brokers), "__transaction_state")
         assert (transactions.partitions, transactions.replication_factor) == (50, replicas)
         configs = dict(transactions.configs)
-        assert configs["min.insync.replicas"] == str(min(2, replicas))
+        assert configs["min.insync.replicas"] == "2", "all replicas if there are fewer"
         assert configs["cleanup.policy"] == "compact"
         assert configs["unclean.leader.election.enable"] == "false"
         for topic in (offsets, transactions):
             settings.check_topic_configs(image(), {name: value or "" for name, value in topic.configs})
+
+
+def test_a_replication_factor_of_internal_topics_that_was_set_is_required() -> None:
+    """KIP-115: the first broker of three must not create them with one replica, forever."""
+    names = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
+    settings = Settings(load_config(dict.fromkeys(names, "3")))
+    for name in ("__consumer_offsets", "__transaction_state", "__ottla_rebalances"):
+        assert settings.automatic_topic(image(brokers=1), name).replication_factor == 3
 
 
 def test_other_topics_are_created_with_the_defaults() -> None:

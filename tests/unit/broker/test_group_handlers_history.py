@@ -11,6 +11,7 @@ import pytest
 from ottla.broker.group_history import NOTE_BYTES, WAITING_MAX, GroupHistory, describe, to_json, to_record
 from ottla.coordinator.group.history import Cause, Rebalanced
 from ottla.errors import ErrorCode, KafkaError
+from ottla.metadata.controller import NewTopic
 from ottla.types import REBALANCES_TOPIC, TopicPartition
 from tests.support.wire.group_requests import assignment, heartbeat_request, join_request, leave_request, sync_request
 from tests.support.worlds.coordinator_world import CoordinatorWorld
@@ -146,7 +147,11 @@ def event(number: int = 1, **changes: Any) -> Rebalanced:
 
 def history_of(world: CoordinatorWorld, *failures: Exception) -> tuple[GroupHistory, Metadata]:
     metadata = Metadata(world)
-    return GroupHistory(metadata, world.replicas), metadata  # type: ignore[arg-type]
+
+    def new_topic() -> NewTopic:
+        return world.services.settings.automatic_topic(world.image, REBALANCES_TOPIC)
+
+    return GroupHistory(metadata, world.replicas, new_topic), metadata  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

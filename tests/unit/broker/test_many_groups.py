@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.coordinator import runtime
+from ottla.coordinator import loading, runtime
 from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.replaying import replay_slice
 from ottla.errors import ErrorCode
@@ -168,14 +168,38 @@ def test_shards_are_loaded_one_after_the_other(tmp_path: Path, monkeypatch: pyte
         loaded.append(id(shard))
         return replay_slice(shard, data, start)
 
-    monkeypatch.setattr(runtime, "replay_slice", note)
-    monkeypatch.setattr(runtime, "SLICE_BYTES", 2_000)
+    monkeypatch.setattr(loading, "replay_slice", note)
+    monkeypatch.setattr(loading, "SLICE_BYTES", 2_000)
     world.start()
     while world.groups.is_loading():
         world.wait()
     in_a_row = [shard for shard, _ in itertools.groupby(loaded)]
     assert len(loaded) > len(in_a_row) == len(set(in_a_row)) == 5
     assert sum(len(hosted.shard.groups) for hosted in world.groups.active_shards()) == MANY
+    world.stop()
+    world.close()
+
+
+def test_a_shard_that_clients_ask_for_is_loaded_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = CoordinatorWorld(str(tmp_path))
+    fill(world)
+    # The longest log would be the last.
+    last = max(range(5), key=lambda partition: world.log("__consumer_offsets", partition).log_end_offset)
+    group = next(group for group in GROUPS if world.groups.partition_of(group) == last)
+    world.stop()
+    monkeypatch.setattr(loading, "SLICE_BYTES", 500)
+    world.start()
+
+    def loaded() -> list[int]:
+        return [hosted.partition for hosted in world.groups.active_shards()]
+
+    assert last not in loaded()
+    before = len(loaded())
+    answer = world.ask(commit_request({0: 5}, group=group), 8)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    while len(loaded()) == before:
+        world.wait()
+    assert last in loaded()
     world.stop()
     world.close()
 

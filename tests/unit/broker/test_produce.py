@@ -378,6 +378,60 @@ def test_a_marker_that_comes_during_the_verification_ends_it(world: DataWorld) -
     assert world.log("orders").first_unstable_offset is None, "no hanging transaction"
 
 
+def test_a_verification_dies_with_the_leader_epoch(world: DataWorld) -> None:
+    """Another broker led the partition in between, and may have written the transaction's marker there."""
+    world.topic("orders")
+    slowly_verified(world)
+    answer = sends(world, 0)
+    world.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1, replicas=(0, 1), isr=(0, 1)))
+    world.change_partitions(lambda p: p._replace(leader=0, leader_epoch=2, isr=(0,)))
+    assert only_partition(world.run(answer)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.log("orders").first_unstable_offset is None, "no hanging transaction"
+    assert only_partition(world.run(sends(world, 0))).error_code == 0, "the producer tries again"
+
+
+def test_a_marker_ends_an_open_transaction_while_another_partition_is_being_verified(world: DataWorld) -> None:
+    world.topic("orders", partitions=2)
+    world.services.verify_transaction = lambda append: dict.fromkeys(append.partitions, ErrorCode.NONE)
+    assert only_partition(sends(world, 0)).error_code == 0
+    slowly_verified(world)
+    batches = {
+        ("orders", 0): batch_of("b", **IN_TRANSACTION | {"base_sequence": 1}),
+        ("orders", 1): batch_of("a", **IN_TRANSACTION),
+    }
+    answer = world.begin(produce_request(batches, transactional_id="t"), 11)
+    marker = control_batch(commit=True, producer_id=9, producer_epoch=3, coordinator_epoch=0, timestamp=1)
+
+    async def commit() -> None:
+        world.replicas.append(TopicPartition("orders", 0), marker, acks=-1, origin=Origin.COORDINATOR)
+
+    world.run(commit())
+    ended, verified = (topic.partition_responses[0].error_code for topic in world.run(answer).responses)
+    assert (ended, verified) == (ErrorCode.INVALID_TXN_STATE, 0)
+    assert world.log("orders").first_unstable_offset is None, "no hanging transaction"
+
+
+def test_a_partition_that_was_not_led_when_the_others_were_verified_is_not_written_to(world: DataWorld) -> None:
+    world.topic("orders", partitions=2, replicas=(0, 1), isr=(0, 1))
+    world.change_partitions(lambda p: p._replace(leader=p.index, leader_epoch=1))
+    asked: list[TransactionalAppend] = []
+
+    async def verify(append: TransactionalAppend) -> dict[TopicPartition, ErrorCode]:
+        asked.append(append)
+        await asyncio.sleep(0.05)
+        return dict.fromkeys(append.partitions, ErrorCode.NONE)
+
+    world.services.verify_transaction = verify
+    batch = batch_of("a", **IN_TRANSACTION)
+    request = produce_request({("orders", 0): batch, ("orders", 1): batch}, transactional_id="t", acks=1)
+    answer = world.asks(request, 11)
+    assert asked[0].partitions == (TopicPartition("orders", 0),), "only what this broker leads becomes a part of it"
+    world.change_partitions(lambda p: p if p.index == 0 else p._replace(leader=0, leader_epoch=2))
+    led, new = (topic.partition_responses[0].error_code for topic in answer.answer().responses)
+    assert (led, new) == (0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert world.log("orders", 1).log_end_offset == 0
+
+
 def test_one_transaction_has_one_producer(world: DataWorld) -> None:
     world.topic("orders", partitions=2)
     batches = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.coordinator import runtime as runtime_module
+from ottla.coordinator import loading as loading_module
 from ottla.coordinator.effects import Effects
 from ottla.coordinator.group.records import group_key, offset_key
 from ottla.coordinator.group.shard import GroupShard
@@ -221,7 +221,7 @@ def test_while_a_shard_loads_requests_get_load_in_progress(
     for number in range(200):
         commit(world, number, group=f"g{number}")
     member_id = settle(world)
-    monkeypatch.setattr(runtime_module, "SLICE_BYTES", 1_000)
+    monkeypatch.setattr(loading_module, "SLICE_BYTES", 1_000)
     monkeypatch.setattr(CoordinatorWorld, "wait", lambda self, ms=0: None)
     world.restart()
     assert world.groups.is_loading()
@@ -244,7 +244,7 @@ def test_while_a_shard_loads_requests_get_load_in_progress(
 def test_a_load_lets_other_tasks_run(world: CoordinatorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(300):
         commit(world, number)
-    monkeypatch.setattr(runtime_module, "SLICE_BYTES", 2_000)
+    monkeypatch.setattr(loading_module, "SLICE_BYTES", 2_000)
     turns = 0
 
     async def count() -> None:
@@ -740,7 +740,7 @@ def test_a_load_in_progress_ends_with_the_broker(tmp_path: Path, monkeypatch: py
     world.offsets_topic()
     for number in range(100):
         commit(world, number)
-    monkeypatch.setattr(runtime_module, "SLICE_BYTES", 500)
+    monkeypatch.setattr(loading_module, "SLICE_BYTES", 500)
     with monkeypatch.context() as patched:
         patched.setattr(CoordinatorWorld, "wait", lambda self, ms=0: None)
         world.restart()

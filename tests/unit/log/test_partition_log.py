@@ -398,15 +398,24 @@ def test_a_marker_without_records_does_not_hold_back_the_last_stable_offset(worl
 
 def test_an_append_verified_before_a_marker_is_rejected_after_it(world: LogWorld) -> None:
     """KIP-890: the verification guard ties the check to the append."""
-    guard = world.log.producers.verification_guard(7)
+    guard = world.log.producers.verification_guard(7, 0)
     world.ends(7, abort=True, epoch=0)
     batch = world.batch("late", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     rejected(
         ErrorCode.INVALID_TXN_STATE,
         lambda: world.log.append(batch, leader_epoch=0, verification_guard=guard),
     )
-    fresh = world.log.producers.verification_guard(7)
+    fresh = world.log.producers.verification_guard(7, 0)
     assert world.log.append(batch, leader_epoch=0, verification_guard=fresh).base_offset == 1
+
+
+def test_an_append_verified_in_an_earlier_leader_epoch_is_rejected(world: LogWorld) -> None:
+    guard = world.log.producers.verification_guard(7, 0)
+    batch = world.batch("late", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    rejected(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        lambda: world.log.append(batch, leader_epoch=1, verification_guard=guard),
+    )
 
 
 def test_a_version_2_transaction_must_start_at_sequence_0(world: LogWorld) -> None:

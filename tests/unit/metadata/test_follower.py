@@ -16,7 +16,7 @@ from ottla.metadata.controller import MorePartitions, NewTopic, TopicReference
 from ottla.metadata.follower import MetadataFollower, new_topic_id
 from ottla.metadata.image import BrokerRegistration, ClusterImage
 from ottla.metadata.sqlite_store import SqliteStore
-from ottla.metadata.store import Create, MetadataStore, Set, StoreUnavailable
+from ottla.metadata.store import Create, Entry, MetadataStore, Set, StoreUnavailable
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.types import Endpoint, uuid_to_text
 
@@ -373,6 +373,40 @@ def test_producer_ids_are_never_allocated_twice(world: World) -> None:
         later = await ann.allocate_producer_ids()
         assert later > max(given)
         assert later >= block + 2500
+
+    world.run(story)
+
+
+def test_a_block_of_producer_ids_is_not_taken_from_an_entry_that_has_changed(tree: MemoryTree) -> None:
+    """Another broker takes a block between the read and the commit, and the watch reports that before the commit."""
+
+    class SlowStore(MemoryStore):
+        async def get(self, key: str) -> Entry | None:
+            found = await super().get(key)
+            await meanwhile()
+            return found
+
+    async def nothing() -> None: ...
+
+    taken: list[int] = []
+    meanwhile: Callable[[], Coroutine[Any, Any, None]] = nothing
+    stores: list[MemoryStore] = [SlowStore(tree), MemoryStore(tree)]
+    world = World(lambda: stores.pop(0))
+
+    async def story() -> None:
+        nonlocal meanwhile
+        ann, bob = await world.start(0), await world.start(1)
+        taken.append(await bob.allocate_producer_ids(1000))
+
+        async def bob_is_faster() -> None:
+            nonlocal meanwhile
+            meanwhile = nothing
+            taken.append(await bob.allocate_producer_ids(1000))
+            await asyncio.sleep(0.01)
+
+        meanwhile = bob_is_faster
+        taken.append(await ann.allocate_producer_ids(1000))
+        assert len(set(taken)) == 3, "the same block was given to two brokers"
 
     world.run(story)
 

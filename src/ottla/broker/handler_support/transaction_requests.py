@@ -27,6 +27,9 @@ _RETRY_LATER = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
+    # The coordinator has not heard of a new topic yet, which this broker leads already.
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.OPERATION_NOT_ATTEMPTED,
 )
 
 
@@ -112,7 +115,33 @@ def check_partitions(
     *,
     implicit: bool,
 ) -> "Codes | asyncio.Future[Codes]":
-    """Checks that partitions are part of the transaction, or adds them if `implicit` (KIP-890)."""
+    """Checks that partitions are part of the transaction, or adds them if `implicit` (KIP-890). If another broker
+    coordinates the transaction, that broker is asked."""
+    try:
+        return check_partitions_here(
+            services, transactional_id, producer_id, producer_epoch, partitions, implicit=implicit
+        )
+    except KafkaError as error:
+        if error.code is not ErrorCode.NOT_COORDINATOR or services.coordinators is None:
+            raise
+        answer = services.coordinators.ask_coordinator(
+            transactional_id, producer_id, producer_epoch, partitions, implicit=implicit
+        )
+        if answer is None:
+            raise
+        return answer
+
+
+def check_partitions_here(
+    services: "Services",
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Collection[TopicPartition],
+    *,
+    implicit: bool,
+) -> "Codes | asyncio.Future[Codes]":
+    """The same, if this broker coordinates the transaction. Raises NOT_COORDINATOR otherwise."""
     require_transactional_id(transactional_id)
     if implicit:
         return services.transactions.submit(

@@ -13,7 +13,7 @@ from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.transaction_requests import (
     Codes,
     answer_with,
-    check_partitions,
+    check_partitions_here,
     fenced_code,
     require_transactional_id,
 )
@@ -51,11 +51,14 @@ def _pack_for_client(codes: Codes) -> AddPartitionsToTxnResponse:
 
 
 async def _add_for_brokers(request: AddPartitionsToTxnRequest, context: Context) -> AddPartitionsToTxnResponse:
-    results = []
+    answers = []
     for transaction in request.transactions:
         partitions = _partitions(transaction.topics)
         ids = (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch)
-        answer = (_verify if transaction.verify_only else _add)(*ids, partitions, context)
+        answers.append((_verify if transaction.verify_only else _add)(*ids, partitions, context))
+    # All of them are decided first, and their commits are waited for together.
+    results = []
+    for transaction, answer in zip(request.transactions, answers, strict=True):
         codes = answer if isinstance(answer, dict) else await answer
         results.append(
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
@@ -108,7 +111,7 @@ def _verify(
     transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[TopicPartition], context: Context
 ) -> Codes | Awaitable[Codes]:
     def submit() -> Codes | asyncio.Future[Codes]:
-        return check_partitions(
+        return check_partitions_here(
             context.services, transactional_id, producer_id, producer_epoch, partitions, implicit=False
         )
 

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.producer_ids import new_producer_id
 from ottla.broker.handler_support.transaction_requests import answer_with, fenced_code, require_transactional_id
 from ottla.broker.services import Context
 from ottla.coordinator.transaction.transaction import LAST_CLIENT_EPOCH, ProducerIdAndEpoch
@@ -32,7 +33,7 @@ def end_txn(request: EndTxnRequest, context: Context) -> EndTxnResponse | Awaita
 async def _end_with_new_id(request: EndTxnRequest, context: Context) -> EndTxnResponse:
     """The producer's epochs are used up: with the end of this transaction it gets a new producer id."""
     try:
-        spare = await context.services.metadata.allocate_producer_ids(1)
+        spare = await new_producer_id(context.services)
     except KafkaError as error:
         return EndTxnResponse(error_code=error.code)
     answer = _end(request, context, spare)

@@ -5,13 +5,14 @@ v3   flexible (KIP-482)
 v4   several keys (KIP-699)
 v6   key type 2, share groups (KIP-932): there is no coordinator for them here
 
-The first request creates the coordinator's topic.
+The first request creates the coordinator's topic. While the topic does not exist, or its partition has no leader, the
+answer is COORDINATOR_NOT_AVAILABLE.
 """
 
 from ottla.broker.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
-from ottla.broker.services import Context
+from ottla.broker.services import Context, Services
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -55,6 +56,16 @@ async def _find(key: str, key_type: int, context: Context) -> tuple[ErrorCode, s
         return error.code, error.detail or None, _NOWHERE
 
 
+async def _create(name: str, services: Services) -> str:
+    """Creates a coordinator's topic. If it cannot be created, for example because there are fewer brokers than
+    replicas, returns the reason: clients ask again."""
+    try:
+        results = await services.metadata.ensure_topics([services.settings.automatic_topic(services.image, name)])
+    except KafkaError as error:
+        return error.detail
+    return next((result.message for result in results if result.message), "it is being created")
+
+
 async def _coordinator(key: str, key_type: int, context: Context) -> tuple[int, Endpoint]:
     services = context.services
     if key_type not in _TOPICS:
@@ -63,8 +74,7 @@ async def _coordinator(key: str, key_type: int, context: Context) -> tuple[int, 
         raise KafkaError(code, f"coordinator key type {key_type} is not supported")
     name, message = _TOPICS[key_type], ""
     if name not in services.image.topics:
-        results = await services.metadata.ensure_topics([services.settings.automatic_topic(services.image, name)])
-        message = next((result.message for result in results if result.message), "it is being created")
+        message = await _create(name, services)
     image = services.image
     topic = image.topics.get(name)
     if topic is None:

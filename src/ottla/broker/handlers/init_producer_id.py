@@ -7,6 +7,7 @@ v6   two-phase commit (KIP-939): the transaction never times out, and a new inst
 """
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.producer_ids import new_producer_id
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
@@ -25,7 +26,7 @@ async def init_producer_id(request: InitProducerIdRequest, context: Context) -> 
                 ErrorCode.INVALID_REQUEST,
                 "the request has a producer id without an epoch, or an epoch without a producer id",
             )
-        fresh_id = await context.services.metadata.allocate_producer_ids(1)
+        fresh_id = await new_producer_id(context.services)
         if request.transactional_id is None:
             return InitProducerIdResponse(producer_id=fresh_id)
         return await _init_transactional(request.transactional_id, request, fresh_id, context)

@@ -27,6 +27,7 @@ from ottla.broker.handler_support.transaction_verification import TransactionalA
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
+from ottla.log.producers.producer_state import VerificationGuard
 from ottla.log.validation import Prepared
 from ottla.protocol.api import ApiKey
 from ottla.protocol.batch_layout import ATTRIBUTES_LOW_POSITION, CODEC_MASK, HEADER_SIZE, TRANSACTIONAL
@@ -34,15 +35,19 @@ from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.record_batch import CorruptBatch, read_header
 from ottla.replication.applying import HostedTopic
 from ottla.replication.replica import Replica
-from ottla.types import INTERNAL_TOPICS, TopicPartition
+from ottla.types import INTERNAL_TOPICS, REBALANCES_TOPIC, TopicPartition
 
 TopicAnswer = ProduceResponse.TopicProduceResponse
 PartitionAnswer = ProduceResponse.PartitionProduceResponse
 TopicData = ProduceRequest.TopicProduceData
 PartitionData = ProduceRequest.PartitionProduceData
 
+Guards = dict[TopicPartition, VerificationGuard]
+
 ADMIN_CLIENT_ID = "__admin_client"
 """The only client id that may write to internal topics."""
+BROKER_CLIENT_ID = "broker-"
+"""Brokers put their id behind it when they send requests to each other."""
 ACKS_ALL = -1
 
 
@@ -95,7 +100,7 @@ def _append_now(request: ProduceRequest, context: Context) -> Answer | Coroutine
 
 
 async def _append_when_verified(
-    request: ProduceRequest, context: Context, verdicts: Awaitable[Verdicts], guards: dict[TopicPartition, int]
+    request: ProduceRequest, context: Context, verdicts: Awaitable[Verdicts], guards: Guards
 ) -> Answer:
     answer = _append(request, context, await verdicts, guards)
     return await answer if isinstance(answer, Coroutine) else answer
@@ -110,12 +115,12 @@ class _Outcome:
         self.topics: list[TopicAnswer] = []
         self.uncommitted: list[tuple[Replica, int, PartitionAnswer]] = []
         self.failed: list[tuple[str, PartitionAnswer, KafkaError]] = []
-        self.late: list[tuple[TopicData, PartitionData, PartitionAnswer, int | None]] = []
+        self.late: list[tuple[TopicData, PartitionData, PartitionAnswer, VerificationGuard | None]] = []
         """The first batch that takes long to check, and all after it, with the guards of their transactions."""
 
 
 def _append(
-    request: ProduceRequest, context: Context, verdicts: Verdicts, guards: dict[TopicPartition, int]
+    request: ProduceRequest, context: Context, verdicts: Verdicts, guards: Guards
 ) -> Answer | Coroutine[Any, Any, Answer]:
     outcome = _Outcome()
     for topic in request.topic_data:
@@ -164,8 +169,8 @@ def _check(
     hosted: HostedTopic | None,
     data: PartitionData,
     verdicts: Verdicts,
-    guards: dict[TopicPartition, int],
-) -> tuple[Replica, int | None]:
+    guards: Guards,
+) -> tuple[Replica, VerificationGuard | None]:
     """The replica to append to, and the guard of a transaction that was verified just now."""
     replica = None if hosted is None else hosted.replicas.get(data.index)
     if replica is None or not replica.is_leader:
@@ -173,10 +178,23 @@ def _check(
     records, guard = data.records, None
     if records is not None and len(records) >= HEADER_SIZE and records[ATTRIBUTES_LOW_POSITION] & TRANSACTIONAL:
         _check_transaction(request, replica, verdicts)
-        guard = guards.get(replica.topic_partition)
-    if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+        if guards:
+            guard = guards.get(replica.topic_partition)
+            if guard is None:
+                # It became the leader while other partitions were being verified: this one was not.
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic_partition} was not verified; retry")
+    if name in INTERNAL_TOPICS and not _may_write_internal(name, context):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: clients may not write to it")
     return replica, guard
+
+
+def _may_write_internal(name: str, context: Context) -> bool:
+    """Every broker adds to the rebalance history, which one of them leads."""
+    client_id = context.client_id
+    if name == REBALANCES_TOPIC and client_id.startswith(BROKER_CLIENT_ID):
+        number = client_id.removeprefix(BROKER_CLIENT_ID)
+        return number.isdecimal() and int(number) in context.services.image.brokers
+    return client_id == ADMIN_CLIENT_ID
 
 
 def _may_be_late(records: Any, replica: Replica) -> bool:
@@ -184,7 +202,7 @@ def _may_be_late(records: Any, replica: Replica) -> bool:
     return len(records) > HEADER_SIZE and (records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK or replica.log.recompresses)
 
 
-def _guard(replica: Replica, records: Any, guard: int | None) -> int | None:
+def _guard(replica: Replica, records: Any, guard: VerificationGuard | None) -> VerificationGuard | None:
     """Detects that a transaction ends while its batch is late."""
     if guard is None and records is not None:
         try:
@@ -192,7 +210,7 @@ def _guard(replica: Replica, records: Any, guard: int | None) -> int | None:
         except CorruptBatch:
             return None
         if header.is_transactional:
-            return replica.log.producers.verification_guard(header.producer_id)
+            return replica.log.producers.verification_guard(header.producer_id, replica.leader_epoch)
     return guard
 
 
@@ -202,7 +220,7 @@ def _append_one(
     replica: Replica,
     records: Any,
     answer: PartitionAnswer,
-    guard: int | None,
+    guard: VerificationGuard | None,
     prepared: Prepared | None,
     outcome: _Outcome,
 ) -> None:
@@ -341,15 +359,15 @@ def _when_committed(
 # -- transactions --
 
 
-def _unverified(
-    request: ProduceRequest, context: Context
-) -> tuple[TransactionalAppend | None, dict[TopicPartition, int]]:
+def _unverified(request: ProduceRequest, context: Context) -> tuple[TransactionalAppend | None, Guards]:
     """What has to be verified: partitions in which this producer epoch has no open transaction yet.
 
-    Also, for each of them, a guard with which the log later detects that a marker was written in between.
+    If there are any, also a guard for every transactional batch: with it the log later detects that a marker was
+    written, or a new leader epoch began, in between.
     """
     replicas = context.services.replicas
-    guards: dict[TopicPartition, int] = {}
+    unverified: list[TopicPartition] = []
+    transactional: list[tuple[Replica, int]] = []
     producer_id = producer_epoch = -1
     for topic in request.topic_data:
         hosted = (
@@ -357,28 +375,35 @@ def _unverified(
         )
         for data in topic.partition_data:
             replica = None if hosted is None else hosted.replicas.get(data.index)
-            if replica is None or data.records is None or len(data.records) < HEADER_SIZE:
+            if replica is None or not replica.is_leader or data.records is None or len(data.records) < HEADER_SIZE:
+                # Is rejected later. The partition must not become part of the transaction.
                 continue
             try:
                 header = read_header(data.records)
             except CorruptBatch:
+                transactional.append((replica, -1))
                 continue
-            if header.is_transactional and not replica.log.producers.has_open_transaction(
-                header.producer_id, header.producer_epoch
-            ):
-                if guards and (producer_id, producer_epoch) != (header.producer_id, header.producer_epoch):
+            if not header.is_transactional:
+                continue
+            transactional.append((replica, header.producer_id))
+            if not replica.log.producers.has_open_transaction(header.producer_id, header.producer_epoch):
+                if unverified and (producer_id, producer_epoch) != (header.producer_id, header.producer_epoch):
                     raise KafkaError(
                         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
                         "the batches of one transaction have different producer ids or epochs",
                     )
                 producer_id, producer_epoch = header.producer_id, header.producer_epoch
-                guards[replica.topic_partition] = replica.log.producers.verification_guard(producer_id)
-    if not guards or request.transactional_id is None:
+                unverified.append(replica.topic_partition)
+    if not unverified or request.transactional_id is None:
         return None, {}
-    unverified = TransactionalAppend(
-        request.transactional_id, producer_id, producer_epoch, tuple(guards), context.api_version
+    guards = {
+        replica.topic_partition: replica.log.producers.verification_guard(known_id, replica.leader_epoch)
+        for replica, known_id in transactional
+    }
+    append = TransactionalAppend(
+        request.transactional_id, producer_id, producer_epoch, tuple(unverified), context.api_version
     )
-    return unverified, guards
+    return append, guards
 
 
 def _check_transaction(request: ProduceRequest, replica: Replica, verdicts: Verdicts) -> None:

@@ -51,10 +51,11 @@ async def _verify(request: TxnOffsetCommitRequest, partition: TopicPartition, co
     Once the producer has an open transaction there, that is proof enough.
     """
     services, producer_id = context.services, request.producer_id
-    producers = services.replicas.leader(partition).log.producers
+    replica = services.replicas.leader(partition)
+    producers = replica.log.producers
     if producers.has_open_transaction(producer_id, request.producer_epoch):
         return
-    guard = producers.verification_guard(producer_id)
+    guard = producers.verification_guard(producer_id, replica.leader_epoch)
     codes = await settled(
         check_partitions(
             services, request.transactional_id, producer_id, request.producer_epoch, [partition], implicit=implicit
@@ -63,7 +64,9 @@ async def _verify(request: TxnOffsetCommitRequest, partition: TopicPartition, co
     code = codes[partition]
     if code is not ErrorCode.NONE:
         raise KafkaError(code, "the group's offsets are not part of this transaction")
-    if guard != producers.verification_guard(producer_id):
+    if guard.leader_epoch != services.replicas.leader(partition).leader_epoch:
+        raise KafkaError(ErrorCode.NOT_COORDINATOR, "a new leader epoch began while the transaction was being verified")
+    if guard != producers.verification_guard(producer_id, replica.leader_epoch):
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the transaction ended while it was being verified")
 
 

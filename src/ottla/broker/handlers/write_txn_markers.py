@@ -3,7 +3,9 @@
 v1   flexible (KIP-482)
 v2   transaction version, which decides how strictly a marker's epoch is checked (KIP-1228)
 
-Sent by the coordinators of other brokers, and by admin tools that end a hanging transaction (KIP-664).
+Sent by the coordinators of other brokers, and by admin tools that end a hanging transaction (KIP-664). The response is
+sent when the markers are committed. A marker with the epoch of an earlier coordinator is rejected; one that is sent
+twice is written twice, which changes nothing.
 """
 
 import asyncio
@@ -13,48 +15,63 @@ from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from ottla.replication.replica import Replica
 from ottla.types import TopicPartition
+
+Codes = dict[TopicPartition, ErrorCode]
 
 
 @handles(ApiKey.WRITE_TXN_MARKERS)
 async def write_txn_markers(request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
+    assert context.services.coordinators is not None
+    results: list[Codes] = []
+    written: list[tuple[Codes, TopicPartition]] = []
+    tickets: list[tuple[Replica, int]] = []
+    for marker in request.markers:
+        codes: Codes = {}
+        results.append(codes)
+        for topic in marker.topics:
+            for index in topic.partition_indexes:
+                partition = TopicPartition(topic.name, index)
+                try:
+                    tickets.append(_write(marker, partition, context))
+                    written.append((codes, partition))
+                except KafkaError as error:
+                    codes[partition] = error.code
+    if tickets:
+        # All of them are appended first, and waited for together.
+        outcome: asyncio.Future[list[ErrorCode]] = asyncio.get_running_loop().create_future()
+
+        def reply(codes: list[ErrorCode]) -> None:
+            if not outcome.done():  # the sender may have disconnected
+                outcome.set_result(codes)
+
+        context.services.coordinators.marker_writer.when_committed(tickets, reply)
+        for (codes, partition), code in zip(written, await outcome, strict=True):
+            codes[partition] = code
     return WriteTxnMarkersResponse(
         markers=[
-            WriteTxnMarkersResponse.WritableTxnMarkerResult(
-                producer_id=marker.producer_id, topics=_pack(await _write(marker, context))
-            )
-            for marker in request.markers
+            WriteTxnMarkersResponse.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=_pack(codes))
+            for marker, codes in zip(request.markers, results, strict=True)
         ]
     )
 
 
-async def _write(marker: WriteTxnMarkersRequest.WritableTxnMarker, context: Context) -> dict[TopicPartition, ErrorCode]:
+def _write(
+    marker: WriteTxnMarkersRequest.WritableTxnMarker, partition: TopicPartition, context: Context
+) -> tuple[Replica, int]:
     assert context.services.coordinators is not None
-    writer = context.services.coordinators.marker_writer
-    codes: dict[TopicPartition, ErrorCode] = {}
-    written = {}
-    for topic in marker.topics:
-        for index in topic.partition_indexes:
-            partition = TopicPartition(topic.name, index)
-            try:
-                written[partition] = writer.write(
-                    partition,
-                    marker.producer_id,
-                    marker.producer_epoch,
-                    marker.coordinator_epoch,
-                    commit=marker.transaction_result,
-                    transaction_version=marker.transaction_version,
-                )
-            except KafkaError as error:
-                codes[partition] = error.code
-    if written:
-        outcome: asyncio.Future[list[ErrorCode]] = asyncio.get_running_loop().create_future()
-        writer.when_committed(list(written.values()), outcome.set_result)
-        codes |= dict(zip(written, await outcome, strict=True))
-    return codes
+    return context.services.coordinators.marker_writer.write(
+        partition,
+        marker.producer_id,
+        marker.producer_epoch,
+        marker.coordinator_epoch,
+        commit=marker.transaction_result,
+        transaction_version=marker.transaction_version,
+    )
 
 
-def _pack(codes: dict[TopicPartition, ErrorCode]) -> list[WriteTxnMarkersResponse.WritableTxnMarkerTopicResult]:
+def _pack(codes: Codes) -> list[WriteTxnMarkersResponse.WritableTxnMarkerTopicResult]:
     topics: dict[str, list[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult]] = {}
     for partition, code in codes.items():
         topics.setdefault(partition.topic, []).append(

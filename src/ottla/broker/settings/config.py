@@ -22,6 +22,7 @@ from ottla.config import Setting, settings_of, unknown_setting
 from ottla.errors import ConfigError, ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.metadata.image import ClusterImage, TopicImage
+from ottla.types import REBALANCES_TOPIC
 
 if TYPE_CHECKING:
     from ottla.metadata.controller import NewTopic
@@ -267,18 +268,24 @@ class Settings:
         return items
 
     def automatic_topic(self, image: ClusterImage, name: str) -> "NewTopic":
-        """The topic to create automatically for `name`. Internal topics have their own settings, and at most as many
-        replicas as there are brokers."""
+        """The topic to create automatically for `name`. Internal topics have their own settings.
+
+        A replication factor that somebody set is required: with fewer brokers the topic is not created (KIP-115). The
+        default is only a wish: there are as many replicas as there are brokers, and more as brokers join.
+        """
         from ottla.metadata.controller import NewTopic
 
-        brokers = max(1, len(image.brokers))
         config = self.static
+
+        def replicas(setting: str, wanted: int) -> int:
+            return wanted if setting in config.given else min(wanted, max(1, len(image.brokers)))
+
         if name == "__consumer_offsets":
             codec = ("producer", "gzip", "snappy", "lz4", "zstd")[config.offsets_topic_compression_codec]
             return NewTopic(
                 name,
                 config.offsets_topic_num_partitions,
-                min(config.offsets_topic_replication_factor, brokers),
+                replicas("offsets.topic.replication.factor", config.offsets_topic_replication_factor),
                 configs=(
                     ("cleanup.policy", "compact"),
                     ("compression.type", codec),
@@ -286,17 +293,29 @@ class Settings:
                 ),
             )
         if name == "__transaction_state":
-            replicas = min(config.transaction_state_log_replication_factor, brokers)
             return NewTopic(
                 name,
                 config.transaction_state_log_num_partitions,
-                replicas,
+                replicas("transaction.state.log.replication.factor", config.transaction_state_log_replication_factor),
                 configs=(
                     ("cleanup.policy", "compact"),
                     ("compression.type", "uncompressed"),
-                    ("min.insync.replicas", str(min(config.transaction_state_log_min_isr, replicas))),
+                    # If there are fewer replicas, all of them are enough.
+                    ("min.insync.replicas", str(config.transaction_state_log_min_isr)),
                     ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
                     ("unclean.leader.election.enable", "false"),
+                ),
+            )
+        if name == REBALANCES_TOPIC:
+            return NewTopic(
+                name,
+                1,
+                replicas("offsets.topic.replication.factor", config.offsets_topic_replication_factor),
+                configs=(
+                    ("cleanup.policy", "delete"),
+                    ("retention.ms", str(7 * 86_400_000)),
+                    ("retention.bytes", str(16 * 1024 * 1024)),
+                    ("segment.bytes", str(1024 * 1024)),
                 ),
             )
         return NewTopic(name)

@@ -231,7 +231,8 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     offsets_topic_replication_factor: int = setting(
         "offsets.topic.replication.factor",
         3,
-        "Replicas of __consumer_offsets, at most the number of brokers.",
+        "Replicas of __consumer_offsets. If set, the topic is created once there are as many brokers; the default is "
+        "lowered to the number of brokers.",
         kind="short",
         at_least=1,
     )
@@ -265,14 +266,15 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     transaction_state_log_replication_factor: int = setting(
         "transaction.state.log.replication.factor",
         3,
-        "Replicas of __transaction_state, at most the number of brokers.",
+        "Replicas of __transaction_state. If set, the topic is created once there are as many brokers; the default is "
+        "lowered to the number of brokers.",
         kind="short",
         at_least=1,
     )
     transaction_state_log_min_isr: int = setting(
         "transaction.state.log.min.isr",
         2,
-        "min.insync.replicas of __transaction_state, at most the number of its replicas.",
+        "min.insync.replicas of __transaction_state; with fewer replicas, all of them are enough.",
         at_least=1,
     )
     transaction_state_log_segment_bytes: int = setting(

@@ -37,6 +37,17 @@ class BatchMetadata(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+class VerificationGuard(NamedTuple):
+    """When a transaction's partition was verified: in which leader epoch, and after how many of the producer's markers.
+
+    It dies with the leader epoch: markers that another leader wrote since are not counted here, and a truncation may
+    have reset the count.
+    """
+
+    leader_epoch: int
+    markers_seen: int
+
+
 class CompletedTransaction(NamedTuple):
     """A transaction whose marker was appended at `last_offset`."""
 
@@ -134,13 +145,13 @@ class ProducerStateManager:
             entry is not None and entry.transaction_first_offset is not None and entry.producer_epoch == producer_epoch
         )
 
-    def verification_guard(self, producer_id: int) -> int:
+    def verification_guard(self, producer_id: int, leader_epoch: int) -> VerificationGuard:
         """KIP-890: take this before asking the coordinator about a transaction, and pass it with the append.
 
         A marker that arrives in between changes it, and the append, which belongs to an ended transaction, is rejected.
         """
         entry = self._entries.get(producer_id)
-        return 0 if entry is None else entry.markers_seen
+        return VerificationGuard(leader_epoch, 0 if entry is None else entry.markers_seen)
 
     # --- before the append --------------------------------------------------------------------------------
 
@@ -150,7 +161,7 @@ class ProducerStateManager:
         *,
         check_sequence: bool = True,
         require_known_start: bool = False,
-        guard: int | None = None,
+        guard: VerificationGuard | None = None,
     ) -> BatchMetadata | None:
         """Rejects a data batch that is out of sequence. Returns the original batch if it is a duplicate.
 
@@ -163,7 +174,11 @@ class ProducerStateManager:
             if require_known_start and check_sequence and sequence != 0:
                 raise self._out_of_order(header, "the producer is unknown here, expected sequence 0")
             return None
-        if guard is not None and guard != entry.markers_seen and not self.has_open_transaction(producer_id, epoch):
+        if (
+            guard is not None
+            and guard.markers_seen != entry.markers_seen
+            and not self.has_open_transaction(producer_id, epoch)
+        ):
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, f"producer {producer_id}: the transaction ended during verification"
             )

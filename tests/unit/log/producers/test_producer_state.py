@@ -215,9 +215,9 @@ def test_a_marker_from_a_stale_coordinator_is_rejected() -> None:
 
 def test_a_marker_invalidates_an_earlier_verification() -> None:
     world = World()
-    guard = world.producers.verification_guard(7)
+    guard = world.producers.verification_guard(7, 0)
     world.ends(epoch=1)
-    assert world.producers.verification_guard(7) != guard
+    assert world.producers.verification_guard(7, 0) != guard
 
 
 def test_an_open_transaction_needs_no_verification() -> None:
@@ -270,12 +270,12 @@ def test_a_new_epoch_starts_at_sequence_0_and_forgets_the_old_batches() -> None:
 def test_a_guard_taken_before_the_first_batch_is_valid_until_a_marker() -> None:
     """KIP-890: another batch of the producer does not make it invalid."""
     world = World()
-    guard = world.producers.verification_guard(7)
+    guard = world.producers.verification_guard(7, 0)
     world.writes(0)
     assert world.producers.check(world.header(1, txn=True), guard=guard) is None
     world.ends()
     rejected(ErrorCode.INVALID_TXN_STATE, lambda: world.producers.check(world.header(1, txn=True), guard=guard))
-    now = world.producers.verification_guard(7)
+    now = world.producers.verification_guard(7, 0)
     assert world.producers.check(world.header(1, txn=True), guard=now) is None
 
 
