@@ -1,5 +1,6 @@
 """A Kafka-compatible streaming platform in Python: broker, client, Spark pipeline and command-line tools."""
 
+import _thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -99,12 +100,17 @@ _HOMES = {
 }
 
 
+_importing = _thread.RLock()
+"""Held during an import: two threads that import modules of one package from different ends would see half of it."""
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    with _importing:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 
