@@ -1,6 +1,5 @@
 """A broker on a full disk: it starts, serves what is stored, and says what it cannot do. Spec: R6."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ottla.errors import ErrorCode, OttlaError
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch
+from tests.support.processes.small_disk import SmallDisk, small_disk
 from tests.support.waiting import eventually
 from tests.support.wire.raw import RawConnection
 
@@ -19,40 +19,10 @@ RECORDS = 50
 SIZE = "12m"
 
 
-class SmallDisk:
-    """A file system of a few megabytes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._filler = path / "filler"
-
-    def fill(self) -> None:
-        with open(self._filler, "wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
-
-    def free(self) -> None:
-        self._filler.unlink()
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(path)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, check=False, timeout=60)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
-    if mounted.returncode:
-        pytest.skip(f"mounting a small file system needs privileges: {mounted.stderr.decode().strip()}")
-    try:
-        yield SmallDisk(path)
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True, timeout=60)
+    with small_disk(tmp_path / "disk", SIZE) as mounted:
+        yield mounted
 
 
 def records_in(broker: EmbeddedBroker) -> int:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 from ottla.types import TopicPartition
@@ -68,6 +68,9 @@ class Member:
         self.assignment: set[TopicPartition] = set()
         self.events: list[Event] = []
         self.received: list[Read] = []
+        self.commits: list[float] = []
+        """When a commit succeeded."""
+        self.failed_commits: list[str] = []
         self.failure: BaseException | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._guarded, name=self.client_id, daemon=True)
@@ -85,9 +88,12 @@ class Member:
     def is_stopped(self) -> bool:
         return self._stopping.is_set()
 
+    def begin_stopping(self) -> None:
+        self._stopping.set()
+
     def stop(self) -> None:
         """Leaves the group as its library does on close."""
-        self._stopping.set()
+        self.begin_stopping()
         self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive(), f"{self.client_id} did not stop"
         self.check()
@@ -112,6 +118,16 @@ class Member:
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         self.events.append(Event("revoked", tuple(sorted(partitions))))
         self.assignment -= set(partitions)
+
+    @contextlib.contextmanager
+    def committing(self, *errors: type[BaseException]) -> Iterator[None]:
+        """Around a commit. It may fail: after a rebalance the next owner reads the records again."""
+        try:
+            yield
+        except errors as error:
+            self.failed_commits.append(str(error))
+        else:
+            self.commits.append(time.monotonic())
 
     def read(self, topic: str, partition: int, offset: int, value: bytes) -> None:
         read = Read(TopicPartition(topic, partition), offset, value)
@@ -156,8 +172,7 @@ class ConfluentMember(Member):
                 for message in messages:
                     self.read(message.topic(), message.partition(), message.offset(), message.value())
                 if messages:
-                    # A rebalance in between: the next owner reads them again.
-                    with contextlib.suppress(KafkaException):
+                    with self.committing(KafkaException):
                         consumer.commit(asynchronous=False)
         finally:
             consumer.close()
@@ -208,7 +223,7 @@ class KafkaPythonMember(Member):
                     for record in records:
                         self.read(partition.topic, partition.partition, record.offset, record.value)
                 if polled:
-                    with contextlib.suppress(KafkaError):
+                    with self.committing(KafkaError):
                         consumer.commit()
         finally:
             consumer.close()
@@ -276,7 +291,7 @@ class AioKafkaMember(Member):
                     for record in records:
                         self.read(partition.topic, partition.partition, record.offset, record.value)
                 if polled:
-                    with contextlib.suppress(KafkaError):
+                    with self.committing(KafkaError):
                         await consumer.commit()
         finally:
             await consumer.stop()

@@ -97,6 +97,57 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def node_settings(node_id: int, port: int, controller_port: int, data: str) -> dict[str, str]:
+    """The settings of a node that is broker and controller, on loopback. The quorum's voters are missing."""
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "listeners": f"BROKER://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"BROKER://127.0.0.1:{port}",
+        "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "BROKER",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": data,
+    }
+
+
+def prepare_node(home: Path, settings: Mapping[str, str], jvm: tuple[str, ...]) -> tuple[list[str], Path]:
+    """Writes a node's files: (the command that starts Java, the file with the settings)."""
+    properties = home / "server.properties"
+    properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    log4j = home / "log4j2.properties"
+    log4j.write_text(LOG4J)
+    return ["java", *jvm, f"-Dlog4j2.configurationFile={log4j}", "-cp", class_path()], properties
+
+
+def format_storage(java: list[str], properties: Path) -> None:
+    """Prepares the data directory of a node."""
+    done = subprocess.run(
+        [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", CLUSTER_ID, "-c", str(properties)],
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"formatting Kafka's storage failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def start_node(java: list[str], properties: Path, log: Path) -> "subprocess.Popen[bytes]":
+    """Starts the process of a node; it prints to the end of `log`."""
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            [*java, "kafka.Kafka", str(properties)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Its own session, as Ottla's embedded broker has: Ctrl-C is for the parent, and a kernel that shares the
+            # processor among sessions treats both brokers alike.
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+
 class RealKafka:
     """One Apache Kafka broker for the length of a `with` block.
 
@@ -147,15 +198,8 @@ class RealKafka:
         data = self.data or f"{self._home}/data"
         port, controller_port = self._ports or (free_port(), free_port())
         settings = {
-            "process.roles": "broker,controller",
-            "node.id": "1",
+            **node_settings(1, port, controller_port, data),
             "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-            "listeners": f"BROKER://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-            "advertised.listeners": f"BROKER://127.0.0.1:{port}",
-            "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "inter.broker.listener.name": "BROKER",
-            "controller.listener.names": "CONTROLLER",
-            "log.dirs": data,
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
@@ -164,25 +208,12 @@ class RealKafka:
             "group.initial.rebalance.delay.ms": "0",
             **self.overrides,
         }
-        properties = Path(self._home, "server.properties")
-        properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        log4j = Path(self._home, "log4j2.properties")
-        log4j.write_text(LOG4J)
-        java = ["java", *self.jvm, f"-Dlog4j2.configurationFile={log4j}", "-cp", class_path()]
-        self._format(java, properties)
+        java, properties = prepare_node(Path(self._home), settings, self.jvm)
+        format_storage(java, properties)
         output_path = Path(self._home, "kafka.log")
+        output_path.unlink(missing_ok=True)
         started = time.monotonic()
-        with open(output_path, "wb") as output:
-            self._process = subprocess.Popen(
-                [*java, "kafka.Kafka", str(properties)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Its own session, as Ottla's embedded broker has: Ctrl-C is for the parent, and a kernel that
-                # shares the processor among sessions treats both brokers alike.
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
+        self._process = start_node(java, properties, output_path)
         self.pid = self._process.pid
         self.bootstrap = f"127.0.0.1:{port}"
         self._controller_port = controller_port
@@ -197,17 +228,6 @@ class RealKafka:
                 return
             time.sleep(0.02)
         raise TimeoutError(f"Kafka was not ready after {START_TIMEOUT_S:.0f} s:\n{self.log()[-4000:]}")
-
-    def _format(self, java: list[str], properties: Path) -> None:
-        done = subprocess.run(
-            [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", CLUSTER_ID, "-c", str(properties)],
-            capture_output=True,
-            text=True,
-            timeout=START_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"formatting Kafka's storage failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
     def log(self) -> str:
         """What Kafka printed so far."""
@@ -246,14 +266,14 @@ class _PortTaken(RuntimeError):
     """A port found free was taken before Kafka could bind it."""
 
 
-def _die_with_parent() -> None:
-    """Runs in the child before exec: should this process be killed, Kafka is killed too (Linux)."""
+def die_with_parent() -> None:
+    """Runs in the child before exec: should the thread that started it end, the broker is killed too (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def answers_metadata(host: str, port: int, timeout_s: float = 5.0) -> bool:
-    """Whether a broker at this address answers Metadata (v1, no topics) with at least one broker.
+def answers_metadata(host: str, port: int, timeout_s: float = 5.0, *, brokers: int = 1) -> bool:
+    """Whether a broker at this address answers Metadata (v1, no topics) with at least so many brokers.
 
     Written by hand: it times starts, so it must be light, and it judges brokers, so it trusts no codec of ours.
     """
@@ -270,7 +290,7 @@ def answers_metadata(host: str, port: int, timeout_s: float = 5.0) -> bool:
     except OSError:
         return False
     broker_count: int = struct.unpack_from(">i", answer, 8)[0]
-    return broker_count >= 1
+    return broker_count >= brokers
 
 
 class Target(NamedTuple):
