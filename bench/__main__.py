@@ -20,6 +20,8 @@ from bench import (
     assignors,
     brokers,
     clients,
+    cluster,
+    cores,
     groups,
     hostile,
     kernels,
@@ -48,6 +50,8 @@ SUITES = (
     "memory",
     "spark",
     "hostile",
+    "cluster",
+    "cores",
 )
 
 OWN: dict[str, Callable[..., None]] = {
@@ -59,6 +63,9 @@ OWN: dict[str, Callable[..., None]] = {
     "spark": spark.run,
 }
 """Suites that start their own brokers and contenders."""
+
+NAMED: dict[str, Callable[..., None]] = {"startup": startup.run, "cluster": cluster.run, "cores": cores.run}
+"""Suites that start the chosen contenders themselves."""
 
 EXAMPLES = """\
 examples:
@@ -142,8 +149,8 @@ def main() -> None:
 
 
 def rounds_of(suite: str, options: argparse.Namespace) -> int:
-    """How often a suite is repeated. One round of hostile peers is long enough."""
-    default = 1 if suite == "hostile" else 2 if options.quick else 5
+    """How often a suite is repeated. One round of hostile peers is long enough, and one of cluster faults is long."""
+    default = 1 if suite == "hostile" else 2 if options.quick or suite == "cluster" else 5
     return int(options.rounds or default)
 
 
@@ -202,8 +209,8 @@ def measure(
     if suite in OWN:
         OWN[suite](results, rounds, quick, step)
         return
-    if suite == "startup":
-        startup.run(names, results, rounds, quick, step)
+    if suite in NAMED:
+        NAMED[suite](names, results, rounds, quick, step)
         return
     if suite == "hostile":
         hostile.run(names, results, rounds, quick, step, seconds=options.seconds, attacks=options.attacks)

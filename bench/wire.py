@@ -67,14 +67,14 @@ def check(answer: bytes) -> None:
     assert error == 0, f"the broker returned error {error}"
 
 
-def produce_frame(topic: str, acks: int) -> bytes:
+def produce_frame(topic: str, acks: int, partition: int = 0) -> bytes:
     batch = build_batch([(1_700_000_000_000, None, b"x" * RECORD_BYTES, ())])
     request = ProduceRequest(
         acks=acks,
         timeout_ms=10_000,
         topic_data=[
             ProduceRequest.TopicProduceData(
-                name=topic, partition_data=[ProduceRequest.PartitionProduceData(index=0, records=batch)]
+                name=topic, partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=batch)]
             )
         ],
     )
